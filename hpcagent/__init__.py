@@ -1,0 +1,136 @@
+"""Steered campaigns of simulations on Parsl: from an input script and a question to an answer with an error bar.
+
+    import hpcagent as ha
+
+    md = ha.lammps("in.my_system", variables={"timestep": ha.Float(0.5e-3, 8e-3, unit="ps")})
+    campaign = ha.Campaign(md, ha.maximize("ns_per_day", subject_to={"energy_fluctuation": ha.at_most(0.01)}))
+    print(ha.run(campaign, run_dir="runs/my_system").best)
+
+Importing this package reads no file and starts nothing; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name -> the module that defines it.
+_WHERE = {
+    "App": "hpcagent.apps.base",
+    "BadInput": "hpcagent.errors",
+    "Batch": "hpcagent.campaign.coordinator",
+    "Campaign": "hpcagent.campaign.record",
+    "CampaignResult": "hpcagent.campaign.answer",
+    "Choice": "hpcagent.model.space",
+    "Confirm": "hpcagent.campaign.record",
+    "Contract": "hpcagent.model.contract",
+    "Coordinator": "hpcagent.campaign.coordinator",
+    "Event": "hpcagent.campaign.coordinator",
+    "Failure": "hpcagent.model.records",
+    "Float": "hpcagent.model.space",
+    "HpcAgentError": "hpcagent.errors",
+    "Int": "hpcagent.model.space",
+    "Interrupted": "hpcagent.errors",
+    "Manifest": "hpcagent.model.records",
+    "Metric": "hpcagent.model.contract",
+    "NoSite": "hpcagent.errors",
+    "Objective": "hpcagent.model.objective",
+    "Observation": "hpcagent.model.records",
+    "Outcome": "hpcagent.apps.run",
+    "Reference": "hpcagent.campaign.record",
+    "Resources": "hpcagent.model.contract",
+    "Result": "hpcagent.model.records",
+    "Run": "hpcagent.apps.run",
+    "Site": "hpcagent.sites.site",
+    "Space": "hpcagent.model.space",
+    "all_of": "hpcagent.policies.stop",
+    "any_of": "hpcagent.policies.stop",
+    "app": "hpcagent.apps.base",
+    "at_least": "hpcagent.model.objective",
+    "at_most": "hpcagent.model.objective",
+    "find_app": "hpcagent.apps.catalog",
+    "lammps": "hpcagent.apps.lammps.contract",
+    "load_campaign": "hpcagent.campaign.record",
+    "make_policy": "hpcagent.policies.base",
+    "max_runs": "hpcagent.policies.stop",
+    "maximize": "hpcagent.model.objective",
+    "minimize": "hpcagent.model.objective",
+    "no_feasible_point": "hpcagent.policies.stop",
+    "node_hours": "hpcagent.policies.stop",
+    "open_site": "hpcagent.sites.site",
+    "plateau": "hpcagent.policies.stop",
+    "read_run": "hpcagent.campaign.coordinator",
+    "report": "hpcagent.campaign.report",
+    "run": "hpcagent.campaign.coordinator",
+    "target": "hpcagent.policies.stop",
+    "wall_time": "hpcagent.policies.stop",
+    "watch": "hpcagent.campaign.view",
+}
+
+__all__ = sorted([*_WHERE, "apps"])  # noqa: PLE0605  (the names are strings; a test holds them)
+
+if TYPE_CHECKING:
+    from hpcagent import apps as apps
+    from hpcagent.apps.base import App as App
+    from hpcagent.apps.base import app as app
+    from hpcagent.apps.catalog import find_app as find_app
+    from hpcagent.apps.lammps.contract import lammps as lammps
+    from hpcagent.apps.run import Outcome as Outcome
+    from hpcagent.apps.run import Run as Run
+    from hpcagent.campaign.answer import CampaignResult as CampaignResult
+    from hpcagent.campaign.coordinator import Batch as Batch
+    from hpcagent.campaign.coordinator import Coordinator as Coordinator
+    from hpcagent.campaign.coordinator import Event as Event
+    from hpcagent.campaign.coordinator import read_run as read_run
+    from hpcagent.campaign.coordinator import run as run
+    from hpcagent.campaign.record import Campaign as Campaign
+    from hpcagent.campaign.record import Confirm as Confirm
+    from hpcagent.campaign.record import Reference as Reference
+    from hpcagent.campaign.record import load_campaign as load_campaign
+    from hpcagent.campaign.report import report as report
+    from hpcagent.campaign.view import watch as watch
+    from hpcagent.errors import BadInput as BadInput
+    from hpcagent.errors import HpcAgentError as HpcAgentError
+    from hpcagent.errors import Interrupted as Interrupted
+    from hpcagent.errors import NoSite as NoSite
+    from hpcagent.model.contract import Contract as Contract
+    from hpcagent.model.contract import Metric as Metric
+    from hpcagent.model.contract import Resources as Resources
+    from hpcagent.model.objective import Objective as Objective
+    from hpcagent.model.objective import at_least as at_least
+    from hpcagent.model.objective import at_most as at_most
+    from hpcagent.model.objective import maximize as maximize
+    from hpcagent.model.objective import minimize as minimize
+    from hpcagent.model.records import Failure as Failure
+    from hpcagent.model.records import Manifest as Manifest
+    from hpcagent.model.records import Observation as Observation
+    from hpcagent.model.records import Result as Result
+    from hpcagent.model.space import Choice as Choice
+    from hpcagent.model.space import Float as Float
+    from hpcagent.model.space import Int as Int
+    from hpcagent.model.space import Space as Space
+    from hpcagent.policies.base import make_policy as make_policy
+    from hpcagent.policies.stop import all_of as all_of
+    from hpcagent.policies.stop import any_of as any_of
+    from hpcagent.policies.stop import max_runs as max_runs
+    from hpcagent.policies.stop import no_feasible_point as no_feasible_point
+    from hpcagent.policies.stop import node_hours as node_hours
+    from hpcagent.policies.stop import plateau as plateau
+    from hpcagent.policies.stop import target as target
+    from hpcagent.policies.stop import wall_time as wall_time
+    from hpcagent.sites.site import Site as Site
+    from hpcagent.sites.site import open_site as open_site
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        value = getattr(import_module(_WHERE[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'hpcagent' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

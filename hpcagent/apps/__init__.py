@@ -1,0 +1,24 @@
+"""Apps: what runs on a worker, and the contract that says what it takes and gives."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["synthetic", "thermo"]
+
+if TYPE_CHECKING:
+    from hpcagent.apps.base import App
+
+    synthetic: App
+    thermo: App
+
+
+def __getattr__(name: str) -> Any:
+    # `ha.apps.thermo` is the app. A worker that only runs orders never comes here.
+    places = {"synthetic": "hpcagent.apps.landscape", "thermo": "hpcagent.apps.analysis.thermo"}
+    if name in places:
+        value = getattr(import_module(places[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'hpcagent.apps' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Analysis of what a simulation wrote."""

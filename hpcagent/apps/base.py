@@ -1,0 +1,279 @@
+"""The App record: a contract, and the function that keeps it."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import PrivateAttr
+
+from hpcagent.errors import BadInput, nearest
+from hpcagent.model.base import Record, canonical_json
+from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.records import Manifest, Role
+from hpcagent.model.space import Parameter, Space
+
+if TYPE_CHECKING:
+    from parsl.dataflow.futures import AppFuture
+
+__all__ = ["App", "app"]
+
+
+class App(Record):
+    """A function that runs on a worker, and what it promises.
+
+    Calling an app inside an open site (or a `parsl.load` of your own) returns a Parsl `AppFuture` whose
+    result is a `Result`. A future, or a `Result`, may be passed as an argument: it is the run's input.
+
+    Attributes:
+        contract: What it takes and gives.
+        function: `"package.module:name"`, importable where the workers run; empty for a function that is
+            defined in a script or notebook, which travels by value.
+        settings: Plain data for the function, e.g. the text of an input script.
+        source: What the user named: a packaged name or a path.
+
+    Example:
+        >>> from hpcagent.apps.landscape import synthetic
+        >>> synthetic.contract.metric("value").unit
+        '1'
+    """
+
+    contract: Contract
+    function: str = ""
+    settings: dict[str, Any] = {}
+    source: str = ""
+    _callable: Callable[..., Any] | None = PrivateAttr(default=None)
+
+    @property
+    def name(self) -> str:
+        """The app's name."""
+        return self.contract.name
+
+    @property
+    def plain_function(self) -> Callable[..., Any] | None:
+        """The Python function itself, where this process has it."""
+        return self._callable
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the settings, input files and function: what decides a result beside the parameters."""
+        # Our own apps are versioned; a user rarely changes a version number, so their code counts.
+        ours = self.function.startswith("hpcagent.") or self._callable is None
+        code = "" if ours else _source_of(self._callable)
+        # Where a file lies does not decide what a run gives, what is in it does.
+        settings = {k: v for k, v in self.settings.items() if k != "paths"}
+        return hashlib.sha256(canonical_json([self.function, code, settings]).encode()).hexdigest()
+
+    def with_resources(self, **changes: Any) -> App:
+        """A copy that asks for other resources, e.g. `walltime_s=60`."""
+        resources = Resources(**(self.contract.resources.model_dump() | changes))
+        return self._changed(contract=self.contract.model_copy(update={"resources": resources}))
+
+    def _changed(self, **update: Any) -> App:
+        copy = self.model_copy(update=update)
+        copy._callable = self._callable
+        return copy
+
+    def manifest(
+        self,
+        params: Mapping[str, object],
+        *,
+        seed: int = 0,
+        replicate: int = 0,
+        upstream: tuple[str, ...] = (),
+        role: Role = "direct",
+        batch: int = 0,
+        index: int = 0,
+        requested_by: str = "",
+        priority: int = 0,
+        digest: str | None = None,
+    ) -> Manifest:
+        """Write down one run: parameters checked, defaults filled in, the execution id computed.
+
+        Raises:
+            BadInput: A parameter is unknown, missing or not allowed.
+        """
+        values = self.contract.space.validated(params, where=f"app {self.name} {self.contract.version}")
+        digest = self.digest if digest is None else digest
+        return Manifest(
+            execution_id=Manifest.identify(
+                app=self.name,
+                app_version=self.contract.version,
+                input_digest=digest,
+                params=values,
+                seed=seed,
+                replicate=replicate,
+                upstream=upstream,
+            ),
+            app=self.name,
+            app_version=self.contract.version,
+            input_digest=digest,
+            params=values,
+            seed=seed,
+            replicate=replicate,
+            upstream=upstream,
+            role=role,
+            batch=batch,
+            index=index,
+            resources=self.contract.resources,
+            estimated_runtime_s=self.contract.estimated_runtime_s,
+            requested_by=requested_by,
+            priority=priority,
+            created_at=time.time(),
+        )
+
+    def order(
+        self,
+        manifest: Manifest,
+        *,
+        work: Path,
+        site: Mapping[str, Any],
+        required: Iterable[str] = (),
+        attempt: int = 1,
+    ) -> dict[str, Any]:
+        """The plain data a worker needs to run a manifest (see `hpcagent.apps.worker`).
+
+        Args:
+            manifest: What to run.
+            work: The folder that holds one directory for each execution id.
+            site: `lammps`, `node_cores`.
+            required: Metrics that must be there beyond those the contract requires (the objective's).
+            attempt: 1, or more after an infrastructure failure.
+        """
+        needed = set(required)
+        return {
+            "manifest": manifest.model_dump(mode="json"),
+            "function": self.function or self._callable,
+            "settings": self.settings,
+            "workdir": str(work / manifest.execution_id),
+            "promises": {m.name: (m.unit, m.required or m.name in needed) for m in self.contract.metrics},
+            "site": dict(site),
+            "attempt": attempt,
+        }
+
+    def __call__(
+        self, *upstream: Any, seed: int = 0, replicate: int = 0, **params: Any
+    ) -> AppFuture:
+        """Start one run on the open site.
+
+        Args:
+            upstream: Futures or `Result`s of the runs this app takes as input.
+            seed: Random seed handed to the app.
+            replicate: A counter for deliberate repetitions of the same parameters.
+            params: The app's parameters, in the units of its contract.
+
+        Returns:
+            A Parsl `AppFuture`; its result is a `Result`, also when the run failed.
+
+        Raises:
+            NoSite: Neither a site nor a Parsl configuration is open.
+            BadInput: A parameter is not allowed, or an input is missing.
+        """
+        from hpcagent.sites.calls import call
+
+        if len(upstream) != len(self.contract.inputs):
+            wanted = ", ".join(self.contract.inputs) or "no"
+            raise BadInput(
+                f"app {self.name!r} takes {wanted} input run(s) as positional arguments; got {len(upstream)}. "
+                "Parameters are given by name."
+            )
+        return call(self, upstream, params, seed=seed, replicate=replicate)
+
+
+def app(
+    *,
+    metrics: Mapping[str, str | Metric],
+    parameters: Mapping[str, Parameter] | None = None,
+    name: str | None = None,
+    version: str = "0.1.0",
+    inputs: tuple[str, ...] = (),
+    resources: Resources | None = None,
+    description: str | None = None,
+    estimated_runtime_s: float = 1.0,
+    deterministic: bool = True,
+) -> Callable[[Callable[..., Any]], App]:
+    """Turn a Python function into an app.
+
+    The function is called with the parameters by name (and with `run`, a `Run`, if it has an argument of
+    that name) and returns a dict of metrics or an `Outcome`.
+
+    Args:
+        metrics: Name -> unit (or a `Metric`) of every number it returns.
+        parameters: Name -> `Float(...)`, `Int(...)` or `Choice(...)`.
+        name: The app's name; the function's name by default.
+        version: Semantic version; change it when the meaning of the result changes.
+        inputs: Names of the input runs it takes, e.g. `("run",)`.
+        resources: What one run occupies.
+        description: One sentence; the first line of the docstring by default.
+        estimated_runtime_s: Expected wall time, in seconds.
+        deterministic: Whether the same manifest gives the same metrics.
+
+    Raises:
+        BadInput: A parameter is not an argument of the function, or an argument has no parameter.
+
+    Example:
+        >>> from hpcagent.model.space import Float
+        >>> @app(parameters={"x": Float(-2, 2)}, metrics={"y": "1"})
+        ... def parabola(x):
+        ...     return {"y": x**2}
+        >>> parabola.contract.space.names
+        ('x',)
+    """
+
+    def wrap(function: Callable[..., Any]) -> App:
+        space = Space.of(**(parameters or {}))
+        _check_signature(function, space)
+        lines = (inspect.getdoc(function) or "").splitlines()
+        contract = Contract(
+            name=name or function.__name__,
+            version=version,
+            description=description or (lines[0] if lines else ""),
+            space=space,
+            inputs=inputs,
+            metrics=tuple(
+                m.model_copy(update={"name": n}) if isinstance(m, Metric) else Metric(name=n, unit=m)
+                for n, m in metrics.items()
+            ),
+            resources=resources or Resources(),
+            estimated_runtime_s=estimated_runtime_s,
+            deterministic=deterministic,
+        )
+        module = function.__module__
+        importable = module != "__main__" and "<locals>" not in function.__qualname__
+        made = App(
+            contract=contract,
+            function=f"{module}:{function.__qualname__}" if importable else "",
+            source=f"{module}:{function.__qualname__}",
+        )
+        made._callable = function
+        return made
+
+    return wrap
+
+
+def _check_signature(function: Callable[..., Any], space: Space) -> None:
+    arguments = inspect.signature(function).parameters
+    if any(a.kind is a.VAR_KEYWORD for a in arguments.values()):
+        return
+    for name in space.names:
+        if name not in arguments:
+            raise BadInput(
+                f"function {function.__name__}() has no argument {name!r}; {nearest(name, arguments)}", value=name
+            )
+    for name, argument in arguments.items():
+        if name != "run" and name not in space and argument.default is argument.empty:
+            raise BadInput(
+                f"argument {name!r} of {function.__name__}() has no parameter; add it to parameters=.", value=name
+            )
+
+
+def _source_of(function: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        return "" if code is None else repr((code.co_code, code.co_consts))

@@ -1,0 +1,74 @@
+"""Finds an app by what a person calls it: a name, a script, a contract, a dotted path."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from hpcagent.apps.base import App
+from hpcagent.errors import BadInput, nearest
+
+__all__ = ["BUILT_IN", "find_app", "list_apps"]
+
+BUILT_IN = {
+    "synthetic": "hpcagent.apps.landscape:synthetic",
+    "thermo": "hpcagent.apps.analysis.thermo:thermo",
+}
+
+
+def find_app(reference: str, *, relative_to: Path | None = None) -> App:
+    """Return the app that `reference` names.
+
+    Args:
+        reference: A built-in name (`synthetic`), a packaged LAMMPS input (`lj_argon`), the path of an
+            input script or its contract, or `package.module:name` of an app made with `@app`.
+        relative_to: Folder that a relative path starts from (that of the campaign's TOML).
+
+    Raises:
+        BadInput: Nothing of that name; the message names the nearest.
+
+    Example:
+        >>> find_app("synthetic").name
+        'synthetic'
+    """
+    from hpcagent.apps.lammps.contract import lammps, packaged_inputs
+
+    if reference in BUILT_IN:
+        return _dotted(BUILT_IN[reference])
+    path = Path(reference).expanduser()
+    if relative_to is not None and not path.is_absolute() and (relative_to / path).is_file():
+        return lammps(relative_to / path)
+    if path.is_file() or reference in packaged_inputs():
+        return lammps(reference)
+    if ":" in reference and "/" not in reference:
+        return _dotted(reference)
+    if path.suffix or "/" in reference or reference.startswith("in."):
+        where = f" (looked in {relative_to} and here)" if relative_to else ""
+        raise BadInput(f"{reference}: no such LAMMPS input script or contract{where}.", value=reference)
+    known = [*BUILT_IN, *packaged_inputs()]
+    raise BadInput(
+        f"no app {reference!r}; {nearest(reference, known)} A LAMMPS script is named by its path, an app of "
+        "your own by 'package.module:name'.",
+        value=reference,
+    )
+
+
+def _dotted(reference: str) -> App:
+    module, _, name = reference.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise BadInput(f"app {reference!r} cannot be imported: {error}.", value=reference) from None
+    if not isinstance(found, App):
+        raise BadInput(
+            f"{reference!r} is a {type(found).__name__}, not an app; decorate the function with @ha.app(...).",
+            value=reference,
+        )
+    return found
+
+
+def list_apps() -> list[App]:
+    """Every app that comes with hpcagent."""
+    from hpcagent.apps.lammps.contract import packaged_inputs
+
+    return [find_app(name) for name in (*BUILT_IN, *packaged_inputs())]

@@ -1,0 +1,311 @@
+"""A LAMMPS app from an input script and the contract beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from hpcagent import packaged
+from hpcagent.apps.base import App
+from hpcagent.apps.lammps.failures import FAILURE_MODES
+from hpcagent.apps.lammps.metrics import METRICS, metric_units
+from hpcagent.apps.lammps.script import Script, read_script
+from hpcagent.errors import BadInput, nearest
+from hpcagent.model.base import Record, Scalar, build, read_toml
+from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.space import Parameter, Space
+
+__all__ = ["ContractFile", "lammps", "packaged_inputs"]
+
+# Metrics whose meaning is a measured speed: better when larger, and noisy from outside the run.
+_FASTER = ("ns_per_day", "ns_per_day_cpu", "tau_per_day", "timesteps_per_s")
+# What a script whose contract names no metrics must at least yield.
+_ALWAYS = ("timesteps_per_s", "loop_time_s", "n_atoms")
+
+
+class Variable(Record):
+    """One `[variables.NAME]` table: bounds, unit and default of a script variable."""
+
+    kind: Literal["float", "int", "choice"] | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str | None = None
+    log: bool = False
+    choices: tuple[Scalar, ...] = ()
+    default: Scalar | None = None
+    description: str = ""
+
+
+class Column(Record):
+    """One `[columns.NAME]` table: a metric of your own from a thermo column."""
+
+    column: str
+    reduce: Literal["mean", "std", "last", "first", "min", "max", "slope"] = "mean"
+    unit: str
+    description: str = ""
+
+
+class LogReading(Record):
+    """The `[log]` table: which run of the log is measured."""
+
+    production: int = -1
+    discard: float | None = None
+
+
+class Checks(Record):
+    """The `[checks]` table: what makes a run a failure although LAMMPS ended well."""
+
+    conserved_energy: bool = False
+    nonsense_above: float = 0.5
+    min_cpu_use_percent: float | None = 95.0
+
+
+class ContractFile(Record):
+    """The TOML beside an input script.
+
+    Attributes:
+        name: The app's name; the script's name by default.
+        version: Semantic version; raise it when the meaning of a result changes.
+        description: One or two sentences on the physics.
+        script: File name of the input script beside the contract.
+        variables: The script's variables: bounds, unit, default.
+        metrics: Names of the metrics promised (see the table in the reference).
+        columns: Metrics of your own, from thermo columns.
+        seed_variables: Variables that take the run's random seed.
+        log: Which run of the log is measured.
+        checks: What makes a run a failure although LAMMPS ended well.
+        resources: What one run occupies.
+        estimated_runtime_s: Expected wall time of one run, in seconds.
+    """
+
+    name: str | None = None
+    version: str = "0.1.0"
+    description: str = ""
+    script: str | None = None
+    variables: dict[str, Variable] = {}
+    metrics: tuple[str, ...] = ()
+    columns: dict[str, Column] = {}
+    seed_variables: tuple[str, ...] = ()
+    log: LogReading = LogReading()
+    checks: Checks = Checks()
+    resources: Resources = Resources()
+    estimated_runtime_s: float = 60.0
+
+
+def packaged_inputs() -> dict[str, Path]:
+    """Name -> contract of the LAMMPS inputs that come with hpcagent.
+
+    Example:
+        >>> "lj_argon" in packaged_inputs()
+        True
+    """
+    root = packaged.folder("lammps_inputs")
+    return {path.stem: path for path in sorted(root.glob("*/*.toml"))}
+
+
+def lammps(
+    script: str | Path,
+    *,
+    variables: Mapping[str, Parameter] | None = None,
+    contract: str | Path | None = None,
+    metrics: tuple[str, ...] | None = None,
+    resources: Resources | None = None,
+    name: str | None = None,
+) -> App:
+    """Make an app of a LAMMPS input script.
+
+    The contract is the TOML of the same name beside the script (`in.melt` -> `melt.toml` or
+    `in.melt.toml`), if there is one; arguments given here go before it.
+
+    Args:
+        script: Path of an input script or of its contract, or the name of a packaged input.
+        variables: Name -> `Float(...)`, `Int(...)` or `Choice(...)` for the script's `${variables}`.
+        contract: Path of the contract, where it does not lie beside the script.
+        metrics: Names of the metrics promised.
+        resources: What one run occupies.
+        name: The app's name.
+
+    Returns:
+        The app. Its runs happen in directories of their own, with the files the script reads beside them.
+
+    Raises:
+        BadInput: The script or contract is missing, a variable is never used or has no value, a metric
+            is not known for the script's `units`, or bounds make no sense.
+
+    Example:
+        >>> md = lammps("lj_argon")
+        >>> md.contract.space["timestep"].unit
+        'ps'
+    """
+    script_path, contract_path = _find(Path(script).expanduser(), contract)
+    where = str(contract_path or script_path)
+    file = ContractFile() if contract_path is None else build(ContractFile, read_toml(contract_path), where=where)
+    read = read_script(script_path)
+    space = _space(read, file, variables or {}, where)
+    _check_variables(read, space, file, where)
+    promised = _metrics(read, file, metrics, where)
+    made = Contract(
+        name=name or file.name or _stem(script_path),
+        version=file.version,
+        app_type="simulation",
+        description=file.description,
+        space=space,
+        metrics=promised,
+        resources=resources or file.resources,
+        deterministic=False,
+        estimated_runtime_s=file.estimated_runtime_s,
+        failure_modes=FAILURE_MODES,
+    )
+    folder = script_path.resolve().parent
+    settings = {
+        "script": read.text,
+        "units": read.units,
+        "logs": [name for name in read.logs if name != "log.lammps"],
+        "files": {name: _sha256(folder / name) for name in read.files},
+        "paths": {name: str(folder / name) for name in read.files},
+        "seed_variables": list(file.seed_variables),
+        "production": file.log.production,
+        "discard": file.log.discard,
+        "columns": {n: c.model_dump() for n, c in file.columns.items()},
+        "conserved_energy": file.checks.conserved_energy,
+        "nonsense_above": file.checks.nonsense_above,
+        "min_cpu_use_percent": file.checks.min_cpu_use_percent,
+    }
+    return App(
+        contract=made,
+        function="hpcagent.apps.lammps.run:lammps_run",
+        settings=settings,
+        source=str(script),
+    )
+
+
+def _find(script: Path, contract: str | Path | None) -> tuple[Path, Path | None]:
+    """Resolve what the user named to (script, contract or None)."""
+    known = packaged_inputs()
+    if not script.exists() and len(script.parts) == 1 and str(script) in known:
+        contract = contract or known[str(script)]
+        script = Path(contract)
+    if script.suffix == ".toml":
+        contract = contract or script
+        data = build(ContractFile, read_toml(Path(contract)), where=str(contract))
+        if data.script is None:
+            raise BadInput(f"{contract}: the key 'script' is missing; name the input script beside it.")
+        return Path(contract).parent / data.script, Path(contract)
+    if not script.exists():
+        raise BadInput(
+            f"{script}: no such LAMMPS input script, and no packaged input of that name; "
+            f"{nearest(str(script), known)}",
+            value=str(script),
+        )
+    if contract is not None:
+        if not Path(contract).is_file():
+            raise BadInput(f"{contract}: no such contract file.", value=str(contract))
+        return script, Path(contract)
+    for beside in (script.with_name(script.name + ".toml"), script.with_name(_stem(script) + ".toml")):
+        if beside.is_file():
+            return script, beside
+    return script, None
+
+
+def _stem(script: Path) -> str:
+    name = script.name
+    for ending in (".in", ".lmp", ".lammps", ".txt"):
+        name = name.removesuffix(ending)
+    name = name.removeprefix("in.").removeprefix("input.")
+    return "".join(c if c.isalnum() or c in "_-" else "_" for c in name) or "lammps"
+
+
+def _space(read: Script, file: ContractFile, given: Mapping[str, Parameter], where: str) -> Space:
+    parameters: dict[str, Parameter] = {}
+    for name, variable in file.variables.items():
+        parameters[name] = _parameter(name, variable, where)
+    for name, parameter in given.items():
+        parameters[name] = parameter.model_copy(update={"name": name})
+    with_defaults = [_with_default(read, p) for p in parameters.values()]
+    return Space(parameters=tuple(with_defaults))
+
+
+def _parameter(name: str, variable: Variable, where: str) -> Parameter:
+    data: dict[str, Any] = variable.model_dump(exclude_none=True)
+    kind = variable.kind or ("choice" if variable.choices else "float")
+    if variable.unit is None:
+        if kind != "choice":
+            raise BadInput(f"{where}, variables.{name}: the key 'unit' is missing; write '1' for a pure number.")
+        data["unit"] = "1"
+    return build(Parameter, data | {"name": name, "kind": kind}, where=f"{where}, variables.{name}")
+
+
+def _with_default(read: Script, parameter: Parameter) -> Parameter:
+    """Take the script's own `variable x index 1.0` as the default, where it is allowed."""
+    style, word = read.defined.get(parameter.name, ("", ""))
+    if parameter.default is not None or style not in ("index", "string"):
+        return parameter
+    value: Scalar = word
+    if parameter.kind != "choice":
+        try:
+            value = float(word)
+        except ValueError:
+            return parameter
+    try:
+        return parameter.model_copy(update={"default": parameter.validated(value)})
+    except BadInput:
+        return parameter
+
+
+def _check_variables(read: Script, space: Space, file: ContractFile, where: str) -> None:
+    from hpcagent.apps.lammps.script import KEEPS_EARLIER_VALUE
+
+    for name in (*space.names, *file.seed_variables):
+        if name not in read.used:
+            raise BadInput(
+                f"{where}: the script {read.path.name} never uses the variable {name!r}; "
+                f"{nearest(name, read.used)} Write ${{{name}}} in the script, or drop it from the contract.",
+                value=name,
+            )
+        style = read.defined.get(name, ("index", ""))[0]
+        if style not in KEEPS_EARLIER_VALUE:
+            raise BadInput(
+                f"{where}: the script {read.path.name} sets {name!r} itself with `variable {name} {style} ...`, "
+                f"which replaces the value it is given; write `variable {name} index ...`.",
+                value=name,
+            )
+    has_value = set(space.names) | set(file.seed_variables) | set(read.defined)
+    for name in sorted(read.used):
+        if name not in has_value:
+            raise BadInput(
+                f"{where}: the script {read.path.name} uses ${{{name}}}, which has no value; add it to the "
+                f"contract's variables, or write `variable {name} index VALUE` in the script.",
+                value=name,
+            )
+
+
+def _metrics(
+    read: Script, file: ContractFile, asked: tuple[str, ...] | None, where: str
+) -> tuple[Metric, ...]:
+    units = metric_units(read.units)
+    names = tuple(asked) if asked is not None else file.metrics
+    for name in names:
+        if name not in units and name not in file.columns:
+            other = f" (it exists, but not in `units {read.units}`)" if name in METRICS else ""
+            raise BadInput(
+                f"{where}: unknown metric {name!r}{other}; {nearest(name, [*units, *file.columns])}", value=name
+            )
+    found = [_metric(name, unit, required=name in (names or _ALWAYS)) for name, unit in units.items()]
+    own = [
+        Metric(name=n, unit=c.unit, description=c.description or f"{c.reduce} of thermo column {c.column}")
+        for n, c in file.columns.items()
+    ]
+    return (*found, *own)
+
+
+def _metric(name: str, unit: str, *, required: bool) -> Metric:
+    direction: Literal["maximize"] | None = "maximize" if name in _FASTER else None
+    return Metric(
+        name=name, unit=unit, description=METRICS[name].description, direction=direction, required=required
+    )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

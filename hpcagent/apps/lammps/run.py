@@ -1,0 +1,216 @@
+"""Runs LAMMPS in the run's own directory and turns its log into metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcagent.apps.lammps.executable import command, environment
+from hpcagent.apps.lammps.failures import Ended, failure_of
+from hpcagent.apps.lammps.log import Log, parse_log
+from hpcagent.apps.lammps.metrics import Measured, measure, reduce_column
+from hpcagent.apps.run import Outcome, Run
+from hpcagent.errors import AppFailed
+from hpcagent.lifeline import die_with_parent
+
+__all__ = ["lammps_run"]
+
+COPY_BELOW_BYTES = 1_000_000
+
+
+def lammps_run(run: Run, **params: float | int | str) -> Outcome:
+    """Run the app's input script with these variables and measure the result.
+
+    Writes `in.lammps` (the script), `params.vars` (the variables) and links or copies the files that the
+    script reads, so that `lmp -in in.lammps` in the run's directory repeats the run by hand.
+
+    Args:
+        run: Directory, seed, settings (`script`, `files`, `paths`, `logs`, `measure`, ...).
+        params: Values of the script's variables, already checked against the contract.
+
+    Returns:
+        Metrics with units and standard errors; the log, the printed output and the inputs as artifacts.
+
+    Raises:
+        AppFailed: One of `FAILURE_MODES`.
+    """
+    settings = run.settings
+    _write_inputs(run, params)
+    ended = _launch(run)
+    failure = failure_of(ended)
+    if failure is not None:
+        raise failure
+    if not ended.log:
+        raise AppFailed(
+            "LAMMPS ended with exit code 0 but wrote no log.lammps.", name="NoLog", log_tail=ended.printed
+        )
+    log = parse_log(ended.log)
+    _check_complete(log, ended)
+    measured = measure(log, production=settings["production"], discard=settings["discard"])
+    metrics, uncertainty, notes = dict(measured.values), dict(measured.uncertainty), list(measured.notes)
+    _check_energy(measured, settings, ended)
+    for name, how in settings["columns"].items():
+        production = _production(log, settings["production"])
+        metrics[name] = reduce_column(production, how["column"], how["reduce"], settings["discard"] or 0.0)
+    _check_ranks(log, run, notes)
+    return Outcome(
+        metrics=metrics,
+        units=dict(measured.units) | {n: how["unit"] for n, how in settings["columns"].items()},
+        uncertainty=uncertainty,
+        artifacts={"log": "log.lammps", "input": "in.lammps", "variables": "params.vars", "output": "output.txt"},
+        notes=tuple(notes),
+        distrusted=_distrusted(metrics, settings),
+    )
+
+
+def _write_inputs(run: Run, params: Mapping[str, float | int | str]) -> None:
+    values: dict[str, float | int | str] = dict(params)
+    for name in run.settings["seed_variables"]:
+        # LAMMPS wants positive seeds; spread small manifest seeds apart.
+        values[name] = (run.seed * 1_000_003 + run.replicate * 7919 + 4_928_459) % 899_999_999 + 1
+    lines = [f"variable {name} index {_word(name, value)}" for name, value in values.items()]
+    (run.workdir / "params.vars").write_text("\n".join(lines) + "\n")
+    (run.workdir / "in.lammps").write_text(f"include params.vars\n{run.settings['script']}")
+    for name, path in run.settings["paths"].items():
+        target = run.workdir / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            small = Path(path).stat().st_size < COPY_BELOW_BYTES
+        except OSError as error:
+            raise AppFailed(
+                f"the file {name!r} that the script reads is gone: {error}.", kind="contract", name="MissingFile"
+            ) from None
+        if small:
+            shutil.copyfile(path, target)
+        else:
+            target.symlink_to(path)
+
+
+def _word(name: str, value: float | int | str) -> str:
+    """A value as one word of LAMMPS input; the last line of defence against anything else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, str) and value and not set(value) - _PLAIN:
+        return value
+    raise AppFailed(f"{name}={value!r} is not a number or a plain word.", kind="contract", name="BadParameter")
+
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+./-")
+
+
+def _launch(run: Run) -> Ended:
+    resources = run.resources
+    words = [*command(run.site), "-in", "in.lammps", "-log", "log.lammps", "-screen", "none"]
+    threads = int(resources.get("threads_per_rank", 1))
+    walltime_s = float(resources.get("walltime_s", 3600.0))
+    timed_out = False
+    output = run.workdir / "output.txt"
+    with output.open("wb") as printed:
+        try:
+            # A session of its own, so that the walltime limit reaches every process of the run.
+            process = subprocess.Popen(
+                words,
+                cwd=run.workdir,
+                env=environment(run.site, threads),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        except OSError as error:
+            raise AppFailed(
+                f"{words[0]} cannot be started: {error.strerror}.", kind="infrastructure", name="NoExecutable"
+            ) from None
+        try:
+            process.wait(timeout=walltime_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            _end_group(process)
+    return Ended(
+        returncode=process.returncode,
+        timed_out=timed_out,
+        walltime_s=walltime_s,
+        log=_read_logs(run),
+        printed=output.read_text(errors="replace"),
+    )
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End whatever is left of the process group: politely, then for good."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    if process.poll() is None:
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _read_logs(run: Run) -> str:
+    texts = []
+    for name in ("log.lammps", *run.settings["logs"]):
+        path = run.workdir / name
+        if path.is_file():
+            texts.append(path.read_text(errors="replace"))
+    return "".join(texts)
+
+
+def _production(log: Log, production: int) -> Any:
+    return [r for r in log.runs if r.complete and r.steps][production]
+
+
+def _check_complete(log: Log, ended: Ended) -> None:
+    if not any(run.complete for run in log.runs):
+        raise AppFailed(
+            "exit code 0, but no run in the log came to its end (no `Loop time` line).",
+            name="TruncatedLog",
+            log_tail=ended.log[-2000:],
+        )
+    if not log.finished:
+        raise AppFailed(
+            "exit code 0, but the log stops before `Total wall time`: it was cut off, or the script quit early.",
+            name="TruncatedLog",
+            log_tail=ended.log[-2000:],
+        )
+
+
+def _check_energy(measured: Measured, settings: Mapping[str, Any], ended: Ended) -> None:
+    """Exit code 0 is no evidence of physics: refuse energies that no conserving run can have."""
+    if not settings["conserved_energy"]:
+        return
+    limit = settings["nonsense_above"]
+    # Fluctuation of the conserved energy against that of the kinetic energy; a sound run is below 0.1.
+    ratio = measured.values.get("energy_fluctuation")
+    if ratio is not None and ratio > limit:
+        raise AppFailed(
+            f"energy nonsense with exit code 0: total energy fluctuates {ratio:.2g} times as much as kinetic "
+            f"energy (limit {limit:g}) although the contract says that it is conserved.",
+            name="EnergyNonsense",
+            log_tail=ended.log[-2000:],
+            repair="smaller timestep",
+        )
+
+
+def _check_ranks(log: Log, run: Run, notes: list[str]) -> None:
+    asked = int(run.resources.get("nodes", 1)) * int(run.resources.get("ranks_per_node", 1))
+    got = log.runs[-1].procs
+    if got is not None and got != asked:
+        notes.append(f"LAMMPS ran on {got} MPI rank(s), {asked} were asked for")
+
+
+def _distrusted(metrics: Mapping[str, float], settings: Mapping[str, Any]) -> str | None:
+    use = metrics.get("cpu_use_percent")
+    least = settings["min_cpu_use_percent"]
+    if use is None or least is None or use >= least:
+        return None
+    return f"CPU use {use:.0f} % is below {least:g} %: the run did not have its core, its speed means little"

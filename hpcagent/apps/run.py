@@ -1,0 +1,54 @@
+"""What an app's function is handed on the worker, and what it may hand back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Outcome", "Run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run, as its function sees it. Ask for it with a parameter named `run`.
+
+    Attributes:
+        workdir: The run's own directory; also the place for every file it writes.
+        seed: Random seed of the manifest.
+        replicate: 0, or a counter for deliberate repetitions.
+        settings: The app's settings (plain data).
+        upstream: Results this run takes as input, as plain dicts (`workdir`, `artifacts`, `metrics`, ...).
+        resources: `nodes`, `ranks_per_node`, `threads_per_rank`, `walltime_s`, ...
+        site: What the site says of itself: `lammps` (its command), `cores`.
+    """
+
+    workdir: Path
+    seed: int = 0
+    replicate: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    upstream: tuple[Mapping[str, Any], ...] = ()
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    site: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a function returns when metrics alone do not say it all.
+
+    Attributes:
+        metrics: Numbers in the contract's units; one that is not finite counts as missing.
+        units: Unit of each metric, where the contract does not fix it.
+        uncertainty: Standard error of a metric, in its unit.
+        artifacts: Name -> file, relative to the run's directory.
+        notes: Remarks worth reading.
+        distrusted: Why the measured times should not be believed, or None.
+    """
+
+    metrics: Mapping[str, float]
+    units: Mapping[str, str] = field(default_factory=dict)
+    uncertainty: Mapping[str, float] = field(default_factory=dict)
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    distrusted: str | None = None

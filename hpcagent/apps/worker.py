@@ -1,0 +1,302 @@
+"""Runs one order on a worker. Imports only the standard library, so that a worker starts quickly.
+
+An order is plain data: the manifest, the function, its settings and the directory. Whatever happens,
+the answer is a plain dict (a `Result` without its manifest), and the same dict is in `result.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import importlib
+import inspect
+import json
+import math
+import os
+import resource
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hpcagent.apps.run import Outcome, Run
+from hpcagent.errors import AppFailed
+
+__all__ = ["execute", "execute_as_result", "read_result"]
+
+# Kinds of failure that say something about the work itself: running it again would tell the same.
+FINAL_FAILURES = ("simulation", "contract")
+
+
+def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
+    """Run an order in its own directory and return the result's fields as plain data.
+
+    Finished work is not repeated: a directory whose `result.json` is final answers at once.
+
+    Args:
+        order: `manifest`, `function` ("module:name" or a callable), `settings`, `workdir`, `promises`
+            (name -> (unit, required)), `site` and `attempt`.
+        upstream: Results (or their dicts) of the runs this one takes as input.
+    """
+    workdir = Path(order["workdir"])
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        with _sole_owner(workdir):
+            done = read_result(workdir)
+            if done is not None:
+                return done
+            return _run(order, workdir, upstream)
+    except OSError as error:
+        now = time.time()
+        failure = _failure("infrastructure", _os_name(error), f"{workdir}: {error.strerror or error}.")
+        return _fields(order, "FAILED", now, now, failure=failure)
+
+
+def execute_as_result(order: Mapping[str, Any], *upstream: Any) -> Any:
+    """As `execute`, returning a `Result` record: what the future of an app called by hand holds."""
+    from hpcagent.model.records import Result
+
+    return Result.model_validate({"manifest": order["manifest"], **execute(order, *upstream)})
+
+
+def read_result(workdir: Path) -> dict[str, Any] | None:
+    """The final result in a run's directory, or None if it must (still) be run."""
+    try:
+        text = (workdir / "result.json").read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        fields: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return None
+    failure = fields.get("failure")
+    if failure is not None and failure["kind"] not in FINAL_FAILURES:
+        return None
+    return fields
+
+
+@contextlib.contextmanager
+def _sole_owner(workdir: Path) -> Iterator[None]:
+    """Hold the directory, so that a forgotten worker of a killed coordinator and ours never share it."""
+    with (workdir / ".lock").open("w") as file:
+        # Where the file system knows no locks (ENOTSUP, ENOLCK) the lock is not worth failing for.
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> dict[str, Any]:
+    manifest = order["manifest"]
+    _set_aside(workdir)
+    _write(workdir / "manifest.json", manifest)
+    started, clock, cpu = time.time(), time.perf_counter(), _cpu_s()
+    failure: dict[str, Any] | None = None
+    outcome = Outcome(metrics={})
+    try:
+        run = Run(
+            workdir=workdir,
+            seed=manifest["seed"],
+            replicate=manifest["replicate"],
+            settings=order["settings"],
+            upstream=tuple(_plain_upstream(result) for result in upstream),
+            resources=manifest["resources"],
+            site=order["site"],
+        )
+        outcome = _call(_function(order["function"]), manifest["params"], run)
+    except AppFailed as error:
+        details = error.details
+        failure = _failure(
+            details["kind"], details["name"], error.message, details["log_tail"], details["repair"]
+        )
+    except OSError as error:
+        failure = _failure("infrastructure", _os_name(error), _last_line(error), traceback.format_exc())
+    except MemoryError as error:
+        failure = _failure("infrastructure", "OutOfMemory", _last_line(error), traceback.format_exc())
+    except Exception as error:
+        failure = _failure("contract", type(error).__name__, _last_line(error), traceback.format_exc())
+    if failure is None:
+        failure = _broken_promise(order["promises"], outcome)
+    wall = time.perf_counter() - clock
+    fields = _fields(
+        order,
+        "COMPLETED" if failure is None else "FAILED",
+        started,
+        started + wall,
+        wall_s=wall,
+        cpu_s=_cpu_s() - cpu,
+        outcome=outcome,
+        failure=failure,
+    )
+    _write(workdir / "result.json", fields)
+    return fields
+
+
+def _call(function: Callable[..., Any], params: Mapping[str, Any], run: Run) -> Outcome:
+    returned = function(**params, run=run) if _wants_run(function) else function(**params)
+    if isinstance(returned, Outcome):
+        return returned
+    if isinstance(returned, Mapping):
+        return Outcome(metrics=returned)
+    raise AppFailed(
+        f"the app's function returned {type(returned).__name__}; it must return a dict of metrics or an Outcome.",
+        kind="contract",
+        name="BadReturn",
+    )
+
+
+@lru_cache(maxsize=64)
+def _wants_run(function: Callable[..., Any]) -> bool:
+    return "run" in inspect.signature(function).parameters
+
+
+def _function(reference: str | Callable[..., Any]) -> Callable[..., Any]:
+    return _imported(reference) if isinstance(reference, str) else reference
+
+
+@lru_cache(maxsize=64)
+def _imported(reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise AppFailed(
+            f"the worker cannot import {reference!r} ({error}); install the module that defines the app "
+            "where the workers run.",
+            kind="infrastructure",
+            name="AppNotImportable",
+        ) from error
+    # A function decorated with @app is an App record; its plain function stands beside it.
+    plain = getattr(function, "plain_function", None)
+    return plain if callable(plain) else function  # type: ignore[no-any-return]
+
+
+def _plain_upstream(result: Any) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = result if isinstance(result, Mapping) else result.model_dump(mode="json")
+    if fields.get("status") != "COMPLETED":
+        failure = fields.get("failure") or {}
+        raise AppFailed(
+            f"the run it takes as input failed: {failure.get('name', fields.get('status'))}: "
+            f"{failure.get('message', '')}",
+            kind=failure.get("kind", "contract"),
+            name="UpstreamFailed",
+        )
+    return fields
+
+
+def _broken_promise(promises: Mapping[str, Any], outcome: Outcome) -> dict[str, Any] | None:
+    for name, (_, required) in promises.items():
+        if not required:
+            continue
+        value = outcome.metrics.get(name)
+        why = "".join(f" ({note})" for note in outcome.notes if name in note)
+        if value is None:
+            return _failure("contract", "MissingMetric", f"the run did not yield the metric {name!r}{why}.")
+        if not math.isfinite(value):
+            return _failure("simulation", "NotFinite", f"the metric {name!r} is {value}{why}.")
+    return None
+
+
+def _fields(
+    order: Mapping[str, Any],
+    status: str,
+    started: float,
+    ended: float,
+    *,
+    wall_s: float = 0.0,
+    cpu_s: float | None = None,
+    outcome: Outcome | None = None,
+    failure: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    resources = order["manifest"]["resources"]
+    cores = resources["nodes"] * resources["ranks_per_node"] * resources["threads_per_rank"]
+    node_cores = order["site"].get("node_cores") or cores
+    share = min(1.0, cores / resources["nodes"] / node_cores) if resources["nodes"] == 1 else 1.0
+    fields: dict[str, Any] = {
+        "status": status,
+        "started_at": started,
+        "ended_at": ended,
+        "host": _host(),
+        "cost": {
+            "wall_s": wall_s,
+            "cpu_s": cpu_s,
+            "core_hours": cores * wall_s / 3600,
+            "node_hours": resources["nodes"] * share * wall_s / 3600,
+        },
+        "workdir": order["workdir"],
+        "attempt": order.get("attempt", 1),
+    }
+    if failure is not None:
+        fields["failure"] = failure
+    if outcome is not None and outcome.metrics:
+        units = {name: unit for name, (unit, _) in order["promises"].items()} | dict(outcome.units)
+        metrics = {k: float(v) for k, v in outcome.metrics.items() if v is not None and math.isfinite(v)}
+        fields["metrics"] = metrics
+        fields["units"] = {name: units[name] for name in metrics if name in units}
+        fields["uncertainty"] = {
+            k: float(v) for k, v in outcome.uncertainty.items() if k in metrics and math.isfinite(v)
+        }
+    if outcome is not None:
+        if outcome.artifacts:
+            fields["artifacts"] = dict(outcome.artifacts)
+        if outcome.notes:
+            fields["notes"] = list(outcome.notes)
+        if outcome.distrusted:
+            fields["distrusted"] = outcome.distrusted
+    return fields
+
+
+def _failure(
+    kind: str, name: str, message: str, log_tail: str = "", repair: str | None = None
+) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "message": message, "log_tail": log_tail[-4000:], "repair": repair}
+
+
+def _last_line(error: BaseException) -> str:
+    text = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    return text[-1] if text else type(error).__name__
+
+
+def _os_name(error: OSError) -> str:
+    names = {
+        errno.ENOSPC: "DiskFull",
+        errno.EDQUOT: "DiskFull",
+        errno.EROFS: "ReadOnly",
+        errno.EACCES: "NoPermission",
+    }
+    return names.get(error.errno or 0, type(error).__name__)
+
+
+def _set_aside(workdir: Path) -> None:
+    """Move what an interrupted attempt left into attempt-N/, so that nothing is lost or mixed up."""
+    left = [p for p in workdir.iterdir() if p.name != ".lock" and not p.name.startswith("attempt-")]
+    if not left:
+        return
+    number = 1
+    while (workdir / f"attempt-{number}").exists():
+        number += 1
+    aside = workdir / f"attempt-{number}"
+    aside.mkdir()
+    for path in left:
+        path.rename(aside / path.name)
+
+
+def _write(path: Path, data: Any) -> None:
+    """Write JSON so that a reader sees the whole file or none of it."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(data))
+    part.rename(path)
+
+
+def _cpu_s() -> float:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+@lru_cache(maxsize=1)
+def _host() -> str:
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

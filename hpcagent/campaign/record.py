@@ -1,0 +1,325 @@
+"""A campaign written down: one frozen record, one TOML file."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import field_validator, model_validator
+
+from hpcagent import packaged
+from hpcagent.apps.base import App
+from hpcagent.apps.catalog import find_app
+from hpcagent.errors import BadInput, nearest
+from hpcagent.model.base import Record, Scalar, build, canonical_json, read_toml
+from hpcagent.model.objective import Objective
+from hpcagent.model.space import Params, Space
+from hpcagent.policies.stop import Stop, max_runs, read_stop
+
+__all__ = ["Campaign", "Confirm", "PolicyChoice", "Reference", "list_configs", "load_campaign"]
+
+DEFAULT_RUNS = 32
+
+
+class PolicyChoice(Record):
+    """Which policy steers, and its options."""
+
+    name: str = "quality_first"
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: Any) -> Any:
+        """Accept `policy = "ucb"` and `[policy] name = "ucb", buckets = 8`."""
+        if isinstance(data, str):
+            return {"name": data}
+        if isinstance(data, Mapping) and "options" not in data:
+            data = dict(data)
+            return {"name": data.pop("name", "quality_first"), "options": data}
+        return data
+
+    def toml(self) -> dict[str, Any]:
+        """The short form."""
+        return {"name": self.name, **self.options}
+
+
+class Reference(Record):
+    """A fixed point that is run once in every batch.
+
+    The machine's speed changes while a campaign runs (clock states, neighbours); the reference shows by
+    how much, and measured speeds are compared relative to it.
+
+    Attributes:
+        params: The point; parameters not named take their defaults.
+        metric: The metric that is compared against it; the objective's first by default.
+    """
+
+    params: Params = {}
+    metric: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and not set(data) <= {"params", "metric"}:
+            data = dict(data)
+            return {"metric": data.pop("metric", None), "params": data}
+        return data
+
+    def toml(self) -> dict[str, Any]:
+        """The short form."""
+        return {"params": dict(self.params)} | ({"metric": self.metric} if self.metric else {})
+
+
+class Confirm(Record):
+    """A last batch that repeats the contenders, so that the answer is not the luckiest run.
+
+    Attributes:
+        top: How many contenders.
+        replicates: How often each is run again.
+        baseline: Parameters of a comparison at the same accuracy: the best point with these values instead.
+    """
+
+    top: int = 2
+    replicates: int = 2
+    baseline: Params = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> Confirm:
+        if self.top < 0 or self.replicates < 0:
+            raise BadInput(f"confirm takes whole numbers >= 0; got top={self.top}, replicates={self.replicates}.")
+        return self
+
+    @property
+    def runs(self) -> int:
+        """How many runs the confirmation takes."""
+        return (self.top + bool(self.baseline)) * self.replicates
+
+
+class Campaign(Record):
+    """An app, an objective and how to get there.
+
+    Attributes:
+        name: Also the default name of the run directory.
+        description: One or two sentences.
+        app: What runs.
+        objective: What is to be made large or small, under which limits.
+        space: Parameter name -> narrower range (`{}` for the whole one). Only these are varied; by default
+            all parameters without a default value, or all if there are none.
+        fixed: Values of parameters that are not varied (the rest take their defaults).
+        policy: Who suggests.
+        until: When to stop.
+        mode: `batch` waits for a whole batch; `rolling` suggests anew whenever a run ends.
+        batch_size: Runs in a batch (the reference included); by default four times the site's workers.
+        in_flight: Runs submitted at the same time in rolling mode; by default a little more than the workers.
+        seed: Seeds everything random.
+        reference: A point that is run in every batch, or None.
+        confirm: The last batch that repeats the contenders, or None.
+        repeat_distrusted: How often a run whose times cannot be believed is repeated.
+        retries: How often a run is started again after an infrastructure failure.
+        site: The default site.
+
+    Example:
+        >>> from hpcagent.apps.landscape import synthetic
+        >>> from hpcagent.model.objective import maximize
+        >>> campaign = Campaign(synthetic, maximize("value"), space={"x": {}, "y": {}})
+        >>> campaign.search.names
+        ('x', 'y')
+    """
+
+    name: str = ""
+    description: str = ""
+    app: App
+    objective: Objective
+    space: dict[str, dict[str, Any]] | None = None
+    fixed: Params = {}
+    policy: PolicyChoice = PolicyChoice()
+    until: Stop = max_runs(DEFAULT_RUNS)
+    mode: Literal["batch", "rolling"] = "batch"
+    batch_size: int | None = None
+    in_flight: int | None = None
+    seed: int = 0
+    reference: Reference | None = None
+    confirm: Confirm | None = None
+    repeat_distrusted: int = 1
+    retries: int = 2
+    site: str = "laptop"
+
+    def __init__(self, app: App | None = None, objective: Objective | None = None, /, **data: Any) -> None:
+        if app is not None:
+            data["app"] = app
+        if objective is not None:
+            data["objective"] = objective
+        super().__init__(**data)
+
+    @field_validator("until", mode="before")
+    @classmethod
+    def _read_until(cls, data: Any) -> Any:
+        return read_stop(data) if isinstance(data, Mapping) else data
+
+    @model_validator(mode="after")
+    def _check(self) -> Campaign:
+        for key, least in (("batch_size", 1), ("in_flight", 1), ("retries", 0), ("repeat_distrusted", 0)):
+            value = getattr(self, key)
+            if value is not None and value < least:
+                raise BadInput(f"{key}={value} must be at least {least}.", value=value)
+        if self.seed < 0:
+            raise BadInput(f"seed={self.seed} must be a whole number >= 0.", value=self.seed)
+        if self.batch_size == 1 and self.reference is not None:
+            raise BadInput("batch_size=1 leaves no run beside the reference; take at least 2.", value=1)
+        self.objective.check(self.app.contract)
+        whole = self.app.contract.space
+        for group in (self.space or {}, self.fixed):
+            for name in group:
+                whole[name]
+        for name, value in self.fixed.items():
+            whole[name].validated(value)
+            if self.space and name in self.space:
+                raise BadInput(f"parameter {name!r} is both in space and fixed; drop one.", value=name)
+        if len(self.search.free) == 0:
+            raise BadInput(
+                f"the space is empty: nothing varies. Name parameters of app {self.app.name!r} in space; "
+                f"known: {', '.join(whole.names) or 'none'}."
+            )
+        self.complete(self.search.from_unit([0.5] * len(self.search)))
+        if self.reference is not None:
+            self.complete(self.reference.params)
+            if self.reference.metric is not None:
+                self.app.contract.metric(self.reference.metric)
+        if self.confirm is not None and self.confirm.baseline:
+            for name, value in self.confirm.baseline.items():
+                whole[name].validated(value)
+        object.__setattr__(self, "name", self.name or self.app.name)
+        return self
+
+    @property
+    def search(self) -> Space:
+        """The space the policy suggests in."""
+        whole = self.app.contract.space
+        if self.space is not None:
+            return Space(parameters=tuple(whole[n] for n in self.space)).narrowed(self.space)
+        open_ones = [p for p in whole.parameters if p.name not in self.fixed and p.default is None]
+        chosen = open_ones or [p for p in whole.parameters if p.name not in self.fixed]
+        return Space(parameters=tuple(chosen))
+
+    def complete(self, params: Mapping[str, Scalar]) -> Params:
+        """All of the app's parameters: those given, the fixed ones, and defaults for the rest."""
+        return self.app.contract.space.validated({**self.fixed, **params}, where=f"app {self.app.name}")
+
+    def toml(self, *, app: str | None = None) -> str:
+        """The campaign as TOML; `load_campaign` reads it back.
+
+        Args:
+            app: What to write as the app's reference; what the user named by default.
+        """
+        data: dict[str, Any] = {"name": self.name}
+        if self.description:
+            data["description"] = self.description
+        data |= {"app": app or self.app.source or self.app.name, "seed": self.seed, "mode": self.mode}
+        for key in ("batch_size", "in_flight"):
+            if getattr(self, key) is not None:
+                data[key] = getattr(self, key)
+        data |= {"repeat_distrusted": self.repeat_distrusted, "retries": self.retries, "site": self.site}
+        data["objective"] = self.objective.toml()
+        if self.space is not None:
+            data["space"] = self.space
+        if self.fixed:
+            data["fixed"] = self.fixed
+        data["policy"] = self.policy.toml()
+        data["until"] = self.until.toml()
+        if self.reference is not None:
+            data["reference"] = self.reference.toml()
+        if self.confirm is not None:
+            data["confirm"] = self.confirm.model_dump()
+        return tomli_w.dumps(data)
+
+    def identity(self) -> dict[str, str]:
+        """Digest of each part that may not change between a run and its resumption."""
+        parts: dict[str, Any] = {
+            "app": [self.app.name, self.app.contract.version, self.app.digest],
+            "objective": self.objective.toml(),
+            "space": self.search.model_dump(mode="json"),
+            "fixed": self.fixed,
+            "policy": self.policy.toml(),
+            "mode": self.mode,
+            "seed": self.seed,
+            "reference": None if self.reference is None else self.reference.toml(),
+        }
+        return {
+            key: hashlib.sha256(canonical_json(_no_nan(value)).encode()).hexdigest()[:16]
+            for key, value in parts.items()
+        }
+
+
+def _no_nan(value: Any) -> Any:
+    """NaN and infinities as text: canonical JSON has no way to write them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {k: _no_nan(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_no_nan(v) for v in value]
+    return value
+
+
+def load_campaign(
+    source: str | Path, *, changes: Mapping[str, Any] | None = None, app: App | None = None
+) -> Campaign:
+    """Read a campaign from a TOML file or by the name of a packaged one.
+
+    Args:
+        source: A path, or a name that `list_configs` knows.
+        changes: Dotted key -> value, e.g. `{"until.max_runs": 12}`; goes before the file.
+        app: The app itself, where the file's reference does not lead to it any more (a resumed campaign).
+
+    Raises:
+        BadInput: One sentence on the first thing that is wrong.
+
+    Example:
+        >>> load_campaign("synthetic", changes={"seed": 7}).seed
+        7
+    """
+    path = _find_config(str(source))
+    data = read_toml(path)
+    for key, value in (changes or {}).items():
+        _set(data, key, value, str(path))
+    if app is None:
+        if "app" not in data:
+            raise BadInput(f"{path}: the key 'app' is missing; name a LAMMPS script, a contract or an app.")
+        if not isinstance(data["app"], str):
+            raise BadInput(f"{path}, app: name the app with a string; got {data['app']!r}.")
+        app = find_app(data["app"], relative_to=path.parent)
+    data["app"] = app
+    data.setdefault("name", path.stem)
+    return build(Campaign, data, where=str(path))
+
+
+def list_configs() -> dict[str, Path]:
+    """Name -> path of the packaged campaigns."""
+    return {path.stem: path for path in sorted(packaged.folder("configs").glob("*.toml"))}
+
+
+def _find_config(source: str) -> Path:
+    path = Path(source).expanduser()
+    if path.is_file():
+        return path
+    known = list_configs()
+    if source in known:
+        return known[source]
+    if path.suffix == ".toml" or "/" in source:
+        raise BadInput(f"{source}: no such campaign file.", value=source)
+    raise BadInput(f"no campaign {source!r}, neither a file nor packaged; {nearest(source, known)}", value=source)
+
+
+def _set(data: dict[str, Any], dotted: str, value: Any, where: str) -> None:
+    *folders, last = dotted.split(".")
+    table = data
+    for key in folders:
+        inner = table.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise BadInput(f"{where}: {dotted!r} cannot be set, {key!r} is no table.", value=dotted)
+        table = inner
+    table[last] = value

@@ -1,0 +1,188 @@
+"""report/report.md: the answer, the table and the plots, written anew from the recorded events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcagent.campaign.answer import CampaignResult, number, point_text
+from hpcagent.campaign.coordinator import read_run
+from hpcagent.campaign.view import duration
+from hpcagent.model.records import Result
+from hpcagent.store.files import refusing_clearly, write_whole
+from hpcagent.store.rundir import RunDir
+
+__all__ = ["Written", "report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the report consists of.
+
+    Attributes:
+        path: The Markdown file.
+        plots: The PNG files beside it.
+        note: Why there are no plots, or an empty text.
+    """
+
+    path: Path
+    plots: tuple[Path, ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        plots = f" with {', '.join(p.name for p in self.plots)}" if self.plots else ""
+        return f"{self.path}{plots}" + (f" ({self.note})" if self.note else "")
+
+
+def report(run_dir: str | Path, *, plots: bool = True) -> Written:
+    """Write the report of a campaign, finished or not.
+
+    Args:
+        run_dir: The campaign's folder.
+        plots: Draw the plots as well (needs matplotlib).
+
+    Raises:
+        BadInput: The folder is not that of a campaign.
+        StoreFull: The report cannot be written.
+    """
+    from hpcagent.campaign.plots import available, draw
+
+    result = read_run(run_dir)
+    folder = RunDir(run_dir).report
+    with refusing_clearly(folder):
+        folder.mkdir(exist_ok=True)
+    drawn: list[Path] = []
+    note = ""
+    if plots and available():
+        with refusing_clearly(folder):
+            drawn = draw(result, folder)
+    elif plots:
+        note = "no plots: install the extra `plots`, pip install 'hpcagent[plots]'"
+    path = folder / "report.md"
+    write_whole(path, _text(result, drawn, note))
+    return Written(path, tuple(drawn), note)
+
+
+def _text(result: CampaignResult, drawn: list[Path], note: str) -> str:
+    parts = [_head(result), _answer(result), _measuring(result), _failures(result)]
+    parts += [f"![{p.stem}]({p.name})" for p in drawn]
+    if note:
+        parts.append(f"({note})")
+    parts += [_batches(result), _where(result)]
+    return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _head(result: CampaignResult) -> str:
+    campaign = result.campaign
+    units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
+    lines = [f"# {campaign.name}", "", campaign.description or campaign.app.contract.description, ""]
+    lines.append(f"- question: {campaign.objective}")
+    lines += [f"- varied: {p.name} in {p.range}" for p in campaign.search.parameters]
+    constant = {n: v for n, v in campaign.complete(_middle(result)).items() if n not in campaign.search}
+    if constant:
+        lines.append(f"- constant: {point_text(constant, units)}")
+    lines.append(f"- app {campaign.app.name} {campaign.app.contract.version}; policy {campaign.policy.name}; "
+                 f"mode {campaign.mode}; seed {campaign.seed}")
+    completed = sum(r.ok for r in result.results)
+    lines.append(
+        f"- {len(result.results)} runs, {completed} completed, {result.node_hours:.3g} node-hours, "
+        f"{duration(result.wall_s)} of wall time"
+    )
+    lines.append(f"- stopped: {result.reason}" if result.reason else "- not finished")
+    return "\n".join(lines)
+
+
+def _middle(result: CampaignResult) -> dict[str, float | int | str]:
+    space = result.campaign.search
+    return space.from_unit([0.5] * len(space))
+
+
+def _answer(result: CampaignResult) -> str:
+    best = result.best
+    if best is None:
+        return "## Answer\n\nNone: no run completed with the objective's metrics."
+    lines = ["## Answer", ""]
+    if best.feasible:
+        lines.append(f"**{point_text(best.params, best.units)}**")
+    else:
+        lines.append("**No point keeps every limit with P(feasible) >= 0.9.** The most probable one:")
+        lines += ["", point_text(best.params, best.units)]
+    lines += ["", "| metric | mean | standard error | unit |", "|---|---|---|---|"]
+    for name, value in sorted(best.metrics.items(), key=lambda item: (item[0] not in best.shown, item[0])):
+        error = best.uncertainty.get(name)
+        shown = "-" if error is None else f"{error:.2g}"
+        lines.append(f"| {name} | {number(value)} | {shown} | {best.units.get(name, '1')} |")
+    lines += ["", f"P(feasible) = {best.probability_feasible:.2f}, from {best.runs} run(s)."]
+    lines += [f"- {s}" for s in result.speedups]
+    if best.ties:
+        shown_ties = "; ".join(point_text(t, best.units) for t in best.ties[:5])
+        lines.append(f"- not distinguishable from it within the noise ({len(best.ties)}): {shown_ties}")
+    return "\n".join(lines)
+
+
+def _measuring(result: CampaignResult) -> str:
+    comparison = result.comparison
+    lines = []
+    if comparison is not None and comparison.scale:
+        lines.append(
+            f"- Reference: {comparison.metric} = {number(comparison.value)} (median of {len(comparison.scale)} "
+            f"batches; largest over smallest {comparison.spread:.2f}). Values are compared relative to the "
+            f"reference of their batch; one compared value has a relative standard deviation of "
+            f"{100 * comparison.noise:.1f} %."
+        )
+    if result.distrusted:
+        lines.append(f"- {result.distrusted} run(s) did not have their core; their speeds are not used.")
+    hosts = Counter(r.host for r in result.results if r.host)
+    if hosts:
+        lines.append("- Hosts: " + ", ".join(f"{host} ({n})" for host, n in hosts.most_common()))
+    return "## Measuring\n\n" + "\n".join(lines) if lines else ""
+
+
+def _failures(result: CampaignResult) -> str:
+    failed = [r for r in result.results if r.failure is not None]
+    if not failed:
+        return "## Failures\n\nNone."
+    lines = ["## Failures", "", "| name | kind | runs | first message | what may help |", "|---|---|---|---|---|"]
+    for name, count in Counter(r.failure.name for r in failed if r.failure).most_common():
+        first = next(r.failure for r in failed if r.failure and r.failure.name == name)
+        message = first.message.replace("|", "\\|").replace("\n", " ")
+        lines.append(f"| {name} | {first.kind} | {count} | {message[:200]} | {first.repair or ''} |")
+    return "\n".join(lines)
+
+
+def _batches(result: CampaignResult) -> str:
+    campaign = result.campaign
+    metrics = campaign.objective.metrics
+    units = {m.name: m.unit for m in campaign.app.contract.metrics}
+    header = ["run", "batch", "role", *campaign.search.names]
+    header += [m if units[m] == "1" else f"{m} ({units[m]})" for m in metrics] + ["", "directory"]
+    lines = ["## Runs", "", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for r in result.results:
+        lines.append("| " + " | ".join(_row(result, r, metrics)) + " |")
+    return "\n".join(lines)
+
+
+def _row(result: CampaignResult, r: Result, metrics: tuple[str, ...]) -> list[str]:
+    campaign = result.campaign
+    cells = [str(r.manifest.index), str(r.manifest.batch), r.manifest.role]
+    cells += [number(r.manifest.params[n]) for n in campaign.search.names]
+    cells += [number(r.metrics[m]) if m in r.metrics else "-" for m in metrics]
+    remark = ""
+    if r.failure is not None:
+        remark = r.failure.name
+    elif campaign.objective.known(r.metrics) and not campaign.objective.feasible(r.metrics):
+        remark = "infeasible"
+    if r.distrusted:
+        remark = f"{remark} distrusted".strip()
+    return [*cells, remark, f"work/{r.manifest.execution_id[:8]}..."]
+
+
+def _where(result: CampaignResult) -> str:
+    return (
+        "## Where everything is\n\n"
+        "- `events.jsonl`: every manifest and result as it happened\n"
+        "- `metrics.h5`: all numbers as columns with units; `hpcagent export` writes CSV or Parquet\n"
+        "- `work/<execution id>/`: inputs, log and result of each run; `lmp -in in.lammps` there repeats one\n"
+        "- `campaign.toml`, `app.json`: what was asked, exactly"
+    )

@@ -1,0 +1,142 @@
+"""What a campaign knows: rebuilt from its events, extended by every new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hpcagent.model.records import Manifest, Result
+from hpcagent.model.space import Params
+
+__all__ = ["State", "result_event"]
+
+Key = tuple[tuple[str, float | int | str], ...]
+
+
+class State:
+    """The manifests and results of a campaign, in the order of the journal.
+
+    Attributes:
+        manifests: Every manifest, by position (`manifest.index`).
+        results: Execution id -> its last recorded result.
+        arrived: Execution ids in the order their results were recorded.
+        stopped: Why the campaign stopped for good, or None.
+        confirmed: Number of manifests when the confirmation was planned, or None.
+        sessions: How many times a coordinator opened the folder.
+        damaged: Lines of the journal that could not be read.
+        elapsed_s: Wall time of the sessions so far, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.manifests: list[Manifest] = []
+        self.results: dict[str, Result] = {}
+        self.arrived: list[str] = []
+        self.stopped: str | None = None
+        self.confirmed: int | None = None
+        self.sessions = 0
+        self.damaged = 0
+        self.elapsed_s = 0.0
+        self.retried: dict[str, int] = {}
+        self._by_id: dict[str, Manifest] = {}
+        self._repeats: dict[Key, int] = {}
+        self._session_began: float | None = None
+        self._last = 0.0
+
+    @classmethod
+    def replay(cls, events: Iterable[Mapping[str, Any]]) -> State:
+        """Rebuild the state from recorded events."""
+        state = cls()
+        for event in events:
+            state.apply(event)
+        state.end_session()
+        return state
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take in one recorded event; unknown events are kept in the journal and ignored here."""
+        kind = event.get("event")
+        if kind == "results":
+            for fields in event["results"]:
+                self._apply_result(fields)
+        elif kind == "manifests":
+            for fields in event["manifests"]:
+                self.add_manifest(Manifest.model_validate(fields))
+            if event.get("confirm"):
+                self.confirmed = len(self.manifests)
+        elif kind == "session":
+            self.end_session()
+            self.sessions += 1
+            self._session_began = event["at"]
+        elif kind == "retry":
+            self.retried[event["execution_id"]] = event["attempt"]
+        elif kind == "stop":
+            self.stopped = event["reason"]
+        elif kind == "damaged":
+            self.damaged += 1
+        self._last = max(self._last, event.get("at", 0.0))
+
+    def _apply_result(self, fields: Mapping[str, Any]) -> None:
+        manifest = self._by_id.get(fields["execution_id"])
+        if manifest is None:  # its manifest stood on a damaged line
+            self.damaged += 1
+            return
+        data = {k: v for k, v in fields.items() if k != "execution_id"}
+        self.add_result(Result.model_validate({"manifest": manifest, **data}))
+
+    def end_session(self) -> None:
+        """Count the wall time of the session that just ended."""
+        if self._session_began is not None:
+            self.elapsed_s += max(0.0, self._last - self._session_began)
+        self._session_began = None
+
+    def add_manifest(self, manifest: Manifest) -> None:
+        """Take in a manifest."""
+        self.manifests.append(manifest)
+        self._by_id[manifest.execution_id] = manifest
+        key = _key(manifest.params)
+        self._repeats[key] = max(self._repeats.get(key, 0), manifest.replicate + 1)
+
+    def add_result(self, result: Result) -> None:
+        """Take in a result; a later one of the same run replaces the earlier."""
+        identity = result.manifest.execution_id
+        if identity not in self.results:
+            self.arrived.append(identity)
+        self.results[identity] = result
+
+    def next_replicate(self, params: Params) -> int:
+        """0 for new parameters, otherwise one more than was ever asked for."""
+        return self._repeats.get(_key(params), 0)
+
+    def final(self, identity: str) -> bool:
+        """Whether the run has ended in a way that running it again would not change."""
+        result = self.results.get(identity)
+        if result is None:
+            return False
+        return result.failure is None or result.failure.kind in ("simulation", "contract")
+
+    def waiting(self, *, give_up: frozenset[str] = frozenset()) -> list[Manifest]:
+        """Manifests that still have to run, except those given up in this session."""
+        return [
+            m for m in self.manifests if m.execution_id not in give_up and not self.final(m.execution_id)
+        ]
+
+    def in_order(self) -> list[Result]:
+        """The results in manifest order."""
+        return [self.results[m.execution_id] for m in self.manifests if m.execution_id in self.results]
+
+    def in_arrival(self) -> list[Result]:
+        """The results in the order they were recorded."""
+        return [self.results[i] for i in self.arrived]
+
+    def batch(self, number: int) -> list[Result]:
+        """The results of one batch, in manifest order."""
+        return [r for r in self.in_order() if r.manifest.batch == number]
+
+
+def result_event(result: Result) -> dict[str, Any]:
+    """A result as it stands in the journal: without its manifest, which has its own line."""
+    fields = result.model_dump(mode="json", exclude={"manifest"}, exclude_defaults=True)
+    return {"execution_id": result.manifest.execution_id, "status": result.status, **fields}
+
+
+def _key(params: Params) -> Key:
+    return tuple(sorted(params.items()))

@@ -1,0 +1,292 @@
+"""Progress while a campaign runs: a live view in a terminal or notebook, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO
+
+from hpcagent.campaign.answer import number
+from hpcagent.model.records import Result
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+
+    from hpcagent.campaign.coordinator import Coordinator, Event
+    from hpcagent.campaign.record import Campaign
+
+__all__ = ["JsonLines", "Live", "Lines", "watch"]
+
+SHOWN_ROWS = 8
+
+
+class Tally:
+    """What the views have in common: counts, best so far, time and node-hours left."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self.campaign = campaign
+        self.results: list[Result] = []
+        self.running = 0
+        self.budget: int | None = None
+        self.batch = -1
+        self.began = time.monotonic()
+        self.runs = 0
+        self.before = 0
+
+    def take(self, event: Event) -> None:
+        """Take in one event."""
+        if event.kind == "opened":
+            self.before = event.runs
+        if event.kind == "finished":
+            self.results += event.results
+        if event.kind == "batch" and event.results:
+            self.batch = max(r.manifest.batch for r in event.results)
+        self.running, self.budget, self.runs = event.running, event.budget, event.runs
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Failure name -> runs, of this session."""
+        return Counter(r.failure.name for r in self.results if r.failure is not None)
+
+    @property
+    def node_hours(self) -> float:
+        """Node-hours of this session."""
+        return sum(r.cost.node_hours for r in self.results)
+
+    def best(self) -> Result | None:
+        """The best single feasible run of this session so far (the answer itself pools repeats)."""
+        objective = self.campaign.objective
+        known = [
+            r for r in self.results if r.ok and objective.known(r.metrics) and objective.feasible(r.metrics)
+        ]
+        return max(known, key=lambda r: objective.score(r.metrics), default=None)
+
+    def left(self) -> tuple[float, float] | None:
+        """Seconds and node-hours that the remaining runs will probably take."""
+        done = self.runs - self.before
+        if self.budget is None or done <= 0:
+            return None
+        remaining = max(0, self.budget - self.runs)
+        elapsed = time.monotonic() - self.began
+        return remaining * elapsed / done, remaining * self.node_hours / max(1, len(self.results))
+
+    def summary(self) -> str:
+        """One line."""
+        total = f"/{self.budget}" if self.budget is not None else ""
+        parts = [f"{self.runs}{total} runs", f"{self.running} running"]
+        if self.failures:
+            parts.append(", ".join(f"{n} {name}" for name, n in sorted(self.failures.items())))
+        best = self.best()
+        if best is not None:
+            goal = self.campaign.objective.goal.metric
+            parts.append(f"best {goal} {number(best.metrics[goal])}")
+        left = self.left()
+        if left is not None and self.runs < (self.budget or 0):
+            parts.append(f"about {duration(left[0])} and {left[1]:.2g} node-hours left")
+        return "; ".join(parts)
+
+
+class Lines:
+    """One line for each batch: for logs and pipes."""
+
+    def __init__(self, campaign: Campaign, stream: TextIO | None = None) -> None:
+        self._tally = Tally(campaign)
+        self._stream = stream or sys.stderr
+
+    def __call__(self, event: Event) -> None:
+        self._tally.take(event)
+        if event.kind == "opened":
+            self._say(f"{self._tally.campaign.name}: {event.reason}")
+        elif event.kind == "batch":
+            self._say(f"batch {self._tally.batch}: {self._tally.summary()}")
+        elif event.kind == "stopped":
+            self._say(f"stopped: {event.reason}")
+
+    def _say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing to put away."""
+
+
+class JsonLines(Lines):
+    """One JSON object for each event that matters: for programs."""
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "tick":
+            return
+        data: dict[str, Any] = {"event": event.kind, "runs": event.runs, "running": event.running}
+        if event.budget is not None:
+            data["budget"] = event.budget
+        if event.reason:
+            data["reason"] = event.reason
+        if event.kind == "finished":
+            data["results"] = [_brief(r) for r in event.results]
+        self._say(json.dumps(data))
+
+
+def _brief(result: Result) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "index": result.manifest.index,
+        "execution_id": result.manifest.execution_id,
+        "status": result.status,
+        "role": result.manifest.role,
+        "params": result.manifest.params,
+        "metrics": result.metrics,
+    }
+    if result.failure is not None:
+        data["failure"] = {"kind": result.failure.kind, "name": result.failure.name, "message": result.failure.message}
+    return data
+
+
+class Live:
+    """A progress bar, the latest runs, the best so far, failures and what is left; redrawn in place."""
+
+    def __init__(self, campaign: Campaign, console: Console | None = None) -> None:
+        from rich.console import Console as RichConsole
+        from rich.live import Live as RichLive
+
+        self._tally = Tally(campaign)
+        self._console = console or RichConsole(stderr=True)
+        self._note = ""
+        self._live = RichLive(
+            self._draw(), console=self._console, refresh_per_second=5, transient=False, redirect_stderr=False
+        )
+        self._live.start()
+
+    def __call__(self, event: Event) -> None:
+        self._tally.take(event)
+        if event.kind in ("opened", "stopped"):
+            self._note = event.reason
+        self._live.update(self._draw())
+        if event.kind == "stopped":
+            self.close()
+
+    def close(self) -> None:
+        """Leave the last drawing on the screen."""
+        self._live.stop()
+
+    def _draw(self) -> Group:
+        from rich.console import Group as RichGroup
+        from rich.markup import escape
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        tally, campaign = self._tally, self._tally.campaign
+        parts: list[Any] = [Text(f"{campaign.name}: {campaign.objective}", style="bold")]
+        if tally.budget:
+            parts.append(ProgressBar(total=tally.budget, completed=min(tally.runs, tally.budget), width=50))
+        parts.append(Text(tally.summary()))
+        rows = tally.results[-SHOWN_ROWS:]
+        if rows:
+            table = Table(box=None, padding=(0, 1), header_style="dim")
+            units = {m.name: m.unit for m in campaign.app.contract.metrics}
+            for p in campaign.search.parameters:
+                table.add_column(escape(_headed(p.name, p.unit)), justify="right")
+            for metric in campaign.objective.metrics:
+                table.add_column(escape(_headed(metric, units[metric])), justify="right")
+            table.add_column("")
+            for result in rows:
+                table.add_row(*_cells(campaign, result))
+            parts.append(table)
+        if self._note:
+            parts.append(Text(self._note, style="dim"))
+        return RichGroup(*parts)
+
+
+def _headed(name: str, unit: str) -> str:
+    return name if unit == "1" else f"{name} ({unit})"
+
+
+def _cells(campaign: Campaign, result: Result) -> list[str]:
+    cells = [number(result.manifest.params[n]) for n in campaign.search.names]
+    cells += [number(result.metrics[m]) if m in result.metrics else "-" for m in campaign.objective.metrics]
+    if result.failure is not None:
+        return [*cells, f"[red]{result.failure.name}[/red]"]
+    if not campaign.objective.feasible(result.metrics):
+        return [*cells, "[yellow]infeasible[/yellow]"]
+    return [*cells, "[dim]distrusted[/dim]" if result.distrusted else ""]
+
+
+def duration(seconds: float) -> str:
+    """A time span in words.
+
+    Example:
+        >>> duration(75), duration(5), duration(7300)
+        ('1 min 15 s', '5 s', '2 h 2 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def watch(coordinator: Coordinator | Campaign) -> Callable[[Event], None]:
+    """A progress display that suits where it is used: notebook, terminal, or plain lines.
+
+    Pass it as `watch=` to `run` or `Coordinator`.
+
+    Example:
+        >>> from hpcagent.campaign.record import load_campaign
+        >>> view = watch(load_campaign("synthetic"))
+    """
+    campaign = getattr(coordinator, "campaign", coordinator)
+    if _in_notebook():
+        return NotebookView(campaign)
+    if sys.stderr.isatty():
+        return Live(campaign)
+    return Lines(campaign)
+
+
+def _in_notebook() -> bool:
+    if "IPython" not in sys.modules:
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class NotebookView:
+    """The live view of a notebook: one output that is updated in place, without widgets."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        from IPython.display import HTML, display
+
+        self._html = HTML
+        self._tally = Tally(campaign)
+        self._note = ""
+        self._drawn = 0.0
+        self._handle = display(HTML(""), display_id=True)
+
+    def __call__(self, event: Event) -> None:
+        self._tally.take(event)
+        if event.kind in ("opened", "stopped"):
+            self._note = event.reason
+        now = time.monotonic()
+        # Every update is a message to the browser; five a second are enough for an eye.
+        if event.kind in ("tick", "finished", "submitted") and now - self._drawn < 0.2:
+            return
+        self._drawn = now
+        self._handle.update(self._html(self._draw()))
+
+    def close(self) -> None:
+        """Leave the last drawing."""
+        self._handle.update(self._html(self._draw()))
+
+    def _draw(self) -> str:
+        from html import escape
+
+        tally = self._tally
+        share = min(1.0, tally.runs / tally.budget) if tally.budget else 0.0
+        bar = (
+            f"<progress value='{share:.3f}' max='1' style='width:24em'></progress>" if tally.budget else ""
+        )
+        return (
+            f"<div><b>{escape(tally.campaign.name)}</b>: {escape(str(tally.campaign.objective))}<br>{bar} "
+            f"{escape(tally.summary())}<br><small>{escape(self._note)}</small></div>"
+        )

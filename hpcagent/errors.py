@@ -1,0 +1,155 @@
+"""Every error hpcagent raises on purpose.
+
+    HpcAgentError
+    ├── BadInput            something a person wrote is wrong: a file, a key, a value (exit code 2)
+    ├── NoSite              an app was called with neither a site nor a Parsl configuration open
+    ├── SiteFailed          the site could not start, or stopped working
+    ├── StoreError          the run directory cannot be used
+    │   ├── RunDirLocked    another coordinator has it
+    │   ├── RunDirChanged   it belongs to another campaign
+    │   └── StoreFull       the disk, the quota or the permissions refuse a write
+    ├── Interrupted         Ctrl-C, SIGTERM or the end of an allocation stopped the campaign
+    └── AppFailed           raised by an app on a worker; becomes a `Failure` in the Result
+
+A run that fails is not an exception: it comes back as a `Result` whose `failure` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+__all__ = [
+    "AppFailed",
+    "BadInput",
+    "HpcAgentError",
+    "Interrupted",
+    "NoSite",
+    "RunDirChanged",
+    "RunDirLocked",
+    "SiteFailed",
+    "StoreError",
+    "StoreFull",
+    "nearest",
+]
+
+
+class HpcAgentError(Exception):
+    """Base of every error raised on purpose; the message is a full sentence.
+
+    Keyword arguments become attributes, so a program can read what a person reads. Every subclass
+    survives pickling (workers send errors back).
+
+    Args:
+        message: What is wrong, which value, what is allowed, where, what to do next.
+        details: Values named in the message, kept as attributes.
+
+    Example:
+        >>> error = BadInput("skin=-1 angstrom is outside [0.3, 6].", value=-1)
+        >>> error.value
+        -1
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def __getattr__(self, name: str) -> Any:
+        details = self.__dict__.get("details", {})
+        if name in details:
+            return details[name]
+        raise AttributeError(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.details)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _rebuild(cls: type[HpcAgentError], message: str, details: dict[str, Any]) -> HpcAgentError:
+    return cls(message, **details)
+
+
+class BadInput(HpcAgentError, ValueError):
+    """Something a person wrote is wrong. Nothing was started or changed."""
+
+    exit_code = 2
+
+
+class NoSite(HpcAgentError):
+    """An app was called, but neither a site of ours nor a Parsl configuration is open."""
+
+    exit_code = 2
+
+
+class SiteFailed(HpcAgentError):
+    """The site could not start its workers, or lost them for good."""
+
+
+class StoreError(HpcAgentError):
+    """The run directory cannot be used as it is."""
+
+
+class RunDirLocked(StoreError):
+    """Another live coordinator is using the run directory."""
+
+
+class RunDirChanged(StoreError):
+    """The run directory was written by another campaign than the one given."""
+
+    exit_code = 2
+
+
+class StoreFull(StoreError):
+    """A record could not be written: disk full, quota, or a read-only folder."""
+
+
+class Interrupted(HpcAgentError):
+    """The campaign was stopped from outside (Ctrl-C, SIGTERM); everything finished is kept."""
+
+    exit_code = 130
+
+
+class AppFailed(HpcAgentError):
+    """Raised by an app on a worker to say in a typed way why a run has no result.
+
+    Args:
+        message: A full sentence.
+        kind: One of `infrastructure`, `simulation`, `contract`, `cancelled`.
+        name: The typed name, e.g. `LostAtoms`.
+        log_tail: Last lines of the program's output.
+        repair: What would probably help, in words.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str = "simulation",
+        name: str = "AppFailed",
+        log_tail: str = "",
+        repair: str | None = None,
+        **details: Any,
+    ) -> None:
+        super().__init__(message, kind=kind, name=name, log_tail=log_tail, repair=repair, **details)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A clause naming the known word most like `word`, or all known words if none is close.
+
+    Example:
+        >>> nearest("timstep", ["timestep", "skin"])
+        "did you mean 'timestep'?"
+        >>> nearest("x", ["timestep", "skin"])
+        'known: skin, timestep.'
+    """
+    known = sorted(known)
+    close = get_close_matches(word, known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(known)}." if known else "none are known."

@@ -1,0 +1,1 @@
+"""The records: what is asked of an app, what it promises, what came back."""

@@ -1,0 +1,117 @@
+"""The base of every record, and the one place where pydantic's errors become a sentence."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from hpcagent.errors import BadInput, nearest
+
+__all__ = ["JSONValue", "Record", "Scalar", "build", "canonical_json", "read_toml"]
+
+Scalar = float | int | str
+JSONValue = Any  # pydantic's own JsonValue is recursive and slow; these fields only pass through json
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class Record(BaseModel):
+    """A frozen pydantic model that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text.
+
+    Example:
+        >>> canonical_json({"b": 1, "a": 0.1})
+        '{"a":0.1,"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def build(cls: type[R], data: Mapping[str, Any], *, where: str) -> R:
+    """Make a record from plain data; whatever is wrong becomes one `BadInput` sentence.
+
+    Args:
+        cls: The record's class.
+        data: Plain data, e.g. from TOML.
+        where: What the data is, for the message ("my.toml", "the campaign").
+
+    Raises:
+        BadInput: The first problem found, with the place, the value and what is allowed.
+    """
+    try:
+        return cls.model_validate(dict(data))
+    except ValidationError as error:
+        raise _explain(cls, error, where) from None
+
+
+def _explain(cls: type[BaseModel], error: ValidationError, where: str) -> BadInput:
+    problem = error.errors()[0]
+    inner = problem.get("ctx", {}).get("error")
+    loc = problem["loc"][:-1] if problem["type"] in ("extra_forbidden", "missing") else problem["loc"]
+    path = ".".join(str(part) for part in loc)
+    at = f"{where}, {path}" if path else where
+    if isinstance(inner, BadInput):
+        return BadInput(f"{at}: {inner.message}", **inner.details)
+    return BadInput(f"{at}: {_sentence(cls, problem)}", where=where, value=problem.get("input"))
+
+
+def _sentence(cls: type[BaseModel], problem: ErrorDetails) -> str:
+    if problem["type"] == "extra_forbidden":
+        key = str(problem["loc"][-1])
+        return f"unknown key {key!r}; {nearest(key, _keys_at(cls, problem['loc'][:-1]))}"
+    if problem["type"] == "missing":
+        return f"the key {problem['loc'][-1]!r} is missing; add it."
+    text = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    value = problem.get("input")
+    shown = repr(value)
+    return f"{text[0].lower()}{text[1:]}; got {shown if len(shown) < 120 else shown[:117] + '...'}."
+
+
+def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """The field names of the model at `path`, as far as the annotations tell."""
+    model: type[BaseModel] = cls
+    for part in path:
+        field = model.model_fields.get(str(part))
+        if field is None:
+            continue
+        found = _model_in(field.annotation)
+        if found is not None:
+            model = found
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _model_in(argument)
+        if found is not None:
+            return found
+    return None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        BadInput: The file is missing, unreadable or no TOML; the message has the line.
+    """
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file.", value=str(path)) from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path}: not valid TOML: {error}.", value=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read: {error}.", value=str(path)) from None

@@ -1,0 +1,216 @@
+"""What was asked (Manifest) and what came back (Result)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from hpcagent.model.base import Record, Scalar, canonical_json
+from hpcagent.model.contract import Resources
+from hpcagent.model.space import Params
+
+__all__ = ["Cost", "Failure", "FailureKind", "Manifest", "Observation", "Result", "Role", "Status"]
+
+Status = Literal["PROPOSED", "SUBMITTED", "RUNNING", "COMPLETED", "FAILED", "STOPPED", "SKIPPED"]
+FailureKind = Literal["infrastructure", "simulation", "contract", "cancelled"]
+Role = Literal["suggested", "reference", "replicate", "repeat", "direct"]
+
+NAMESPACE: UUID = uuid5(NAMESPACE_URL, "https://hpcagent.example/execution")
+
+
+class Manifest(Record):
+    """One run as it was asked for; written before it is submitted, never changed.
+
+    Attributes:
+        execution_id: Derived from everything that decides the result: same work, same id.
+        app: The app's name.
+        app_version: Its semantic version.
+        input_digest: SHA-256 of the app's input files and settings.
+        params: All parameters, in the units of the app's contract.
+        seed: Random seed handed to the app.
+        replicate: 0, or a counter for deliberate repetitions of the same parameters.
+        upstream: Execution ids of the results it takes as input.
+        role: Why it runs: suggested by the policy, reference point, replicate, repeat of a distrusted run.
+        batch: Batch number in the campaign, from 0.
+        index: Position in the campaign, from 0.
+        resources: What it occupies.
+        estimated_runtime_s: Expected wall time, in seconds.
+        requested_by: Who asked (policy name, user).
+        priority: Smaller runs earlier.
+        created_at: Unix time, in seconds.
+    """
+
+    execution_id: str
+    app: str
+    app_version: str
+    input_digest: str = ""
+    params: Params = {}
+    seed: int = 0
+    replicate: int = 0
+    upstream: tuple[str, ...] = ()
+    role: Role = "suggested"
+    batch: int = 0
+    index: int = 0
+    resources: Resources = Resources()
+    estimated_runtime_s: float | None = None
+    requested_by: str = ""
+    priority: int = 0
+    created_at: float = 0.0
+
+    @staticmethod
+    def identify(
+        *,
+        app: str,
+        app_version: str,
+        input_digest: str,
+        params: dict[str, Scalar],
+        seed: int,
+        replicate: int,
+        upstream: tuple[str, ...] = (),
+    ) -> str:
+        """The execution id: a UUID5 of the canonical JSON of what decides the result."""
+        deciding = [app, app_version, input_digest, params, seed, replicate, list(upstream)]
+        return str(uuid5(NAMESPACE, canonical_json(deciding)))
+
+
+class Failure(Record):
+    """Why a run has no result.
+
+    Attributes:
+        kind: infrastructure (retried as it is), simulation, contract (a promise not kept) or cancelled.
+        name: Typed name, e.g. `LostAtoms`.
+        message: A full sentence.
+        log_tail: Last lines of the program's output.
+        repair: What would probably help, in words.
+    """
+
+    kind: FailureKind
+    name: str
+    message: str
+    log_tail: str = ""
+    repair: str | None = None
+
+
+class Cost(Record):
+    """What a run took.
+
+    Attributes:
+        wall_s: Wall time on the worker, in seconds.
+        cpu_s: CPU time of the run and its children, in seconds.
+        core_hours: Cores held x wall time.
+        node_hours: Nodes held (or the share of one) x wall time.
+    """
+
+    wall_s: float = 0.0
+    cpu_s: float | None = None
+    core_hours: float = 0.0
+    node_hours: float = 0.0
+
+
+class Result(Record):
+    """What came back from one run.
+
+    Attributes:
+        manifest: What was asked.
+        status: COMPLETED, FAILED, STOPPED or SKIPPED.
+        metrics: Finite numbers in the units of the contract.
+        units: Unit of each metric.
+        uncertainty: Standard error of a metric, in its unit, where the run itself tells.
+        failure: Why there are no metrics, when FAILED.
+        started_at: Unix time, in seconds.
+        ended_at: Unix time, in seconds.
+        host: Where it ran.
+        cost: What it took.
+        artifacts: Name -> file, relative to `workdir`.
+        workdir: The run's own directory.
+        notes: Remarks worth reading.
+        distrusted: Why the measured times of this run should not be believed, or None.
+        attempt: 1, or more after infrastructure failures.
+    """
+
+    manifest: Manifest
+    status: Status
+    metrics: dict[str, float] = {}
+    units: dict[str, str] = {}
+    uncertainty: dict[str, float] = {}
+    failure: Failure | None = None
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    host: str = ""
+    cost: Cost = Cost()
+    artifacts: dict[str, str] = {}
+    workdir: str = ""
+    notes: tuple[str, ...] = ()
+    distrusted: str | None = None
+    attempt: int = 1
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run completed with metrics."""
+        return self.status == "COMPLETED"
+
+    def __getitem__(self, metric: str) -> float:
+        if metric in self.metrics:
+            return self.metrics[metric]
+        why = f" ({self.failure.name}: {self.failure.message})" if self.failure else ""
+        raise KeyError(f"run {self.manifest.execution_id} has no metric {metric!r}{why}")
+
+    def observation(self) -> Observation:
+        """The part of the result that a policy may learn from."""
+        return Observation(
+            params=dict(self.manifest.params),
+            completed=self.status == "COMPLETED",
+            metrics=dict(self.metrics),
+            uncertainty=dict(self.uncertainty),
+            failure=None if self.failure is None else self.failure.name,
+            role=self.manifest.role,
+            batch=self.manifest.batch,
+            index=self.manifest.index,
+            distrusted=self.distrusted is not None,
+            wall_s=self.cost.wall_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One finished run as a policy sees it.
+
+    Infrastructure failures and cancelled runs never become observations: they say nothing of the physics.
+
+    Attributes:
+        params: Where it ran.
+        completed: True with metrics; False when the simulation itself failed there.
+        metrics: Finite numbers, in the contract's units.
+        uncertainty: Standard errors, where known.
+        failure: Name of the failure, or None.
+        role: `suggested`, `reference`, `replicate` or `repeat`.
+        batch: Batch number.
+        index: Manifest number.
+        distrusted: The measured times should not be believed (the run did not have its core).
+        wall_s: Wall time, in seconds.
+    """
+
+    params: Params
+    completed: bool = True
+    metrics: dict[str, float] = field(default_factory=dict)
+    uncertainty: dict[str, float] = field(default_factory=dict)
+    failure: str | None = None
+    role: Role = "suggested"
+    batch: int = 0
+    index: int = 0
+    distrusted: bool = False
+    wall_s: float = 0.0
+
+
+def finite(metrics: dict[str, Any]) -> dict[str, float]:
+    """Keep the finite numbers of `metrics` as plain floats; a missing number stays missing, never 0."""
+    kept: dict[str, float] = {}
+    for name, value in metrics.items():
+        if value is None or isinstance(value, (str, bool)):
+            continue
+        number = float(value)
+        if math.isfinite(number):
+            kept[name] = number
+    return kept

@@ -1,0 +1,447 @@
+"""Parameters and the space they span."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from hpcagent.errors import BadInput, nearest
+from hpcagent.model.base import Record, Scalar
+
+__all__ = ["Choice", "Float", "Int", "Parameter", "Params", "Space"]
+
+Params: TypeAlias = dict[str, Scalar]
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# A choice reaches programs as a word of their input; nothing in it may start a command or leave a folder.
+WORD = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+./-]*\Z")
+
+
+class Parameter(Record):
+    """One knob: a number between bounds with a unit, or one of a few choices.
+
+    Use `Float`, `Int` or `Choice` to make one.
+
+    Attributes:
+        name: An identifier, as the app spells it.
+        kind: `float`, `int` or `choice`.
+        low: Smallest allowed value, in `unit`.
+        high: Largest allowed value, in `unit`.
+        unit: Unit of the value; `"1"` for a pure number.
+        log: Whether ratios matter rather than differences (spread on a logarithmic scale).
+        choices: The allowed values of a `choice`.
+        default: Used where a campaign does not say.
+        description: One sentence.
+    """
+
+    name: str
+    kind: Literal["float", "int", "choice"] = "float"
+    low: float | None = None
+    high: float | None = None
+    unit: str = "1"
+    log: bool = False
+    choices: tuple[Scalar, ...] = ()
+    default: Scalar | None = None
+    description: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Parameter:
+        if not NAME.match(self.name):
+            raise BadInput(f"parameter name {self.name!r} is not an identifier (letters, digits, _).")
+        if not self.unit:
+            raise BadInput(f"parameter {self.name!r} has no unit; write '1' for a pure number.")
+        if self.kind == "choice":
+            self._check_choices()
+        else:
+            self._check_bounds()
+        if self.default is not None:
+            self.validated(self.default)
+        return self
+
+    def _check_choices(self) -> None:
+        if not self.choices:
+            raise BadInput(f"parameter {self.name!r} is a choice without choices; list at least one.")
+        if len(set(self.choices)) != len(self.choices):
+            raise BadInput(f"parameter {self.name!r} lists a choice twice: {list(self.choices)}.")
+        if self.low is not None or self.high is not None or self.log:
+            raise BadInput(f"parameter {self.name!r} is a choice; low, high and log do not apply.")
+        for choice in self.choices:
+            if isinstance(choice, str) and (not WORD.match(choice) or ".." in choice):
+                raise BadInput(
+                    f"choice {choice!r} of {self.name!r} is not a plain word "
+                    "(letters, digits, _ + . / -, not starting with . / or -, no '..')."
+                )
+            if isinstance(choice, float) and not math.isfinite(choice):
+                raise BadInput(f"choice {choice!r} of {self.name!r} is not finite.")
+
+    def _check_bounds(self) -> None:
+        if self.choices:
+            raise BadInput(f"parameter {self.name!r} is a {self.kind}; choices do not apply.")
+        if self.low is None or self.high is None:
+            raise BadInput(f"parameter {self.name!r} needs both low and high.")
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise BadInput(f"bounds of {self.name!r} are not finite: [{self.low}, {self.high}].")
+        if self.low > self.high:
+            raise BadInput(
+                f"low > high for {self.name!r}: {self.low:g} > {self.high:g} {self.unit}; swap them."
+            )
+        if self.log and self.low <= 0:
+            raise BadInput(f"{self.name!r} is logarithmic, so low must be > 0; got {self.low:g}.")
+        if self.kind == "int" and (self.low != int(self.low) or self.high != int(self.high)):
+            raise BadInput(f"{self.name!r} is an int; its bounds [{self.low}, {self.high}] are not.")
+
+    @property
+    def range(self) -> str:
+        """The allowed values as text: `[0.3, 6] angstrom` or `{off, opt, omp}`."""
+        if self.kind == "choice":
+            return "{" + ", ".join(map(str, self.choices)) + "}"
+        return f"[{self.low:g}, {self.high:g}] {self.unit}"
+
+    @property
+    def constant(self) -> bool:
+        """Whether only one value is allowed."""
+        return len(self.choices) == 1 if self.kind == "choice" else self.low == self.high
+
+    def validated(self, value: object) -> Scalar:
+        """Return `value` as a plain Python number or word, or say why it is not allowed.
+
+        Raises:
+            BadInput: Wrong type, not finite, or outside the bounds.
+        """
+        if self.kind == "choice":
+            return self._validated_choice(value)
+        if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.integer, np.floating)):
+            raise BadInput(f"{self.name}={value!r} is not a number; allowed: {self.range}.", value=value)
+        number = float(value)
+        if not math.isfinite(number):
+            raise BadInput(f"{self.name}={number} is not finite; allowed: {self.range}.", value=value)
+        assert self.low is not None and self.high is not None
+        if self.kind == "int" and number != int(number):
+            raise BadInput(f"{self.name}={number:g} is not a whole number; allowed: {self.range}.", value=value)
+        if not self.low <= number <= self.high:
+            raise BadInput(f"{self.name}={number:g} {self.unit} is outside {self.range}.", value=value)
+        return int(number) if self.kind == "int" else number
+
+    def _validated_choice(self, value: object) -> Scalar:
+        for choice in self.choices:
+            if value == choice and isinstance(value, bool) == isinstance(choice, bool):
+                return choice
+        raise BadInput(
+            f"{self.name}={value!r} is not one of {self.range}; "
+            f"{nearest(str(value), [str(c) for c in self.choices])}",
+            value=value,
+        )
+
+    def from_unit(self, u: float) -> Scalar:
+        """Map `u` in [0, 1] onto the range (log scale where `log`; equal shares for ints and choices)."""
+        u = min(max(float(u), 0.0), 1.0)
+        if self.kind == "choice":
+            return self.choices[min(int(u * len(self.choices)), len(self.choices) - 1)]
+        assert self.low is not None and self.high is not None
+        low, high = self.low, self.high
+        if self.kind == "int":
+            if self.log:
+                value = math.exp(math.log(low) + u * (math.log(high + 1) - math.log(low)))
+            else:
+                value = low + u * (high - low + 1)
+            return min(max(int(value), int(low)), int(high))
+        if self.log:
+            value = math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
+        else:
+            value = low + u * (high - low)
+        # Ten digits: short in tables and inputs, far below any accuracy that matters.
+        return min(max(float(f"{value:.10g}"), low), high)
+
+    def to_unit(self, value: Scalar) -> float:
+        """The inverse of `from_unit`: where in [0, 1] the value lies (middle of its share for choices)."""
+        if self.kind == "choice":
+            return (self.choices.index(value) + 0.5) / len(self.choices)
+        assert self.low is not None and self.high is not None and not isinstance(value, str)
+        low, high, x = self.low, self.high, float(value)
+        if self.kind == "int":
+            low, high, x = low, high + 1, x + 0.5
+        if low == high:
+            return 0.5
+        if self.log:
+            return (math.log(x) - math.log(low)) / (math.log(high) - math.log(low))
+        return (x - low) / (high - low)
+
+    def levels(self, n: int) -> tuple[Scalar, ...]:
+        """At most `n` values spread over the range, ends included; every choice of a choice."""
+        if n < 1:
+            raise BadInput(f"a grid needs at least 1 level of {self.name!r}; got {n}.", value=n)
+        if self.kind == "choice":
+            return self.choices
+        if self.constant:
+            return (self.validated(self.low),)
+        assert self.low is not None and self.high is not None
+        if n == 1:
+            return (self.from_unit(0.5),)
+        scale = np.geomspace if self.log else np.linspace
+        values = scale(self.low, self.high, n)
+        values[0], values[-1] = self.low, self.high
+        if self.kind == "int":
+            return tuple(dict.fromkeys(int(round(v)) for v in values))
+        return tuple(min(max(float(f"{v:.10g}"), self.low), self.high) for v in values)
+
+    def narrowed(self, **changes: Any) -> Parameter:
+        """A copy with tighter bounds, fewer choices or another default.
+
+        Raises:
+            BadInput: The new range is not inside the old one.
+        """
+        known = {"low", "high", "log", "choices", "default", "value"}
+        for key in changes:
+            if key not in known:
+                raise BadInput(f"unknown key {key!r} for parameter {self.name!r}; {nearest(key, known)}")
+        data = self.model_dump()
+        if "value" in changes:
+            value = self.validated(changes.pop("value"))
+            changes |= {"choices": (value,)} if self.kind == "choice" else {"low": value, "high": value}
+            changes["default"] = value
+        for key in ("low", "high"):
+            if key in changes:
+                changes[key] = float(self.validated(changes[key]))
+        for choice in changes.get("choices", ()):
+            self.validated(choice)
+        if {"low", "high", "choices"} & set(changes) and "default" not in changes:
+            changes["default"] = None
+            fitting = Parameter(**(data | changes))
+            try:
+                changes["default"] = None if self.default is None else fitting.validated(self.default)
+            except BadInput:
+                pass
+        return Parameter(**(data | changes))
+
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of a value of this parameter (with `unit` as an annotation)."""
+        schema: dict[str, Any] = {"description": self.description, "unit": self.unit}
+        if self.kind == "choice":
+            schema["enum"] = list(self.choices)
+        else:
+            schema |= {"type": "integer" if self.kind == "int" else "number"}
+            assert self.low is not None and self.high is not None
+            cast = int if self.kind == "int" else float
+            schema |= {"minimum": cast(self.low), "maximum": cast(self.high)}
+        if self.default is not None:
+            schema["default"] = self.default
+        return schema
+
+
+def Float(  # noqa: N802  (reads as a type where it is used)
+    low: float,
+    high: float,
+    *,
+    unit: str = "1",
+    log: bool = False,
+    default: float | None = None,
+    name: str = "_",
+    description: str = "",
+) -> Parameter:
+    """A real-valued parameter in [low, high].
+
+    Example:
+        >>> Float(0.5e-3, 8e-3, unit="ps", log=True).range
+        '[0.0005, 0.008] ps'
+    """
+    return Parameter(
+        name=name, kind="float", low=low, high=high, unit=unit, log=log, default=default, description=description
+    )
+
+
+def Int(  # noqa: N802
+    low: int,
+    high: int,
+    *,
+    unit: str = "1",
+    log: bool = False,
+    default: int | None = None,
+    name: str = "_",
+    description: str = "",
+) -> Parameter:
+    """A whole-number parameter in [low, high].
+
+    Example:
+        >>> Int(1, 3).levels(3)
+        (1, 2, 3)
+    """
+    return Parameter(
+        name=name, kind="int", low=low, high=high, unit=unit, log=log, default=default, description=description
+    )
+
+
+def Choice(  # noqa: N802
+    *choices: Scalar, unit: str = "1", default: Scalar | None = None, name: str = "_", description: str = ""
+) -> Parameter:
+    """A parameter that takes one of a few values.
+
+    Example:
+        >>> Choice("off", "opt", "omp").range
+        '{off, opt, omp}'
+    """
+    return Parameter(
+        name=name, kind="choice", choices=choices, unit=unit, default=default, description=description
+    )
+
+
+class Space(Record):
+    """The parameters that may be set together, in a fixed order.
+
+    Example:
+        >>> space = Space.of(timestep=Float(0.001, 0.03, unit="ps", log=True), style=Choice("a", "b"))
+        >>> space.names
+        ('timestep', 'style')
+        >>> space.validated({"timestep": 0.002, "style": "a"})
+        {'timestep': 0.002, 'style': 'a'}
+    """
+
+    parameters: tuple[Parameter, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Space:
+        names = self.names
+        for name in names:
+            if names.count(name) > 1:
+                raise BadInput(f"parameter {name!r} is given twice.")
+        return self
+
+    @classmethod
+    def of(cls, **parameters: Parameter) -> Space:
+        """A space from keyword arguments; each parameter takes the keyword as its name."""
+        return cls(parameters=tuple(p.model_copy(update={"name": n}) for n, p in parameters.items()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names in order."""
+        return tuple(p.name for p in self.parameters)
+
+    @property
+    def free(self) -> Space:
+        """The part of the space in which there is something to choose."""
+        return Space(parameters=tuple(p for p in self.parameters if not p.constant))
+
+    @property
+    def size(self) -> float:
+        """Number of distinct points; `inf` where a parameter is continuous."""
+        total = 1.0
+        for p in self.parameters:
+            if p.kind == "choice":
+                total *= len(p.choices)
+            elif p.kind == "int":
+                assert p.low is not None and p.high is not None
+                total *= p.high - p.low + 1
+            elif not p.constant:
+                return math.inf
+        return total
+
+    def __getitem__(self, name: str) -> Parameter:
+        for p in self.parameters:
+            if p.name == name:
+                return p
+        raise BadInput(f"no parameter {name!r}; {nearest(name, self.names)}", value=name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    def validated(self, params: Mapping[str, object], *, where: str = "") -> Params:
+        """Return all parameters as plain values in the space's order, defaults filled in.
+
+        Raises:
+            BadInput: Unknown name, missing value, wrong type or out of bounds.
+        """
+        place = f" ({where})" if where else ""
+        for name in params:
+            if name not in self.names:
+                raise BadInput(f"unknown parameter {name!r}{place}; {nearest(name, self.names)}", value=name)
+        values: Params = {}
+        for p in self.parameters:
+            given = params.get(p.name, p.default)
+            if given is None:
+                if p.constant:
+                    given = p.choices[0] if p.kind == "choice" else p.low
+                else:
+                    raise BadInput(f"parameter {p.name!r} has no value{place}; allowed: {p.range}.")
+            try:
+                values[p.name] = p.validated(given)
+            except BadInput as error:
+                raise BadInput(error.message.rstrip(".") + f"{place}.", **error.details) from None
+        return values
+
+    def clipped(self, params: Mapping[str, Scalar]) -> Params:
+        """Return the nearest allowed point: numbers moved to the bounds, whole numbers rounded."""
+        values: Params = {}
+        for p in self.parameters:
+            value = params[p.name]
+            if p.kind == "choice":
+                values[p.name] = p.validated(value)
+                continue
+            assert p.low is not None and p.high is not None and not isinstance(value, str)
+            number = min(max(float(value), p.low), p.high)
+            values[p.name] = int(round(number)) if p.kind == "int" else number
+        return values
+
+    def from_unit(self, u: Sequence[float] | NDArray[np.float64]) -> Params:
+        """Map a point of the unit cube, `u: (len(space),)`, to parameters."""
+        return {p.name: p.from_unit(float(x)) for p, x in zip(self.parameters, u, strict=True)}
+
+    def to_unit(self, params: Mapping[str, Scalar]) -> NDArray[np.float64]:
+        """Map parameters to the unit cube; returns `(len(space),)` float64 in [0, 1]."""
+        return np.array([p.to_unit(params[p.name]) for p in self.parameters])
+
+    def sample(self, rng: np.random.Generator, n: int) -> list[Params]:
+        """Draw `n` points uniformly (on the log scale where a parameter is logarithmic)."""
+        return [self.from_unit(u) for u in rng.random((n, len(self)))]
+
+    def grid(self, levels: int | Mapping[str, int] = 3) -> list[Params]:
+        """All combinations of `levels` values of each parameter (every choice of a choice).
+
+        Args:
+            levels: One number for all, or one for each parameter name (3 where not named).
+
+        Example:
+            >>> len(Space.of(x=Float(0, 1), c=Choice("a", "b")).grid(5))
+            10
+        """
+        if isinstance(levels, Mapping):
+            for name in levels:
+                self[name]
+            count = {p.name: int(levels.get(p.name, 3)) for p in self.parameters}
+        else:
+            count = {p.name: int(levels) for p in self.parameters}
+        axes = [p.levels(count[p.name]) for p in self.parameters]
+        return [dict(zip(self.names, values, strict=True)) for values in product(*axes)]
+
+    def narrowed(self, changes: Mapping[str, Mapping[str, Any]]) -> Space:
+        """A copy in which the named parameters have tighter ranges (see `Parameter.narrowed`)."""
+        for name in changes:
+            self[name]
+        return Space(
+            parameters=tuple(
+                p.narrowed(**changes[p.name]) if p.name in changes else p for p in self.parameters
+            )
+        )
+
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema (2020-12) of a dict of these parameters.
+
+        Example:
+            >>> Space.of(x=Float(0, 1)).json_schema()["required"]
+            ['x']
+        """
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "properties": {p.name: p.json_schema() for p in self.parameters},
+            "required": [p.name for p in self.parameters if p.default is None],
+            "additionalProperties": False,
+        }

@@ -1,0 +1,41 @@
+"""Where the packaged configs, site profiles and LAMMPS inputs are: in a wheel, an editable install or a checkout."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from hpcagent.errors import BadInput
+
+__all__ = ["folder"]
+
+FOLDERS = ("configs", "lammps_inputs", "site_profiles")
+
+
+def folder(name: str) -> Path:
+    """Return the folder of packaged data called `name`.
+
+    Args:
+        name: `configs`, `site_profiles` or `lammps_inputs`.
+
+    Raises:
+        BadInput: There is no such packaged folder, or the installation lacks it.
+
+    Example:
+        >>> (folder("site_profiles") / "laptop.toml").is_file()
+        True
+    """
+    if name not in FOLDERS:
+        raise BadInput(f"{name!r} is no packaged folder; known: {', '.join(FOLDERS)}.", value=name)
+    # Installed (wheel or editable): the folder is the subpackage hpcagent.<name>.
+    spec = find_spec(f"hpcagent.{name}")
+    if spec is not None and spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    beside = Path(__file__).resolve().parent.parent / name
+    if beside.is_dir():
+        return beside
+    raise BadInput(
+        f"the packaged folder {name!r} is missing from this installation ({Path(__file__).parent}); "
+        "reinstall hpcagent.",
+        value=name,
+    )

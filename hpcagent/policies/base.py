@@ -1,0 +1,152 @@
+"""What a policy is, and how one is found by its name.
+
+The rules every policy keeps (checked by `hpcagent.testing.PolicyContract`):
+
+1. `suggest` is a pure function of (the policy's seed, history, pending): no hidden state, no module-level random
+   numbers, arguments are never changed. So resuming a campaign is replaying it.
+2. It returns exactly `n` points that `Space.validated` accepts, or fewer only when the design is exhausted: a grid is
+   done, or every point of a finite space has been given.
+3. A run that failed is data. `Observation.completed` is False where the simulation itself failed; a steering policy
+   keeps away from there. Infrastructure failures and cancelled runs never appear in the history: they say nothing
+   about the point, which may be suggested again.
+4. `role == "reference"` (and replicates, repeats) are in the history and may be used as data; they don't count as
+   suggestions.
+5. A `distrusted` run did not have its core to itself: its goal metric must not be used as a measurement of speed; its
+   other metrics are as good as any.
+6. `pending` are points that were suggested and have not come back; they count as given, and nothing is known of them.
+7. A steering policy follows one goal and refuses an objective with several; a sweep takes any objective.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Protocol, runtime_checkable
+
+from hpcagent.errors import BadInput, nearest
+from hpcagent.model.objective import Objective
+from hpcagent.model.records import Observation
+from hpcagent.model.space import Params, Space
+
+__all__ = ["ENTRY_POINTS", "Policy", "make_policy", "one_goal", "policy_names"]
+
+ENTRY_POINTS = "hpcagent.policies"
+
+BUILT_IN: Mapping[str, str] = {
+    "epsilon_greedy": "hpcagent.policies.bandits:EpsilonGreedy",
+    "grid": "hpcagent.policies.sweeps:Grid",
+    "latin_hypercube": "hpcagent.policies.sweeps:LatinHypercube",
+    "quality_first": "hpcagent.policies.rules:QualityFirst",
+    "random": "hpcagent.policies.sweeps:Random",
+    "sobol": "hpcagent.policies.sweeps:Sobol",
+    "thompson": "hpcagent.policies.bandits:Thompson",
+    "ucb": "hpcagent.policies.bandits:UCB",
+}
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Suggests points. The rules are at the top of this module."""
+
+    def suggest(
+        self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()
+    ) -> list[Params]:
+        """Return the next `n` points to run.
+
+        Args:
+            history: Finished runs in the recorded order.
+            n: How many points are wanted.
+            pending: Points that were suggested and have not come back.
+
+        Returns:
+            `n` points of the space as plain values; fewer only when the design is exhausted.
+        """
+        ...
+
+
+def policy_names() -> tuple[str, ...]:
+    """The names `make_policy` knows: built in, and from the entry points `hpcagent.policies`.
+
+    Example:
+        >>> "quality_first" in policy_names()
+        True
+    """
+    return tuple(sorted({*BUILT_IN, *_plugins()}))
+
+
+def make_policy(
+    name: str, *, space: Space, objective: Objective, seed: int = 0, **options: Any
+) -> Policy:
+    """Make the policy called `name`.
+
+    Args:
+        name: A built-in name, the name of an entry point in the group `hpcagent.policies`, or a dotted path
+            `package.module:factory`. A factory is called with the keywords `space`, `objective`, `seed` and options.
+        space: Where it may suggest.
+        objective: What it steers by.
+        seed: Seed of its random choices.
+        options: The policy's own options, e.g. `levels=5` for a grid.
+
+    Raises:
+        BadInput: Unknown name, unknown or bad option, or an objective the policy cannot follow.
+
+    Example:
+        >>> from hpcagent.model.objective import maximize
+        >>> from hpcagent.model.space import Float, Space
+        >>> grid = make_policy("grid", space=Space.of(x=Float(0, 1)), objective=maximize("y"), levels=3)
+        >>> grid.suggest([], 2)
+        [{'x': 0.0}, {'x': 0.5}]
+    """
+    factory = _factory(name)
+    _check_options(name, factory, options)
+    policy: Policy = factory(space=space, objective=objective, seed=seed, **options)
+    if not callable(getattr(policy, "suggest", None)):
+        raise BadInput(f"{name!r} made a {type(policy).__name__}, which has no method suggest.", value=name)
+    return policy
+
+
+def one_goal(name: str, objective: Objective) -> None:
+    """Raise `BadInput` if the objective has several goals."""
+    if len(objective.goals) > 1:
+        goals = ", ".join(g.metric for g in objective.goals)
+        raise BadInput(
+            f"policy {name!r} steers by one goal, but the objective has {len(objective.goals)} ({goals}); name one "
+            "goal and put limits on the others, or use a sweep (grid, random, sobol, latin_hypercube).",
+            value=goals,
+        )
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    if not isinstance(name, str):
+        raise BadInput(f"a policy is named by a word such as 'sobol'; got {name!r}.", value=name)
+    path = BUILT_IN.get(name) or _plugins().get(name) or (name if ":" in name else None)
+    if path is None:
+        raise BadInput(f"unknown policy {name!r}; {nearest(name, policy_names())}", value=name)
+    module, _, attribute = path.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(f"policy {name!r} cannot be loaded from {path!r}: {error}.", value=name) from None
+    if not callable(found):
+        raise BadInput(f"policy {name!r}: {path!r} is not a class or function.", value=name)
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def _plugins() -> dict[str, str]:
+    from importlib.metadata import entry_points  # reads the disk, so only when a name is looked up
+
+    return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}
+
+
+def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(factory).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    known = [p for p in parameters if p not in ("self", "space", "objective", "seed")]
+    for option in options:
+        if option not in known:
+            raise BadInput(f"policy {name!r} has no option {option!r}; {nearest(option, known)}", value=option)

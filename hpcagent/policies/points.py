@@ -1,0 +1,63 @@
+"""Small things every policy does with points: name them, count them, draw random numbers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hpcagent.errors import BadInput
+from hpcagent.model.base import Scalar
+from hpcagent.model.records import Observation
+from hpcagent.model.space import Params, Space
+
+__all__ = ["Key", "fraction", "generator", "given", "inside", "key", "located", "whole"]
+
+Key: TypeAlias = tuple[tuple[str, Scalar], ...]
+
+
+def key(params: Mapping[str, Scalar]) -> Key:
+    """A hashable name of a point: equal points have equal keys."""
+    return tuple(sorted(params.items()))
+
+
+def inside(space: Space, params: Mapping[str, Scalar]) -> Params | None:
+    """The point as the space sees it, or None where it is not a point of the space.
+
+    A history may hold runs from before the space was narrowed, and references outside of it.
+    """
+    try:
+        return {p.name: p.validated(params[p.name]) for p in space.parameters}
+    except (BadInput, KeyError):
+        return None
+
+
+def located(space: Space, history: Sequence[Observation]) -> list[tuple[Params, Observation]]:
+    """The observations that lie in the space, each with its point."""
+    points = ((inside(space, o.params), o) for o in history)
+    return [(params, o) for params, o in points if params is not None]
+
+
+def given(history: Sequence[Observation], pending: Sequence[Params]) -> list[Params]:
+    """The points that were suggested so far: finished ones of role `suggested`, and the pending."""
+    return [o.params for o in history if o.role == "suggested"] + list(pending)
+
+
+def generator(seed: int, history: Sequence[Observation], pending: Sequence[Params]) -> np.random.Generator:
+    """Random numbers that depend on the seed and on how far the campaign is."""
+    return np.random.default_rng([abs(int(seed)), len(history), len(pending)])
+
+
+def whole(name: str, value: Any, *, least: int = 1) -> int:
+    """Return `value` as a whole number of at least `least`, or raise `BadInput`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadInput(f"{name}={value!r} must be a whole number, at least {least}.", value=value)
+    return value
+
+
+def fraction(name: str, value: Any) -> float:
+    """Return `value` as a number between 0 and 1 (both excluded), or raise `BadInput`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+        raise BadInput(f"{name}={value!r} must be a number between 0 and 1.", value=value)
+    return float(value)

@@ -1,0 +1,398 @@
+"""Which point won: from all runs of a campaign, with repeats pooled and noise taken into account.
+
+The luckiest single run is not an answer: with 5 % noise it breaks the limit in a quarter of campaigns. Here a point
+counts as feasible only when the measurement keeps the limit and P(the true value keeps it) is high enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcagent.errors import BadInput
+from hpcagent.model.base import Record
+from hpcagent.model.objective import Constraint, Objective
+from hpcagent.model.records import Observation
+from hpcagent.model.space import Params, Space
+from hpcagent.policies.points import inside, key
+from hpcagent.policies.trend import Array, Scale, Trend, chance
+
+__all__ = ["Estimate", "Recommendation", "estimates", "recommend", "top"]
+
+PRIOR_REPEATS = 4.0  # a point's own scatter counts against the pooled one like this many runs
+LEAST_RUNS_FOR_TREND = 8
+
+
+class Estimate(Record):
+    """What is known of one point.
+
+    Attributes:
+        params: The point.
+        runs: Completed runs there.
+        failed: Runs that failed there.
+        metrics: Mean of each metric over the runs.
+        uncertainty: Standard error of each mean, where anything is known of the noise.
+        score: The goal's value, larger is better, smoothed by the trend where there is one.
+        score_error: Its standard error.
+        probability_feasible: P(every limit is kept) x share of runs there that completed.
+        trusted: Whether at least one run measured the goal undisturbed.
+    """
+
+    params: Params
+    runs: int
+    failed: int = 0
+    metrics: dict[str, float]
+    uncertainty: dict[str, float] = {}
+    score: float
+    score_error: float = 0.0
+    probability_feasible: float = 1.0
+    trusted: bool = True
+
+
+class Recommendation(Record):
+    """The point to use.
+
+    Attributes:
+        best: The point and what is known of it.
+        feasible: Whether it keeps every limit with the asked confidence. False means: nothing does, and this is the
+            most probable one.
+        confidence: The P(feasible) that was asked for.
+        ties: Other feasible points that are not worse by two combined standard errors.
+    """
+
+    best: Estimate
+    feasible: bool
+    confidence: float = 0.9
+    ties: tuple[Estimate, ...] = ()
+
+    @property
+    def params(self) -> Params:
+        """The recommended point."""
+        return self.best.params
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Mean of each metric there."""
+        return self.best.metrics
+
+    @property
+    def uncertainty(self) -> dict[str, float]:
+        """Standard error of each mean."""
+        return self.best.uncertainty
+
+    @property
+    def probability_feasible(self) -> float:
+        """P(every limit is kept) there."""
+        return self.best.probability_feasible
+
+
+def recommend(
+    history: Sequence[Observation],
+    objective: Objective,
+    *,
+    space: Space | None = None,
+    confidence: float = 0.9,
+    noise: Mapping[str, float] | None = None,
+) -> Recommendation | None:
+    """Return the point to use, or None where no run completed with the objective's metrics.
+
+    The best mean score among the points with P(feasible) >= `confidence` whose mean keeps every limit; the most
+    probable point, marked as not feasible, where there is none. With several goals the first one counts.
+
+    Args:
+        history: Finished runs.
+        objective: Goal and limits.
+        space: Lets neighbouring points help each other through a trend; without it every point stands for itself.
+        confidence: P(feasible) that is enough.
+        noise: Known relative standard deviation of one run, by metric.
+
+    Raises:
+        BadInput: `confidence` is not between 0 and 1.
+
+    Example:
+        >>> from hpcagent.model.objective import at_most, maximize
+        >>> objective = maximize("speed", subject_to={"error": at_most(1.0)})
+        >>> runs = [Observation({"x": 1.0}, metrics={"speed": 5.0, "error": 0.5}),
+        ...         Observation({"x": 2.0}, metrics={"speed": 9.0, "error": 2.0})]
+        >>> recommend(runs, objective).params
+        {'x': 1.0}
+    """
+    if not 0 < confidence < 1:
+        raise BadInput(f"confidence={confidence} must be between 0 and 1.", value=confidence)
+    known = _rankable(estimates(history, objective, space=space, noise=noise))
+    if not known:
+        return None
+    sure = [e for e in known if _sure(e, objective, confidence)]
+    if not sure:
+        best = max(known, key=lambda e: (e.probability_feasible, -_violation(e, objective), e.score))
+        return Recommendation(best=best, feasible=False, confidence=confidence)
+    best = max(sure, key=lambda e: e.score)
+    ties = tuple(
+        e
+        for e in sorted(sure, key=lambda e: -e.score)
+        if e is not best and best.score - e.score < 2 * math.hypot(best.score_error, e.score_error)
+    )
+    return Recommendation(best=best, feasible=True, confidence=confidence, ties=ties)
+
+
+def top(
+    history: Sequence[Observation],
+    objective: Objective,
+    k: int,
+    *,
+    space: Space | None = None,
+    confidence: float = 0.9,
+    noise: Mapping[str, float] | None = None,
+) -> list[Estimate]:
+    """Return up to `k` points that could be best, most promising first: the ones worth replicating.
+
+    A point's promise is P(feasible) x P(its score is above the recommended one's).
+
+    Example:
+        >>> from hpcagent.model.objective import maximize
+        >>> runs = [Observation({"x": x}, metrics={"y": x}) for x in (1.0, 3.0, 2.0)]
+        >>> [e.params["x"] for e in top(runs, maximize("y"), 1)]
+        [3.0]
+    """
+    known = _rankable(estimates(history, objective, space=space, noise=noise))
+    chosen = recommend(history, objective, space=space, confidence=confidence, noise=noise)
+    if chosen is None or k <= 0:
+        return []
+    best = chosen.best
+    others = [(_promise(e, best), e) for e in known if e.params != best.params]
+    others = [(p, e) for p, e in others if p > 0.01]
+    return [best, *(e for _, e in sorted(others, key=lambda pair: -pair[0]))][:k]
+
+
+def estimates(
+    history: Sequence[Observation],
+    objective: Objective,
+    *,
+    space: Space | None = None,
+    noise: Mapping[str, float] | None = None,
+) -> list[Estimate]:
+    """Return what is known of every point with a completed run, in the order of the first run there."""
+    groups = _grouped(history, objective)
+    if not groups:
+        return []
+    scatter = {m: _pooled(m, [g.values(m) for g in groups], noise or {}) for m in _metrics(groups)}
+    means = [{m: float(np.mean(g.values(m))) for m in g.names()} for g in groups]
+    errors = [
+        {m: e for m in g.names() if (e := _standard_error(g, m, scatter[m])) is not None} for g in groups
+    ]
+    probabilities = np.array([g.share for g in groups])
+    for c in objective.constraints:
+        probabilities *= _kept(c, groups, means, errors, space)
+    scores, score_errors = _scores(objective, groups, means, errors, space)
+    return [
+        Estimate(
+            params=dict(g.params),
+            runs=len(g.runs),
+            failed=g.failed,
+            metrics=means[i],
+            uncertainty=errors[i],
+            score=float(scores[i]),
+            score_error=float(score_errors[i]),
+            probability_feasible=float(probabilities[i]),
+            trusted=g.trusted,
+        )
+        for i, g in enumerate(groups)
+    ]
+
+
+@dataclass(frozen=True)
+class _Point:
+    """The completed runs at one point."""
+
+    params: Params
+    runs: tuple[Observation, ...]
+    failed: int
+    goals: frozenset[str]
+
+    @property
+    def share(self) -> float:
+        return len(self.runs) / (len(self.runs) + self.failed)
+
+    @property
+    def trusted(self) -> bool:
+        return any(not o.distrusted for o in self.runs)
+
+    def of(self, metric: str) -> list[Observation]:
+        """The runs whose `metric` may be used: undisturbed ones for a goal, if there are any."""
+        runs = [o for o in self.runs if metric in o.metrics]
+        if metric in self.goals:
+            return [o for o in runs if not o.distrusted] or runs
+        return runs
+
+    def values(self, metric: str) -> list[float]:
+        return [o.metrics[metric] for o in self.of(metric)]
+
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(m for o in self.runs for m in o.metrics))
+
+
+def _grouped(history: Sequence[Observation], objective: Objective) -> list[_Point]:
+    runs: dict[object, list[Observation]] = {}
+    failed: dict[object, int] = {}
+    for o in history:
+        if not o.completed:
+            failed[key(o.params)] = failed.get(key(o.params), 0) + 1
+        elif objective.known(o.metrics):
+            runs.setdefault(key(o.params), []).append(o)
+    goals = frozenset(g.metric for g in objective.goals) - {c.metric for c in objective.constraints}
+    return [_Point(rs[0].params, tuple(rs), failed.get(k, 0), goals) for k, rs in runs.items()]
+
+
+def _metrics(groups: Sequence[_Point]) -> list[str]:
+    return list(dict.fromkeys(m for g in groups for m in g.names()))
+
+
+@dataclass(frozen=True)
+class _Scatter:
+    """Standard deviation of one run: a share of the value, or a plain number for metrics of both signs."""
+
+    size: float | None
+    relative: bool
+
+    def at(self, value: float) -> float | None:
+        if self.size is None:
+            return None
+        return self.size * abs(value) if self.relative else self.size
+
+
+def _pooled(metric: str, groups: Sequence[Sequence[float]], noise: Mapping[str, float]) -> _Scatter:
+    """Scatter of single runs pooled over all repeated points: sqrt(sum of squares / degrees of freedom)."""
+    values = np.array([v for vs in groups for v in vs])
+    relative = bool(values.size) and (bool((values > 0).all()) or bool((values < 0).all()))
+    squares, freedom = 0.0, 0
+    for vs in groups:
+        if len(vs) > 1:
+            v = np.asarray(vs)
+            mean = v.mean()
+            squares += float(((v - mean) ** 2).sum()) / (mean**2 if relative else 1.0)
+            freedom += len(vs) - 1
+    stated = noise.get(metric)
+    if stated is not None and relative:
+        squares, freedom = squares + PRIOR_REPEATS * stated**2, freedom + int(PRIOR_REPEATS)
+    return _Scatter(math.sqrt(squares / freedom) if freedom else None, relative)
+
+
+def _standard_error(point: _Point, metric: str, scatter: _Scatter) -> float | None:
+    """Of the mean: the larger of what the runs scatter and what they state themselves."""
+    runs, values = point.of(metric), np.array(point.values(metric))
+    n, mean = len(values), float(values.mean())
+    stated = [o.uncertainty[metric] for o in runs if math.isfinite(o.uncertainty.get(metric, math.nan))]
+    found = []
+    if stated:
+        found.append(math.sqrt(float(np.mean(np.square(stated))) / n))
+    pooled = scatter.at(mean)
+    if pooled is not None:
+        squares = float(((values - mean) ** 2).sum()) + PRIOR_REPEATS * pooled**2
+        found.append(math.sqrt(squares / (n - 1 + PRIOR_REPEATS) / n))
+    return max(found) if found else None
+
+
+def _kept(
+    c: Constraint,
+    groups: Sequence[_Point],
+    means: Sequence[Mapping[str, float]],
+    errors: Sequence[Mapping[str, float]],
+    space: Space | None,
+) -> Array:
+    """P(the limit is kept) at each point; half of it at most where the measurement itself is beyond the limit."""
+    values = np.array([m[c.metric] for m in means])
+    own = np.array([e.get(c.metric, 0.0) for e in errors])
+    alone = np.array([c.probability(v, s) for v, s in zip(values, own, strict=True)])
+    smooth = _smoothed(Scale.of_limited(values, c.limit), values, own, groups, space)
+    if smooth is None:
+        return alone
+    scale, mean, error = smooth
+    sign = 1.0 if c.at_most is not None else -1.0
+    p = chance(sign * (scale.forward(c.limit) - mean) / np.maximum(error, 1e-12))
+    return np.where([c.excess(v) <= 0 for v in values], p, np.minimum(p, alone))
+
+
+def _scores(
+    objective: Objective,
+    groups: Sequence[_Point],
+    means: Sequence[Mapping[str, float]],
+    errors: Sequence[Mapping[str, float]],
+    space: Space | None,
+) -> tuple[Array, Array]:
+    goal = objective.goal
+    values = np.array([m[goal.metric] for m in means])
+    own = np.array([e.get(goal.metric, 0.0) for e in errors])
+    smooth = _smoothed(Scale.of_goal(values), values, own, groups, space, trusted_only=True)
+    if smooth is not None:
+        scale, mean, error = smooth
+        values = scale.backward(mean)
+        own = error / np.maximum(scale.slope(values), 1e-300)
+    return np.array([goal.score(v) for v in values]), own
+
+
+def _smoothed(
+    scale: Scale,
+    values: Array,
+    own: Array,
+    groups: Sequence[_Point],
+    space: Space | None,
+    *,
+    trusted_only: bool = False,
+) -> tuple[Scale, Array, Array] | None:
+    """Each point's value with the help of the trend through all points: (scale, mean, standard error).
+
+    Own measurement and trend are weighted by their inverse variances. The scatter about the trend is all noise where
+    nothing else is known of the noise; otherwise what is beyond the noise is the trend's own error (lack of fit).
+    """
+    if space is None or len(space) == 0:
+        return None
+    points = [inside(space, g.params) for g in groups]
+    use = [i for i, p in enumerate(points) if p is not None and (groups[i].trusted or not trusted_only)]
+    if len(use) < LEAST_RUNS_FOR_TREND:
+        return None
+    units = np.array([space.to_unit(p) for i in use if (p := points[i]) is not None])
+    y = scale.forward(values)
+    noise = own * scale.slope(values)
+    counts = np.array([len(g.runs) for g in groups], dtype=float)
+    trend = Trend(space, units, y[use], weights=counts[use])
+    known = bool((noise[use] > 0).all())
+    lack = max(trend.scatter**2 - float(np.mean(noise[use] ** 2 * counts[use])), 0.0) if known else 0.0
+    own_variance = np.where(noise > 0, noise**2, trend.scatter**2 / counts)
+    mean, error = y.copy(), np.sqrt(own_variance)
+    if trend.local is not None:
+        # The neighbours' agreement already includes the point's own runs.
+        mean[use], error[use] = trend.interpolate(units)
+        return scale, mean, error
+    fitted, fitted_error = trend.predict(units)
+    fitted_variance = np.maximum(fitted_error**2 + lack, 1e-18)
+    own_used = np.maximum(own_variance[use], 1e-18)
+    weight = own_used / (own_used + fitted_variance)
+    mean[use] = weight * fitted + (1 - weight) * y[use]
+    error[use] = np.sqrt(own_used * fitted_variance / (own_used + fitted_variance))
+    return scale, mean, error
+
+
+def _rankable(known: list[Estimate]) -> list[Estimate]:
+    """Points whose goal was measured undisturbed, unless there is no such point."""
+    return [e for e in known if e.trusted] or known
+
+
+def _sure(e: Estimate, objective: Objective, confidence: float) -> bool:
+    return e.probability_feasible >= confidence and objective.feasible(e.metrics)
+
+
+def _violation(e: Estimate, objective: Objective) -> float:
+    return sum(max(c.excess(e.metrics[c.metric]), 0.0) / (abs(c.limit) or 1.0) for c in objective.constraints)
+
+
+def _promise(e: Estimate, best: Estimate) -> float:
+    error = math.hypot(e.score_error, best.score_error)
+    if error > 0:
+        above = float(chance((e.score - best.score) / error)[0])
+    else:
+        # Nothing is known of the noise: closeness to the best is all there is to go by.
+        above = 1 / (1 + math.exp(min((best.score - e.score) / (0.05 * abs(best.score) or 1.0), 50.0)))
+    return e.probability_feasible * above

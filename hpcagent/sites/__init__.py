@@ -1,0 +1,50 @@
+"""Where runs happen: a profile (TOML) becomes a Parsl configuration, opened and closed as a site.
+
+The names below are loaded when they are first asked for: the processes of a site import this package too.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcagent.sites.lifeline import die_with_parent
+    from hpcagent.sites.profile import ExecutorProfile, Profile, ProfileEntry, find_profile, list_profiles
+    from hpcagent.sites.site import Site, current_dfk, current_site, failure_of, open_site, usable_cores
+
+__all__ = [
+    "ExecutorProfile",
+    "Profile",
+    "ProfileEntry",
+    "Site",
+    "current_dfk",
+    "current_site",
+    "die_with_parent",
+    "failure_of",
+    "find_profile",
+    "list_profiles",
+    "open_site",
+    "usable_cores",
+]
+
+_HOME = {
+    "ExecutorProfile": "profile",
+    "Profile": "profile",
+    "ProfileEntry": "profile",
+    "Site": "site",
+    "current_dfk": "site",
+    "current_site": "site",
+    "die_with_parent": "lifeline",
+    "failure_of": "site",
+    "find_profile": "profile",
+    "list_profiles": "profile",
+    "open_site": "site",
+    "usable_cores": "site",
+}
+
+
+def __getattr__(name: str) -> Any:  # whatever the module has
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,93 @@
+"""How a process of a site is started, and what it does first.
+
+Parsl starts `interchange.py` and `process_worker_pool.py` by bare name, which fails from an environment that
+is not activated and from most Jupyter kernels; here both are modules of ours run by `sys.executable`.
+
+A process of a site needs little of Parsl, but `import parsl` loads all of it (0.35 s, twice as long as the
+rest of the start). `defer` puts that off until somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["defer", "detach", "python_command"]
+
+# One line, because it travels through shell scripts. The paths come first, so that the process finds what
+# the opener found: hpcagent in a checkout, modules beside the user's script, a notebook's folder.
+# main() is imported, not run as __main__: what a user's notebook defines is unpickled into __main__ there.
+_BOOT = (
+    "import json, sys; sys.path[:0] = json.loads(sys.argv.pop(1)); "
+    "from hpcagent.sites.launch import defer; defer('parsl', 'parsl.executors'); "
+    "from {} import main; main()"
+)
+
+
+def python_command(module: str, *arguments: str, python: str | None = None) -> list[str]:
+    """Return the command that runs `module` in the Python and with the import path of this process.
+
+    Args:
+        module: A module with a function `main()`, which is called.
+        arguments: Its arguments.
+        python: Another interpreter, e.g. one that `worker_init` puts on the PATH. It keeps its own import
+            path and must have hpcagent and Parsl installed.
+    """
+    if python is not None:
+        return [python, "-m", module, *arguments]
+    paths = [path or str(Path.cwd()) for path in sys.path]
+    return [sys.executable, "-c", _BOOT.format(module), json.dumps(paths), *arguments]
+
+
+class _Deferred(ModuleType):
+    """A package whose `__init__` runs when an attribute is first asked for; its submodules load without."""
+
+    def __getattr__(self, name: str) -> Any:  # whatever the package has
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if importlib.util.find_spec(f"{self.__name__}.{name}") is not None:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        spec = self.__spec__
+        assert spec is not None and spec.loader is not None  # set by defer
+        self.__class__ = ModuleType  # type: ignore[assignment]  # from here on an ordinary module
+        spec.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def defer(*packages: str) -> None:
+    """Make packages importable without running their `__init__` until it is needed.
+
+    Args:
+        packages: Names, parents first. One that is imported already is left alone.
+    """
+    for name in packages:
+        spec = importlib.util.find_spec(name) if name not in sys.modules else None
+        if spec is None or spec.submodule_search_locations is None:
+            continue
+        module = _Deferred(name)
+        module.__spec__ = spec
+        module.__path__ = list(spec.submodule_search_locations)
+        module.__file__ = spec.origin
+        module.__package__ = name
+        sys.modules[name] = module
+
+
+def detach(log: str | None) -> None:
+    """Leave the opener's session, so that Ctrl-C at its terminal does not end this process.
+
+    Args:
+        log: File that takes what is printed from here on; None leaves the streams alone.
+    """
+    if os.getpid() != os.getsid(0):
+        os.setsid()
+    if log is not None:
+        stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(stream, 1)
+        os.dup2(stream, 2)
+        os.close(stream)

@@ -1,0 +1,271 @@
+"""Parsl's manager and workers, for this machine. Run by `htex.py`, never by hand.
+
+The manager is Parsl's, with lighter parts put into it (`Light`), and with these differences:
+
+* Workers are forked from the manager, which has imported everything already; Parsl starts each as a new
+  Python that imports Parsl again, plus a server process for a shared dictionary.
+* No lock is shared between workers, so that one killed at any moment cannot stop the others. With Parsl's
+  `multiprocessing.Queue` a worker killed while idle keeps the queue's lock for ever.
+* Manager, workers and whatever they started end when the process that opened the site ends.
+* Nothing is logged per task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import mmap
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from parsl.executors.high_throughput import process_worker_pool as parsl_pool
+from parsl.log_utils import set_file_logger
+
+from hpcagent.sites.lifeline import MARK, birth, die_with_parent, end_all, watch
+from hpcagent.sites.plain import prefer_plain
+
+_LARGEST_MESSAGE = 64 * 1024
+_SLOT = struct.Struct("q")
+_FORK = multiprocessing.get_context("fork")
+
+
+class Mailbox:
+    """A queue between processes without locks or threads: a Unix socket that keeps message boundaries.
+
+    One end is only written, the other only read; any number of processes may do either, and a message is
+    read whole by exactly one of them. What is too large for a datagram travels in a temporary file.
+    """
+
+    def __init__(self) -> None:
+        self._in, self._out = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._in.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
+        self._buffer = bytearray(_LARGEST_MESSAGE + 1)
+
+    def put(self, item: object) -> None:
+        """Send `item`; waits while the reader is far behind."""
+        data = pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL)
+        if len(data) > _LARGEST_MESSAGE:
+            handle, path = tempfile.mkstemp(prefix="hpcagent-")
+            os.close(handle)
+            Path(path).write_bytes(data)
+            self._in.send(b"F" + path.encode())
+        else:
+            self._in.send(b"D" + data)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the next item.
+
+        Raises:
+            queue.Empty: None came within `timeout` seconds.
+        """
+        self._out.settimeout(timeout if block else 0.0)
+        try:
+            size = self._out.recv_into(self._buffer)
+        except (TimeoutError, BlockingIOError):
+            raise queue.Empty from None
+        message = memoryview(self._buffer)[1:size]
+        if self._buffer[0] == ord("D"):
+            return pickle.loads(message)
+        path = Path(message.tobytes().decode())
+        try:
+            return pickle.loads(path.read_bytes())
+        finally:
+            path.unlink()
+
+    def qsize(self) -> int:
+        """Parsl asks for its debug log only."""
+        return 0
+
+
+class TaskSlots:
+    """Which task each worker is at, in memory they share. Parsl's is a server process asked twice a task."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _SLOT.size * 4096)
+
+    def __setitem__(self, worker: int, task: dict[str, Any]) -> None:
+        _SLOT.pack_into(self._memory, worker * _SLOT.size, task["task_id"])
+
+    def pop(self, worker: int) -> dict[str, int]:
+        """Forget and return the task of `worker`; `KeyError` if it has none."""
+        (task_id,) = _SLOT.unpack_from(self._memory, worker * _SLOT.size)
+        if not task_id:  # Parsl counts tasks from 1
+            raise KeyError(worker)
+        _SLOT.pack_into(self._memory, worker * _SLOT.size, 0)
+        return {"task_id": task_id}
+
+
+class Light:
+    """Stands in for the `multiprocessing` context that Parsl's manager builds its parts from."""
+
+    # Only Linux has such sockets for messages above 2 kB; elsewhere as with Parsl.
+    Queue: Any = Mailbox if sys.platform.startswith("linux") else _FORK.Queue
+    Process = _FORK.Process
+    cpu_count = staticmethod(_FORK.cpu_count)
+
+    @staticmethod
+    def Manager() -> SimpleNamespace:  # noqa: N802  # multiprocessing's name
+        """Return what Parsl makes with a server process: the tasks in progress and a monitoring queue."""
+        return SimpleNamespace(dict=TaskSlots, Queue=Light.Queue)
+
+    @staticmethod
+    def Value(kind: str, value: int) -> SimpleNamespace:  # noqa: N802  # multiprocessing's name
+        """Return the count of ready workers, which Parsl uses for its debug log only, without its lock."""
+        return SimpleNamespace(value=value, get_lock=contextlib.nullcontext)
+
+
+class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type information
+    """Parsl's manager, with workers that are forked and end with it."""
+
+    def __init__(self, *, logdir: str, **arguments: Any) -> None:  # Parsl's own arguments
+        self._logdir = logdir
+        self._workers: dict[int, Any] = {}  # multiprocessing's ForkProcess by worker id
+        super().__init__(**arguments)
+
+    def create_reg_message(self) -> dict[str, Any]:
+        """Add to Parsl's registration how the interchange can see that this process has ended."""
+        message: dict[str, Any] = super().create_reg_message()
+        message.update(pid=os.getpid(), birth=birth(os.getpid()))
+        Path(self._logdir, f"block-{self.block_id}", "up").touch()
+        return message
+
+    def _start_worker(self, worker_id: int) -> Any:
+        """Fork a worker; called by Parsl at the start, and again when one has died."""
+        dead = self._workers.get(worker_id)
+        if dead is not None:  # what it had started may have outlived it
+            end_all(f"{os.environ[MARK]}/{dead.pid}")
+        process = Light.Process(target=self._work, args=(worker_id, os.getpid()), name=f"worker-{worker_id}")
+        process.start()
+        self._workers[worker_id] = process
+        return process
+
+    def _work(self, worker_id: int, manager: int) -> None:
+        """Be a worker: what runs in the forked process."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        die_with_parent()
+        if os.getppid() != manager:  # it ended before the line above
+            os._exit(1)
+        os.environ[MARK] += f"/{os.getpid()}"
+        _forget_parsl_logging()
+        prefer_plain()
+        parsl_pool.worker(
+            worker_id,
+            self.uid,
+            self.worker_count,
+            self.pending_task_queue,
+            self.pending_result_queue,
+            self.monitoring_queue,
+            self.ready_worker_count,
+            self._tasks_in_progress,
+            self.cpu_affinity,
+            self.available_accelerators[worker_id] if self.accelerators_available else None,
+            self.block_id,
+            self.heartbeat_period,
+            manager,
+            self._logdir,
+            None,
+            False,
+            self.mpi_launcher,
+        )
+
+
+def _forget_parsl_logging() -> None:
+    """Drop what the fork inherited of the manager's log; Parsl writes three lines per task into it."""
+    logger = logging.getLogger("parsl")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+    logger.setLevel(logging.WARNING)
+    parsl_pool.set_file_logger = _no_file
+
+
+def _no_file(filename: str, **options: Any) -> None:
+    """Stands in for `set_file_logger` in a worker: no file, no lines."""
+
+
+def _read_port(path: Path, opener: int, born: str) -> str:
+    """Wait for the interchange, which starts at the same time, to say its port."""
+    while not path.exists():
+        if birth(opener) != born:
+            sys.exit("the process that opened the site has ended")
+        time.sleep(0.002)
+    return path.read_text()
+
+
+def _only_address(context: object, addresses: set[str], **options: Any) -> str:
+    """Stands in for Parsl's search for an address that answers.
+
+    It leaves a connection with the manager's identity that is closed a moment later. Parsl is slow enough
+    then, but here the real connection follows at once, and ZeroMQ silently ignores the second of a name:
+    the manager then waits for ever (seen once in eight starts).
+    """
+    (address,) = addresses
+    return address
+
+
+def _preload(modules: str) -> None:
+    """Import what tasks will want before the workers are forked: once for all of them."""
+    for module in filter(None, modules.split(",")):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+
+
+def main() -> None:
+    """Run a manager and its workers until told to stop, or until the opener of the site ends."""
+    parser = parsl_pool.get_arg_parser()
+    parser.add_argument("--opener", type=int, required=True, help="pid of the process that opened the site")
+    parser.add_argument("--opener_birth", required=True, help="when it started")
+    parser.add_argument("--port_file", type=Path, required=True, help="where the interchange says its port")
+    parser.add_argument("--preload", default="", help="modules to import before forking, comma-separated")
+    args = parser.parse_args()
+
+    def opener_ended() -> None:
+        end_all(os.environ[MARK])
+        os.killpg(0, signal.SIGKILL)
+
+    watch(args.opener, args.opener_birth, opener_ended)
+    folder = Path(args.logdir, f"block-{args.block_id}")
+    folder.mkdir(parents=True, exist_ok=True)
+    set_file_logger(str(folder / "manager.log"), level=logging.WARNING)
+    _preload(args.preload)
+    parsl_pool.SpawnContext = Light
+    parsl_pool.distributions = tuple  # the list of installed packages: 0.04 s to 1 s, and nobody reads it
+    parsl_pool.probe_addresses = _only_address
+    Pool(
+        logdir=args.logdir,
+        port=_read_port(args.port_file, args.opener, args.opener_birth),
+        addresses=args.addresses,
+        address_probe_timeout=int(args.address_probe_timeout),
+        uid=args.uid,
+        block_id=args.block_id,
+        cores_per_worker=float(args.cores_per_worker),
+        mem_per_worker=None if args.mem_per_worker == "None" else float(args.mem_per_worker),
+        max_workers_per_node=int(args.max_workers_per_node),
+        prefetch_capacity=int(args.prefetch_capacity),
+        heartbeat_threshold=int(args.hb_threshold),
+        heartbeat_period=int(args.hb_period),
+        drain_period=None if args.drain_period == "None" else int(args.drain_period),
+        poll_period=int(args.poll),
+        cpu_affinity=args.cpu_affinity,
+        enable_mpi_mode=args.enable_mpi_mode,
+        mpi_launcher=args.mpi_launcher,
+        available_accelerators=args.available_accelerators,
+        cert_dir=None if args.cert_dir == "None" else args.cert_dir,
+        log_config=None,
+    ).start()
+
+
+if __name__ == "__main__":
+    # Not this copy's: what a user's notebook defines is unpickled into __main__, and would replace names here.
+    importlib.import_module("hpcagent.sites.worker_pool").main()

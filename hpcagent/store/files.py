@@ -1,0 +1,55 @@
+"""Writing files so that a reader sees all of them or nothing, with one clear error when the disk refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcagent.errors import StoreFull
+
+__all__ = ["refusing_clearly", "write_whole"]
+
+
+@contextlib.contextmanager
+def refusing_clearly(path: Path) -> Iterator[None]:
+    """Turn an `OSError` while writing `path` into `StoreFull` with what to do next."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreFull(
+            f"{path} cannot be written: {error.strerror or error}. Everything recorded before is safe; free "
+            f"space or correct the permissions, then run `hpcagent resume {_run_dir(path)}`.",
+            path=str(path),
+            errno=error.errno,
+        ) from error
+
+
+def write_whole(path: Path, text: str | bytes) -> None:
+    """Write a file under another name and rename it: never half a file under the right name.
+
+    Raises:
+        StoreFull: The disk, the quota or the permissions refuse.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    part = path.with_name(path.name + ".part")
+    with refusing_clearly(path):
+        try:
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+
+
+def _run_dir(path: Path) -> Path:
+    folder = path if path.is_dir() else path.parent
+    for candidate in (folder, *folder.parents):
+        if (candidate / "events.jsonl").exists() or (candidate / "campaign.toml").exists():
+            return candidate
+    return folder

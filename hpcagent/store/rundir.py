@@ -1,0 +1,122 @@
+"""One folder for each campaign, and the lock that keeps a second coordinator out."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+from hpcagent.errors import BadInput, RunDirLocked, StoreError
+from hpcagent.store.files import refusing_clearly
+
+__all__ = ["Lock", "RunDir"]
+
+
+class RunDir:
+    """The paths of a campaign's folder.
+
+    Attributes:
+        root: The folder.
+        campaign: `campaign.toml`, the frozen copy.
+        app: `app.json`, the app exactly as it runs (with the text of its script).
+        events: `events.jsonl`, the append-only truth.
+        metrics: `metrics.h5`, derived.
+        work: One directory for each execution id.
+        report: Report and plots.
+        parsl: What Parsl writes.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).expanduser()
+        self.campaign = self.root / "campaign.toml"
+        self.app = self.root / "app.json"
+        self.events = self.root / "events.jsonl"
+        self.metrics = self.root / "metrics.h5"
+        self.work = self.root / "work"
+        self.report = self.root / "report"
+        self.parsl = self.root / "parsl"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a campaign was begun here."""
+        return self.events.is_file()
+
+    def require(self) -> None:
+        """Raise `BadInput` unless a campaign was begun here."""
+        if not self.exists:
+            raise BadInput(
+                f"{self.root} is not the folder of a campaign (it has no events.jsonl); name the folder that "
+                "`hpcagent run` wrote, e.g. runs/lj_tuning.",
+                value=str(self.root),
+            )
+
+    def create(self) -> None:
+        """Make the folder.
+
+        Raises:
+            StoreFull: It cannot be made or written.
+        """
+        with refusing_clearly(self.root):
+            self.work.mkdir(parents=True, exist_ok=True)
+
+
+class Lock:
+    """Held by the one coordinator of a run directory; the kernel frees it when that process dies."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / ".lock"
+        self._descriptor = -1
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            RunDirLocked: A live coordinator has it; the message names host and process.
+            StoreFull: The lock file cannot be written.
+        """
+        with refusing_clearly(self._path):
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = self._owner()
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise RunDirLocked(
+                f"{self._path.parent} is in use by another coordinator ({owner}). Wait for it, stop it with "
+                "Ctrl-C or SIGTERM, or choose another --run-dir.",
+                path=str(self._path.parent),
+            ) from None
+        except OSError as error:
+            # A file system without locks: say so rather than pretend.
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise StoreError(
+                f"{self._path.parent} is on a file system without file locks ({error.strerror}); put the run "
+                "directory elsewhere (scratch, home).",
+                path=str(self._path.parent),
+            ) from error
+        text = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()})
+        with refusing_clearly(self._path):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, text.encode(), 0)
+
+    def _owner(self) -> str:
+        try:
+            data = json.loads(os.pread(self._descriptor, 4096, 0))
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(data["since"]))
+            return f"process {data['pid']} on {data['host']}, since {since}"
+        except (ValueError, KeyError, OSError):
+            return "its process is not recorded"
+
+    def release(self) -> None:
+        """Free the lock; harmless when it is not held."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,1 @@
+"""LAMMPS inputs that come with hpcagent, each with its contract."""

@@ -1,0 +1,1 @@
+"""Site profiles that come with hpcagent, as package data."""

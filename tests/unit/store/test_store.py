@@ -1,0 +1,212 @@
+"""The run directory when things go wrong: torn lines, full disks, second writers, damaged files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcagent.errors import BadInput, RunDirLocked, StoreError, StoreFull
+from hpcagent.model.contract import Contract, Metric
+from hpcagent.model.records import Failure, Manifest, Result
+from hpcagent.model.space import Choice, Float, Space
+from hpcagent.store.export import export_table
+from hpcagent.store.files import write_whole
+from hpcagent.store.journal import Journal, read_events
+from hpcagent.store.metrics_file import MetricsFile, read_table, table_of, units_of
+from hpcagent.store.rundir import Lock
+
+CONTRACT = Contract(
+    name="a",
+    space=Space.of(x=Float(0, 1, unit="ps"), style=Choice("off", "opt")),
+    metrics=(Metric(name="speed", unit="ns/day"),),
+)
+
+
+def result(i: int, *, failed: bool = False) -> Result:
+    made = Manifest(
+        execution_id=f"id-{i}", app="a", app_version="0.1.0", params={"x": 0.1 * i, "style": "opt"}, index=i, batch=i // 2
+    )
+    if failed:
+        return Result(
+            manifest=made, status="FAILED", failure=Failure(kind="simulation", name="LostAtoms", message="gone.")
+        )
+    return Result(manifest=made, status="COMPLETED", metrics={"speed": 10.0 * i}, uncertainty={"speed": 0.5})
+
+
+def test_events_come_back_in_order(tmp_path):
+    journal = Journal.open(tmp_path / "events.jsonl")
+    journal.append([{"event": "a", "n": i} for i in range(3)])
+    journal.append([{"event": "b"}])
+    journal.close()
+    assert [e.get("n", e["event"]) for e in read_events(tmp_path / "events.jsonl")] == [0, 1, 2, "b"]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 12])
+def test_a_torn_last_line_is_set_aside_and_the_next_line_is_whole(tmp_path, cut):
+    path = tmp_path / "events.jsonl"
+    journal = Journal.open(path)
+    journal.append([{"event": "first"}, {"event": "second"}])
+    journal.close()
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert [e["event"] for e in read_events(path)] == ["first"]
+    journal = Journal.open(path)
+    journal.append([{"event": "third"}])
+    journal.close()
+    assert [e["event"] for e in read_events(path)] == ["first", "third"]
+    assert (tmp_path / "events.torn").read_bytes().startswith(b'{"event')
+
+
+def test_a_file_that_is_one_torn_line_becomes_empty(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"event": "fir')
+    Journal.open(path).close()
+    assert path.read_bytes() == b""
+
+
+def test_a_damaged_line_in_the_middle_costs_only_itself(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"event":"a"}\n\x00\x00garbage\n{"event":"c"}\n')
+    assert [e["event"] for e in read_events(path)] == ["a", "damaged", "c"]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A file system of 64 kB: a real one where root may mount it, else a write limit of the process."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    if os.geteuid() == 0 and os.system(f"mount -t tmpfs -o size=64k tmpfs {folder} 2>/dev/null") == 0:
+        yield folder
+        os.system(f"umount {folder}")
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, before[1]))
+    yield folder
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_one_clear_error_and_keeps_what_was_recorded(tiny_disk):
+    path = tiny_disk / "events.jsonl"
+    journal = Journal.open(path)
+    with pytest.raises(StoreFull, match="hpcagent resume") as caught:
+        for i in range(10_000):
+            journal.append([{"event": "a", "n": i, "text": "x" * 100}])
+    assert caught.value.errno in (errno.ENOSPC, errno.EFBIG)
+    kept = [e["n"] for e in read_events(path)]
+    assert kept == list(range(len(kept))) and len(kept) > 100
+    journal.close()
+    # Half a line would show as a torn end.
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_a_full_disk_leaves_the_old_metrics_file_whole(tiny_disk):
+    path = tiny_disk / "metrics.h5"
+    file = MetricsFile(path, CONTRACT)
+    file.update([result(1)], final=True)
+    with pytest.raises(StoreFull):
+        file.update([result(i) for i in range(5000)], final=True)
+    columns, _ = read_table(path)
+    assert list(columns["metrics/speed"]) == [10.0]
+
+
+def test_a_whole_file_replaces_the_old_one_or_nothing(tmp_path):
+    path = tmp_path / "x.json"
+    write_whole(path, "old")
+    missing = tmp_path / "no" / "x.json"
+    with pytest.raises(StoreFull, match="No such file"):
+        write_whole(missing, "new")
+    write_whole(path, "new")
+    assert path.read_text() == "new" and not list(tmp_path.glob("*.part"))
+
+
+def test_metrics_come_with_units_and_missing_numbers_are_nan(tmp_path):
+    path = tmp_path / "metrics.h5"
+    MetricsFile(path, CONTRACT).update([result(1), result(2, failed=True)], final=True)
+    columns, units = read_table(path)
+    assert columns["metrics/speed"][0] == 10.0 and np.isnan(columns["metrics/speed"][1])
+    assert units["metrics/speed"] == "ns/day" and units["params/x"] == "ps"
+    assert list(columns["failure"]) == ["", "LostAtoms"] and list(columns["params/style"]) == ["opt", "opt"]
+
+
+def test_metrics_can_be_read_again_and_again_while_they_are_written(tmp_path):
+    path = tmp_path / "metrics.h5"
+    file = MetricsFile(path, CONTRACT)
+    file.update([result(0)], final=True)
+    stop, seen, errors = threading.Event(), [], []
+
+    def read():
+        while not stop.is_set():
+            try:
+                seen.append(len(read_table(path)[0]["index"]))
+            except BadInput as error:
+                errors.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for n in range(1, 60):
+        file.update([result(i) for i in range(n)], final=True)
+    stop.set()
+    reader.join()
+    assert not errors and seen == sorted(seen)
+
+
+def test_a_second_coordinator_is_told_who_has_the_folder(tmp_path):
+    first = Lock(tmp_path)
+    first.acquire()
+    with pytest.raises(RunDirLocked, match=f"process {os.getpid()}"):
+        Lock(tmp_path).acquire()
+    first.release()
+    again = Lock(tmp_path)
+    again.acquire()
+    again.release()
+
+
+def test_a_read_only_folder_is_one_clear_error(tmp_path):
+    # /proc refuses new files to everyone, root included.
+    with pytest.raises(StoreFull):
+        Lock(Path("/proc")).acquire()
+    with pytest.raises(StoreFull):
+        Journal.open(Path("/proc/events.jsonl"))
+
+
+def test_a_journal_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(StoreError, match="No such file"):
+        list(read_events(tmp_path / "events.jsonl"))
+
+
+def test_csv_has_units_in_its_header_and_nothing_for_missing_numbers(tmp_path):
+    results = [result(1), result(2, failed=True)]
+    path = tmp_path / "r.csv"
+    export_table(table_of(results, CONTRACT), units_of(results, CONTRACT), path, to="csv")
+    header, first, second = path.read_text().splitlines()
+    assert "params/x [ps]" in header and "metrics/speed [ns/day]" in header
+    column = header.split(",").index("metrics/speed [ns/day]")
+    assert first.split(",")[column] == "10.0" and second.split(",")[column] == ""
+
+
+def test_parquet_reads_back_with_units(tmp_path):
+    import pyarrow.parquet
+
+    results = [result(1), result(2)]
+    path = tmp_path / "r.parquet"
+    export_table(table_of(results, CONTRACT), units_of(results, CONTRACT), path, to="parquet")
+    table = pyarrow.parquet.read_table(path)
+    assert table["metrics/speed"].to_pylist() == [10.0, 20.0]
+    assert table.schema.field("metrics/speed").metadata[b"unit"] == b"ns/day"
+    with pytest.raises(BadInput, match="known: csv, parquet"):
+        export_table({}, {}, path, to="xlsx")
+
+
+def test_a_journal_line_is_plain_json(tmp_path):
+    journal = Journal.open(tmp_path / "events.jsonl")
+    journal.append([{"event": "results", "results": [{"x": 1e-05}]}, b'{"event":"raw"}'])
+    journal.close()
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["results", "raw"]
