@@ -96,10 +96,10 @@ def _run(
 ) -> None:
     from hpcagent.campaign.coordinator import run as run_campaign
     from hpcagent.campaign.report import report as write_report
-    from hpcagent.campaign.view import JsonLines, watch
+    from hpcagent.campaign.view import JsonLines, View, watch
 
-    view = JsonLines(campaign, sys.stdout) if as_json else watch(campaign)
-    with contextlib.closing(view):  # type: ignore[type-var]  # every view has close()
+    view: View = JsonLines(campaign, sys.stdout) if as_json else watch(campaign)
+    with contextlib.closing(view):
         result = run_campaign(campaign, site=site, run_dir=run_dir, workers=workers, watch=view)
     written = write_report(result.run_dir, plots=plots)
     if as_json:
@@ -162,7 +162,7 @@ def sites(name: Annotated[str | None, typer.Argument(help="Show this profile.")]
 
     if name is None:
         for entry in list_profiles():
-            print(f"{entry.name:12} {entry.description}  ({entry.path})")
+            print(f"{entry.name:12} {entry.description}  ({entry.source})")
         return
     print(find_profile(name).model_dump_json(indent=2, exclude_none=True))
 

@@ -392,7 +392,7 @@ def _resolve(unit: str) -> tuple[float, _Dimension]:
 
 
 def _split_power(piece: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(.*[^\d^])\^?(\d)", piece)
+    match = re.fullmatch(r"(.*[^\d^])\^?([1-9])", piece)
     return (match[1], int(match[2])) if match else (piece, 1)
 
 

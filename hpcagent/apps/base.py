@@ -62,8 +62,8 @@ class App(Record):
     def digest(self) -> str:
         """SHA-256 of the settings, input files and function: what decides a result beside the parameters."""
         # Our own apps are versioned; a user rarely changes a version number, so their code counts.
-        ours = self.function.startswith("hpcagent.") or self._callable is None
-        code = "" if ours else _source_of(self._callable)
+        ours = self.function.startswith("hpcagent.")
+        code = "" if ours or self._callable is None else _source_of(self._callable)
         # Where a file lies does not decide what a run gives, what is in it does.
         settings = {k: v for k, v in self.settings.items() if k != "paths"}
         return hashlib.sha256(canonical_json([self.function, code, settings]).encode()).hexdigest()

@@ -11,9 +11,10 @@ from pathlib import Path
 from hpcagent.campaign.compare import Comparison, compare, observations
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.objective import pareto_front
-from hpcagent.model.records import Result
+from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
-from hpcagent.policies.recommend import Recommendation, estimates, recommend
+from hpcagent.policies.points import key
+from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
 
 __all__ = ["Best", "CampaignResult", "Speedup", "answer", "number", "point_text"]
 
@@ -151,7 +152,7 @@ def answer(
 ) -> CampaignResult:
     """Work out what the results say."""
     comparison = compare(campaign, results)
-    seen = observations(results, comparison)
+    seen = observations(campaign, results, comparison)
     noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
     found = recommend(seen, campaign.objective, space=campaign.search, noise=noise)
     units = {m.name: m.unit for m in campaign.app.contract.metrics}
@@ -194,34 +195,44 @@ def _best(campaign: Campaign, found: Recommendation, units: dict[str, str]) -> B
     )
 
 
-def _speedups(campaign: Campaign, found: Recommendation, seen: Sequence[object]) -> tuple[Speedup, ...]:
-    goal = campaign.objective.goal
-    known = {
-        tuple(sorted(e.params.items())): e
-        for e in estimates(seen, campaign.objective)  # type: ignore[arg-type]  # Observations
-    }
-    others: list[tuple[str, Params, bool]] = []
+def _speedups(
+    campaign: Campaign, found: Recommendation, seen: Sequence[Observation]
+) -> tuple[Speedup, ...]:
+    known = {key(e.params): e for e in estimates(seen, campaign.objective)}
+    speedups = []
     if campaign.confirm is not None and campaign.confirm.baseline:
-        baseline = campaign.complete({**_varied(campaign, found.params), **campaign.confirm.baseline})
         changed = ", ".join(f"{k}={v}" for k, v in campaign.confirm.baseline.items())
-        others.append((f"the same with {changed} (same accuracy)", baseline, True))
+        # The best point as recommended, or the best of those that the baseline was run beside.
+        for better in [found.best, *sorted(known.values(), key=lambda e: -e.score)]:
+            other = known.get(key({**better.params, **campaign.confirm.baseline}))
+            if other is not None and other.params != better.params and better.probability_feasible > 0.5:
+                where = "" if better is found.best else f", at {point_text(_varied(campaign, better.params))}"
+                over = f"the same with {changed} (same accuracy{where})"
+                speedups += _ratio(campaign, better, other, over, same_accuracy=True)
+                break
     if campaign.reference is not None:
         reference = campaign.complete(campaign.reference.params)
-        others.append((f"the reference ({point_text(_varied(campaign, reference))})", reference, False))
-    speedups = []
-    for over, params, same in others:
-        other = known.get(tuple(sorted(params.items())))
-        if other is None or goal.metric not in other.metrics or params == found.params:
-            continue
-        top, bottom = found.metrics[goal.metric], other.metrics[goal.metric]
-        if top <= 0 or bottom <= 0:
-            continue
-        factor = top / bottom if goal.direction == "maximize" else bottom / top
-        error = factor * math.hypot(
-            found.uncertainty.get(goal.metric, 0.0) / top, other.uncertainty.get(goal.metric, 0.0) / bottom
-        )
-        speedups.append(Speedup(over=over, params=params, factor=factor, error=error, same_accuracy=same))
+        other = known.get(key(reference))
+        if other is not None and reference != found.params:
+            over = f"the reference ({point_text(_varied(campaign, reference))})"
+            speedups += _ratio(campaign, found.best, other, over, same_accuracy=False)
     return tuple(speedups)
+
+
+def _ratio(
+    campaign: Campaign, better: Estimate, other: Estimate, over: str, *, same_accuracy: bool
+) -> list[Speedup]:
+    goal = campaign.objective.goal
+    if goal.metric not in other.metrics or goal.metric not in better.metrics:
+        return []
+    top, bottom = better.metrics[goal.metric], other.metrics[goal.metric]
+    if top <= 0 or bottom <= 0:
+        return []
+    factor = top / bottom if goal.direction == "maximize" else bottom / top
+    error = factor * math.hypot(
+        better.uncertainty.get(goal.metric, 0.0) / top, other.uncertainty.get(goal.metric, 0.0) / bottom
+    )
+    return [Speedup(over=over, params=other.params, factor=factor, error=error, same_accuracy=same_accuracy)]
 
 
 def number(value: float | int | str) -> str:

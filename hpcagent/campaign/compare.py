@@ -14,7 +14,10 @@ from statistics import median
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.records import Observation, Result
 
-__all__ = ["Comparison", "compare", "observations"]
+__all__ = ["Comparison", "compare", "measured", "observations", "projected"]
+
+# Relative standard deviation of a speed worked out from CPU time: shared caches and memory remain.
+DISTURBED_NOISE = 0.05
 
 # Relative standard deviation of a speed measured once on a quiet machine, where nothing better is known.
 QUIET_NOISE = 0.01
@@ -53,9 +56,9 @@ def compare(campaign: Campaign, results: Sequence[Result]) -> Comparison | None:
     metric = campaign.reference.metric or campaign.objective.goal.metric
     values: dict[int, list[float]] = {}
     for result in results:
-        trusted = result.ok and result.distrusted is None
-        if result.manifest.role == "reference" and trusted and result.metrics.get(metric, 0.0) > 0:
-            values.setdefault(result.manifest.batch, []).append(result.metrics[metric])
+        value = measured(campaign, result, metric)
+        if result.manifest.role == "reference" and value is not None and value > 0:
+            values.setdefault(result.manifest.batch, []).append(value)
     if not values:
         return Comparison(metric)
     of_batch = {batch: median(found) for batch, found in values.items()}
@@ -77,11 +80,9 @@ def _noise(campaign: Campaign, of_batch: dict[int, float], results: Sequence[Res
     """
     groups: dict[tuple[tuple[str, float | int | str], ...], list[float]] = {}
     for result in results:
-        if not result.ok or result.distrusted is not None or result.manifest.role == "reference":
-            continue
-        value = result.metrics.get(metric, 0.0)
+        value = measured(campaign, result, metric)
         base = of_batch.get(result.manifest.batch)
-        if value > 0 and base:
+        if result.manifest.role != "reference" and value is not None and value > 0 and base:
             groups.setdefault(tuple(sorted(result.manifest.params.items())), []).append(math.log(value / base))
     stated = campaign.app.contract.metric(metric).noise or QUIET_NOISE
     squares, freedom = 4 * 2 * stated**2, 4.0
@@ -93,25 +94,57 @@ def _noise(campaign: Campaign, of_batch: dict[int, float], results: Sequence[Res
     return math.sqrt(squares / freedom)
 
 
-def observations(results: Sequence[Result], comparison: Comparison | None) -> list[Observation]:
-    """What a policy sees: finished runs with compared speeds, without infrastructure failures."""
-    seen = [
-        r.observation()
+def measured(campaign: Campaign, result: Result, metric: str) -> float | None:
+    """The metric's value, or its estimate from CPU time if the run did not have its core; None without one."""
+    if not result.ok:
+        return None
+    if result.distrusted is None:
+        return result.metrics.get(metric)
+    substitute = campaign.app.contract.metric(metric).undisturbed
+    return None if substitute is None else result.metrics.get(substitute)
+
+
+def observations(
+    campaign: Campaign, results: Sequence[Result], comparison: Comparison | None
+) -> list[Observation]:
+    """What a policy sees: finished runs with speeds that can be compared, without infrastructure failures."""
+    return [
+        _compared(campaign, r, comparison)
         for r in results
         if r.failure is None or r.failure.kind in ("simulation", "contract")
     ]
-    if comparison is None or not comparison.scale:
+
+
+def _compared(campaign: Campaign, result: Result, comparison: Comparison | None) -> Observation:
+    seen = result.observation()
+    metric = campaign.objective.goal.metric if comparison is None else comparison.metric
+    value = measured(campaign, result, metric)
+    if value is None or (comparison is None and not seen.distrusted):
         return seen
-    return [_compared(o, comparison) for o in seen]
-
-
-def _compared(observation: Observation, comparison: Comparison) -> Observation:
-    value = observation.metrics.get(comparison.metric)
-    if value is None:
-        return observation
-    scaled = value * comparison.of(observation.batch)
+    noise = 0.0
+    if comparison is not None and comparison.scale:
+        value *= comparison.of(seen.batch)
+        noise = comparison.noise
+    uncertainty = seen.uncertainty
+    if seen.distrusted:
+        noise = max(noise, DISTURBED_NOISE)
+    if noise:
+        uncertainty = uncertainty | {metric: noise * abs(value)}
     return replace(
-        observation,
-        metrics=observation.metrics | {comparison.metric: scaled},
-        uncertainty=observation.uncertainty | {comparison.metric: comparison.noise * abs(scaled)},
+        seen, metrics=seen.metrics | {metric: value}, uncertainty=uncertainty, distrusted=False
     )
+
+
+def projected(campaign: Campaign, seen: Sequence[Observation]) -> list[Observation]:
+    """The observations as points of the search space: what a policy may learn from.
+
+    A reference or baseline that differs in a parameter that is not varied is another system; it is left out.
+    """
+    names = campaign.search.names
+    middle = campaign.complete(campaign.search.from_unit([0.5] * len(names)))
+    constant = {name: value for name, value in middle.items() if name not in names}
+    return [
+        replace(o, params={name: o.params[name] for name in names})
+        for o in seen
+        if all(o.params.get(name) == value for name, value in constant.items())
+    ]

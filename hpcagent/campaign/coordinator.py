@@ -16,7 +16,7 @@ from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.campaign.answer import CampaignResult, answer, number
-from hpcagent.campaign.compare import Comparison, compare, observations
+from hpcagent.campaign.compare import Comparison, compare, observations, projected
 from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.signals import Signals
@@ -129,7 +129,7 @@ def _headed(name: str, unit: str) -> str:
 def _remark(campaign: Campaign, result: Result) -> str:
     if result.failure is not None:
         return f"failed: {result.failure.name}"
-    words = [] if result.manifest.role == "suggested" else [result.manifest.role]
+    words: list[str] = [] if result.manifest.role == "suggested" else [result.manifest.role]
     if campaign.objective.known(result.metrics) and not campaign.objective.feasible(result.metrics):
         words.append("infeasible")
     if result.distrusted is not None:
@@ -449,7 +449,10 @@ class Coordinator:
         budget = self.campaign.until.budget()
         if budget is None:
             return None
-        reserve = 0 if self.campaign.confirm is None or self._state.confirmed else self.campaign.confirm.runs
+        confirm = self.campaign.confirm
+        reserve = 0
+        if confirm is not None and confirm.runs and self._state.confirmed is None:
+            reserve = confirm.runs + (self.campaign.reference is not None)
         return max(0, budget - reserve - len(self._state.manifests))
 
     def _stop_reason(self) -> str | None:
@@ -501,13 +504,16 @@ class Coordinator:
         """The history in its recorded order: manifests in batch mode, the journal in rolling mode."""
         if self.campaign.reference is not None:
             results = self._ordered()
-            return observations(results, compare(self.campaign, results))
+            seen = observations(self.campaign, results, compare(self.campaign, results))
+            return projected(self.campaign, seen)
         # Without a reference nothing of the past changes, so only what is new is added.
         results = self._state.in_arrival() if self.campaign.mode == "rolling" else self._state.in_order()
         if self.campaign.mode == "batch" and len(results) != self._seen:
-            self._history, self._seen = observations(results, None), len(results)
+            seen = observations(self.campaign, results, None)
+            self._history, self._seen = projected(self.campaign, seen), len(results)
         elif self.campaign.mode == "rolling":
-            self._history += observations(results[self._seen :], None)
+            seen = observations(self.campaign, results[self._seen :], None)
+            self._history += projected(self.campaign, seen)
             self._seen = len(results)
         return self._history
 
@@ -552,11 +558,10 @@ class Coordinator:
 
     def _plan_repeats(self, batch: int) -> list[Manifest]:
         """Runs of this batch whose measured times cannot be believed, once more."""
-        found = [
-            r
-            for r in self._state.batch(batch)
-            if r.ok and r.distrusted is not None and not self._repeated_well(r)
-        ]
+        results = self._state.batch(batch)
+        found = [r for r in results if r.ok and r.distrusted is not None and not self._repeated_well(r)]
+        if 2 * len(found) > len(results):
+            return []  # the whole machine is busy; the same again would be no better
         room = self.campaign.until.budget()
         if room is not None:
             found = found[: max(0, room - len(self._state.manifests))]

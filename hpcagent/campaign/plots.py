@@ -30,7 +30,7 @@ def draw(result: CampaignResult, folder: Path) -> list[Path]:
     """Draw what the campaign's results allow; returns the PNG files written into `folder`."""
     from matplotlib.figure import Figure
 
-    seen = observations(result.results, result.comparison)
+    seen = observations(result.campaign, result.results, result.comparison)
     drawn = []
     for name, plot in (("progress", _progress), ("plane", _plane), ("front", _front), ("best_run", _best_run)):
         figure = Figure(figsize=(7.5, 4.8), layout="constrained")

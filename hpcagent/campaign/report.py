@@ -132,7 +132,10 @@ def _measuring(result: CampaignResult) -> str:
             f"{100 * comparison.noise:.1f} %."
         )
     if result.distrusted:
-        lines.append(f"- {result.distrusted} run(s) did not have their core; their speeds are not used.")
+        goal = result.campaign.objective.goal.metric
+        substitute = result.campaign.app.contract.metric(goal).undisturbed
+        used = f"their {goal} is estimated by {substitute}" if substitute else "their speeds are not used"
+        lines.append(f"- {result.distrusted} run(s) did not have their core (marked distrusted); {used}.")
     hosts = Counter(r.host for r in result.results if r.host)
     if hosts:
         lines.append("- Hosts: " + ", ".join(f"{host} ({n})" for host, n in hosts.most_common()))

@@ -6,8 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hpcagent.campaign.answer import number
 from hpcagent.model.records import Result
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.coordinator import Coordinator, Event
     from hpcagent.campaign.record import Campaign
 
-__all__ = ["JsonLines", "Live", "Lines", "watch"]
+__all__ = ["JsonLines", "Live", "Lines", "View", "watch"]
 
 SHOWN_ROWS = 8
 
@@ -227,7 +226,17 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def watch(coordinator: Coordinator | Campaign) -> Callable[[Event], None]:
+class View(Protocol):
+    """What draws progress: called with every event, closed at the end."""
+
+    def __call__(self, event: Event) -> None:
+        """Take in an event."""
+
+    def close(self) -> None:
+        """Leave the last drawing as it is."""
+
+
+def watch(coordinator: Coordinator | Campaign) -> View:
     """A progress display that suits where it is used: notebook, terminal, or plain lines.
 
     Pass it as `watch=` to `run` or `Coordinator`.
@@ -236,7 +245,8 @@ def watch(coordinator: Coordinator | Campaign) -> Callable[[Event], None]:
         >>> from hpcagent.campaign.record import load_campaign
         >>> view = watch(load_campaign("synthetic"))
     """
-    campaign = getattr(coordinator, "campaign", coordinator)
+    found: Any = getattr(coordinator, "campaign", coordinator)
+    campaign: Campaign = found
     if _in_notebook():
         return NotebookView(campaign)
     if sys.stderr.isatty():
@@ -255,13 +265,14 @@ class NotebookView:
     """The live view of a notebook: one output that is updated in place, without widgets."""
 
     def __init__(self, campaign: Campaign) -> None:
-        from IPython.display import HTML, display
+        import IPython.display
 
-        self._html = HTML
+        display: Any = IPython.display  # IPython has no type information
+        self._html = display.HTML
         self._tally = Tally(campaign)
         self._note = ""
         self._drawn = 0.0
-        self._handle = display(HTML(""), display_id=True)
+        self._handle = display.display(display.HTML(""), display_id=True)
 
     def __call__(self, event: Event) -> None:
         self._tally.take(event)

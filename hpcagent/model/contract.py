@@ -27,6 +27,8 @@ class Metric(Record):
         direction: Which way is better, where that is clear.
         required: A required metric that is missing or not finite makes the run a failure.
         noise: Relative standard deviation of one run from outside its control (machine speed), if known.
+        undisturbed: Name of a metric that estimates this one where a run did not have its core, e.g. a speed
+            per CPU time for a speed per wall time.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Metric(Record):
     direction: Literal["maximize", "minimize"] | None = None
     required: bool = True
     noise: float | None = None
+    undisturbed: str | None = None
 
     @field_validator("unit")
     @classmethod

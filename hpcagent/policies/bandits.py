@@ -309,9 +309,10 @@ class UCB(Bandit):
 class Thompson(Bandit):
     """Pulls each bucket with its probability to be the best one: draws a mean for each and takes the largest.
 
-    Normal-inverse-gamma posterior (Murphy, "Conjugate Bayesian analysis of the Gaussian distribution", 2007, eq. 85 to
-    89) with prior mean = overall mean, worth one pull, and prior variance = pooled noise, worth `certainty` pulls;
-    a pending pull narrows the mean without moving it.
+    Normal-inverse-gamma posterior (Murphy, "Conjugate Bayesian analysis of the Gaussian distribution", 2007, section
+    3) with the overall mean as prior mean and the pooled noise as prior scale, worth `certainty` pulls. The term for a
+    bucket's distance from the prior mean is left out of the scale, because buckets differ by more than noise. A
+    pending pull narrows the mean without moving it.
 
     Args:
         space: Where it may suggest.
@@ -360,8 +361,7 @@ class Thompson(Bandit):
         centre = (prior * overall + weight * known) / (prior + weight)
         within = np.array([float(((np.array(r) - np.mean(r)) ** 2).sum()) if r else 0.0 for r in arms.rewards])
         alpha = 0.5 * (self.certainty + weight)
-        off = prior * weight * (known - overall) ** 2 / (prior + weight) * (weight > 1)
-        beta = 0.5 * (self.certainty * noise**2 + within + np.minimum(off, weight * noise**2))
+        beta = 0.5 * (self.certainty * noise**2 + within)
         variance = beta / rng.gamma(alpha)
         return np.asarray(centre + np.sqrt(variance / kappa) * rng.standard_normal(len(centre)))
 

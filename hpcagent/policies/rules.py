@@ -22,6 +22,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
@@ -34,14 +35,15 @@ from hpcagent.policies.trend import Array, Scale, Trend, chance
 
 __all__ = ["QualityFirst"]
 
-MARGINS = (1.3, 0.6, 1.9, 1.0, 0.3, 1.6)  # how many standard errors to stay inside the limit, in turn
+MARGINS = (1.3, 0.9, 1.6, 1.1, 0.6, 1.9)  # how many standard errors to stay inside the limit, in turn
 REACH = 0.25  # how far beyond the measured range of the quality knob, in the unit cube
 POSITIONS = 33  # values of a speed knob that are compared
 FINEST = 401  # positions of the quality knob that are compared
 TRIES = 3  # runs of a choice before it may be dropped as clearly worse
+SURELY = 0.3  # standard errors by which another value must be better to become the centre
 CLEARLY = 2.0  # standard errors of a difference that is not a tie
 WIDTH = 0.06  # how close two values of a knob are compared as one, as a share of the range
-TIE = 0.02  # a gain below this is not worth a run, on the goal's scale (2 % where it is logarithmic)
+TIE = 0.05  # a gain below this is not worth a run, on the goal's scale (5 % where it is logarithmic)
 
 
 class QualityFirst:
@@ -111,7 +113,8 @@ class _View:
         self.rng = generator(policy.seed, history, pending)
         self.runs = located(self.space, history)
         self.units = np.array([self.space.to_unit(p) for p, _ in self.runs]).reshape(-1, len(self.space))
-        self.failures = _Failures(self.space, self.units, np.array([not o.completed for _, o in self.runs]))
+        failed = np.array([not o.completed for _, o in self.runs], dtype=bool)
+        self.failures = _Failures(self.units, failed, policy.risk)
         self.waiting = [
             self.space.to_unit(q) for q in (inside(self.space, p) for p in pending) if q is not None
         ]
@@ -171,7 +174,7 @@ class _View:
                 continue
             here, here_error, _ = self.speed.profile(centre, k, [centre])
             there, there_error, _ = self.speed.profile(centre, k, options)
-            gain = there - here[0] - np.hypot(there_error, here_error[0])
+            gain = there - here[0] - SURELY * np.hypot(there_error, here_error[0])
             if gain.max() > 0:
                 centre = options[int(gain.argmax())]
         return centre
@@ -296,7 +299,7 @@ class _View:
             return None
         nearest = good[int(np.argmin(np.linalg.norm(good - point, axis=1)))]
         for share in (0.7, 0.4):
-            back = np.clip(nearest + share * (point - nearest), 0, 1)
+            back: Array = np.clip(nearest + share * (point - nearest), 0, 1)
             if not self.failures.likely(back):
                 return back
         return None
@@ -372,7 +375,8 @@ class _Limits:
             if p.kind == "choice" or p.constant:
                 continue
             line = self._line(point, k, 21)
-            strength = sum(float(np.ptp(t.predict(line)[0])) / t.scatter for _, _, t in self.fits if p.name in t.drivers)
+            fits = [t for _, _, t in self.fits if p.name in t.drivers]
+            strength = sum(float(np.ptp(t.predict(line)[0])) / t.scatter for t in fits)
             if strength > strongest:
                 best, strongest = k, strength
         return best
@@ -386,16 +390,17 @@ class _Limits:
         z, distance = self.room(line)
         kept = z >= margin
         if not kept.any():
-            return line[int(np.argmax(z))].copy()
-        fast, _ = speed.trend_at(line)
-        if self.space.parameters[k].name in speed.drivers:
-            return line[int(np.argmax(np.where(kept, fast, -np.inf)))].copy()
-        return line[int(np.argmin(np.where(kept, distance, np.inf)))].copy()
+            wanted = z
+        elif self.space.parameters[k].name in speed.drivers:
+            wanted = np.where(kept, speed.trend_at(line)[0], -np.inf)
+        else:
+            wanted = np.where(kept, -distance, -np.inf)
+        return np.array(line[int(np.argmax(wanted))])
 
     def _line(self, point: Array, k: int, n: int) -> Array:
         """Points along knob k, not far beyond what was measured, and inside the space."""
         u = self.units[:, k]
-        low, high = (max(float(u.min()) - REACH, 0.0), min(float(u.max()) + REACH, 1.0)) if len(u) else (0.0, 1.0)
+        low, high = max(float(u.min()) - REACH, 0.0), min(float(u.max()) + REACH, 1.0)
         line = np.repeat(point[None, :], n, axis=0)
         line[:, k] = np.linspace(low, high, n)
         return line
@@ -457,18 +462,17 @@ class _Speed:
 class _Failures:
     """Where runs are expected to fail."""
 
-    def __init__(self, space: Space, units: Array, failed: Array, risk: float = 0.3) -> None:
-        self.units, self.failed, self.risk = units, failed.astype(bool), risk
+    def __init__(self, units: Array, failed: NDArray[np.bool_], risk: float) -> None:
+        self.units, self.failed, self.risk = units, failed, risk
         self.coefficients = _logistic(units, self.failed) if self.failed.any() else None
 
     def chance(self, point: Array) -> float:
-        """P(a run fails at `point`): the larger of the logistic regression's and the neighbours' share."""
+        """P(a run fails at `point`): the logistic regression's, or high where the nearest run failed."""
         if self.coefficients is None:
             return 0.0
         p = 1 / (1 + math.exp(-float(np.clip(self.coefficients @ _powers(point[None, :])[0], -50, 50))))
         distance = np.linalg.norm(self.units - point, axis=1)
-        near = np.argsort(distance, kind="stable")[:1]
-        return max(p, 0.9 if self.failed[near[0]] else 0.0)
+        return max(p, 0.9 if self.failed[int(np.argmin(distance))] else 0.0)
 
     def likely(self, point: Array) -> bool:
         """Whether that chance is above the accepted risk."""
@@ -479,7 +483,7 @@ def _powers(units: Array) -> Array:
     return np.column_stack([np.ones(len(units)), 4 * (units - 0.5)])
 
 
-def _logistic(units: Array, failed: Array) -> Array:
+def _logistic(units: Array, failed: NDArray[np.bool_]) -> Array:
     """Ridge-penalised logistic regression by Newton's method; the penalty keeps separable data finite."""
     x, y = _powers(units), failed.astype(float)
     penalty = np.diag([0.02] + [0.15] * (x.shape[1] - 1))

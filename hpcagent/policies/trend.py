@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -29,6 +30,7 @@ LEAST_GAIN = 4.0  # BIC a term must win: "positive" evidence starts at 2 (Kass a
 MOST_TERMS = 12
 MOST_LOCAL = 600  # runs beyond which neighbours are not compared (the cost grows as n^3)
 RIDGE = 1e-6
+ROUNDING = 1e-9
 PRIOR_RUNS = 2.0  # the residual scatter is mixed with this many runs' worth of a prior guess
 PRIOR_SCATTER = 0.03  # that guess, as a share of the values' own spread
 
@@ -67,27 +69,27 @@ class Scale:
         """The values on this scale."""
         v = np.asarray(values, dtype=float)
         if self.kind == "log":
-            return np.log(np.maximum(v, np.finfo(float).tiny))
+            return np.asarray(np.log(np.maximum(v, np.finfo(float).tiny)))
         if self.kind == "asinh":
-            return np.arcsinh(v / self.unit)
-        return (v - self.origin) / self.unit
+            return np.asarray(np.arcsinh(v / self.unit))
+        return np.asarray((v - self.origin) / self.unit)
 
     def backward(self, values: ArrayLike) -> Array:
         """The inverse of `forward`."""
         v = np.asarray(values, dtype=float)
         if self.kind == "log":
-            return np.exp(v)
+            return np.asarray(np.exp(v))
         if self.kind == "asinh":
-            return np.sinh(v) * self.unit
-        return v * self.unit + self.origin
+            return np.asarray(np.sinh(v) * self.unit)
+        return np.asarray(v * self.unit + self.origin)
 
     def slope(self, values: ArrayLike) -> Array:
         """d forward / d value, to carry a standard error over: s' = s * slope."""
         v = np.asarray(values, dtype=float)
         if self.kind == "log":
-            return 1 / np.maximum(v, np.finfo(float).tiny)
+            return np.asarray(1 / np.maximum(v, np.finfo(float).tiny))
         if self.kind == "asinh":
-            return 1 / np.hypot(v, self.unit)
+            return np.asarray(1 / np.hypot(v, self.unit))
         return np.full(v.shape, 1 / self.unit)
 
 
@@ -134,12 +136,17 @@ class Trend:
         self.residuals: Array = y - x @ self._coefficients
         rss = float(w @ self.residuals**2)
         prior = PRIOR_RUNS * (PRIOR_SCATTER * spread) ** 2
-        self.scatter = math.sqrt((rss + prior) / (max(self.runs - x.shape[1], 0) + PRIOR_RUNS))
+        scatter = math.sqrt((rss + prior) / (max(self.runs - x.shape[1], 0) + PRIOR_RUNS))
+        self.scatter = max(scatter, ROUNDING * max(float(np.abs(y).max()), 1.0))
         self.drivers: tuple[str, ...] = tuple(
             p.name for k, p in enumerate(space.parameters) if any(k in (j, i) for _, j, i in self._terms)
         )
         self._units, self._noise = u, 1 / w
-        self.local = _Local.of(space, u, self.residuals / self.scatter, self._noise)
+
+    @cached_property
+    def local(self) -> _Local | None:
+        """What neighbouring runs agree on beyond the trend, or None where that is nothing."""
+        return _Local.of(self.space, self._units, self.residuals / self.scatter, self._noise)
 
     def predict(self, units: Array) -> tuple[Array, Array]:
         """Return the trend at `units` `(m, len(space))` and its standard error, both `(m,)`."""
@@ -178,10 +185,11 @@ class _Local:
         if n < 8 or n > MOST_LOCAL:
             return None
         best, found = _log_likelihood(np.diag(np.sqrt(noise)), residuals) + 2.0, None
-        for length in (0.1, 0.2, 0.4):
+        for length in (0.12, 0.3):
             kernel = _kernel(space, units, units, length)
-            for share in (0.2, 0.4, 0.6, 0.8, 0.95, 0.995):
-                factor = np.linalg.cholesky(share * kernel + np.diag((1 - share) * noise + 1e-9))
+            for share in (0.3, 0.6, 0.9, 0.99):
+                covariance = share * kernel + np.diag((1 - share) * noise + 1e-9)
+                factor = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
                 likelihood = _log_likelihood(factor, residuals)
                 if likelihood > best:
                     best = likelihood
@@ -271,8 +279,8 @@ def _bic(space: Space, terms: list[Term], u: Array, y: Array, root: Array) -> fl
     solution = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
     rss = float(np.sum(((y - x @ solution) * root) ** 2))
     # An exact fit must not win without bound: below 1e-6 of the values' size there is only rounding.
-    floor = n * (1e-6 * max(float(np.abs(y).max()), 1e-300)) ** 2
-    return n * math.log(max(rss, floor) / n) + p * math.log(n)
+    floor = n * (1e-6 * max(float(np.abs(y).max()), 1e-100)) ** 2
+    return float(n * math.log(max(rss, floor, 1e-300) / n) + p * math.log(n))
 
 
 def _columns(space: Space, terms: list[Term], u: Array) -> Array:

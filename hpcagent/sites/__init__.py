@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcagent.sites.lifeline import die_with_parent
     from hpcagent.sites.profile import ExecutorProfile, Profile, ProfileEntry, find_profile, list_profiles
     from hpcagent.sites.site import Site, current_dfk, current_site, failure_of, open_site, usable_cores
 
@@ -20,7 +19,6 @@ __all__ = [
     "Site",
     "current_dfk",
     "current_site",
-    "die_with_parent",
     "failure_of",
     "find_profile",
     "list_profiles",
@@ -35,7 +33,6 @@ _HOME = {
     "Site": "site",
     "current_dfk": "site",
     "current_site": "site",
-    "die_with_parent": "lifeline",
     "failure_of": "site",
     "find_profile": "profile",
     "list_profiles": "profile",

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["call"]
 
 
-def call(app: App, upstream: tuple[Any, ...], params: Mapping[str, Any], *, seed: int, replicate: int) -> AppFuture:
+def call(
+    app: App, upstream: tuple[Any, ...], params: Mapping[str, Any], *, seed: int, replicate: int
+) -> AppFuture:
     """Submit one run to the open site, or to the user's own Parsl configuration.
 
     The same call twice on one site gives the same future: same work, same directory.
@@ -41,14 +43,11 @@ def call(app: App, upstream: tuple[Any, ...], params: Mapping[str, Any], *, seed
     if manifest.execution_id in known:
         return known[manifest.execution_id]
     site = current_site()
-    about = {"node_cores": None, "lammps": []}
+    about: dict[str, Any] = {}
     work = Path(dfk.run_dir).absolute() / "work"
     if site is not None:
-        about = {
-            "node_cores": site.profile.node_cores or site.workers,
-            "lammps": list(site.profile.lammps or ()),
-        }
-        work = site.work_dir
+        about = {"node_cores": site.profile.node_cores or site.workers, "lammps": list(site.profile.lammps or ())}
+        work = site.work_dir.absolute()
     order = app.order(manifest, work=work, site=about)
     future = dfk.submit(
         execute_as_result,
@@ -60,7 +59,7 @@ def call(app: App, upstream: tuple[Any, ...], params: Mapping[str, Any], *, seed
     )
     future.execution_id = manifest.execution_id
     known[manifest.execution_id] = future
-    return future  # type: ignore[no-any-return]  # Parsl has no types
+    return future
 
 
 def _identity(upstream: Any) -> str:

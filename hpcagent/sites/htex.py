@@ -23,6 +23,7 @@ from typing import Any
 import zmq
 from parsl import curvezmq
 from parsl.app.errors import RemoteExceptionWrapper
+from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from parsl.executors.high_throughput.executor import HighThroughputExecutor, HTEXFuture
 from parsl.executors.high_throughput.manager_selector import RandomManagerSelector
 from parsl.executors.threads import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from parsl.serialize import deserialize
 from hpcagent.errors import SiteFailed
 from hpcagent.sites import plain
 from hpcagent.sites.launch import python_command
-from hpcagent.sites.lifeline import MARK, birth, end_all
+from hpcagent.lifeline import MARK, birth, end_all
 
 __all__ = ["LocalBlocks", "LocalExecutor", "Threads", "log_tail"]
 
@@ -239,7 +240,7 @@ class LocalExecutor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has 
                 f"--hb_period={self.heartbeat_period}",
                 f"--hb_threshold={self.heartbeat_threshold}",
                 f"--drain_period={self.drain_period}",
-                f"--cpu-affinity={self.cpu_affinity}",
+                "--cpu-affinity=none",  # see --cores
                 *self.pool_arguments,
                 python=self.python,
             )
@@ -297,12 +298,15 @@ class LocalExecutor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has 
         future = self.tasks.pop(message["task_id"], None)
         if future is None or future.done():
             return
-        self._results += 1
         try:
             if "result" in message:
+                self._results += 1
                 future.set_result(deserialize(message["result"]))
-            else:
-                future.set_exception(_exception(deserialize(message["exception"])))
+                return
+            error = _exception(deserialize(message["exception"]))
+            if not isinstance(error, ManagerLost | WorkerLost):  # those do not show that the workers work
+                self._results += 1
+            future.set_exception(error)
         except Exception as error:
             if not future.done():
                 future.set_exception(error)
@@ -508,7 +512,6 @@ def local_executor(
         max_workers_per_node=workers,
         # Parsl cuts the workers to cores / cores_per_worker; here the profile has decided already
         cores_per_worker=1e-6,
-        cpu_affinity="none" if cores is None else _affinity(workers, cores, cores_per_worker),
         prefetch_capacity=prefetch_capacity,
         heartbeat_period=1,  # how often the manager looks for dead workers
         heartbeat_threshold=_NO_HEARTBEAT_S,
@@ -516,22 +519,26 @@ def local_executor(
         encrypted=encrypted,
         manager_selector=RandomManagerSelector(),
     )
-    executor.pool_arguments = [f"--preload={','.join(preload)}"]
+    executor.pool_arguments = [
+        f"--preload={','.join(preload)}",
+        f"--cores={_affinity(workers, cores, cores_per_worker) if cores else ''}",
+    ]
     executor.python = python
     return executor
 
 
 def _affinity(workers: int, cores: Sequence[int], cores_per_worker: int) -> str:
-    """Return Parsl's explicit list: worker 0's cores, worker 1's, …; around again if there are too few.
+    """Return worker 0's cores, worker 1's, …; around again if there are too few.
 
-    Parsl's "block" divides all cores among the workers, so that two workers of eight cores get four each.
+    Parsl's "block" divides all cores among the workers, so that two workers of eight cores get four each;
+    and with more workers than cores its workers end at once, whatever the affinity, one after another.
 
     Example:
-        >>> _affinity(3, [0, 1], 1)
-        'list:0:1:0'
+        >>> _affinity(2, [4, 5, 6, 7], 2)
+        '4,5:6,7'
     """
     groups = []
     for worker in range(workers):
         first = worker * cores_per_worker
         groups.append(",".join(str(cores[(first + i) % len(cores)]) for i in range(cores_per_worker)))
-    return "list:" + ":".join(groups)
+    return ":".join(groups)

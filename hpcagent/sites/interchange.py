@@ -24,7 +24,7 @@ import zmq
 from parsl.executors.high_throughput import interchange as parsl_interchange
 
 from hpcagent.sites.launch import detach
-from hpcagent.sites.lifeline import birth, watch
+from hpcagent.lifeline import birth, watch
 
 _LOOK_EVERY_S = 0.5
 _MESSAGES_A_ROUND = 64

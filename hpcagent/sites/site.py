@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
@@ -140,6 +141,8 @@ class Site:
             shutil.rmtree(self._temporary / "parsl", ignore_errors=True)
             with contextlib.suppress(OSError):  # there are runs in it
                 self._temporary.rmdir()
+                if self._temporary.parent.name == "runs":
+                    self._temporary.parent.rmdir()
 
     def __enter__(self) -> Site:
         return self
@@ -169,8 +172,8 @@ def open_site(
 
     Args:
         profile: A profile's name, its file, or the profile itself.
-        run_dir: Folder for Parsl's logs (`parsl/NNN`) and the runs (`work/`); not given: a temporary
-            folder, whose logs are removed when the site is closed, and whose runs are kept.
+        run_dir: Folder for Parsl's logs (`parsl/NNN`) and the runs (`work/`); not given: `runs/site-TIME`,
+            whose logs are removed when the site is closed, and whose runs are kept (private: a temporary one).
         workers: Tasks at once, in place of the profile's `max_workers_per_node` of its first executor.
         private: False: load it as Parsl's configuration, so that every Parsl app of the process uses it.
             True: keep it apart from Parsl's configuration; any number may be open.
@@ -199,7 +202,7 @@ def open_site(
             "first (site.close() or parsl.dfk().cleanup()), or open this site with private=True."
         )
     temporary = run_dir is None
-    folder = Path(run_dir or tempfile.mkdtemp(prefix="hpcagent-site-")).absolute()
+    folder = Path(run_dir or _own_folder(private)).absolute()
     executors, total = _executors(found, workers)
     config = parsl.Config(
         executors=executors,
@@ -225,6 +228,20 @@ def open_site(
     if not private:
         _current = site
     return site
+
+
+def _own_folder(private: bool) -> str:
+    """A new folder: where the user is, because the runs in it are kept, or a temporary one."""
+    if private:
+        return tempfile.mkdtemp(prefix="hpcagent-site-")
+    runs = Path("runs")
+    try:
+        runs.mkdir(exist_ok=True)
+        return tempfile.mkdtemp(prefix=time.strftime("site-%Y%m%d-%H%M%S-"), dir=runs)
+    except OSError as error:
+        raise BadInput(
+            f"{runs.absolute()} cannot be written ({error.strerror}); give open_site a run_dir.", value=str(runs)
+        ) from None
 
 
 def _executors(profile: Profile, workers: int | None) -> tuple[list[Any], int]:
@@ -255,6 +272,11 @@ def _executors(profile: Profile, workers: int | None) -> tuple[list[Any], int]:
             )
         )
     return executors, total
+
+
+def workers_of(profile: Profile) -> int:
+    """How many tasks a profile runs at once on this machine, over all its executors."""
+    return sum(_workers(executor, len(usable_cores())) for executor in profile.executors.values())
 
 
 def _workers(executor: ExecutorProfile, cores: int) -> int:

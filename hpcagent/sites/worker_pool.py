@@ -26,6 +26,7 @@ import struct
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,7 @@ from typing import Any
 from parsl.executors.high_throughput import process_worker_pool as parsl_pool
 from parsl.log_utils import set_file_logger
 
-from hpcagent.sites.lifeline import MARK, birth, die_with_parent, end_all, watch
+from hpcagent.lifeline import MARK, birth, die_with_parent, end_all, watch
 from hpcagent.sites.plain import prefer_plain
 
 _LARGEST_MESSAGE = 64 * 1024
@@ -94,9 +95,16 @@ class TaskSlots:
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _SLOT.size * 4096)
+        self._used = mmap.mmap(-1, 4096)
 
     def __setitem__(self, worker: int, task: dict[str, Any]) -> None:
         _SLOT.pack_into(self._memory, worker * _SLOT.size, task["task_id"])
+        self._used[worker] = 1
+
+    def used(self, worker: int) -> bool:
+        """Tell, once, whether `worker` has had a task."""
+        used, self._used[worker] = bool(self._used[worker]), 0
+        return used
 
     def pop(self, worker: int) -> dict[str, int]:
         """Forget and return the task of `worker`; `KeyError` if it has none."""
@@ -129,8 +137,10 @@ class Light:
 class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type information
     """Parsl's manager, with workers that are forked and end with it."""
 
-    def __init__(self, *, logdir: str, **arguments: Any) -> None:  # Parsl's own arguments
+    def __init__(self, *, logdir: str, cores: str, **arguments: Any) -> None:  # Parsl's own arguments
         self._logdir = logdir
+        self._cores = [{int(core) for core in group.split(",")} for group in cores.split(":")] if cores else []
+        self._useless = 0
         self._workers: dict[int, Any] = {}  # multiprocessing's ForkProcess by worker id
         super().__init__(**arguments)
 
@@ -144,8 +154,13 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
     def _start_worker(self, worker_id: int) -> Any:
         """Fork a worker; called by Parsl at the start, and again when one has died."""
         dead = self._workers.get(worker_id)
-        if dead is not None:  # what it had started may have outlived it
-            end_all(f"{os.environ[MARK]}/{dead.pid}")
+        if dead is not None:
+            end_all(f"{os.environ[MARK]}/{dead.pid}")  # what it had started may have outlived it
+            self._useless = 0 if self._tasks_in_progress.used(worker_id) else self._useless + 1
+            if self._useless >= 3 * self.worker_count:
+                # Parsl would start workers for ever, while every future stays pending.
+                print(f"{self._useless} workers ended, one after another, without having had a task", flush=True)
+                os.killpg(0, signal.SIGKILL)
         process = Light.Process(target=self._work, args=(worker_id, os.getpid()), name=f"worker-{worker_id}")
         process.start()
         self._workers[worker_id] = process
@@ -153,13 +168,12 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
 
     def _work(self, worker_id: int, manager: int) -> None:
         """Be a worker: what runs in the forked process."""
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        die_with_parent()
-        if os.getppid() != manager:  # it ended before the line above
-            os._exit(1)
-        os.environ[MARK] += f"/{os.getpid()}"
-        _forget_parsl_logging()
-        prefer_plain()
+        try:
+            self._settle(worker_id, manager)
+        except Exception:
+            # The same would happen to the next worker: end the block, whose log says why.
+            traceback.print_exc()
+            os.killpg(0, signal.SIGKILL)
         parsl_pool.worker(
             worker_id,
             self.uid,
@@ -179,6 +193,17 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
             False,
             self.mpi_launcher,
         )
+
+    def _settle(self, worker_id: int, manager: int) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        die_with_parent()
+        if os.getppid() != manager:  # it ended before the line above
+            os._exit(1)
+        os.environ[MARK] += f"/{os.getpid()}"
+        if self._cores:
+            os.sched_setaffinity(0, self._cores[worker_id])
+        _forget_parsl_logging()
+        prefer_plain()
 
 
 def _forget_parsl_logging() -> None:
@@ -227,6 +252,7 @@ def main() -> None:
     parser.add_argument("--opener", type=int, required=True, help="pid of the process that opened the site")
     parser.add_argument("--opener_birth", required=True, help="when it started")
     parser.add_argument("--port_file", type=Path, required=True, help="where the interchange says its port")
+    parser.add_argument("--cores", default="", help="cores of each worker, as in 0,1:2,3; empty: not pinned")
     parser.add_argument("--preload", default="", help="modules to import before forking, comma-separated")
     args = parser.parse_args()
 
@@ -244,6 +270,7 @@ def main() -> None:
     parsl_pool.probe_addresses = _only_address
     Pool(
         logdir=args.logdir,
+        cores=args.cores,
         port=_read_port(args.port_file, args.opener, args.opener_birth),
         addresses=args.addresses,
         address_probe_timeout=int(args.address_probe_timeout),

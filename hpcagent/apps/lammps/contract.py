@@ -301,9 +301,13 @@ def _metrics(
 
 
 def _metric(name: str, unit: str, *, required: bool) -> Metric:
-    direction: Literal["maximize"] | None = "maximize" if name in _FASTER else None
     return Metric(
-        name=name, unit=unit, description=METRICS[name].description, direction=direction, required=required
+        name=name,
+        unit=unit,
+        description=METRICS[name].description,
+        direction="maximize" if name in _FASTER else None,
+        required=required,
+        undisturbed=f"{name}_cpu" if f"{name}_cpu" in METRICS else None,
     )
 
 

@@ -409,6 +409,7 @@ class _Reader:
         self.tables: list[_Table] = []
         # Stretches of nothing but numbers; searches for words leave them out.
         self.numeric: list[tuple[int, int]] = []
+        self.previous = b""
 
     def read(self) -> Log:
         # `sure`: the next line must be a table's header; `after_run`: it may well be.
@@ -454,7 +455,10 @@ class _Reader:
             state.kind = "minimize" if b"minimization" in line else "run"
             return False
         command = _COMMAND.fullmatch(line)
-        if command is None:
+        # The output of `print "timestep 7"` is no command.
+        quoted = self.previous.lstrip().startswith(b"print") and line in self.previous
+        self.previous = line
+        if command is None or quoted:
             return False
         words = [w.strip("\"'") for w in (command[2] or b"").decode("utf-8", "replace").split("#")[0].split()]
         return self._obey(command[1].decode(), words)
@@ -528,13 +532,12 @@ class _Reader:
         return fits and printed and (after_run or not self.state.echo)
 
     def _next_line(self, position: int) -> bytes:
-        """The first line at or after `position` that is no warning."""
-        while position < len(self.data):
-            end = self.data.find(b"\n", position)
-            line = self.data[position : end if end >= 0 else len(self.data)]
+        """The first finished line at or after `position` that is no warning; empty if there is none."""
+        while (end := self.data.find(b"\n", position)) >= 0:
+            line = self.data[position:end]
             if not line.startswith(b"WARNING"):
                 return line
-            position += len(line) + 1
+            position = end + 1
         return b""
 
     def _end(self, start: int) -> tuple[int, re.Match[bytes] | None]:
@@ -666,7 +669,7 @@ def _read_one(text: bytes, columns: tuple[str, ...]) -> _Array:
         fields = _fields(chunk, n)
         if fields is None:
             # First refuse lines with letters that no number has: that is often all, and quick.
-            lines = [line for line in chunk.split(b"\n") if not line.translate(None, _NUMBER_BYTES)]
+            lines = [li for li in chunk.split(b"\n") if li and not li.translate(None, _NUMBER_BYTES)]
             chunk = b"\n".join(lines) + b"\n"
             fields = _fields(chunk, n)
         if fields is None:
@@ -717,15 +720,12 @@ def _fields(chunk: bytes, n: int) -> tuple[_Array, NDArray[np.intp], NDArray[np.
         starts = np.concatenate(([0], starts))
     if starts.size != n * ends.size:
         return None
-    first, last = starts[::n], starts[n - 1 :: n]
-    # Line by line, so that a line with one number less and one with one more do not even out.
-    if (last > ends).any() or (first[1:] < ends[:-1]).any():
-        return None
+    # The reader refuses lines of different lengths, so that one number less and one more do not even out.
     try:
         values = np.loadtxt(io.BytesIO(chunk), dtype=np.float64, comments=None, ndmin=2)
     except ValueError:
         return None
-    return (values, first, ends) if values.shape == (ends.size, n) else None
+    return (values, starts[::n], ends) if values.shape == (ends.size, n) else None
 
 
 def _laid_out(
@@ -808,7 +808,7 @@ def _skeleton(text: bytes, *, cut: bool) -> tuple[_Skeleton, bool]:
                 break
             records.append([])
             closed = False
-        elif records and not closed:
+        elif records and line and not closed:
             pairs = _pairs(line)
             if pairs is None:
                 closed = True

@@ -146,7 +146,9 @@ def test_two_workers_on_one_directory_take_turns(tmp_path):
         return {"y": x}
 
     results = []
-    threads = [threading.Thread(target=lambda: results.append(execute(slow, {"x": 0.5}, tmp_path))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: results.append(execute(slow, {"x": 0.5}, tmp_path))) for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -115,9 +115,9 @@ def test_a_profile_may_name_several_executors(tmp_path: Path) -> None:
 
 
 def test_workers_get_cores_of_their_own_in_turn() -> None:
-    assert _affinity(2, [0, 1, 2, 3], 1) == "list:0:1"  # not two each, as Parsl's "block" would
-    assert _affinity(2, [4, 5, 6, 7], 2) == "list:4,5:6,7"
-    assert _affinity(3, [0, 1], 1) == "list:0:1:0"  # more workers than cores: around again
+    assert _affinity(2, [0, 1, 2, 3], 1) == "0:1"  # not two each, as Parsl's "block" would
+    assert _affinity(2, [4, 5, 6, 7], 2) == "4,5:6,7"
+    assert _affinity(3, [0, 1], 1) == "0:1:0"  # more workers than cores: around again
 
 
 def test_the_documented_defaults_hold() -> None:

@@ -1,0 +1,140 @@
+"""What a campaign costs beside raw Parsl: runs/s with full records against no-op tasks/s without any.
+
+Everything is measured in one process, in turn, on the same number of workers. "stock" is Parsl's
+HighThroughputExecutor with its own defaults (its debug log on) and a no-op python_app; ours is a campaign
+of the `synthetic` app on the site `laptop`: manifest, journal, result.json and metrics for every run.
+
+    python benchmarks/overhead.py [--runs 1000] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import parsl
+from parsl.config import Config
+from parsl.executors import HighThroughputExecutor
+from parsl.providers import LocalProvider
+
+import hpcagent as ha
+from hpcagent.apps.landscape import synthetic
+
+WORKERS = 2
+
+
+def noop(seconds: float) -> float:
+    if seconds:
+        import time
+
+        time.sleep(seconds)
+    return seconds
+
+
+def stock(runs: int, seconds: float, *, logging: bool) -> tuple[float, float]:
+    """Tasks/s of Parsl as it comes, and seconds from load() to the first result."""
+    folder = tempfile.mkdtemp(prefix="overhead-")
+    python = Path(sys.executable).parent
+    executor = HighThroughputExecutor(
+        label="htex",
+        address="127.0.0.1",
+        max_workers_per_node=WORKERS,
+        interchange_launch_cmd=[str(python / "interchange.py")],
+        provider=LocalProvider(init_blocks=1, max_blocks=1, worker_init=f"export PATH={python}:$PATH"),
+    )
+    began = time.perf_counter()
+    with parsl.load(Config(executors=[executor], run_dir=folder, initialize_logging=logging)):
+        task = parsl.python_app(noop)
+        task(0.0).result()
+        first = time.perf_counter() - began
+        for future in [task(0.0) for _ in range(50)]:
+            future.result()
+        began = time.perf_counter()
+        for future in [task(seconds) for _ in range(runs)]:
+            future.result()
+        took = time.perf_counter() - began
+    shutil.rmtree(folder, ignore_errors=True)
+    return runs / took, first
+
+
+def ours(runs: int, seconds: float, mode: str) -> tuple[float, float]:
+    """Runs/s of a campaign from its first submission to its end, and seconds from start to the first result."""
+    folder = tempfile.mkdtemp(prefix="overhead-")
+    # The first batch warms the workers up, as the stock tasks before the clock do.
+    warm = 50
+    campaign = ha.Campaign(
+        synthetic,
+        ha.maximize("value"),
+        space={"x": {}, "y": {}},
+        fixed={"run_time_s": seconds},
+        policy="random",
+        until=ha.max_runs(runs + warm),
+        mode=mode,
+        batch_size=runs // 4 if mode == "batch" else runs,
+    )
+    times: list[tuple[float, int]] = []
+    began = time.perf_counter()
+
+    def watch(event: ha.Event) -> None:
+        if event.kind == "finished":
+            times.append((time.perf_counter(), event.runs))
+
+    ha.run(campaign, site="laptop", run_dir=folder, workers=WORKERS, watch=watch)
+    first = times[0][0] - began
+    start = next(i for i, (_, n) in enumerate(times) if n >= warm)
+    rate = (times[-1][1] - times[start][1]) / (times[-1][0] - times[start][0])
+    shutil.rmtree(folder, ignore_errors=True)
+    return rate, first
+
+
+def round_trip() -> float:
+    """Median seconds from submitting one run to its recorded result, nothing else going on."""
+    from hpcagent.apps.worker import execute
+    from hpcagent.sites.site import open_site
+
+    folder = Path(tempfile.mkdtemp(prefix="overhead-"))
+    took = []
+    with open_site("laptop", run_dir=folder, workers=WORKERS, private=True) as site:
+        for i in range(300):
+            manifest = synthetic.manifest({"x": 0.5}, replicate=i)
+            began = time.perf_counter()
+            order = synthetic.order(manifest, work=folder / "work", site={"node_cores": 2})
+            site.submit(execute, order).result()
+            took.append(time.perf_counter() - began)
+    shutil.rmtree(folder, ignore_errors=True)
+    return statistics.median(took[50:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    for seconds in (0.0, 0.01):
+        rates: dict[str, list[float]] = {}
+        firsts: dict[str, list[float]] = {}
+        for _ in range(arguments.rounds):
+            for name, measure in (
+                ("stock Parsl", lambda: stock(arguments.runs, seconds, logging=True)),
+                ("stock Parsl, its log off", lambda: stock(arguments.runs, seconds, logging=False)),
+                ("campaign, batch", lambda: ours(arguments.runs, seconds, "batch")),
+                ("campaign, rolling", lambda: ours(arguments.runs, seconds, "rolling")),
+            ):
+                rate, first = measure()
+                rates.setdefault(name, []).append(rate)
+                firsts.setdefault(name, []).append(first)
+        base = statistics.median(rates["stock Parsl"])
+        print(f"\nruns of {seconds * 1000:g} ms, {WORKERS} workers, {arguments.rounds} rounds: median (ratio to stock)")
+        for name in rates:
+            rate, first = statistics.median(rates[name]), statistics.median(firsts[name])
+            print(f"  {name:26} {rate:8.0f} runs/s  x{rate / base:4.2f}   first result {first:5.2f} s after the start")
+    print(f"\nround trip of one run with full records: {1000 * round_trip():.2f} ms (median of 250)")
+
+
+if __name__ == "__main__":
+    main()

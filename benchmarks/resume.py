@@ -1,0 +1,116 @@
+"""Time and memory to take up a campaign with 1 000, 10 000 and 100 000 recorded runs.
+
+The journals are written by the library's own records; each size is resumed in a process of its own.
+
+    python benchmarks/resume.py [--sizes 1000 10000 100000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import hpcagent as ha
+from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign.state import State, result_event
+from hpcagent.model.records import Cost, Result
+from hpcagent.store.journal import Journal, read_events
+from hpcagent.store.rundir import RunDir
+
+BATCH = 100
+
+
+def write(folder: Path, runs: int) -> None:
+    """A finished campaign of `runs` runs."""
+    campaign = ha.Campaign(
+        synthetic,
+        ha.maximize("value", subject_to={"error": ha.at_most(1.0)}),
+        space={"x": {}, "y": {}},
+        policy="random",
+        until=ha.max_runs(runs),
+        batch_size=BATCH,
+        site="threads",
+    )
+    run_dir = RunDir(folder)
+    run_dir.create()
+    run_dir.campaign.write_text(campaign.toml())
+    run_dir.app.write_text(campaign.app.model_dump_json())
+    journal = Journal.open(run_dir.events)
+    digest = campaign.app.digest
+    for first in range(0, runs, BATCH):
+        manifests = [
+            campaign.app.manifest(
+                campaign.complete({"x": 0.1, "y": (i % 997) / 997}),
+                replicate=i,
+                index=i,
+                batch=i // BATCH,
+                digest=digest,
+            )
+            for i in range(first, min(first + BATCH, runs))
+        ]
+        journal.append(
+            [{"event": "manifests", "at": time.time(), "manifests": [m.model_dump(mode="json") for m in manifests]}]
+        )
+        results = [
+            Result(
+                manifest=m,
+                status="COMPLETED",
+                metrics={"value": 10.0, "error": 0.5},
+                units={"value": "1", "error": "1"},
+                started_at=1.0,
+                ended_at=2.0,
+                host="host",
+                cost=Cost(wall_s=1.0, cpu_s=1.0, core_hours=1 / 3600, node_hours=1 / 7200),
+                workdir=str(folder / "work" / m.execution_id),
+            )
+            for m in manifests
+        ]
+        journal.append([{"event": "results", "at": time.time(), "results": [result_event(r) for r in results]}])
+    journal.close()
+
+
+def resume(folder: Path) -> None:
+    """What a resumed coordinator does before it goes on; prints seconds and MB."""
+    from hpcagent.campaign.coordinator import Coordinator, load_run
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    began = time.perf_counter()
+    state = State.replay(read_events(RunDir(folder).events))
+    replayed = time.perf_counter() - began
+    del state
+    began = time.perf_counter()
+    with Coordinator(load_run(folder), run_dir=folder) as coordinator:
+        opened = time.perf_counter() - began
+        for _ in coordinator:
+            raise AssertionError("a finished campaign has no further batch")
+        finished = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    size = RunDir(folder).events.stat().st_size / 1e6
+    print(
+        f"journal {size:7.1f} MB: replay {replayed:6.2f} s, open {opened:6.2f} s, until it says that it is "
+        f"finished {finished:6.2f} s; {peak - before:5.0f} MB"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--resume", type=Path)
+    arguments = parser.parse_args()
+    if arguments.resume is not None:
+        resume(arguments.resume)
+        return
+    for runs in arguments.sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            write(Path(folder), runs)
+            print(f"{runs:7} runs: ", end="", flush=True)
+            subprocess.run([sys.executable, __file__, "--resume", folder], check=True)
+
+
+if __name__ == "__main__":
+    main()
