@@ -27,6 +27,7 @@ from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy, make_policy
 from hpcagent.policies.recommend import top
 from hpcagent.policies.stop import Progress
+from hpcagent.sites.profile import Profile, find_profile
 from hpcagent.sites.site import Site, open_site
 from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal, read_events
@@ -179,7 +180,9 @@ class Coordinator:
     ) -> None:
         self.campaign = campaign
         self.folder = RunDir(run_dir if run_dir is not None else Path("runs") / campaign.name)
-        self._wanted_site = site
+        wanted = site if site is not None else campaign.site
+        # Looked up now, so that a wrong name costs nothing and leaves no folder behind.
+        self._wanted_site: Site | Profile = wanted if isinstance(wanted, Site) else find_profile(wanted)
         self._workers = workers
         self._watch = watch or (lambda event: None)
         self._policy: Policy = make_policy(
@@ -278,10 +281,9 @@ class Coordinator:
                 raise
 
     def _open_site(self) -> Site:
-        wanted = self._wanted_site if self._wanted_site is not None else self.campaign.site
-        if isinstance(wanted, Site):
-            return wanted
-        return open_site(wanted, run_dir=self.folder.root, workers=self._workers, private=True)
+        if isinstance(self._wanted_site, Site):
+            return self._wanted_site
+        return open_site(self._wanted_site, run_dir=self.folder.root, workers=self._workers, private=True)
 
     def _settle_batch_size(self, resumed: bool) -> None:
         if self.campaign.batch_size is not None:

@@ -31,7 +31,7 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Parameter, Params, Space
 from hpcagent.policies.base import one_goal
 from hpcagent.policies.points import generator, inside, located, whole
-from hpcagent.policies.trend import Array
+from hpcagent.policies.trend import Array, tame
 
 __all__ = ["UCB", "EpsilonGreedy", "Thompson"]
 
@@ -132,7 +132,7 @@ class Bandit:
         """The reward of each run, or None where it says nothing."""
         objective = self.objective
         known = [o for o in runs if o.completed and objective.known(o.metrics)]
-        scores = [objective.score(o.metrics) for o in known if not o.distrusted]
+        scores = [float(tame(objective.score(o.metrics))) for o in known if not o.distrusted]
         low, spread = (min(scores), max(scores) - min(scores)) if scores else (0.0, 0.0)
         shift = 0.0 if low > 0 else (0.1 * spread or 1.0) - low
         weight = self.weight if self.weight is not None else float(np.mean(np.abs(scores))) if scores else 1.0
@@ -143,7 +143,7 @@ class Bandit:
             feasible = objective.feasible(o.metrics)
             if o.distrusted:
                 return 0.0 if self.reward == "gated" and not feasible else None
-            score = objective.score(o.metrics)
+            score = float(tame(objective.score(o.metrics)))
             if self.reward == "gated":
                 return score + shift if feasible else 0.0
             return score - weight * sum(

@@ -143,7 +143,10 @@ def _plugins() -> dict[str, str]:
 
 
 def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(factory).parameters
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # some callables written in C have no signature
+        return
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     known = [p for p in parameters if p not in ("self", "space", "objective", "seed")]

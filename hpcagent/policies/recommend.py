@@ -18,7 +18,7 @@ from hpcagent.model.objective import Constraint, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.points import inside, key
-from hpcagent.policies.trend import Array, Scale, Trend, chance
+from hpcagent.policies.trend import Array, Scale, Trend, chance, tame
 
 __all__ = ["Estimate", "Recommendation", "estimates", "recommend", "top"]
 
@@ -228,7 +228,7 @@ class _Point:
         return runs
 
     def values(self, metric: str) -> list[float]:
-        return [o.metrics[metric] for o in self.of(metric)]
+        return [float(v) for v in tame([o.metrics[metric] for o in self.of(metric)])]
 
     def names(self) -> list[str]:
         return list(dict.fromkeys(m for o in self.runs for m in o.metrics))

@@ -31,7 +31,7 @@ from hpcagent.policies.base import one_goal
 from hpcagent.policies.points import fraction, generator, given, inside, key, located, whole
 from hpcagent.policies.recommend import Estimate, estimates
 from hpcagent.policies.sweeps import LatinHypercube, Sobol
-from hpcagent.policies.trend import Array, Scale, Trend, chance
+from hpcagent.policies.trend import Array, Scale, Trend, chance, tame
 
 __all__ = ["QualityFirst"]
 
@@ -152,7 +152,7 @@ class _View:
         if done < self.policy.initial:
             yield from first.unit_points(self.policy.initial)[done : self.policy.initial]
             done = self.policy.initial
-        yield from then.unit_points(done + 256)[done:]
+        yield from then.unit_points(done + 128)[done:]
 
     def _best(self) -> Array:
         """The best measured point that probably keeps the limits, else the most probable one."""
@@ -191,7 +191,7 @@ class _View:
         for i, margin in enumerate(MARGINS[first:] + MARGINS[:first]):
             point = centre if i == 0 else self._varied(centre)
             yield self.limits.repaired(point, self.speed, margin)
-        for _ in range(64):
+        for _ in range(24):
             yield self._near(self._varied(centre))
 
     def _varied(self, centre: Array) -> Array:
@@ -216,7 +216,9 @@ class _View:
         numbers = [k for k, p in enumerate(self.space.parameters) if p.kind != "choice" and not p.constant]
         close = point.copy()
         close[numbers] += 0.5 * self.policy.smallest_step * self.rng.uniform(-1, 1, len(numbers))
-        return self.limits.repaired(np.clip(close, 0, 1), self.speed, float(self.rng.choice(MARGINS)))
+        close = self.limits.repaired(np.clip(close, 0, 1), self.speed, float(self.rng.choice(MARGINS)))
+        close[numbers] += 0.1 * self.policy.smallest_step * self.rng.uniform(-1, 1, len(numbers))
+        return np.asarray(np.clip(close, 0, 1))
 
     def _other_choices(self, centre: Array) -> Iterator[Array]:
         """Other values of the choices, least tried first, unless they are clearly worse."""
@@ -291,15 +293,16 @@ class _View:
         return found
 
     def _safe(self, point: Array) -> Array | None:
-        """The point, or a point on the way back to the nearest completed run that isn't expected to fail."""
+        """The point, or the furthest on the way from the nearest completed run that isn't expected to fail."""
         if not self.failures.likely(point):
             return point
         good = self.units[~self.failures.failed]
         if not len(good) or not self.ranked:
             return None
-        nearest = good[int(np.argmin(np.linalg.norm(good - point, axis=1)))]
-        for share in (0.7, 0.4):
-            back: Array = np.clip(nearest + share * (point - nearest), 0, 1)
+        start = good[int(np.argmin(np.linalg.norm(good - point, axis=1)))]
+        start = np.where([p.kind == "choice" for p in self.space.parameters], point, start)
+        for share in (0.8, 0.6, 0.4, 0.2):
+            back: Array = np.clip(start + share * (point - start), 0, 1)
             if not self.failures.likely(back):
                 return back
         return None
@@ -331,7 +334,7 @@ class _Limits:
             rows = [i for i, (_, o) in enumerate(runs) if o.completed and c.metric in o.metrics]
             if len(rows) < 3:
                 continue
-            values = np.array([runs[i][1].metrics[c.metric] for i in rows])
+            values = tame([runs[i][1].metrics[c.metric] for i in rows])
             scale = Scale.of_limited(values, c.limit)
             stated = np.array([runs[i][1].uncertainty.get(c.metric, 0.0) for i in rows]) * scale.slope(values)
             y, limit = scale.forward(values), float(scale.forward(c.limit))
@@ -350,7 +353,7 @@ class _Limits:
         z = np.full(len(points), np.inf)
         distance = np.full(len(points), np.inf)
         for sign, limit, trend in self.fits:
-            mean, error = trend.predict(points)
+            mean, error = trend.interpolate(points)
             d = sign * (limit - mean)
             distance = np.minimum(distance, d)
             z = np.minimum(z, d / np.maximum(error, 1e-9))
@@ -360,7 +363,7 @@ class _Limits:
         """P(all limits are kept), by the trends."""
         p = 1.0
         for sign, limit, trend in self.fits:
-            mean, error = trend.predict(point[None, :])
+            mean, error = trend.interpolate(point[None, :])
             p *= float(chance(sign * (limit - mean) / np.maximum(error, 1e-9))[0])
         return p
 
@@ -419,7 +422,7 @@ class _Speed:
         goal = objective.goal
         usable = [i for i, (_, o) in enumerate(runs) if o.completed and goal.metric in o.metrics]
         self.rows = [i for i in usable if not runs[i][1].distrusted] or usable
-        values = np.array([runs[i][1].metrics[goal.metric] for i in self.rows])
+        values = tame([runs[i][1].metrics[goal.metric] for i in self.rows])
         scale = Scale.of_goal(values)
         self.sign = 1.0 if goal.direction == "maximize" else -1.0
         self.units = units[self.rows]
@@ -486,7 +489,7 @@ def _powers(units: Array) -> Array:
 def _logistic(units: Array, failed: NDArray[np.bool_]) -> Array:
     """Ridge-penalised logistic regression by Newton's method; the penalty keeps separable data finite."""
     x, y = _powers(units), failed.astype(float)
-    penalty = np.diag([0.02] + [0.15] * (x.shape[1] - 1))
+    penalty = np.diag([0.02] + [0.03] * (x.shape[1] - 1))
     beta = np.zeros(x.shape[1])
     for _ in range(25):
         p = 1 / (1 + np.exp(-np.clip(x @ beta, -30, 30)))

@@ -25,6 +25,7 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
 from hpcagent.policies.points import located
 from hpcagent.policies.recommend import Estimate, estimates, recommend
+from hpcagent.policies.trend import Scale, tame
 
 __all__ = [
     "AllOf",
@@ -273,7 +274,7 @@ class Plateau(Stop):
         goal = progress.objective.goal
         batches = "batch" if self.batches == 1 else f"{self.batches} batches"
         return (
-            f"The best {goal.metric} that keeps the limits, {abs(now.best.score):.6g}, has improved by less than "
+            f"The best {goal.metric} that keeps the limits, {now.metrics[goal.metric]:.6g}, has improved by less than "
             f"{self.relative:.3g} of itself or its noise in the last {batches}."
         )
 
@@ -338,9 +339,8 @@ class NoFeasiblePoint(Stop):
 
     def _independent(self, c: Constraint, progress: Progress, runs: Sequence[Observation]) -> str | None:
         from hpcagent.policies.sensitivity import sensitivity  # scipy.stats is slow to import
-        from hpcagent.policies.trend import Scale
 
-        values = np.array([o.metrics[c.metric] for o in runs])
+        values = tame([o.metrics[c.metric] for o in runs])
         found = sensitivity(progress.space, [o.params for o in runs], values.tolist())
         if not found.insensitive(self.significance):
             return None

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hpcagent.model.space import Parameter, Space
 
-__all__ = ["Scale", "Trend", "chance"]
+__all__ = ["Scale", "Trend", "chance", "tame"]
 
 Array: TypeAlias = NDArray[np.float64]
 # kind of term, parameter(s) by position
@@ -28,7 +28,7 @@ Term: TypeAlias = tuple[Literal["linear", "log", "square", "choice", "product"],
 
 LEAST_GAIN = 4.0  # BIC a term must win: "positive" evidence starts at 2 (Kass and Raftery, JASA 90 (1995) 773)
 MOST_TERMS = 12
-MOST_LOCAL = 600  # runs beyond which neighbours are not compared (the cost grows as n^3)
+MOST_LOCAL = 200  # runs beyond which neighbours are not compared (the cost grows as n^3)
 RIDGE = 1e-6
 ROUNDING = 1e-9
 PRIOR_RUNS = 2.0  # the residual scatter is mixed with this many runs' worth of a prior guess
@@ -51,7 +51,7 @@ class Scale:
     def of_limited(cls, values: ArrayLike, limit: float) -> Scale:
         """For a metric with a limit: `log` where everything is positive, otherwise `asinh` in units of the limit."""
         v = np.asarray(values, dtype=float)
-        if limit > 0 and (v > 0).all():
+        if limit > 0 and (v > 1e-100).all():
             return cls("log")
         typical = float(np.median(np.abs(v))) if v.size else 0.0
         return cls("asinh", unit=abs(limit) or typical or 1.0)
@@ -60,7 +60,7 @@ class Scale:
     def of_goal(cls, values: ArrayLike) -> Scale:
         """For a goal: `log` where everything is positive and spread by more than 20 %, otherwise `linear`."""
         v = np.asarray(values, dtype=float)
-        if v.size and (v > 0).all() and v.max() > 1.2 * v.min():
+        if v.size and (v > 1e-100).all() and v.max() > 1.2 * v.min():
             return cls("log")
         spread = float(np.std(v)) if v.size else 0.0
         return cls("linear", origin=float(np.median(v)) if v.size else 0.0, unit=spread or 1.0)
@@ -176,15 +176,16 @@ class _Local:
     units: Array
     share: float
     length: float
-    factor: Array  # lower Cholesky factor of the covariance
-    solved: Array  # covariance^-1 residuals
+    inverse: Array  # of the covariance
+    solved: Array  # inverse @ residuals
 
     @classmethod
     def of(cls, space: Space, units: Array, residuals: Array, noise: Array) -> _Local | None:
         n = len(residuals)
         if n < 8 or n > MOST_LOCAL:
             return None
-        best, found = _log_likelihood(np.diag(np.sqrt(noise)), residuals) + 2.0, None
+        best = _log_likelihood(np.diag(np.sqrt(noise)), residuals) + 2.0
+        found: tuple[float, float, Array] | None = None
         for length in (0.12, 0.3):
             kernel = _kernel(space, units, units, length)
             for share in (0.3, 0.6, 0.9, 0.99):
@@ -193,13 +194,17 @@ class _Local:
                 likelihood = _log_likelihood(factor, residuals)
                 if likelihood > best:
                     best = likelihood
-                    found = cls(units, share, length, factor, _solve(factor, residuals))
-        return found
+                    found = (share, length, covariance)
+        if found is None:
+            return None
+        share, length, covariance = found
+        inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+        return cls(units, share, length, inverse, inverse @ residuals)
 
     def at(self, space: Space, units: Array) -> tuple[Array, Array]:
         k = self.share * _kernel(space, units, self.units, self.length)
-        half = np.linalg.solve(self.factor, k.T)
-        return k @ self.solved, np.maximum(self.share - np.sum(half**2, axis=0), 0.0)
+        known = np.sum((k @ self.inverse) * k, axis=1)
+        return k @ self.solved, np.maximum(self.share - known, 0.0)
 
 
 def _kernel(space: Space, a: Array, b: Array, length: float) -> Array:
@@ -211,14 +216,14 @@ def _kernel(space: Space, a: Array, b: Array, length: float) -> Array:
     return kernel
 
 
-def _solve(factor: Array, y: Array) -> Array:
-    solution: Array = np.linalg.solve(factor.T, np.linalg.solve(factor, y))
-    return solution
-
-
 def _log_likelihood(factor: Array, y: Array) -> float:
     half = np.linalg.solve(factor, y)
     return float(-0.5 * half @ half - np.log(np.diag(factor)).sum())
+
+
+def tame(values: ArrayLike) -> Array:
+    """The values within +-1e100, so that squares and sums of squares stay finite."""
+    return np.clip(np.asarray(values, dtype=float), -1e100, 1e100)
 
 
 def chance(z: ArrayLike) -> Array:

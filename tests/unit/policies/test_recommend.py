@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hpcagent.errors import BadInput
+from hpcagent.model.objective import at_most, maximize, minimize
+from hpcagent.model.records import Observation
+from hpcagent.model.space import Float, Space
+from hpcagent.policies.recommend import Recommendation, estimates, recommend, top
+
+LIMITED = maximize("speed", subject_to={"error": at_most(1.0)})
+
+
+def seen(x, speed, error=0.5, **more):
+    return Observation({"x": float(x)}, metrics={"speed": speed, "error": error}, **more)
+
+
+def test_nothing_completed_gives_no_recommendation():
+    failed = Observation({"x": 1.0}, completed=False, failure="LostAtoms")
+    without = Observation({"x": 1.0}, metrics={"speed": 3.0})
+    assert recommend([], LIMITED) is None
+    assert recommend([failed, without], LIMITED) is None
+    assert top([failed], LIMITED, 3) == []
+
+
+def test_repeats_of_a_point_are_pooled():
+    """Mean 11, standard deviation sqrt(2), so the standard error of two runs is 1."""
+    (estimate,) = estimates([seen(1, 10.0), seen(1, 12.0, role="replicate")], LIMITED)
+    assert estimate.runs == 2
+    assert estimate.metrics["speed"] == 11.0
+    assert estimate.uncertainty["speed"] == pytest.approx(1.0)
+
+
+def test_the_scatter_of_repeated_points_holds_for_points_with_one_run():
+    runs = [seen(1, 10.0), seen(1, 12.0), seen(2, 110.0)]
+    relative = math.sqrt(2.0) / 11.0
+    assert estimates(runs, LIMITED)[1].uncertainty["speed"] == pytest.approx(110 * relative)
+
+
+def test_a_known_noise_is_used_where_nothing_was_repeated():
+    (estimate,) = estimates([seen(1, 10.0)], LIMITED, noise={"speed": 0.05})
+    assert estimate.uncertainty["speed"] == pytest.approx(0.5)
+
+
+def test_the_stated_uncertainty_of_a_run_counts():
+    run = seen(1, 10.0, 0.9, uncertainty={"error": 0.1})
+    assert estimates([run], LIMITED)[0].probability_feasible == pytest.approx(0.8413, abs=1e-4)
+
+
+def test_a_fast_point_on_the_edge_is_not_called_feasible():
+    edge = seen(1, 99.0, 0.99, uncertainty={"error": 0.1})
+    safe = seen(2, 10.0, 0.5, uncertainty={"error": 0.1})
+    found = recommend([edge, safe], LIMITED)
+    assert found.feasible and found.params == {"x": 2.0}
+    assert recommend([edge, safe], LIMITED, confidence=0.5).params == {"x": 1.0}
+
+
+def test_where_nothing_is_feasible_the_most_probable_point_is_marked_as_such():
+    runs = [seen(1, 99.0, 1.5, uncertainty={"error": 0.1}), seen(2, 5.0, 1.1, uncertainty={"error": 0.1})]
+    found = recommend(runs, LIMITED)
+    assert not found.feasible
+    assert found.params == {"x": 2.0}
+    assert found.probability_feasible == pytest.approx(0.1587, abs=1e-4)
+    assert recommend([seen(1, 9.0, 3.0), seen(2, 5.0, 2.0)], LIMITED).params == {"x": 2.0}
+
+
+def test_a_measurement_beyond_the_limit_is_never_feasible_whatever_the_trend_says():
+    space = Space.of(x=Float(0, 1))
+    rng = np.random.default_rng(0)
+    runs = [seen(x, 1 + x, (0.9 + 0.05 * x) * math.exp(0.1 * rng.standard_normal())) for x in np.linspace(0, 1, 30)]
+    found = recommend(runs, LIMITED, space=space)
+    assert found.feasible and found.metrics["error"] <= 1.0
+    over = [e for e in estimates(runs, LIMITED, space=space) if e.metrics["error"] > 1.0]
+    assert over and all(e.probability_feasible < 0.9 for e in over)
+
+
+def test_points_closer_than_their_errors_are_ties():
+    noise = {"speed": 0.05}
+    found = recommend([seen(1, 100.0), seen(2, 95.0), seen(3, 60.0)], LIMITED, noise=noise)
+    assert [e.params["x"] for e in found.ties] == [2.0]
+
+
+def test_distrusted_runs_do_not_measure_speed():
+    runs = [seen(1, 90.0, distrusted=True), seen(1, 10.0), seen(2, 20.0), seen(3, 500.0, distrusted=True)]
+    found = recommend(runs, LIMITED)
+    assert found.params == {"x": 2.0}
+    assert estimates(runs, LIMITED)[0].metrics == {"speed": 10.0, "error": 0.5}
+    only = recommend([seen(3, 500.0, distrusted=True)], LIMITED)
+    assert only.params == {"x": 3.0} and not only.best.trusted
+
+
+def test_a_point_that_crashed_once_is_less_probable():
+    runs = [seen(1, 50.0), Observation({"x": 1.0}, completed=False, failure="LostAtoms"), seen(2, 10.0)]
+    assert estimates(runs, LIMITED)[0].probability_feasible == 0.5
+    assert recommend(runs, LIMITED).params == {"x": 2.0}
+
+
+def test_minimising_turns_the_order_round():
+    assert recommend([seen(1, 5.0), seen(2, 3.0)], minimize("speed")).params == {"x": 2.0}
+
+
+def test_the_points_to_replicate_are_the_contenders():
+    noise = {"speed": 0.05, "error": 0.01}
+    runs = [seen(1, 100.0), seen(2, 97.0), seen(3, 20.0), seen(4, 120.0, 1.5), seen(5, 99.0, 1.005)]
+    assert [e.params["x"] for e in top(runs, LIMITED, 5, noise=noise)] == [1.0, 2.0, 5.0]
+    assert len(top(runs, LIMITED, 1, noise=noise)) == 1
+
+
+def test_a_lucky_run_does_not_win_over_the_trend():
+    """All points have the same true speed but one knob; a single +20 % measurement is noise."""
+    space = Space.of(x=Float(0, 1))
+    rng = np.random.default_rng(3)
+    runs = [seen(x, 100 * (1 + x) * math.exp(0.03 * rng.standard_normal())) for x in np.linspace(0, 1, 24)]
+    runs[5] = seen(runs[5].params["x"], 210.0)
+    assert recommend(runs, LIMITED).params == runs[5].params
+    assert recommend(runs, LIMITED, space=space).params["x"] > 0.9
+
+
+def test_a_bump_that_several_neighbours_agree_on_is_kept():
+    space = Space.of(x=Float(0, 1))
+    runs = [seen(x, 100 + 80 * math.exp(-(((x - 0.3) / 0.1) ** 2))) for x in np.linspace(0, 1, 31)]
+    assert recommend(runs, LIMITED, space=space).params["x"] == pytest.approx(0.3, abs=0.04)
+
+
+def test_a_recommendation_goes_through_json():
+    found = recommend([seen(1, 5.0), seen(2, 3.0)], LIMITED, noise={"speed": 0.5})
+    assert Recommendation.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_confidence_outside_of_zero_to_one_is_refused():
+    with pytest.raises(BadInput, match="confidence"):
+        recommend([seen(1, 5.0)], LIMITED, confidence=1.0)
