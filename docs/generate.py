@@ -108,8 +108,13 @@ def _default(value: object) -> str:
 
 
 def _table(header: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    lines = [header, ["---"] * len(header), *([_cell(text) for text in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Text that neither ends the cell nor passes for HTML."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def current(page: str, text: str) -> str:

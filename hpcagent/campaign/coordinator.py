@@ -68,16 +68,23 @@ class Batch:
     Attributes:
         number: From 0.
         results: Its results, in manifest order.
-        so_far: The campaign's answer after this batch.
+        campaign: What is run.
+        answer: Works out `so_far`.
     """
 
     number: int
     results: tuple[Result, ...]
-    so_far: CampaignResult = field(repr=False)
+    campaign: Campaign = field(repr=False)
+    answer: Callable[[], CampaignResult] = field(repr=False)
+
+    @property
+    def so_far(self) -> CampaignResult:
+        """The campaign's answer after this batch."""
+        return self.answer()
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of the batch as text: varied parameters, the objective's metrics, what happened."""
-        campaign = self.so_far.campaign
+        campaign = self.campaign
         names, metrics = campaign.search.names, campaign.objective.metrics
         units = {m.name: m.unit for m in campaign.app.contract.metrics}
         header = ["run", *(_headed(p.name, p.unit) for p in campaign.search.parameters)]
@@ -274,7 +281,7 @@ class Coordinator:
             self._runner.drain()
             if self._reason is None and self._runner.running:
                 self._note({"event": "interrupted", "running": sorted(self._runner.running)})
-            self._metrics.update(self._state.in_order(), final=True)
+            self._metrics.update(self._state.in_order, final=True)
         except HpcAgentError:
             # A full disk must not hide the error that is on its way; metrics.h5 is rebuilt on resume.
             if sys.exc_info()[1] is None:
@@ -467,16 +474,16 @@ class Coordinator:
         return None
 
     def _progress(self) -> Progress:
-        results = self._state.in_order()
+        state = self._state
         return Progress(
             history=self._history_now(),
             objective=self.campaign.objective,
             space=self.campaign.search,
-            batches_done=1 + max((r.manifest.batch for r in results), default=-1),
+            batches_done=1 + state.last_batch,
             wall_s=self._elapsed_s(),
-            node_hours=sum(r.cost.node_hours for r in results),
-            runs=len(self._state.manifests) if self.campaign.mode == "rolling" else len(results),
-            failed=sum(r.failure is not None for r in results),
+            node_hours=state.node_hours,
+            runs=len(state.manifests) if self.campaign.mode == "rolling" else len(state.results),
+            failed=state.failed,
         )
 
     def _elapsed_s(self) -> float:
@@ -484,12 +491,12 @@ class Coordinator:
 
     def _hopeless(self) -> str | None:
         """A reason to give up: a whole batch failed alike, in a way that no parameter would change."""
-        results = self._state.in_order()
-        if not results:
-            return None
-        last = [r for r in results if r.manifest.batch == results[-1].manifest.batch]
         if self.campaign.mode == "rolling":
-            last = self._state.in_arrival()[-self._batch_size :]
+            last = [self._state.results[i] for i in self._state.arrived[-self._batch_size :]]
+        else:
+            last = self._state.batch(self._state.last_batch)
+        if not last:
+            return None
         failures = [r.failure for r in last]
         alike = {(f.kind, f.name) if f else None for f in failures}
         if len(alike) != 1 or len(failures) < min(2, self._batch_size):
@@ -505,22 +512,21 @@ class Coordinator:
     def _history_now(self) -> list[Observation]:
         """The history in its recorded order: manifests in batch mode, the journal in rolling mode."""
         if self.campaign.reference is not None:
-            results = self._ordered()
+            results = self._state.in_arrival() if self.campaign.mode == "rolling" else self._state.in_order()
             seen = observations(self.campaign, results, compare(self.campaign, results))
             return projected(self.campaign, seen)
         # Without a reference nothing of the past changes, so only what is new is added.
-        results = self._state.in_arrival() if self.campaign.mode == "rolling" else self._state.in_order()
-        if self.campaign.mode == "batch" and len(results) != self._seen:
-            seen = observations(self.campaign, results, None)
-            self._history, self._seen = projected(self.campaign, seen), len(results)
-        elif self.campaign.mode == "rolling":
-            seen = observations(self.campaign, results[self._seen :], None)
-            self._history += projected(self.campaign, seen)
-            self._seen = len(results)
+        if self._seen != len(self._state.arrived):
+            new = [self._state.results[i] for i in self._state.arrived[self._seen :]]
+            self._seen = len(self._state.arrived)
+            if self.campaign.mode == "batch":
+                # A batch is whole before the next is planned, so sorting it sorts everything. After a resume
+                # the runs that were still missing may belong before recorded ones.
+                new.sort(key=lambda r: r.manifest.index)
+                if self._history and new and new[0].manifest.index < self._history[-1].index:
+                    new, self._history = self._state.in_order(), []
+            self._history += projected(self.campaign, observations(self.campaign, new, None))
         return self._history
-
-    def _ordered(self) -> list[Result]:
-        return self._state.in_arrival() if self.campaign.mode == "rolling" else self._state.in_order()
 
     def _suggest(self, n: int, pending: Sequence[Params]) -> list[Params]:
         if n <= 0:
@@ -529,7 +535,7 @@ class Coordinator:
         return [self.campaign.search.validated(p, where=f"policy {self.campaign.policy.name}") for p in suggested[:n]]
 
     def _plan_batch(self, n: int) -> list[Manifest]:
-        batch = 1 + max((m.batch for m in self._state.manifests), default=-1)
+        batch = 1 + self._state.last_batch
         points: list[tuple[Params, Role]] = [(p, "suggested") for p in self._suggest(n - self._references(n), ())]
         if points and self._references(n):
             # In the middle of the batch: it then stands for the machine's speed before and after.
@@ -571,10 +577,8 @@ class Coordinator:
 
     def _repeated_well(self, result: Result) -> bool:
         return any(
-            r.manifest.params == result.manifest.params
-            and r.manifest.replicate > result.manifest.replicate
-            and r.manifest.batch == result.manifest.batch
-            for r in self._state.in_order()
+            r.manifest.params == result.manifest.params and r.manifest.replicate > result.manifest.replicate
+            for r in self._state.batch(result.manifest.batch)
         )
 
     def _plan_confirmation(self) -> list[Manifest]:
@@ -591,7 +595,7 @@ class Coordinator:
             points += [(e.params, "replicate") for e in contenders]
             if confirm.baseline:
                 points.append(({**contenders[0].params, **confirm.baseline}, "replicate"))
-        batch = 1 + max(m.batch for m in self._state.manifests)
+        batch = 1 + self._state.last_batch
         if self.campaign.reference is not None:
             points.insert(len(points) // 2, (self._reference_point(), "reference"))
         budget = self.campaign.until.budget()
@@ -635,13 +639,12 @@ class Coordinator:
     def _consolidate(self, batch: int) -> Batch:
         with self._signals.held():
             results = tuple(self._state.batch(batch))
-            comparison = compare(self.campaign, self._state.in_order())
-            self._note(
-                {"event": "batch", "batch": batch, "runs": len(results), "scale": _scale(comparison, batch)},
-                sync=True,
-            )
-            self._metrics.update(self._state.in_order())
-        finished = Batch(batch, results, self.result())
+            event: dict[str, Any] = {"event": "batch", "batch": batch, "runs": len(results)}
+            if self.campaign.reference is not None:
+                event["scale"] = _scale(compare(self.campaign, self._state.in_order()), batch)
+            self._note(event, sync=True)
+            self._metrics.update(self._state.in_order)
+        finished = self._batch(batch, results)
         self._tell("batch", results=results)
         return finished
 
@@ -650,11 +653,11 @@ class Coordinator:
         size = self._batch_size
         number, self._watched_batches = self._watched_batches, self._watched_batches + 1
         with self._signals.held():
-            arrived = self._state.in_arrival()
-            results = tuple(arrived[number * size : (number + 1) * size])
+            arrived = self._state.arrived[number * size : (number + 1) * size]
+            results = tuple(self._state.results[i] for i in arrived)
             self._note({"event": "batch", "batch": number, "runs": len(results)}, sync=True)
-            self._metrics.update(arrived)
-        finished = Batch(number, results, self.result())
+            self._metrics.update(self._state.in_order)
+        finished = self._batch(number, results)
         self._tell("batch", results=results)
         return finished
 
@@ -663,8 +666,17 @@ class Coordinator:
             self._reason = reason
             if self._state.stopped != reason:
                 self._note({"event": "stop", "reason": reason}, sync=True)
-            self._metrics.update(self._state.in_order(), final=True)
+            self._metrics.update(self._state.in_order, final=True)
         self._tell("stopped", reason=reason)
+
+    def _batch(self, number: int, results: tuple[Result, ...]) -> Batch:
+        so_far = len(self._state.arrived)
+
+        def answer_then() -> CampaignResult:
+            then = sorted(self._state.in_arrival()[:so_far], key=lambda r: r.manifest.index)
+            return answer(self.campaign, then, run_dir=self.folder.root)
+
+        return Batch(number, results, self.campaign, answer_then)
 
     def result(self) -> CampaignResult:
         """The campaign's answer as it stands."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hpcagent.model.base import canonical_json
+from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
 
@@ -25,6 +27,8 @@ class State:
         sessions: How many times a coordinator opened the folder.
         damaged: Lines of the journal that could not be read.
         elapsed_s: Wall time of the sessions so far, in seconds.
+        node_hours: Node-hours of all results.
+        failed: How many results are failures.
     """
 
     def __init__(self) -> None:
@@ -37,7 +41,11 @@ class State:
         self.damaged = 0
         self.elapsed_s = 0.0
         self.retried: dict[str, int] = {}
+        self.node_hours = 0.0
+        self.failed = 0
+        self._batches: dict[int, list[str]] = {}
         self._by_id: dict[str, Manifest] = {}
+        self._resources: dict[str, Resources] = {}
         self._repeats: dict[Key, int] = {}
         self._session_began: float | None = None
         self._last = 0.0
@@ -59,7 +67,12 @@ class State:
                 self._apply_result(fields)
         elif kind == "manifests":
             for fields in event["manifests"]:
-                self.add_manifest(Manifest.model_validate(fields))
+                # One Resources record for all manifests that ask for the same.
+                text = canonical_json(fields["resources"])
+                shared = self._resources.get(text)
+                if shared is None:
+                    shared = self._resources[text] = Resources.model_validate(fields["resources"])
+                self.add_manifest(Manifest.model_validate({**fields, "resources": shared}))
             if event.get("confirm"):
                 self.confirmed = len(self.manifests)
         elif kind == "session":
@@ -79,8 +92,9 @@ class State:
         if manifest is None:  # its manifest stood on a damaged line
             self.damaged += 1
             return
-        data = {k: v for k, v in fields.items() if k != "execution_id"}
-        self.add_result(Result.model_validate({"manifest": manifest, **data}))
+        data = {**fields, "manifest": manifest}
+        del data["execution_id"]
+        self.add_result(Result.model_validate(data))
 
     def end_session(self) -> None:
         """Count the wall time of the session that just ended."""
@@ -92,15 +106,22 @@ class State:
         """Take in a manifest."""
         self.manifests.append(manifest)
         self._by_id[manifest.execution_id] = manifest
+        self._batches.setdefault(manifest.batch, []).append(manifest.execution_id)
         key = _key(manifest.params)
         self._repeats[key] = max(self._repeats.get(key, 0), manifest.replicate + 1)
 
     def add_result(self, result: Result) -> None:
         """Take in a result; a later one of the same run replaces the earlier."""
         identity = result.manifest.execution_id
-        if identity not in self.results:
+        before = self.results.get(identity)
+        if before is None:
             self.arrived.append(identity)
+        else:
+            self.failed -= before.failure is not None
         self.results[identity] = result
+        # Both attempts were paid for.
+        self.node_hours += result.cost.node_hours
+        self.failed += result.failure is not None
 
     def next_replicate(self, params: Params) -> int:
         """0 for new parameters, otherwise one more than was ever asked for."""
@@ -129,7 +150,12 @@ class State:
 
     def batch(self, number: int) -> list[Result]:
         """The results of one batch, in manifest order."""
-        return [r for r in self.in_order() if r.manifest.batch == number]
+        return [self.results[i] for i in self._batches.get(number, ()) if i in self.results]
+
+    @property
+    def last_batch(self) -> int:
+        """Number of the last planned batch, -1 before the first."""
+        return self.manifests[-1].batch if self.manifests else -1
 
 
 def result_event(result: Result) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from pydantic import Field
+
 from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.space import Params
@@ -46,7 +48,7 @@ class Manifest(Record):
     app: str
     app_version: str
     input_digest: str = ""
-    params: Params = {}
+    params: Params = Field(default_factory=dict)
     seed: int = 0
     replicate: int = 0
     upstream: tuple[str, ...] = ()
@@ -132,15 +134,15 @@ class Result(Record):
 
     manifest: Manifest
     status: Status
-    metrics: dict[str, float] = {}
-    units: dict[str, str] = {}
-    uncertainty: dict[str, float] = {}
+    metrics: dict[str, float] = Field(default_factory=dict)
+    units: dict[str, str] = Field(default_factory=dict)
+    uncertainty: dict[str, float] = Field(default_factory=dict)
     failure: Failure | None = None
     started_at: float = 0.0
     ended_at: float = 0.0
     host: str = ""
     cost: Cost = Cost()
-    artifacts: dict[str, str] = {}
+    artifacts: dict[str, str] = Field(default_factory=dict)
     workdir: str = ""
     notes: tuple[str, ...] = ()
     distrusted: str | None = None

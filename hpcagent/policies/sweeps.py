@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import qmc
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import Objective
@@ -159,6 +158,8 @@ class Sobol(PointSequence):
         """The first 2^m >= `stop` points (powers of two, because only those are balanced)."""
         if len(self.space) == 0:
             return np.zeros((stop, 0))
+        from scipy.stats import qmc  # a second to import, needed by this policy alone
+
         sequence = qmc.Sobol(len(self.space), scramble=True, seed=np.random.default_rng(self.seed))
         points: NDArray[np.float64] = sequence.random_base2(max(math.ceil(math.log2(stop)), 0))
         return points
@@ -187,6 +188,8 @@ class LatinHypercube(PointSequence):
         """Whole blocks up to `stop`."""
         if len(self.space) == 0:
             return np.zeros((stop, 0))
+        from scipy.stats import qmc  # see Sobol
+
         blocks = []
         for number in range(math.ceil(stop / self.size)):
             rng = np.random.default_rng([self.seed, 0x6C6873, number])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,14 @@ class MetricsFile:
         self._path = path
         self._contract = contract
         self._next = 0.0
+        self._rows: int | None = None
 
-    def update(self, results: Sequence[Result], *, final: bool = False) -> None:
+    def update(self, all_results: Callable[[], Sequence[Result]], *, final: bool = False) -> None:
         """Write all results, unless the last writing was too recent for its cost.
+
+        Args:
+            all_results: Gives the results; called only when they are written.
+            final: Write in any case.
 
         Raises:
             StoreFull: The disk refuses; the old file stays.
@@ -44,8 +49,25 @@ class MetricsFile:
         now = time.monotonic()
         if now < self._next and not final:
             return
+        results = all_results()
+        if final and self._rows is None:
+            self._rows = _rows_in(self._path)  # a resumed campaign may have nothing to add
+        if self._rows == len(results):
+            return
         write_table(self._path, table_of(results, self._contract), units_of(results, self._contract))
+        self._rows = len(results)
         self._next = time.monotonic() + (time.monotonic() - now) / SHARE
+
+
+def _rows_in(path: Path) -> int | None:
+    """How many results a metrics.h5 holds; None where there is none that can be read."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            return len(file["index"])
+    except (OSError, RuntimeError, KeyError):
+        return None
 
 
 def units_of(results: Sequence[Result], contract: Contract) -> dict[str, str]:

@@ -23,7 +23,7 @@ from hpcagent.apps.lammps.log import Log, Run
 from hpcagent.errors import BadInput, nearest
 from hpcagent.units import STYLES, UnitStyle, factor, unit_style
 
-__all__ = ["METRICS", "Measured", "MetricInfo", "measure", "metric_units", "production_run", "reduce_column"]
+__all__ = ["METRICS", "Measured", "MetricInfo", "discarded_share", "measure", "metric_units", "production_run", "reduce_column"]
 
 _Array = NDArray[np.float64]
 _SECONDS_PER_DAY = 86400.0
@@ -224,8 +224,14 @@ def measure(log: Log, *, production: int = -1, discard: float | None = None) -> 
         count = len(_dynamics(log))
         why = f"the log holds {count} complete runs that made steps, not number {production}"
         return Measured(notes=(why if count else "the log holds no complete run that made steps",))
-    share = (_DEFAULT_DISCARD if len(_dynamics(log)) == 1 else 0.0) if discard is None else discard
-    return _Measuring(run, share).all()
+    return _Measuring(run, discarded_share(log, discard)).all()
+
+
+def discarded_share(log: Log, discard: float | None) -> float:
+    """The share of the production run that is left out: as given, or by default 0.2 of an only run, else 0."""
+    if discard is not None:
+        return discard
+    return _DEFAULT_DISCARD if len(_dynamics(log)) == 1 else 0.0
 
 
 def reduce_column(

@@ -14,7 +14,7 @@ from typing import Any
 from hpcagent.apps.lammps.executable import command, environment
 from hpcagent.apps.lammps.failures import Ended, failure_of
 from hpcagent.apps.lammps.log import Log, parse_log
-from hpcagent.apps.lammps.metrics import Measured, measure, reduce_column
+from hpcagent.apps.lammps.metrics import Measured, discarded_share, measure, production_run, reduce_column
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import die_with_parent
@@ -55,9 +55,11 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     measured = measure(log, production=settings["production"], discard=settings["discard"])
     metrics, uncertainty, notes = dict(measured.values), dict(measured.uncertainty), list(measured.notes)
     _check_energy(measured, settings, ended)
+    production = production_run(log, settings["production"])
+    share = discarded_share(log, settings["discard"])
     for name, how in settings["columns"].items():
-        production = _production(log, settings["production"])
-        metrics[name] = reduce_column(production, how["column"], how["reduce"], settings["discard"] or 0.0)
+        if production is not None:
+            metrics[name] = reduce_column(production, how["column"], how["reduce"], share)
     _check_ranks(log, run, notes)
     return Outcome(
         metrics=metrics,
@@ -163,10 +165,6 @@ def _read_logs(run: Run) -> str:
         if path.is_file():
             texts.append(path.read_text(errors="replace"))
     return "".join(texts)
-
-
-def _production(log: Log, production: int) -> Any:
-    return [r for r in log.runs if r.complete and r.steps][production]
 
 
 def _check_complete(log: Log, ended: Ended) -> None:

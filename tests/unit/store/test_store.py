@@ -109,9 +109,9 @@ def test_a_full_disk_is_one_clear_error_and_keeps_what_was_recorded(tiny_disk):
 def test_a_full_disk_leaves_the_old_metrics_file_whole(tiny_disk):
     path = tiny_disk / "metrics.h5"
     file = MetricsFile(path, CONTRACT)
-    file.update([result(1)], final=True)
+    file.update(lambda: [result(1)], final=True)
     with pytest.raises(StoreFull):
-        file.update([result(i) for i in range(5000)], final=True)
+        file.update(lambda: [result(i) for i in range(5000)], final=True)
     columns, _ = read_table(path)
     assert list(columns["metrics/speed"]) == [10.0]
 
@@ -128,7 +128,7 @@ def test_a_whole_file_replaces_the_old_one_or_nothing(tmp_path):
 
 def test_metrics_come_with_units_and_missing_numbers_are_nan(tmp_path):
     path = tmp_path / "metrics.h5"
-    MetricsFile(path, CONTRACT).update([result(1), result(2, failed=True)], final=True)
+    MetricsFile(path, CONTRACT).update(lambda: [result(1), result(2, failed=True)], final=True)
     columns, units = read_table(path)
     assert columns["metrics/speed"][0] == 10.0 and np.isnan(columns["metrics/speed"][1])
     assert units["metrics/speed"] == "ns/day" and units["params/x"] == "ps"
@@ -138,7 +138,7 @@ def test_metrics_come_with_units_and_missing_numbers_are_nan(tmp_path):
 def test_metrics_can_be_read_again_and_again_while_they_are_written(tmp_path):
     path = tmp_path / "metrics.h5"
     file = MetricsFile(path, CONTRACT)
-    file.update([result(0)], final=True)
+    file.update(lambda: [result(0)], final=True)
     stop, seen, errors = threading.Event(), [], []
 
     def read():
@@ -151,7 +151,7 @@ def test_metrics_can_be_read_again_and_again_while_they_are_written(tmp_path):
     reader = threading.Thread(target=read)
     reader.start()
     for n in range(1, 60):
-        file.update([result(i) for i in range(n)], final=True)
+        file.update(lambda: [result(i) for i in range(n)], final=True)
     stop.set()
     reader.join()
     assert not errors and seen == sorted(seen)
