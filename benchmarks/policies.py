@@ -3,9 +3,10 @@
     python benchmarks/policies.py                         all policies, 20 instances, 36 runs in batches of 6
     python benchmarks/policies.py --policy quality_first --seeds 40
 
-Each seed is its own instance of the physics. The numbers follow measurements of argon with LAMMPS (22 Jul 2025):
-rms(E_total)/rms(KE) grows as dt^2 and reaches 0.3 % at about 10 fs, ns/day is proportional to the timestep, the skin is
-worth a factor of 1.7 with a flat top at 0.5 to 1.5 angstrom, the OPT and OMP styles 25 %.
+Each seed is its own instance of the physics. The numbers follow measurements of argon with LAMMPS (22 Jul
+2025): rms(E_total)/rms(KE) grows as dt^2 and reaches 0.3 % at about 10 fs, ns/day is proportional to the
+timestep, the skin is worth a factor of 1.7 with a flat top at 0.5 to 1.5 angstrom, the OPT and OMP styles
+25 %.
 """
 
 from __future__ import annotations
@@ -129,9 +130,7 @@ def campaign(
         if not points:
             break
         start = len(history)
-        history += [
-            problem.run(p, batch=number, index=start + i, rng=rng) for i, p in enumerate(points)
-        ]
+        history += [problem.run(p, batch=number, index=start + i, rng=rng) for i, p in enumerate(points)]
         number += 1
     return history
 
@@ -159,7 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--noise", type=float, default=0.05)
     parser.add_argument("--linear", action="store_true", help="timestep not logarithmic")
     options = parser.parse_args(arguments)
-    print(f"{'policy':16} {'median gap':>10} {'worst':>7} {'within 5 %':>10} {'over':>5} {'wrong':>6} {'failed':>7}")
+    print(
+        f"{'policy':16} {'median gap':>10} {'worst':>7} {'within 5 %':>10} {'over':>5} {'wrong':>6} {'failed':>7}"
+    )
     for name in options.policy or POLICIES:
         outcomes = []
         for seed in range(options.first_seed, options.first_seed + options.seeds):
@@ -169,9 +170,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             outcomes.append(judge(problem, history))
         gaps = [o.gap for o in outcomes]
         within = sum(g <= 0.05 for g in gaps)
+        over, wrong = sum(o.over for o in outcomes), sum(o.wrong for o in outcomes)
+        failed = sum(o.failed for o in outcomes) / len(outcomes)
         print(
             f"{name:16} {median(gaps):10.1%} {max(gaps):7.1%} {within:6d}/{len(gaps):<3d} "
-            f"{sum(o.over for o in outcomes):5d} {sum(o.wrong for o in outcomes):6d} {sum(o.failed for o in outcomes) / len(outcomes):7.1f}"
+            f"{over:5d} {wrong:6d} {failed:7.1f}"
         )
 
 

@@ -16,6 +16,7 @@ class Run:
 
     Attributes:
         workdir: The run's own directory; also the place for every file it writes.
+        execution_id: The manifest's; a source of random numbers that differ from run to run.
         seed: Random seed of the manifest.
         replicate: 0, or a counter for deliberate repetitions.
         settings: The app's settings (plain data).
@@ -25,6 +26,7 @@ class Run:
     """
 
     workdir: Path
+    execution_id: str = ""
     seed: int = 0
     replicate: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)

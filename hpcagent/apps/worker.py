@@ -99,6 +99,7 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> 
     try:
         run = Run(
             workdir=workdir,
+            execution_id=manifest["execution_id"],
             seed=manifest["seed"],
             replicate=manifest["replicate"],
             settings=order["settings"],

@@ -1,19 +1,20 @@
 """Bandits over buckets: the space is cut into cells, and each run is a pull of one arm.
 
-Good for a few discrete arms that are pulled repeatedly (a style, a queue, a policy). With more buckets than runs a
-bandit knows nothing of most of them: prefer `quality_first` or a sweep for a surface in two or three numbers.
+Good for a few discrete arms that are pulled repeatedly (a style, a queue, a policy). With more buckets than
+runs a bandit knows nothing of most of them: prefer `quality_first` or a sweep for a surface in two or three
+numbers.
 
 Rewards (larger is better):
 
-- `gated`: the score where every limit is kept, else 0. Where all scores are positive they are used as they are
-  (ns/day if the drift is within its limit, else 0). Otherwise, e.g. when something is minimised and the scores are
-  negative, they are first shifted so that the worst measured score is a tenth of the scores' spread above 0: breaking
-  a limit is never better than keeping it.
+- `gated`: the score where every limit is kept, else 0. Where all scores are positive they are used as they
+  are (ns/day if the drift is within its limit, else 0). Otherwise, e.g. when something is minimised and the
+  scores are negative, they are first shifted so that the worst measured score is a tenth of the scores'
+  spread above 0: breaking a limit is never better than keeping it.
 - `penalty`: score - weight x sum of the limits' excess, each relative to its limit.
 
-A failed run gets the worst reward so far. A distrusted run says nothing of speed: where it keeps the limits it is left
-out. Pending points count as pulls whose outcome equals what is believed already, so a batch spreads (Desautels, Krause
-and Burdick, JMLR 15 (2014) 3873, GP-BUCB).
+A failed run gets the worst reward so far. A distrusted run says nothing of speed: where it keeps the limits
+it is left out. Pending points count as pulls whose outcome equals what is believed already, so a batch
+spreads (Desautels, Krause and Burdick, JMLR 15 (2014) 3873, GP-BUCB).
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Bandit:
         space: Where it may suggest.
         objective: One goal, any number of limits.
         seed: Decides ties and draws.
-        buckets: Parts of each numeric range: one number for all, or one for each name (1 where not named). A choice
-            has a bucket for each value. None: 4, or fewer so that there are at most 16 buckets.
+        buckets: Parts of each numeric range: one number for all, or one for each name (1 where not named).
+            A choice has a bucket for each value. None: 4, or fewer so that there are at most 16 buckets.
         jitter: Suggest a point drawn from the bucket instead of its centre.
         reward: `gated` or `penalty`.
         weight: Score lost for an excess as large as the limit; None means the mean size of the scores.
@@ -86,9 +87,7 @@ class Bandit:
         self.cells = list(product(*(range(n) for n in self.parts)))
         self._number = {cell: i for i, cell in enumerate(self.cells)}
 
-    def suggest(
-        self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()
-    ) -> list[Params]:
+    def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
         """Return `n` points, one pull each; the same point may come again."""
         rng = generator(self.seed, history, pending)
         arms = self._arms(history, pending)
@@ -239,9 +238,7 @@ class EpsilonGreedy(Bandit):
         reward: Literal["gated", "penalty"] = "gated",
         weight: float | None = None,
     ) -> None:
-        super().__init__(
-            space, objective, seed=seed, buckets=buckets, jitter=jitter, reward=reward, weight=weight
-        )
+        super().__init__(space, objective, seed=seed, buckets=buckets, jitter=jitter, reward=reward, weight=weight)
         if not (_is_number(epsilon) and 0 <= epsilon <= 1):
             raise BadInput(f"epsilon={epsilon!r} must be between 0 and 1.", value=epsilon)
         self.epsilon = epsilon
@@ -260,8 +257,8 @@ class UCB(Bandit):
 
         mean + exploration x noise x sqrt(2 ln N / n)
 
-    UCB1 of Auer, Cesa-Bianchi and Fischer, Machine Learning 47 (2002) 235, for normal rewards with the noise pooled
-    over all buckets; n counts pending pulls.
+    UCB1 of Auer, Cesa-Bianchi and Fischer, Machine Learning 47 (2002) 235, for normal rewards with the
+    noise pooled over all buckets; n counts pending pulls.
 
     Args:
         space: Where it may suggest.
@@ -288,9 +285,7 @@ class UCB(Bandit):
         reward: Literal["gated", "penalty"] = "gated",
         weight: float | None = None,
     ) -> None:
-        super().__init__(
-            space, objective, seed=seed, buckets=buckets, jitter=jitter, reward=reward, weight=weight
-        )
+        super().__init__(space, objective, seed=seed, buckets=buckets, jitter=jitter, reward=reward, weight=weight)
         if not (_is_number(exploration) and exploration >= 0):
             raise BadInput(f"exploration={exploration!r} must be a number, at least 0.", value=exploration)
         self.exploration = exploration
@@ -309,10 +304,10 @@ class UCB(Bandit):
 class Thompson(Bandit):
     """Pulls each bucket with its probability to be the best one: draws a mean for each and takes the largest.
 
-    Normal-inverse-gamma posterior (Murphy, "Conjugate Bayesian analysis of the Gaussian distribution", 2007, section
-    3) with the overall mean as prior mean and the pooled noise as prior scale, worth `certainty` pulls. The term for a
-    bucket's distance from the prior mean is left out of the scale, because buckets differ by more than noise. A
-    pending pull narrows the mean without moving it.
+    Normal-inverse-gamma posterior (Murphy, "Conjugate Bayesian analysis of the Gaussian distribution",
+    2007, section 3) with the overall mean as prior mean and the pooled noise as prior scale, worth
+    `certainty` pulls. The term for a bucket's distance from the prior mean is left out of the scale,
+    because buckets differ by more than noise. A pending pull narrows the mean without moving it.
 
     Args:
         space: Where it may suggest.
@@ -339,9 +334,7 @@ class Thompson(Bandit):
         reward: Literal["gated", "penalty"] = "gated",
         weight: float | None = None,
     ) -> None:
-        super().__init__(
-            space, objective, seed=seed, buckets=buckets, jitter=jitter, reward=reward, weight=weight
-        )
+        super().__init__(space, objective, seed=seed, buckets=buckets, jitter=jitter, reward=reward, weight=weight)
         if not (_is_number(certainty) and certainty > 0):
             raise BadInput(f"certainty={certainty!r} must be a positive number.", value=certainty)
         self.certainty = certainty

@@ -2,18 +2,19 @@
 
 The rules every policy keeps (checked by `hpcagent.testing.PolicyContract`):
 
-1. `suggest` is a pure function of (the policy's seed, history, pending): no hidden state, no module-level random
-   numbers, arguments are never changed. So resuming a campaign is replaying it.
-2. It returns exactly `n` points that `Space.validated` accepts, or fewer only when the design is exhausted: a grid is
-   done, or every point of a finite space has been given.
-3. A run that failed is data. `Observation.completed` is False where the simulation itself failed; a steering policy
-   keeps away from there. Infrastructure failures and cancelled runs never appear in the history: they say nothing
-   about the point, which may be suggested again.
-4. `role == "reference"` (and replicates, repeats) are in the history and may be used as data; they don't count as
-   suggestions.
-5. A `distrusted` run did not have its core to itself: its goal metric must not be used as a measurement of speed; its
-   other metrics are as good as any.
-6. `pending` are points that were suggested and have not come back; they count as given, and nothing is known of them.
+1. `suggest` is a pure function of (the policy's seed, history, pending): no hidden state, no module-level
+   random numbers, arguments are never changed. So resuming a campaign is replaying it.
+2. It returns exactly `n` points that `Space.validated` accepts, or fewer only when the design is exhausted:
+   a grid is done, or every point of a finite space has been given.
+3. A run that failed is data. `Observation.completed` is False where the simulation itself failed; a
+   steering policy keeps away from there. Infrastructure failures and cancelled runs never appear in the
+   history: they say nothing about the point, which may be suggested again.
+4. `role == "reference"` (and replicates, repeats) are in the history and may be used as data; they don't
+   count as suggestions.
+5. A `distrusted` run did not have its core to itself: its goal metric must not be used as a measurement of
+   speed; its other metrics are as good as any.
+6. `pending` are points that were suggested and have not come back; they count as given, and nothing is
+   known of them.
 7. A steering policy follows one goal and refuses an objective with several; a sweep takes any objective.
 """
 
@@ -49,9 +50,7 @@ BUILT_IN: Mapping[str, str] = {
 class Policy(Protocol):
     """Suggests points. The rules are at the top of this module."""
 
-    def suggest(
-        self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()
-    ) -> list[Params]:
+    def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
         """Return the next `n` points to run.
 
         Args:
@@ -75,14 +74,13 @@ def policy_names() -> tuple[str, ...]:
     return tuple(sorted({*BUILT_IN, *_plugins()}))
 
 
-def make_policy(
-    name: str, *, space: Space, objective: Objective, seed: int = 0, **options: Any
-) -> Policy:
+def make_policy(name: str, *, space: Space, objective: Objective, seed: int = 0, **options: Any) -> Policy:
     """Make the policy called `name`.
 
     Args:
         name: A built-in name, the name of an entry point in the group `hpcagent.policies`, or a dotted path
-            `package.module:factory`. A factory is called with the keywords `space`, `objective`, `seed` and options.
+            `package.module:factory`. A factory is called with the keywords `space`, `objective`, `seed` and
+            options.
         space: Where it may suggest.
         objective: What it steers by.
         seed: Seed of its random choices.
@@ -111,8 +109,8 @@ def one_goal(name: str, objective: Objective) -> None:
     if len(objective.goals) > 1:
         goals = ", ".join(g.metric for g in objective.goals)
         raise BadInput(
-            f"policy {name!r} steers by one goal, but the objective has {len(objective.goals)} ({goals}); name one "
-            "goal and put limits on the others, or use a sweep (grid, random, sobol, latin_hypercube).",
+            f"policy {name!r} steers by one goal, but the objective has {len(objective.goals)} ({goals}); name "
+            "one goal and put limits on the others, or use a sweep (grid, random, sobol, latin_hypercube).",
             value=goals,
         )
 

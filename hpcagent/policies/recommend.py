@@ -1,7 +1,8 @@
 """Which point won: from all runs of a campaign, with repeats pooled and noise taken into account.
 
-The luckiest single run is not an answer: with 5 % noise it breaks the limit in a quarter of campaigns. Here a point
-counts as feasible only when the measurement keeps the limit and P(the true value keeps it) is high enough.
+The luckiest single run is not an answer: with 5 % noise it breaks the limit in a quarter of campaigns. Here
+a point counts as feasible only when the measurement keeps the limit and P(the true value keeps it) is high
+enough.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Recommendation(Record):
 
     Attributes:
         best: The point and what is known of it.
-        feasible: Whether it keeps every limit with the asked confidence. False means: nothing does, and this is the
-            most probable one.
+        feasible: Whether it keeps every limit with the asked confidence. False means: nothing does, and
+            this is the most probable one.
         confidence: The P(feasible) that was asked for.
         ties: Other feasible points that are not worse by two combined standard errors.
     """
@@ -99,13 +100,15 @@ def recommend(
 ) -> Recommendation | None:
     """Return the point to use, or None where no run completed with the objective's metrics.
 
-    The best mean score among the points with P(feasible) >= `confidence` whose mean keeps every limit; the most
-    probable point, marked as not feasible, where there is none. With several goals the first one counts.
+    The best mean score among the points with P(feasible) >= `confidence` whose mean keeps every limit; the
+    most probable point, marked as not feasible, where there is none. With several goals the first one
+    counts.
 
     Args:
         history: Finished runs.
         objective: Goal and limits.
-        space: Lets neighbouring points help each other through a trend; without it every point stands for itself.
+        space: Lets neighbouring points help each other through a trend; without it every point stands for
+            itself.
         confidence: P(feasible) that is enough.
         noise: Known relative standard deviation of one run, by metric.
 
@@ -180,9 +183,7 @@ def estimates(
         return []
     scatter = {m: _pooled(m, [g.values(m) for g in groups], noise or {}) for m in _metrics(groups)}
     means = [{m: float(np.mean(g.values(m))) for m in g.names()} for g in groups]
-    errors = [
-        {m: e for m in g.names() if (e := _standard_error(g, m, scatter[m])) is not None} for g in groups
-    ]
+    errors = [{m: e for m in g.names() if (e := _standard_error(g, m, scatter[m])) is not None} for g in groups]
     probabilities = np.array([g.share for g in groups])
     for c in objective.constraints:
         probabilities *= _kept(c, groups, means, errors, space)
@@ -302,7 +303,7 @@ def _kept(
     errors: Sequence[Mapping[str, float]],
     space: Space | None,
 ) -> Array:
-    """P(the limit is kept) at each point; half of it at most where the measurement itself is beyond the limit."""
+    """P(the limit is kept) at each point; the trend cannot raise it where the measurement is beyond the limit."""
     values = np.array([m[c.metric] for m in means])
     own = np.array([e.get(c.metric, 0.0) for e in errors])
     alone = np.array([c.probability(v, s) for v, s in zip(values, own, strict=True)])
@@ -344,8 +345,9 @@ def _smoothed(
 ) -> tuple[Scale, Array, Array] | None:
     """Each point's value with the help of the trend through all points: (scale, mean, standard error).
 
-    Own measurement and trend are weighted by their inverse variances. The scatter about the trend is all noise where
-    nothing else is known of the noise; otherwise what is beyond the noise is the trend's own error (lack of fit).
+    Own measurement and trend are weighted by their inverse variances. The scatter about the trend is all
+    noise where nothing else is known of the noise; otherwise what is beyond the noise is the trend's own
+    error (lack of fit).
     """
     if space is None or len(space) == 0:
         return None

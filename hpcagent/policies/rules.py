@@ -1,19 +1,21 @@
 """Rules a careful person would follow: meet the quality limits first, then look for speed.
 
 1. *Spread.* The first points cover the space (a Latin hypercube).
-2. *Learn the quality knobs.* Regress every limited metric on the parameters over all completed runs (`Trend`). A
-   parameter the metric depends on is a quality knob; one it doesn't depend on is a pure speed knob.
-3. *Go to the limit.* Put the strongest quality knob where the limit is predicted to be kept with a margin taken from
-   the regression's own uncertainty. This works in both directions: a timestep shrinks when the limit is broken and
-   grows when there is slack. It never leaves the space, and never jumps far beyond what was measured.
-4. *Then speed.* Around the best point change one thing at a time: each number by a step to both sides (the step is
-   halved when both sides were tried), each choice to its other values. After every such change the quality knob is
-   put back at the limit. Runs are compared after removing what the other knobs did, and a difference below its own
-   standard error is a tie.
-5. *Failed runs push away.* No suggestion is made where the nearest runs failed, or where a logistic regression
-   expects a failure.
-6. Where no limit can be met and nothing depends on any knob, the points stay spread, so that a stop condition can
-   conclude that these knobs are not the cause.
+2. *Learn the quality knobs.* Regress every limited metric on the parameters over all completed runs
+   (`Trend`). A parameter the metric depends on is a quality knob; one it doesn't depend on is a pure speed
+   knob.
+3. *Go to the limit.* Put the strongest quality knob where the limit is predicted to be kept with a margin
+   taken from the regression's own uncertainty. This works in both directions: a timestep shrinks when the
+   limit is broken and grows when there is slack. It never leaves the space, and never jumps far beyond what
+   was measured.
+4. *Then speed.* Around the best point change one thing at a time: each number by a step to both sides (the
+   step is halved when both sides were tried), each choice to its other values. After every such change the
+   quality knob is put back at the limit. Runs are compared after removing what the other knobs did, and a
+   difference below its own standard error is a tie.
+5. *Failed runs push away.* No suggestion is made where the nearest runs failed, or where a logistic
+   regression expects a failure.
+6. Where no limit can be met and nothing depends on any knob, the points stay spread, so that a stop
+   condition can conclude that these knobs are not the cause.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ from hpcagent.policies.trend import Array, Scale, Trend, chance, tame
 
 __all__ = ["QualityFirst"]
 
-MARGINS = (1.3, 0.9, 1.6, 1.1, 0.6, 1.9)  # how many standard errors to stay inside the limit, in turn
+MARGINS = (1.6, 2.2, 1.1, 1.8, 1.3, 2.8)  # standard errors to stay inside the limit, in turn
 REACH = 0.25  # how far beyond the measured range of the quality knob, in the unit cube
 POSITIONS = 33  # values of a speed knob that are compared
 FINEST = 401  # positions of the quality knob that are compared
+OTHER_CHOICE = 0.1  # distance between two values of a choice, in the unit cube, where failures are concerned
 TRIES = 3  # runs of a choice before it may be dropped as clearly worse
 SURELY = 0.3  # standard errors by which another value must be better to become the centre
 CLEARLY = 2.0  # standard errors of a difference that is not a tie
@@ -83,9 +86,7 @@ class QualityFirst:
         self.smallest_step = fraction("smallest_step", smallest_step)
         self.risk = fraction("risk", risk)
 
-    def suggest(
-        self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()
-    ) -> list[Params]:
+    def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
         """Return `n` points of different roles: at the limit, another choice, a step of a speed knob."""
         if n <= 0:
             return []
@@ -104,9 +105,7 @@ class QualityFirst:
 class _View:
     """What the history says, worked out once for one call of `suggest`."""
 
-    def __init__(
-        self, policy: QualityFirst, history: Sequence[Observation], pending: Sequence[Params]
-    ) -> None:
+    def __init__(self, policy: QualityFirst, history: Sequence[Observation], pending: Sequence[Params]) -> None:
         self.policy = policy
         self.space = policy.space
         self.history, self.pending = history, pending
@@ -114,10 +113,8 @@ class _View:
         self.runs = located(self.space, history)
         self.units = np.array([self.space.to_unit(p) for p, _ in self.runs]).reshape(-1, len(self.space))
         failed = np.array([not o.completed for _, o in self.runs], dtype=bool)
-        self.failures = _Failures(self.units, failed, policy.risk)
-        self.waiting = [
-            self.space.to_unit(q) for q in (inside(self.space, p) for p in pending) if q is not None
-        ]
+        self.failures = _Failures(self.space, self.units, failed, policy.risk)
+        self.waiting = [self.space.to_unit(q) for q in (inside(self.space, p) for p in pending) if q is not None]
         self.used = {key(p) for p, _ in self.runs} | {key(p) for p in pending}
         self.limits = _Limits(self.space, policy.objective, self.runs, self.units)
         # Points outside of the space may be in the history (references), but cannot be the centre.
@@ -217,7 +214,7 @@ class _View:
         close = point.copy()
         close[numbers] += 0.5 * self.policy.smallest_step * self.rng.uniform(-1, 1, len(numbers))
         close = self.limits.repaired(np.clip(close, 0, 1), self.speed, float(self.rng.choice(MARGINS)))
-        close[numbers] += 0.1 * self.policy.smallest_step * self.rng.uniform(-1, 1, len(numbers))
+        close[numbers] += 0.03 * self.policy.smallest_step * self.rng.uniform(-1, 1, len(numbers))
         return np.asarray(np.clip(close, 0, 1))
 
     def _other_choices(self, centre: Array) -> Iterator[Array]:
@@ -274,9 +271,7 @@ class _View:
 
     # What may be suggested
 
-    def accepted(
-        self, points: Iterator[Array], n: int, *, besides: Sequence[Params] = ()
-    ) -> list[Params]:
+    def accepted(self, points: Iterator[Array], n: int, *, besides: Sequence[Params] = ()) -> list[Params]:
         """The first `n` points that are new and not expected to fail."""
         found: list[Params] = []
         used = self.used | {key(p) for p in besides}
@@ -299,7 +294,7 @@ class _View:
         good = self.units[~self.failures.failed]
         if not len(good) or not self.ranked:
             return None
-        start = good[int(np.argmin(np.linalg.norm(good - point, axis=1)))]
+        start = good[int(np.argmin(_distances(self.space, good, point)))]
         start = np.where([p.kind == "choice" for p in self.space.parameters], point, start)
         for share in (0.8, 0.6, 0.4, 0.2):
             back: Array = np.clip(start + share * (point - start), 0, 1)
@@ -465,31 +460,57 @@ class _Speed:
 class _Failures:
     """Where runs are expected to fail."""
 
-    def __init__(self, units: Array, failed: NDArray[np.bool_], risk: float) -> None:
-        self.units, self.failed, self.risk = units, failed, risk
-        self.coefficients = _logistic(units, self.failed) if self.failed.any() else None
+    def __init__(self, space: Space, units: Array, failed: NDArray[np.bool_], risk: float) -> None:
+        self.space, self.units, self.failed, self.risk = space, units, failed, risk
+        self.coefficients = _logistic(space, units, self.failed) if self.failed.any() else None
 
     def chance(self, point: Array) -> float:
         """P(a run fails at `point`): the logistic regression's, or high where the nearest run failed."""
         if self.coefficients is None:
             return 0.0
-        p = 1 / (1 + math.exp(-float(np.clip(self.coefficients @ _powers(point[None, :])[0], -50, 50))))
-        distance = np.linalg.norm(self.units - point, axis=1)
-        return max(p, 0.9 if self.failed[int(np.argmin(distance))] else 0.0)
+        z = float(_features(self.space, point[None, :])[0] @ self.coefficients)
+        p = 1 / (1 + math.exp(-min(max(z, -50.0), 50.0)))
+        nearest = int(np.argmin(_distances(self.space, self.units, point)))
+        return max(p, 0.9 if self.failed[nearest] else 0.0)
 
     def likely(self, point: Array) -> bool:
         """Whether that chance is above the accepted risk."""
         return self.chance(point) > self.risk
 
 
-def _powers(units: Array) -> Array:
-    return np.column_stack([np.ones(len(units)), 4 * (units - 0.5)])
+def _distances(space: Space, units: Array, point: Array) -> Array:
+    """Distance of each run to `point`; a choice that differs counts as a step of a tenth, not as far away.
+
+    Otherwise one crash of a choice at a large step would keep that choice from being tried at a small one.
+    """
+    choice = np.array([p.kind == "choice" for p in space.parameters], dtype=bool)
+    off = np.where(choice, np.where(np.abs(units - point) > 1e-9, OTHER_CHOICE, 0.0), units - point)
+    return np.asarray(np.linalg.norm(off, axis=1))
 
 
-def _logistic(units: Array, failed: NDArray[np.bool_]) -> Array:
+def _features(space: Space, units: Array) -> Array:
+    """A constant, every number from -2 to 2, and one column for each value of each choice."""
+    columns = [np.ones(len(units))]
+    for k, p in enumerate(space.parameters):
+        if p.kind == "choice":
+            index = np.minimum((units[:, k] * len(p.choices)).astype(int), len(p.choices) - 1)
+            columns += [(index == i).astype(float) for i in range(len(p.choices))]
+        else:
+            columns.append(4 * (units[:, k] - 0.5))
+    return np.column_stack(columns)
+
+
+def _penalties(space: Space) -> list[float]:
+    penalties = [0.02]
+    for p in space.parameters:
+        penalties += [0.5] * len(p.choices) if p.kind == "choice" else [0.03]
+    return penalties
+
+
+def _logistic(space: Space, units: Array, failed: NDArray[np.bool_]) -> Array:
     """Ridge-penalised logistic regression by Newton's method; the penalty keeps separable data finite."""
-    x, y = _powers(units), failed.astype(float)
-    penalty = np.diag([0.02] + [0.03] * (x.shape[1] - 1))
+    x, y = _features(space, units), failed.astype(float)
+    penalty = np.diag(_penalties(space))
     beta = np.zeros(x.shape[1])
     for _ in range(25):
         p = 1 / (1 + np.exp(-np.clip(x @ beta, -30, 30)))

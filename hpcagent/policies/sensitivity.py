@@ -41,9 +41,9 @@ class Sensitivity:
 def sensitivity(space: Space, points: Sequence[Mapping[str, Scalar]], values: Sequence[float]) -> Sensitivity:
     """Test whether `values` depend on the parameters.
 
-    For a number: Spearman's rank correlation, and the same of the distance from the middle of the range (a hump).
-    For a choice: Kruskal and Wallis. For all together: the F test of a regression of the ranks on them,
-    F = (R^2 / p) / ((1 - R^2) / (n - p - 1)).
+    For a number: Spearman's rank correlation, and the same of the distance from the middle of the range (a
+    hump). For a choice: Kruskal and Wallis. For all together: the F test of a regression of the ranks on
+    them, F = (R^2 / p) / ((1 - R^2) / (n - p - 1)).
 
     Args:
         space: The parameters.

@@ -235,8 +235,9 @@ class TargetReached(Stop):
 class Plateau(Stop):
     """Ends when the recommended point has not become better for some batches.
 
-    The point recommended `batches` batches ago and the one recommended now are compared with all that is known now,
-    so a lucky measurement is not taken for an improvement, nor is a gain below its own standard error.
+    The point recommended `batches` batches ago and the one recommended now are compared with all that is
+    known now, so a lucky measurement is not taken for an improvement, nor is a gain below its own standard
+    error.
 
     Attributes:
         batches: Over how many batches.
@@ -274,8 +275,8 @@ class Plateau(Stop):
         goal = progress.objective.goal
         batches = "batch" if self.batches == 1 else f"{self.batches} batches"
         return (
-            f"The best {goal.metric} that keeps the limits, {now.metrics[goal.metric]:.6g}, has improved by less than "
-            f"{self.relative:.3g} of itself or its noise in the last {batches}."
+            f"The best {goal.metric} that keeps the limits, {now.metrics[goal.metric]:.6g}, has improved by less "
+            f"than {self.relative:.3g} of itself or its noise in the last {batches}."
         )
 
     def toml(self) -> dict[str, Any]:
@@ -285,8 +286,9 @@ class Plateau(Stop):
 class NoFeasiblePoint(Stop):
     """Ends when there is good reason to believe that these parameters cannot meet the limits.
 
-    1. After `min_runs` completed runs none keeps the limits, and a broken limit's metric depends on no parameter (by
-       rank tests with a correction for their number) and is far from its limit compared with its scatter.
+    1. After `min_runs` completed runs none keeps the limits, and a broken limit's metric depends on no
+       parameter (by rank tests with a correction for their number) and is far from its limit compared with
+       its scatter.
     2. None keeps the limits after `give_up_after` completed runs, whatever the metric depends on.
     3. None of at least `min_runs` runs completed at all.
 
@@ -306,9 +308,7 @@ class NoFeasiblePoint(Stop):
         if self.min_runs < 8:
             raise BadInput(f"min_runs={self.min_runs} is too few to conclude anything; give at least 8.")
         if self.give_up_after is not None and self.give_up_after < self.min_runs:
-            raise BadInput(
-                f"give_up_after={self.give_up_after} must not be less than min_runs={self.min_runs}."
-            )
+            raise BadInput(f"give_up_after={self.give_up_after} must not be less than min_runs={self.min_runs}.")
         if not 0 < self.significance < 1:
             raise BadInput(f"significance={self.significance} must be between 0 and 1.")
         return self
@@ -430,8 +430,8 @@ def read_stop(data: Any, *, where: str = "stop") -> Stop:
     """Read a stop condition from plain data.
 
     Args:
-        data: A table such as `{max_runs = 36, plateau = {batches = 3}}` (the first that holds ends the campaign), a
-            list of such tables, a record's own JSON form (with `kind`), or a `Stop`.
+        data: A table such as `{max_runs = 36, plateau = {batches = 3}}` (the first that holds ends the
+            campaign), a list of such tables, a record's own JSON form (with `kind`), or a `Stop`.
         where: What the data is, for messages.
 
     Raises:
@@ -446,9 +446,7 @@ def read_stop(data: Any, *, where: str = "stop") -> Stop:
     if isinstance(data, (list, tuple)):
         return any_of(*(read_stop(d, where=f"{where}[{i}]") for i, d in enumerate(data)))
     if not isinstance(data, Mapping) or not data:
-        raise BadInput(
-            f"{where} is a table of conditions such as {{max_runs = 36}}; got {data!r}.", value=data
-        )
+        raise BadInput(f"{where} is a table of conditions such as {{max_runs = 36}}; got {data!r}.", value=data)
     if "kind" in data:
         return _read_record(data, where)
     conditions = [_read_one(key, value, f"{where}.{key}") for key, value in data.items()]
@@ -614,5 +612,3 @@ def _short(value: float | int | str) -> str:
 def _feasible_estimates(progress: Progress) -> list[Estimate]:
     found = estimates(progress.history, progress.objective, space=progress.space)
     return [e for e in found if e.probability_feasible >= 0.5 and progress.objective.feasible(e.metrics)]
-
-

@@ -1,7 +1,8 @@
 """Policies that don't steer: a grid, and three ways of spreading points evenly.
 
-Each is a fixed sequence of points given by its seed. How far it has come follows from the number of suggestions in
-the history and pending, so batches of any size, one at a time or all at once, give the same points in the same order.
+Each is a fixed sequence of points given by its seed. How far it has come follows from the number of
+suggestions in the history and pending, so batches of any size, one at a time or all at once, give the same
+points in the same order.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Grid:
         space: Where to put the grid.
         objective: Not used.
         seed: Decides the order when shuffled.
-        levels: Values of each numeric parameter: one number for all, or one for each name (3 where not named).
-            A choice always has all its values.
+        levels: Values of each numeric parameter: one number for all, or one for each name (3 where not
+            named). A choice always has all its values.
         order: `given` (last parameter fastest) or `shuffled`.
 
     Raises:
@@ -68,9 +69,7 @@ class Grid:
             turns = np.random.default_rng([abs(int(seed)), 0x67726964]).permutation(len(self.points))
             self.points = [self.points[i] for i in turns]
 
-    def suggest(
-        self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()
-    ) -> list[Params]:
+    def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
         """Return the next `n` points of the grid that were not given yet."""
         used = {key(p) for p in given(history, pending)}
         return [dict(p) for p in self.points if key(p) not in used][: max(n, 0)]
@@ -87,9 +86,7 @@ class PointSequence:
         """The first `stop` points (or more) of the sequence, `(>= stop, len(space))`."""
         raise NotImplementedError
 
-    def suggest(
-        self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()
-    ) -> list[Params]:
+    def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
         """Return the next `n` points: the i-th suggestion is the i-th point that is no repeat."""
         if n <= 0:
             return []
@@ -146,7 +143,8 @@ class Random(PointSequence):
 class Sobol(PointSequence):
     """A scrambled Sobol sequence: any first part of it covers the space evenly.
 
-    Owen, "Scrambling Sobol' and Niederreiter-Xing points", J. Complexity 14 (1998) 466; `scipy.stats.qmc.Sobol`.
+    Owen, "Scrambling Sobol' and Niederreiter-Xing points", J. Complexity 14 (1998) 466;
+    `scipy.stats.qmc.Sobol`.
 
     Args:
         space: Where to put the points.
@@ -168,8 +166,8 @@ class Sobol(PointSequence):
 class LatinHypercube(PointSequence):
     """Latin hypercube blocks: in each block every parameter's range is covered in equal steps, once each.
 
-    McKay, Beckman and Conover, Technometrics 21 (1979) 239. A block should be the whole campaign; if it goes on, a
-    further block of the same size follows.
+    McKay, Beckman and Conover, Technometrics 21 (1979) 239. A block should be the whole campaign; if it
+    goes on, a further block of the same size follows.
 
     Args:
         space: Where to put the points.

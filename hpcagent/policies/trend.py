@@ -4,13 +4,13 @@ Ordinary least squares in the unit cube with terms chosen one at a time by the B
 
     BIC = n ln(RSS / n) + p ln n                    (Schwarz, Ann. Statist. 6 (1978) 461)
 
-so that a parameter which does nothing is left out and is known to do nothing. No hidden state, no random numbers.
+so that a parameter which does nothing is left out and is known to do nothing. No hidden state, no random
+numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -39,8 +39,8 @@ PRIOR_SCATTER = 0.03  # that guess, as a share of the values' own spread
 class Scale:
     """A monotone map to the scale on which a metric is compared and averaged.
 
-    `log` for metrics that are always positive (ratios matter), `asinh` for metrics of both signs that may be huge
-    (asinh(v/unit): linear near zero, logarithmic far away), `linear` for (v - origin)/unit.
+    `log` for metrics that are always positive (ratios matter), `asinh` for metrics of both signs that may
+    be huge (asinh(v/unit): linear near zero, logarithmic far away), `linear` for (v - origin)/unit.
     """
 
     kind: Literal["log", "asinh", "linear"]
@@ -49,7 +49,7 @@ class Scale:
 
     @classmethod
     def of_limited(cls, values: ArrayLike, limit: float) -> Scale:
-        """For a metric with a limit: `log` where everything is positive, otherwise `asinh` in units of the limit."""
+        """For a metric with a limit: `log` where everything is positive, else `asinh` in units of the limit."""
         v = np.asarray(values, dtype=float)
         if limit > 0 and (v > 1e-100).all():
             return cls("log")
@@ -204,7 +204,7 @@ class _Local:
     def at(self, space: Space, units: Array) -> tuple[Array, Array]:
         k = self.share * _kernel(space, units, self.units, self.length)
         known = np.sum((k @ self.inverse) * k, axis=1)
-        return k @ self.solved, np.maximum(self.share - known, 0.0)
+        return np.asarray(k @ self.solved), np.maximum(self.share - known, 0.0)
 
 
 def _kernel(space: Space, a: Array, b: Array, length: float) -> Array:
@@ -212,8 +212,7 @@ def _kernel(space: Space, a: Array, b: Array, length: float) -> Array:
     choice = np.array([p.kind == "choice" for p in space.parameters], dtype=bool)
     d = (a[:, None, ~choice] - b[None, :, ~choice]) / length
     differ = np.sum(np.abs(a[:, None, choice] - b[None, :, choice]) > 1e-9, axis=2)
-    kernel: Array = np.exp(-0.5 * np.sum(d**2, axis=2)) * 0.5**differ
-    return kernel
+    return np.asarray(np.exp(-0.5 * np.sum(d**2, axis=2)) * 0.5**differ)
 
 
 def _log_likelihood(factor: Array, y: Array) -> float:

@@ -8,8 +8,8 @@
         factory = partial(make_policy, "mypackage.mymodule:MyPolicy")
         steers = True
 
-`factory` is called with the keywords `space`, `objective` and `seed`. A plain function needs `staticmethod(...)` around
-it. The rules themselves are at the top of `hpcagent.policies.base`.
+`factory` is called with the keywords `space`, `objective` and `seed`. A plain function needs
+`staticmethod(...)` around it. The rules themselves are at the top of `hpcagent.policies.base`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class PolicyContract:
 
     Attributes:
         factory: Called with `space`, `objective`, `seed`; returns the policy.
-        steers: Whether it learns from the history (then it must avoid failing regions and refuse several goals).
+        steers: Whether it learns from the history (then it must avoid failing regions and refuse several
+            goals).
         seeded: Whether another seed gives other points.
     """
 

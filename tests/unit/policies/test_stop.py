@@ -37,7 +37,9 @@ def progress(history=(), **more):
 def runs(n, speed=lambda p, rng: 10.0, drift=lambda p, rng: 10.0, per_batch=6, seed=0):
     rng = np.random.default_rng(seed)
     return [
-        Observation(p, metrics={"ns_per_day": speed(p, rng), "drift": drift(p, rng)}, batch=i // per_batch, index=i)
+        Observation(
+            p, metrics={"ns_per_day": speed(p, rng), "drift": drift(p, rng)}, batch=i // per_batch, index=i
+        )
         for i, p in enumerate(SPACE.sample(rng, n))
     ]
 
@@ -154,7 +156,9 @@ def test_dependence_on_each_kind_of_parameter_is_found(seed):
         SPACE, points, [{"a": 1.0, "b": 2.0}[p["style"]] * e for p, e in zip(points, noise, strict=True)]
     )
     assert by_choice.depends(0.05) == ("style",)
-    hump = sensitivity(SPACE, points, [(p["skin"] - 3.15) ** 2 + 0.1 * e for p, e in zip(points, noise, strict=True)])
+    hump = sensitivity(
+        SPACE, points, [(p["skin"] - 3.15) ** 2 + 0.1 * e for p, e in zip(points, noise, strict=True)]
+    )
     assert "skin" in hump.depends(0.05)
 
 
@@ -180,7 +184,9 @@ def test_the_short_form_reads_and_writes_itself():
     for text in texts:
         assert read_stop(text).toml() == text
         assert read_stop(read_stop(text).model_dump()) == read_stop(text)
-        assert read_stop(TypeAdapter(StopCondition).validate_json(read_stop(text).model_dump_json())).toml() == text
+        assert (
+            read_stop(TypeAdapter(StopCondition).validate_json(read_stop(text).model_dump_json())).toml() == text
+        )
 
 
 def test_a_number_is_short_for_the_main_field():
@@ -194,9 +200,9 @@ def test_a_field_of_a_record_takes_every_form():
 
     assert Holder(until=max_runs(3)).until == max_runs(3)
     assert Holder.model_validate({"until": {"max_runs": 3}}).until == max_runs(3)
-    assert Holder.model_validate_json(Holder(until=any_of(max_runs(3), plateau())).model_dump_json()).until == any_of(
-        max_runs(3), plateau()
-    )
+    assert Holder.model_validate_json(
+        Holder(until=any_of(max_runs(3), plateau())).model_dump_json()
+    ).until == any_of(max_runs(3), plateau())
 
 
 def test_the_budget_is_the_smallest_of_any_and_the_largest_of_all():

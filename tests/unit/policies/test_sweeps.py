@@ -9,7 +9,9 @@ from hpcagent.model.space import Choice, Float, Int, Space
 from hpcagent.policies import make_policy
 
 SPACE = Space.of(
-    timestep=Float(0.001, 0.03, unit="ps", log=True), skin=Float(0.3, 6, unit="angstrom"), style=Choice("a", "b", "c")
+    timestep=Float(0.001, 0.03, unit="ps", log=True),
+    skin=Float(0.3, 6, unit="angstrom"),
+    style=Choice("a", "b", "c"),
 )
 SPREADS = ("random", "sobol", "latin_hypercube")
 
@@ -38,7 +40,10 @@ def test_pending_points_count_as_given(name):
     at_once = policy(name).suggest((), 8)
     assert policy(name).suggest(done(at_once[:3]), 3, at_once[3:5]) == at_once[5:]
     # Finished in another order than they were started: no matter.
-    assert policy(name).suggest(done([at_once[4], at_once[0]]), 2, [at_once[1], at_once[2], at_once[3]]) == at_once[5:7]
+    assert (
+        policy(name).suggest(done([at_once[4], at_once[0]]), 2, [at_once[1], at_once[2], at_once[3]])
+        == at_once[5:7]
+    )
 
 
 @pytest.mark.parametrize("name", SPREADS)

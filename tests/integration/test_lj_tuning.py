@@ -1,0 +1,73 @@
+"""The main job: the packaged argon campaigns on this machine, and their answer against a dense grid."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.store.metrics_file import read_table
+
+GRID = Path(__file__).parents[2] / "benchmarks" / "lj_argon_grid.py"
+
+
+@pytest.fixture(scope="module")
+def grid():
+    spec = importlib.util.spec_from_file_location("lj_argon_grid", GRID)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_puts_the_optimum_near_rahmans_timestep(grid):
+    speed, point = grid.optimum()
+    # Rahman 1964 took 10 fs for argon; LAMMPS's defaults at 2 fs are several times slower.
+    assert 8.5 < point["timestep_fs"] < 11
+    assert 0.3 <= point["skin"] <= 2.0 and point["accelerator"] != "off"
+    assert 4 < speed < 10
+
+
+def test_nine_of_ten_campaigns_on_the_table_end_within_the_noise_of_its_optimum(grid, capsys):
+    good = grid.campaigns(10)
+    assert good >= 9, capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_lj_tuning_finds_the_timestep_skin_and_accelerator_on_this_machine(tmp_path):
+    result = ha.run("lj_tuning", run_dir=tmp_path)
+    best = result.best
+    assert len(result.results) == 36 and best.feasible and best.runs >= 2
+    # The gate is met at about 10 fs (seeds scatter by 15 %, which is 8 % of the timestep).
+    assert 0.0075 <= best.params["timestep"] <= 0.0125
+    assert best.params["skin"] <= 3.0
+    assert best.metrics["energy_fluctuation"] <= 0.003
+    over_defaults = [s for s in result.speedups if s.same_accuracy]
+    assert over_defaults and over_defaults[0].factor > 1.0
+    roles = {r.manifest.role for r in result.results}
+    assert {"suggested", "reference", "replicate"} <= roles
+    columns, units = read_table(tmp_path / "metrics.h5")
+    for name in ("ns_per_day", "ns_per_day_cpu", "cpu_use_percent", "neighbor_builds"):
+        assert name in {c.removeprefix("metrics/") for c in columns}
+    assert units["metrics/ns_per_day"] == "ns/day" and set(columns["host"]) != {""}
+    written = ha.report(tmp_path)
+    assert {p.name for p in written.plots} == {"progress.png", "plane.png", "best_run.png"}
+    assert "speed" in written.path.read_text() or "times the reference" in written.path.read_text()
+
+
+@pytest.mark.slow
+def test_without_a_shifted_potential_the_campaign_says_that_no_setting_helps(tmp_path):
+    result = ha.run("lj_tuning_unshifted", run_dir=tmp_path)
+    assert result.best is None or not result.best.feasible
+    assert len(result.results) < 36
+    assert "drift_ppm_last_first" in result.reason and "does not depend on" in result.reason
+
+
+@pytest.mark.slow
+def test_the_older_gate_has_its_optimum_between_six_and_seven_and_a_half_femtoseconds(tmp_path):
+    result = ha.run("lj_tuning_ppm", run_dir=tmp_path)
+    # Its boundary is fuzzy: 36, 59, 41, 54 ppm at 6, 6.5, 7.5, 8 fs for one seed, 39-57 at 7 fs over four.
+    assert result.best.feasible and 0.0045 <= result.best.params["timestep"] <= 0.0085

