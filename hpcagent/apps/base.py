@@ -144,16 +144,20 @@ class App(Record):
             required: Metrics that must be there beyond those the contract requires (the objective's).
             attempt: 1, or more after an infrastructure failure.
         """
-        needed = set(required)
         return {
-            "manifest": manifest.model_dump(mode="json"),
+            "manifest": manifest.model_dump(),
             "function": self.function or self._callable,
             "settings": self.settings,
-            "workdir": str(work / manifest.execution_id),
-            "promises": {m.name: (m.unit, m.required or m.name in needed) for m in self.contract.metrics},
-            "site": dict(site),
+            "workdir": f"{work}/{manifest.execution_id}",
+            "promises": self.promises(required),
+            "site": site,
             "attempt": attempt,
         }
+
+    def promises(self, required: Iterable[str] = ()) -> dict[str, tuple[str, bool]]:
+        """Metric -> (unit, whether a run without it is a failure)."""
+        needed = set(required)
+        return {m.name: (m.unit, m.required or m.name in needed) for m in self.contract.metrics}
 
     def __call__(
         self, *upstream: Any, seed: int = 0, replicate: int = 0, **params: Any

@@ -44,11 +44,13 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
     """
     workdir = Path(order["workdir"])
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
+        new = _make(workdir)
         with _sole_owner(workdir):
-            done = read_result(workdir)
-            if done is not None:
-                return done
+            if not new:
+                done = read_result(workdir)
+                if done is not None:
+                    return done
+                _set_aside(workdir)
             return _run(order, workdir, upstream)
     except OSError as error:
         now = time.time()
@@ -79,20 +81,36 @@ def read_result(workdir: Path) -> dict[str, Any] | None:
     return fields
 
 
+def _make(workdir: Path) -> bool:
+    """Make the directory; return whether it is new."""
+    try:
+        os.mkdir(workdir)
+        return True
+    except FileExistsError:
+        return False
+    except FileNotFoundError:
+        workdir.mkdir(parents=True, exist_ok=True)
+        # Another worker may have made it at the same moment.
+        return False
+
+
 @contextlib.contextmanager
 def _sole_owner(workdir: Path) -> Iterator[None]:
     """Hold the directory, so that a forgotten worker of a killed coordinator and ours never share it."""
-    with (workdir / ".lock").open("w") as file:
+    descriptor = os.open(workdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
         # Where the file system knows no locks (ENOTSUP, ENOLCK) the lock is not worth failing for.
         with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> dict[str, Any]:
     manifest = order["manifest"]
-    _set_aside(workdir)
-    _write(workdir / "manifest.json", manifest)
+    # No rename: the journal has the manifest, and this copy is for a person who looks into the folder.
+    (workdir / "manifest.json").write_text(json.dumps(manifest))
     started, clock, cpu = time.time(), time.perf_counter(), _cpu_s()
     failure: dict[str, Any] | None = None
     outcome = Outcome(metrics={})
@@ -273,7 +291,7 @@ def _os_name(error: OSError) -> str:
 
 def _set_aside(workdir: Path) -> None:
     """Move what an interrupted attempt left into attempt-N/, so that nothing is lost or mixed up."""
-    left = [p for p in workdir.iterdir() if p.name != ".lock" and not p.name.startswith("attempt-")]
+    left = [p for p in workdir.iterdir() if not p.name.startswith("attempt-")]
     if not left:
         return
     number = 1
@@ -287,9 +305,10 @@ def _set_aside(workdir: Path) -> None:
 
 def _write(path: Path, data: Any) -> None:
     """Write JSON so that a reader sees the whole file or none of it."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(data))
-    part.rename(path)
+    part = f"{path}.part"
+    with open(part, "w") as file:  # noqa: PTH123  (pathlib costs as much as the writing)
+        file.write(json.dumps(data))
+    os.rename(part, path)
 
 
 def _cpu_s() -> float:

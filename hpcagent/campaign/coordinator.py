@@ -207,6 +207,7 @@ class Coordinator:
         self._state = State()
         self._metrics = MetricsFile(self.folder.metrics, campaign.app.contract)
         self._digest = campaign.app.digest
+        self._search = campaign.search
         self._opened_at = 0.0
         self._reason: str | None = None
         self._history: list[Observation] = []
@@ -478,7 +479,7 @@ class Coordinator:
         return Progress(
             history=self._history_now(),
             objective=self.campaign.objective,
-            space=self.campaign.search,
+            space=self._search,
             batches_done=1 + state.last_batch,
             wall_s=self._elapsed_s(),
             node_hours=state.node_hours,
@@ -532,7 +533,7 @@ class Coordinator:
         if n <= 0:
             return []
         suggested = self._policy.suggest(self._history_now(), n, pending)
-        return [self.campaign.search.validated(p, where=f"policy {self.campaign.policy.name}") for p in suggested[:n]]
+        return [self._search.validated(p, where=f"policy {self.campaign.policy.name}") for p in suggested[:n]]
 
     def _plan_batch(self, n: int) -> list[Manifest]:
         batch = 1 + self._state.last_batch
@@ -544,7 +545,7 @@ class Coordinator:
 
     def _plan_rolling(self, n: int) -> list[Manifest]:
         assert self._runner is not None
-        names = self.campaign.search.names
+        names = self._search.names
         pending = [{k: m.params[k] for k in names} for m in self._runner.running.values()]
         first = len(self._state.manifests)
         places = range(first, first + n)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import product
 from typing import Any, Literal, TypeAlias
 
@@ -117,7 +118,9 @@ class Parameter(Record):
         """
         if self.kind == "choice":
             return self._validated_choice(value)
-        if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        if type(value) is not float and (
+            isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.integer, np.floating))
+        ):
             raise BadInput(f"{self.name}={value!r} is not a number; allowed: {self.range}.", value=value)
         number = float(value)
         if not math.isfinite(number):
@@ -317,7 +320,7 @@ class Space(Record):
         """A space from keyword arguments; each parameter takes the keyword as its name."""
         return cls(parameters=tuple(p.model_copy(update={"name": n}) for n, p in parameters.items()))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The parameters' names in order."""
         return tuple(p.name for p in self.parameters)
@@ -360,9 +363,10 @@ class Space(Record):
             BadInput: Unknown name, missing value, wrong type or out of bounds.
         """
         place = f" ({where})" if where else ""
+        names = self.names
         for name in params:
-            if name not in self.names:
-                raise BadInput(f"unknown parameter {name!r}{place}; {nearest(name, self.names)}", value=name)
+            if name not in names:
+                raise BadInput(f"unknown parameter {name!r}{place}; {nearest(name, names)}", value=name)
         values: Params = {}
         for p in self.parameters:
             given = params.get(p.name, p.default)

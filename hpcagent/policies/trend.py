@@ -222,7 +222,7 @@ def _log_likelihood(factor: Array, y: Array) -> float:
 
 def tame(values: ArrayLike) -> Array:
     """The values within +-1e100, so that squares and sums of squares stay finite."""
-    return np.clip(np.asarray(values, dtype=float), -1e100, 1e100)
+    return np.asarray(np.clip(np.asarray(values, dtype=float), -1e100, 1e100))
 
 
 def chance(z: ArrayLike) -> Array:

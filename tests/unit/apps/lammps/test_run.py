@@ -281,7 +281,9 @@ def test_what_a_script_leaves_running_ends_with_the_run(tmp_path: Path) -> None:
     assert none_left(Path(result.workdir))
 
 
-@pytest.mark.parametrize(("words", "said"), [(["/no/such/lmp"], "/no/such/lmp"), (["no-such-mpirun", "lmp"], "mpirun")])
+@pytest.mark.parametrize(
+    ("words", "said"), [(["/no/such/lmp"], "/no/such/lmp"), (["no-such-mpirun", "lmp"], "mpirun")]
+)
 def test_a_site_command_that_is_not_there_is_named(tmp_path: Path, words: list[str], said: str) -> None:
     result = execute(app_of(tmp_path, ARGON + "run 10\n"), tmp_path, site={"lammps": words})
     failed(result, "NoExecutable", "infrastructure", said)
@@ -425,7 +427,7 @@ def test_no_value_can_be_more_than_a_word(tmp_path: Path, word: Any) -> None:
         app.manifest({"mode": word})
     # And should something else let it pass:
     (tmp_path / "run").mkdir()
-    with pytest.raises(AppFailed, match="mode=.*plain word") as error:
+    with pytest.raises(AppFailed, match=r"mode=.*plain word") as error:
         lammps_run(Run(workdir=tmp_path / "run", settings=app.settings), mode=word)
     assert error.value.details["name"] == "BadParameter"
     assert not (tmp_path / "run" / "in.lammps").exists()
@@ -441,8 +443,9 @@ def test_a_word_with_a_path_inside_the_run_is_allowed(tmp_path: Path) -> None:
 
 def test_files_of_the_script_are_copied_and_large_ones_linked(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    atoms = "argon\n\n1 atoms\n1 atom types\n0 9 xlo xhi\n0 9 ylo yhi\n0 9 zlo zhi\n\nMasses\n\n1 39.948\n\nAtoms\n\n"
-    (tmp_path / "sub" / "data.txt").write_text(atoms + "1 1 1.0 1.0 1.0\n")
+    box = "argon\n\n1 atoms\n1 atom types\n0 9 xlo xhi\n0 9 ylo yhi\n0 9 zlo zhi\n\n"
+    atoms = "Masses\n\n1 39.948\n\nAtoms\n\n1 1 1.0 1.0 1.0\n"
+    (tmp_path / "sub" / "data.txt").write_text(box + atoms)
     (tmp_path / "more.in").write_text("pair_style zero 3.0\npair_coeff * *\n" + "# and more\n" * 100_000)
     script = "units metal\nread_data sub/data.txt\ninclude more.in\nfix 1 all nve\nrun 1\n"
     result = execute(app_of(tmp_path, script), tmp_path)

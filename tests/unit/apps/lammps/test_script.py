@@ -1,4 +1,4 @@
-"""What is read in an input script, written as LAMMPS's manual allows it (https://docs.lammps.org/Commands_parse.html)."""
+"""What is read in an input script, written as LAMMPS allows it (https://docs.lammps.org/Commands_parse.html)."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_includes_are_followed_and_named_from_the_scripts_folder(tmp_path: Path)
 
 
 def test_includes_that_go_round_end(tmp_path: Path) -> None:
-    found = script(tmp_path, "include a.in\n", a_in="include ./b.in\nprint $x\n", b_in="include a.in\njump in.md\n")
+    found = script(tmp_path, "include a.in\n", a_in="include ./b.in\nprint $x", b_in="include a.in\njump in.md")
     assert found.used == {"x"}
     assert found.files == ("a.in", "b.in", "in.md")
 
@@ -204,7 +204,9 @@ def test_what_is_no_script_is_named(tmp_path: Path) -> None:
         read_script(tmp_path / "restart.bin")
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n", "print 'open quote ${x}\n", 'print """\nopen\n', "&\n"])
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "# nothing\n", "print 'open quote ${x}\n", 'print """\nopen\n', "&\n"]
+)
 def test_nothing_and_half_a_line_are_read_too(tmp_path: Path, text: str) -> None:
     assert script(tmp_path, text).units == "lj"
 
