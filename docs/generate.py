@@ -65,7 +65,9 @@ def policies() -> str:
     for name, path in BUILT_IN.items():
         factory = _imported(path)
         says = _arguments(factory)
-        options = [p for p in inspect.signature(factory).parameters.values() if p.name not in ("space", "objective")]
+        options = [
+            p for p in inspect.signature(factory).parameters.values() if p.name not in ("space", "objective")
+        ]
         for option in options:
             if option.name != "seed":
                 text = says.get(option.name, "")
@@ -103,7 +105,9 @@ def _arguments(factory: type) -> dict[str, str]:
 def _default(value: object) -> str:
     if value is None:
         return ""
-    text = str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+    text = (
+        str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+    )
     return f"`{text}`"
 
 

@@ -588,7 +588,9 @@ class Coordinator:
         if confirm is None or self._state.confirmed is not None or not confirm.runs:
             return []
         history = self._history_now()
-        contenders = top(history, self.campaign.objective, confirm.top, space=self.campaign.search)
+        contenders = top(
+            history, self.campaign.objective, confirm.top, space=self._search, replicates=max(1, confirm.replicates)
+        )
         if not contenders:
             return []
         points: list[tuple[Params, Role]] = []

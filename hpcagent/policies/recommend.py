@@ -40,6 +40,7 @@ class Estimate(Record):
         score_error: Its standard error.
         probability_feasible: P(every limit is kept) x share of runs there that completed.
         trusted: Whether at least one run measured the goal undisturbed.
+        probability_confirmed: P(the measured mean still keeps every limit after the further runs asked about).
     """
 
     params: Params
@@ -51,6 +52,7 @@ class Estimate(Record):
     score_error: float = 0.0
     probability_feasible: float = 1.0
     trusted: bool = True
+    probability_confirmed: float = 1.0
 
 
 class Recommendation(Record):
@@ -149,10 +151,21 @@ def top(
     space: Space | None = None,
     confidence: float = 0.9,
     noise: Mapping[str, float] | None = None,
+    replicates: int = 2,
 ) -> list[Estimate]:
     """Return up to `k` points that could be best, most promising first: the ones worth replicating.
 
-    A point's promise is P(feasible) x P(its score is above the recommended one's).
+    A point is worth its score times P(the replicates confirm it): one that is a little slower and well inside
+    the limit goes before one that the next run would throw out.
+
+    Args:
+        history: Finished runs.
+        objective: Goal and limits.
+        k: How many points.
+        space: As for `recommend`.
+        confidence: As for `recommend`.
+        noise: As for `recommend`.
+        replicates: How many further runs each point will get.
 
     Example:
         >>> from hpcagent.model.objective import maximize
@@ -160,14 +173,15 @@ def top(
         >>> [e.params["x"] for e in top(runs, maximize("y"), 1)]
         [3.0]
     """
-    known = _rankable(estimates(history, objective, space=space, noise=noise))
+    known = _rankable(estimates(history, objective, space=space, noise=noise, replicates=replicates))
     chosen = recommend(history, objective, space=space, confidence=confidence, noise=noise)
     if chosen is None or k <= 0:
         return []
-    best = chosen.best
-    others = [(_promise(e, best), e) for e in known if e.params != best.params]
-    others = [(p, e) for p, e in others if p > 0.01]
-    return [best, *(e for _, e in sorted(others, key=lambda pair: -pair[0]))][:k]
+    if not chosen.feasible:
+        return sorted(known, key=lambda e: -e.probability_feasible)[:k]
+    lowest = min(e.score for e in known)
+    worth = [(e.probability_confirmed * e.probability_feasible * (e.score - min(lowest, 0.0)), e) for e in known]
+    return [e for w, e in sorted(worth, key=lambda pair: -pair[0]) if w > 0][:k]
 
 
 def estimates(
@@ -176,6 +190,7 @@ def estimates(
     *,
     space: Space | None = None,
     noise: Mapping[str, float] | None = None,
+    replicates: int = 0,
 ) -> list[Estimate]:
     """Return what is known of every point with a completed run, in the order of the first run there."""
     groups = _grouped(history, objective)
@@ -185,8 +200,11 @@ def estimates(
     means = [{m: float(np.mean(g.values(m))) for m in g.names()} for g in groups]
     errors = [{m: e for m in g.names() if (e := _standard_error(g, m, scatter[m])) is not None} for g in groups]
     probabilities = np.array([g.share for g in groups])
+    confirmed = np.ones(len(groups))
     for c in objective.constraints:
-        probabilities *= _kept(c, groups, means, errors, space)
+        kept, still = _kept(c, groups, means, errors, space, replicates)
+        probabilities *= kept
+        confirmed *= still
     scores, score_errors = _scores(objective, groups, means, errors, space)
     return [
         Estimate(
@@ -199,6 +217,7 @@ def estimates(
             score_error=float(score_errors[i]),
             probability_feasible=float(probabilities[i]),
             trusted=g.trusted,
+            probability_confirmed=float(confirmed[i]),
         )
         for i, g in enumerate(groups)
     ]
@@ -302,18 +321,33 @@ def _kept(
     means: Sequence[Mapping[str, float]],
     errors: Sequence[Mapping[str, float]],
     space: Space | None,
-) -> Array:
-    """P(the limit is kept) at each point; the trend cannot raise it where the measurement is beyond the limit."""
+    replicates: int,
+) -> tuple[Array, Array]:
+    """P(the limit is kept) at each point, and P(the mean keeps it after `replicates` further runs).
+
+    The trend cannot raise the first where the measurement is beyond the limit.
+    """
     values = np.array([m[c.metric] for m in means])
     own = np.array([e.get(c.metric, 0.0) for e in errors])
     alone = np.array([c.probability(v, s) for v, s in zip(values, own, strict=True)])
     smooth = _smoothed(Scale.of_limited(values, c.limit), values, own, groups, space)
     if smooth is None:
-        return alone
+        return alone, alone
     scale, mean, error = smooth
     sign = 1.0 if c.at_most is not None else -1.0
-    p = chance(sign * (scale.forward(c.limit) - mean) / np.maximum(error, 1e-12))
-    return np.where([c.excess(v) <= 0 for v in values], p, np.minimum(p, alone))
+    limit = scale.forward(c.limit)
+    p = chance(sign * (limit - mean) / np.maximum(error, 1e-12))
+    kept = np.where([c.excess(v) <= 0 for v in values], p, np.minimum(p, alone))
+    if not replicates:
+        return kept, np.ones(len(groups))
+    # The mean then is of n runs that are known and r further ones, each off the expected value by the noise of
+    # one run: (n y + r (mean + noise)) / (n + r).
+    n = np.array([len(g.runs) for g in groups], dtype=float)
+    one_run = own * scale.slope(values) * np.sqrt(n)
+    share = replicates / (n + replicates)
+    then = (1 - share) * scale.forward(values) + share * mean
+    spread = share * np.sqrt(error**2 + one_run**2 / replicates)
+    return kept, chance(sign * (limit - then) / np.maximum(spread, 1e-12))
 
 
 def _scores(
@@ -388,13 +422,3 @@ def _sure(e: Estimate, objective: Objective, confidence: float) -> bool:
 
 def _violation(e: Estimate, objective: Objective) -> float:
     return sum(max(c.excess(e.metrics[c.metric]), 0.0) / (abs(c.limit) or 1.0) for c in objective.constraints)
-
-
-def _promise(e: Estimate, best: Estimate) -> float:
-    error = math.hypot(e.score_error, best.score_error)
-    if error > 0:
-        above = float(chance((e.score - best.score) / error)[0])
-    else:
-        # Nothing is known of the noise: closeness to the best is all there is to go by.
-        above = 1 / (1 + math.exp(min((best.score - e.score) / (0.05 * abs(best.score) or 1.0), 50.0)))
-    return e.probability_feasible * above

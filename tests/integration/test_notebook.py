@@ -27,7 +27,9 @@ def this_python(tmp_path, monkeypatch):
     folder = tmp_path / "jupyter" / "kernels" / "python3"
     folder.mkdir(parents=True)
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (folder / "kernel.json").write_text(json.dumps({"argv": command, "display_name": "Python 3", "language": "python"}))
+    (folder / "kernel.json").write_text(
+        json.dumps({"argv": command, "display_name": "Python 3", "language": "python"})
+    )
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

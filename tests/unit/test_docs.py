@@ -99,7 +99,9 @@ def test_every_link_leads_somewhere(path):
         found = (path.parent / file).resolve() if file else path
         assert found.exists(), target
         if anchor:
-            assert anchor in {_anchor(line) for line in re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE)}, target
+            assert anchor in {
+                _anchor(line) for line in re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE)
+            }, target
 
 
 def _anchor(heading: str) -> str:
@@ -124,7 +126,11 @@ def program(text: str) -> str:
 
 
 def with_code() -> list[Path]:
-    return [p for p in PAGES if any(e != "notest" and lang in ("python", "sh") for lang, e, _ in BLOCK.findall(p.read_text()))]
+    return [
+        p
+        for p in PAGES
+        if any(e != "notest" and lang in ("python", "sh") for lang, e, _ in BLOCK.findall(p.read_text()))
+    ]
 
 
 NEEDS_LAMMPS = ("README.md", "own_lammps_input.md", "apps_as_futures.md")
