@@ -129,6 +129,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_WHERE[name]), name)
         globals()[name] = value
         return value
+    if name == "apps":
+        return import_module("hpcagent.apps")
     raise AttributeError(f"module 'hpcagent' has no attribute {name!r}")
 
 

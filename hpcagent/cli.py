@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ def _options(
 def run(
     campaign: Annotated[str, typer.Argument(help="A campaign's TOML, or the name of a packaged one.")],
     site: SiteOption = None,
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", help="The campaign's folder [runs/NAME].")] = None,
+    run_dir: Annotated[Path | None, typer.Option("--run-dir", help="The campaign's folder (runs/NAME by default).")] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the campaign, e.g. until.max_runs=12.")
     ] = None,
@@ -139,7 +140,7 @@ def report(
 def export(
     run_dir: RunDirArgument,
     to: Annotated[str, typer.Option("--to", help="csv or parquet.")] = "csv",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file [RUN_DIR/results.TO].")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file (RUN_DIR/results.TO by default).")] = None,
 ) -> None:
     """Write all results as a table, with units in the header."""
     from hpcagent.campaign.coordinator import read_run
@@ -198,6 +199,7 @@ def inputs(
     import shutil
 
     from hpcagent.apps.lammps.contract import lammps, packaged_inputs
+    from hpcagent.store.files import refusing_clearly
 
     known = packaged_inputs()
     if name is None:
@@ -208,12 +210,15 @@ def inputs(
         from hpcagent.errors import nearest
 
         raise BadInput(f"no packaged input {name!r}; {nearest(name, known)}", value=name)
-    for path in sorted(known[name].parent.iterdir()):
-        target = to / path.name
+    copies = [(path, to / path.name) for path in sorted(known[name].parent.iterdir()) if path.is_file()]
+    for _, target in copies:
         if target.exists():
             raise BadInput(f"{target} is there already; name another folder with --to.", value=str(target))
-        shutil.copyfile(path, target)
-        print(target)
+    with refusing_clearly(to):
+        to.mkdir(parents=True, exist_ok=True)
+        for path, target in copies:
+            shutil.copyfile(path, target)
+            print(target)
 
 
 def _parse_changes(changes: list[str]) -> dict[str, Any]:
@@ -307,9 +312,21 @@ def _one_clear_error(verbose: bool) -> Iterator[None]:
 
 def main() -> None:
     """Entry point of the `hpcagent` command."""
-    verbose = any(word in ("-v", "--verbose") for word in sys.argv[1:])
+    # Anywhere on the line, like --help.
+    words = [word for word in sys.argv[1:] if word not in ("-v", "--verbose")]
+    verbose = len(words) < len(sys.argv) - 1
+    _know_the_working_directory()
     with _one_clear_error(verbose):
-        cli()
+        cli(args=words)
+
+
+def _know_the_working_directory() -> None:
+    """Apps and policies of one's own lie where one stands: let this process and the workers import them."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = here if not before else f"{here}{os.pathsep}{before}"
 
 
 if __name__ == "__main__":

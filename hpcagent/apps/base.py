@@ -35,6 +35,9 @@ class App(Record):
             defined in a script or notebook, which travels by value.
         settings: Plain data for the function, e.g. the text of an input script.
         source: What the user named: a packaged name or a path.
+        code_digest: SHA-256 of the function's source, for functions that are not hpcagent's own.
+        vary: Names of the parameters that a campaign varies if it does not say; all that have no default, or
+            all, where empty.
 
     Example:
         >>> from hpcagent.apps.landscape import synthetic
@@ -46,6 +49,8 @@ class App(Record):
     function: str = ""
     settings: dict[str, Any] = {}
     source: str = ""
+    code_digest: str = ""
+    vary: tuple[str, ...] = ()
     _callable: Callable[..., Any] | None = PrivateAttr(default=None)
 
     @property
@@ -59,14 +64,16 @@ class App(Record):
         return self._callable
 
     @property
+    def runnable(self) -> bool:
+        """Whether a worker can be told which function to run; not for one from a script, read back from JSON."""
+        return bool(self.function) or self._callable is not None
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the settings, input files and function: what decides a result beside the parameters."""
-        # Our own apps are versioned; a user rarely changes a version number, so their code counts.
-        ours = self.function.startswith("hpcagent.")
-        code = "" if ours or self._callable is None else _source_of(self._callable)
         # Where a file lies does not decide what a run gives, what is in it does.
         settings = {k: v for k, v in self.settings.items() if k != "paths"}
-        return hashlib.sha256(canonical_json([self.function, code, settings]).encode()).hexdigest()
+        return hashlib.sha256(canonical_json([self.function, self.code_digest, settings]).encode()).hexdigest()
 
     def with_resources(self, **changes: Any) -> App:
         """A copy that asks for other resources, e.g. `walltime_s=60`."""
@@ -252,6 +259,8 @@ def app(
             contract=contract,
             function=f"{module}:{function.__qualname__}" if importable else "",
             source=f"{module}:{function.__qualname__}",
+            # Our own apps are versioned; a user rarely changes a version number, so their code counts.
+            code_digest="" if module.startswith("hpcagent.") else _sha256(_source_of(function)),
         )
         made._callable = function
         return made
@@ -273,6 +282,10 @@ def _check_signature(function: Callable[..., Any], space: Space) -> None:
             raise BadInput(
                 f"argument {name!r} of {function.__name__}() has no parameter; add it to parameters=.", value=name
             )
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _source_of(function: Callable[..., Any]) -> str:

@@ -72,7 +72,9 @@ class Best:
         lines = [point_text(self.params, self.units)]
         for name in self.shown:
             lines.append(f"  {name} = {self._with_error(name)}")
-        lines.append(f"  P(feasible) = {self.probability_feasible:.2f}, from {self.runs} run(s)")
+        lines.append(
+            f"  P(feasible) = {self.probability_feasible:.2f}, from {self.runs} run(s) here and the trend of all runs"
+        )
         if not self.feasible:
             lines.append("  NOT feasible: no point keeps every limit with the asked confidence")
         return "\n".join(lines)

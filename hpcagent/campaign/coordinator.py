@@ -187,6 +187,11 @@ class Coordinator:
     ) -> None:
         self.campaign = campaign
         self.folder = RunDir(run_dir if run_dir is not None else Path("runs") / campaign.name)
+        if not campaign.app.runnable:
+            raise BadInput(
+                f"the app {campaign.app.name!r} is a function of a script or notebook ({campaign.app.source}); run "
+                "that script or cell again to go on, or move the function into a module that can be imported."
+            )
         wanted = site if site is not None else campaign.site
         # Looked up now, so that a wrong name costs nothing and leaves no folder behind.
         self._wanted_site: Site | Profile = wanted if isinstance(wanted, Site) else find_profile(wanted)
@@ -367,7 +372,7 @@ class Coordinator:
     def _next_batch(self) -> list[Manifest]:
         """Plan the next batch, or the confirmation, or write down why it is over."""
         reason = self._hopeless() or self._stop_reason()
-        if reason is None:
+        if reason is None and not self._confirmed():
             room = self._room()
             planned = self._plan_batch(min(room, self._batch_size) if room is not None else self._batch_size)
             if planned:
@@ -377,7 +382,7 @@ class Coordinator:
             confirming = self._plan_confirmation()
             if confirming:
                 return confirming
-        self._finish(reason)
+        self._finish(reason or "its contenders are confirmed.")
         return []
 
     def _rolling(self) -> Iterator[Batch]:
@@ -461,9 +466,14 @@ class Coordinator:
             return None
         confirm = self.campaign.confirm
         reserve = 0
-        if confirm is not None and confirm.runs and self._state.confirmed is None:
+        if confirm is not None and confirm.runs and not self._confirmed():
             reserve = confirm.runs + (self.campaign.reference is not None)
         return max(0, budget - reserve - len(self._state.manifests))
+
+    def _confirmed(self) -> bool:
+        """Whether the contenders were repeated at the end of this budget (a larger one goes on)."""
+        state = self._state
+        return state.confirmed is not None and state.confirmed_budget == self.campaign.until.budget()
 
     def _stop_reason(self) -> str | None:
         reason = self.campaign.until.check(self._progress())
@@ -585,7 +595,7 @@ class Coordinator:
     def _plan_confirmation(self) -> list[Manifest]:
         """The last batch: the contenders again, and the baseline at the best one's accuracy."""
         confirm = self.campaign.confirm
-        if confirm is None or self._state.confirmed is not None or not confirm.runs:
+        if confirm is None or self._confirmed() or not confirm.runs:
             return []
         history = self._history_now()
         contenders = top(
@@ -595,7 +605,8 @@ class Coordinator:
             return []
         points: list[tuple[Params, Role]] = []
         for _ in range(confirm.replicates):
-            points += [(e.params, "replicate") for e in contenders]
+            # Where there are fewer contenders than asked for, the first ones are repeated more often.
+            points += [(contenders[i % len(contenders)].params, "replicate") for i in range(confirm.top)]
             if confirm.baseline:
                 points.append(({**contenders[0].params, **confirm.baseline}, "replicate"))
         batch = 1 + self._state.last_batch
@@ -631,8 +642,10 @@ class Coordinator:
                 manifests.append(manifest)
             event: dict[str, Any] = {"event": "manifests", "at": time.time()}
             if confirm:
-                event["confirm"] = True
+                budget = self.campaign.until.budget()
+                event |= {"confirm": True, "budget": budget}
                 self._state.confirmed = len(self._state.manifests)
+                self._state.confirmed_budget = budget
             assert self._journal is not None
             self._journal.append([event | {"manifests": [m.model_dump(mode="json") for m in manifests]}])
         return manifests

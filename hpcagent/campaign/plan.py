@@ -10,7 +10,7 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
 from hpcagent.sites.profile import Profile, find_profile
-from hpcagent.sites.site import workers_of
+from hpcagent.sites.site import usable_cores, workers_of
 
 __all__ = ["Plan", "plan"]
 
@@ -74,7 +74,7 @@ def plan(campaign: Campaign, *, site: str | Path | None = None, workers: int | N
     contract = campaign.app.contract
     resources = contract.resources
     cores = resources.ranks_per_node * resources.threads_per_rank
-    share = min(1.0, cores / (profile.node_cores or count)) if resources.nodes == 1 else 1.0
+    share = min(1.0, cores / (profile.node_cores or len(usable_cores()))) if resources.nodes == 1 else 1.0
     each = resources.nodes * share / 3600
     return Plan(
         manifests=manifests,

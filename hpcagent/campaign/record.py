@@ -108,7 +108,7 @@ class Campaign(Record):
         app: What runs.
         objective: What is to be made large or small, under which limits.
         space: Parameter name -> narrower range (`{}` for the whole one). Only these are varied; by default
-            all parameters without a default value, or all if there are none.
+            those that the app names (`vary`), or all without a default value, or all if there are none.
         fixed: Values of parameters that are not varied (the rest take their defaults).
         policy: Who suggests.
         until: When to stop.
@@ -201,6 +201,10 @@ class Campaign(Record):
         whole = self.app.contract.space
         if self.space is not None:
             return Space(parameters=tuple(whole[n] for n in self.space)).narrowed(self.space)
+        if self.app.vary:
+            named = [whole[n] for n in self.app.vary if n not in self.fixed]
+            if named:
+                return Space(parameters=tuple(named))
         open_ones = [p for p in whole.parameters if p.name not in self.fixed and p.default is None]
         chosen = open_ones or [p for p in whole.parameters if p.name not in self.fixed]
         return Space(parameters=tuple(chosen))

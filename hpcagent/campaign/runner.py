@@ -13,7 +13,7 @@ from hpcagent.apps.base import App
 from hpcagent.apps.worker import execute, read_result
 from hpcagent.campaign.state import State, result_event
 from hpcagent.model.records import Failure, Manifest, Result
-from hpcagent.sites.site import Site, failure_of
+from hpcagent.sites.site import Site, failure_of, usable_cores
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import RunDir
 
@@ -59,7 +59,7 @@ class Runner:
         self._clock = clock
         self._finished: queue.SimpleQueue[tuple[Manifest, Future[Any]]] = queue.SimpleQueue()
         self._about_site = {
-            "node_cores": site.profile.node_cores or site.workers,
+            "node_cores": site.profile.node_cores or len(usable_cores()),
             "lammps": list(site.profile.lammps or ()),
         }
         self._held: tuple[Manifest, Future[Any]] | None = None

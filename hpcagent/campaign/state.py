@@ -24,6 +24,7 @@ class State:
         arrived: Execution ids in the order their results were recorded.
         stopped: Why the campaign stopped for good, or None.
         confirmed: Number of manifests when the confirmation was planned, or None.
+        confirmed_budget: The budget of runs that this was the end of, or None.
         sessions: How many times a coordinator opened the folder.
         damaged: Lines of the journal that could not be read.
         elapsed_s: Wall time of the sessions so far, in seconds.
@@ -37,6 +38,7 @@ class State:
         self.arrived: list[str] = []
         self.stopped: str | None = None
         self.confirmed: int | None = None
+        self.confirmed_budget: int | None = None
         self.sessions = 0
         self.damaged = 0
         self.elapsed_s = 0.0
@@ -75,6 +77,7 @@ class State:
                 self.add_manifest(Manifest.model_validate({**fields, "resources": shared}))
             if event.get("confirm"):
                 self.confirmed = len(self.manifests)
+                self.confirmed_budget = event.get("budget")
         elif kind == "session":
             self.end_session()
             self.sessions += 1

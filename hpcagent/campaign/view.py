@@ -216,7 +216,7 @@ def duration(seconds: float) -> str:
 
     Example:
         >>> duration(75), duration(5), duration(7300)
-        ('1 min 15 s', '5 s', '2 h 2 min')
+        ('1 min 15 s', '5 s', '2 h 1 min')
     """
     whole = round(seconds)
     if whole < 60:

@@ -91,7 +91,7 @@ class Parameter(Record):
             raise BadInput(f"bounds of {self.name!r} are not finite: [{self.low}, {self.high}].")
         if self.low > self.high:
             raise BadInput(
-                f"low > high for {self.name!r}: {self.low:g} > {self.high:g} {self.unit}; swap them."
+                f"low > high for {self.name!r}: {self.low:g} > {self.high:g}{self._suffix}; swap them."
             )
         if self.log and self.low <= 0:
             raise BadInput(f"{self.name!r} is logarithmic, so low must be > 0; got {self.low:g}.")
@@ -103,7 +103,11 @@ class Parameter(Record):
         """The allowed values as text: `[0.3, 6] angstrom` or `{off, opt, omp}`."""
         if self.kind == "choice":
             return "{" + ", ".join(map(str, self.choices)) + "}"
-        return f"[{self.low:g}, {self.high:g}] {self.unit}"
+        return f"[{self.low:g}, {self.high:g}]{self._suffix}"
+
+    @property
+    def _suffix(self) -> str:
+        return "" if self.unit == "1" else f" {self.unit}"
 
     @property
     def constant(self) -> bool:
@@ -129,7 +133,7 @@ class Parameter(Record):
         if self.kind == "int" and number != int(number):
             raise BadInput(f"{self.name}={number:g} is not a whole number; allowed: {self.range}.", value=value)
         if not self.low <= number <= self.high:
-            raise BadInput(f"{self.name}={number:g} {self.unit} is outside {self.range}.", value=value)
+            raise BadInput(f"{self.name}={number:g}{self._suffix} is outside {self.range}.", value=value)
         return int(number) if self.kind == "int" else number
 
     def _validated_choice(self, value: object) -> Scalar:

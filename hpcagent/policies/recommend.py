@@ -155,8 +155,9 @@ def top(
 ) -> list[Estimate]:
     """Return up to `k` points that could be best, most promising first: the ones worth replicating.
 
-    A point is worth its score times P(the replicates confirm it): one that is a little slower and well inside
-    the limit goes before one that the next run would throw out.
+    Only points that may be best count. The first has the highest expected gain, score x P(feasible); for the
+    others it counts as well whether replicates will confirm them: if the first is thrown out by its next runs,
+    one that is a little slower and well inside the limit stands beside it.
 
     Args:
         history: Finished runs.
@@ -179,9 +180,13 @@ def top(
         return []
     if not chosen.feasible:
         return sorted(known, key=lambda e: -e.probability_feasible)[:k]
-    lowest = min(e.score for e in known)
-    worth = [(e.probability_confirmed * e.probability_feasible * (e.score - min(lowest, 0.0)), e) for e in known]
-    return [e for w, e in sorted(worth, key=lambda pair: -pair[0]) if w > 0][:k]
+    lowest = min(0.0, *(e.score for e in known))
+    gains = [(e.probability_feasible * (e.score - lowest), e) for e in known if _promise(e, chosen.best) > 0.01]
+    if not gains:
+        return [chosen.best]
+    first = max(gains, key=lambda pair: pair[0])[1]
+    others = [(gain * e.probability_confirmed, e) for gain, e in gains if e is not first]
+    return [first, *(e for worth, e in sorted(others, key=lambda pair: -pair[0]) if worth > 0)][:k]
 
 
 def estimates(
@@ -422,3 +427,14 @@ def _sure(e: Estimate, objective: Objective, confidence: float) -> bool:
 
 def _violation(e: Estimate, objective: Objective) -> float:
     return sum(max(c.excess(e.metrics[c.metric]), 0.0) / (abs(c.limit) or 1.0) for c in objective.constraints)
+
+
+def _promise(e: Estimate, best: Estimate) -> float:
+    """P(feasible) x P(its score is above the best one's)."""
+    error = math.hypot(e.score_error, best.score_error)
+    if error > 0:
+        above = float(chance((e.score - best.score) / error)[0])
+    else:
+        # Nothing is known of the noise: closeness to the best is all there is to go by.
+        above = 1 / (1 + math.exp(min((best.score - e.score) / (0.05 * abs(best.score) or 1.0), 50.0)))
+    return e.probability_feasible * above

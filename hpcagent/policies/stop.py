@@ -426,7 +426,7 @@ class AllOf(Stop):
         return {"all_of": [c.toml() for c in self.conditions]}
 
 
-def read_stop(data: Any, *, where: str = "stop") -> Stop:
+def read_stop(data: Any, *, where: str = "until") -> Stop:
     """Read a stop condition from plain data.
 
     Args:

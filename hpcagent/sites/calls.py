@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpcagent.apps.worker import execute_as_result
 from hpcagent.errors import BadInput, NoSite
 from hpcagent.model.records import Result
-from hpcagent.sites.site import current_dfk, current_site
+from hpcagent.sites.site import current_dfk, current_site, usable_cores
 
 if TYPE_CHECKING:
     from parsl.dataflow.futures import AppFuture
@@ -46,7 +46,7 @@ def call(
     about: dict[str, Any] = {}
     work = Path(dfk.run_dir).absolute() / "work"
     if site is not None:
-        about = {"node_cores": site.profile.node_cores or site.workers, "lammps": list(site.profile.lammps or ())}
+        about = {"node_cores": site.profile.node_cores or len(usable_cores()), "lammps": list(site.profile.lammps or ())}
         work = site.work_dir.absolute()
     order = app.order(manifest, work=work, site=about)
     future = dfk.submit(

@@ -18,9 +18,15 @@ def refusing_clearly(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        folder = _run_dir(path)
+        then = (
+            "choose another folder, or correct the permissions."
+            if folder is None
+            else "everything recorded before is safe; free space or correct the permissions, then run "
+            f"`hpcagent resume {folder}`."
+        )
         raise StoreFull(
-            f"{path} cannot be written: {error.strerror or error}. Everything recorded before is safe; free "
-            f"space or correct the permissions, then run `hpcagent resume {_run_dir(path)}`.",
+            f"{path} cannot be written: {error.strerror or error}; {then}",
             path=str(path),
             errno=error.errno,
         ) from error
@@ -47,9 +53,10 @@ def write_whole(path: Path, text: str | bytes) -> None:
             raise
 
 
-def _run_dir(path: Path) -> Path:
+def _run_dir(path: Path) -> Path | None:
+    """The campaign's folder that `path` lies in, if there is one."""
     folder = path if path.is_dir() else path.parent
     for candidate in (folder, *folder.parents):
         if (candidate / "events.jsonl").exists() or (candidate / "campaign.toml").exists():
             return candidate
-    return folder
+    return None

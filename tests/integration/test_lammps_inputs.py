@@ -160,7 +160,7 @@ def test_argon_is_a_crystal_under_little_pressure(tmp_path: Path, execute: Execu
     result = execute(app, steps=1000, equil_steps=500, timestep=0.008)
     assert -500 < result["pressure"] < 1500
     # Lindemann: a crystal melts when its atoms stray a tenth or so of the nearest distance, 3.78 angstrom.
-    assert math.sqrt(result["wandered"]) < 0.15 * 3.78
+    assert math.sqrt(result["wandered"]) < 0.1 * 3.78
 
 
 def test_argon_at_rest_has_the_energy_of_its_lattice_sum(tmp_path: Path, execute: Execute) -> None:
@@ -168,7 +168,7 @@ def test_argon_at_rest_has_the_energy_of_its_lattice_sum(tmp_path: Path, execute
     result = execute(app, equil_steps=0, steps=100)
     # All neighbours of an atom of the fcc lattice: integers whose sum is even, in units of half the constant.
     shells = [i * i + j * j + k * k for i, j, k in product(range(-5, 6), repeat=3) if (i + j + k) % 2 == 0]
-    distances = [5.35 / 2 * math.sqrt(n) for n in shells if 0 < n]
+    distances = [5.35 / 2 * math.sqrt(n) for n in shells if n > 0]
 
     def phi(r: float) -> float:
         return 4 * 0.0103 * ((3.405 / r) ** 12 - (3.405 / r) ** 6)
@@ -250,7 +250,7 @@ def test_the_default_liquid_is_near_the_triple_point_and_flows(tmp_path: Path, e
     assert abs(result["pressure_reduced"] + tail(0.8442)[1]) < 0.4
     energy = result["potential_energy_epsilon_per_atom"] - shift(0.8442) + tail(0.8442)[0]
     assert energy == pytest.approx(-6.12, abs=0.06)  # NIST's rows above carried to this density and temperature
-    assert 0.02 < result["spreading"] / 6 < 0.05
+    assert 0.022 < result["spreading"] / 6 < 0.04
     assert math.sqrt(result["wandered"]) > 1.0  # further than the next atom: no crystal
 
 

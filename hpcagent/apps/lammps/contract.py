@@ -73,6 +73,7 @@ class ContractFile(Record):
         description: One or two sentences on the physics.
         script: File name of the input script beside the contract.
         variables: The script's variables: bounds, unit, default.
+        vary: Names of the variables that a campaign varies if it does not say; all without a default, or all.
         metrics: Names of the metrics promised (see the table in the reference).
         columns: Metrics of your own, from thermo columns.
         seed_variables: Variables that take the run's random seed.
@@ -87,6 +88,7 @@ class ContractFile(Record):
     description: str = ""
     script: str | None = None
     variables: dict[str, Variable] = {}
+    vary: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     columns: dict[str, Column] = {}
     seed_variables: tuple[str, ...] = ()
@@ -192,6 +194,7 @@ def lammps(
         function="hpcagent.apps.lammps.run:lammps_run",
         settings=settings,
         source=str(script),
+        vary=tuple(variables) if variables else file.vary,
     )
 
 

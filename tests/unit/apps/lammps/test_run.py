@@ -275,6 +275,15 @@ def test_the_walltime_ends_the_run_and_all_it_started(tmp_path: Path, trap: str)
     assert len(log.runs[-1]) > 2  # what it wrote is kept
 
 
+def test_what_a_run_has_started_is_asked_before_it_is_killed(tmp_path: Path) -> None:
+    helper = tmp_path / "helper.sh"
+    helper.write_text("trap 'touch asked; exit' TERM\nsleep 100 & wait\n")
+    app = app_of(tmp_path, f'shell "sh {helper} &"\n' + ARGON + FOREVER).with_resources(walltime_s=0.5)
+    result = execute(app, tmp_path)
+    failed(result, "Walltime", "infrastructure", "limit of 0.5 s")
+    assert (Path(result.workdir) / "asked").is_file()
+
+
 def test_what_a_script_leaves_running_ends_with_the_run(tmp_path: Path) -> None:
     result = execute(app_of(tmp_path, 'shell "sleep 100 &"\n' + ARGON + "run 10\n"), tmp_path)
     assert result.ok
