@@ -27,13 +27,15 @@ def folder(name: str) -> Path:
     """
     if name not in FOLDERS:
         raise BadInput(f"{name!r} is no packaged folder; known: {', '.join(FOLDERS)}.", value=name)
-    # Installed (wheel or editable): the folder is the subpackage hpcagent.<name>.
+    # In a wheel the folder is a subpackage, in a checkout it lies beside the package.
+    package = Path(__file__).resolve().parent
+    for place in (package / name, package.parent / name):
+        if (place / "__init__.py").is_file():
+            return place
+    # An editable install may have put it anywhere; its import hook knows.
     spec = find_spec(f"hpcagent.{name}")
     if spec is not None and spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations)))
-    beside = Path(__file__).resolve().parent.parent / name
-    if beside.is_dir():
-        return beside
     raise BadInput(
         f"the packaged folder {name!r} is missing from this installation ({Path(__file__).parent}); "
         "reinstall hpcagent.",

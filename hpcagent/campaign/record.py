@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import field_validator, model_validator
+from pydantic import ValidationError, field_validator, model_validator
 
 from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app
 from hpcagent.errors import BadInput, nearest
-from hpcagent.model.base import Record, Scalar, build, canonical_json, read_toml
+from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_toml
 from hpcagent.model.objective import Objective
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.stop import Stop, max_runs, read_stop
@@ -153,7 +153,10 @@ class Campaign(Record):
             data["app"] = app
         if objective is not None:
             data["objective"] = objective
-        super().__init__(**data)
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise explain(Campaign, error) from None
 
     @field_validator("until", mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from hpcagent.errors import BadInput, nearest
 
-__all__ = ["JSONValue", "Record", "Scalar", "build", "canonical_json", "read_toml"]
+__all__ = ["JSONValue", "Record", "Scalar", "build", "canonical_json", "explain", "read_toml"]
 
 Scalar = float | int | str
 JSONValue = Any  # pydantic's own JsonValue is recursive and slow; these fields only pass through json
@@ -51,18 +51,21 @@ def build(cls: type[R], data: Mapping[str, Any], *, where: str) -> R:
     try:
         return cls.model_validate(dict(data))
     except ValidationError as error:
-        raise _explain(cls, error, where) from None
+        raise explain(cls, error, where) from None
 
 
-def _explain(cls: type[BaseModel], error: ValidationError, where: str) -> BadInput:
+def explain(cls: type[BaseModel], error: ValidationError, where: str = "") -> BadInput:
+    """The first problem pydantic found, as one sentence with its place."""
     problem = error.errors()[0]
     inner = problem.get("ctx", {}).get("error")
     loc = problem["loc"][:-1] if problem["type"] in ("extra_forbidden", "missing") else problem["loc"]
     path = ".".join(str(part) for part in loc)
-    at = f"{where}, {path}" if path else where
+    at = ", ".join(filter(None, (where, path)))
+    at = f"{at}: " if at else ""
     if isinstance(inner, BadInput):
-        return BadInput(f"{at}: {inner.message}", **inner.details)
-    return BadInput(f"{at}: {_sentence(cls, problem)}", where=where, value=problem.get("input"))
+        return BadInput(f"{at}{inner.message}", **inner.details)
+    details = {"where": where, "value": problem.get("input")}
+    return BadInput(f"{at}{_sentence(cls, problem)}", **details)
 
 
 def _sentence(cls: type[BaseModel], problem: ErrorDetails) -> str:

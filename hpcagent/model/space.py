@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from hpcagent.errors import BadInput, nearest
-from hpcagent.model.base import Record, Scalar
+from hpcagent.model.base import Record, Scalar, build
 
 __all__ = ["Choice", "Float", "Int", "Parameter", "Params", "Space"]
 
@@ -57,7 +57,7 @@ class Parameter(Record):
         if not NAME.match(self.name):
             raise BadInput(f"parameter name {self.name!r} is not an identifier (letters, digits, _).")
         if not self.unit:
-            raise BadInput(f"parameter {self.name!r} has no unit; write '1' for a pure number.")
+            raise BadInput(f"parameter {self.label} has no unit; write '1' for a pure number.")
         if self.kind == "choice":
             self._check_choices()
         else:
@@ -68,35 +68,40 @@ class Parameter(Record):
 
     def _check_choices(self) -> None:
         if not self.choices:
-            raise BadInput(f"parameter {self.name!r} is a choice without choices; list at least one.")
+            raise BadInput(f"parameter {self.label} is a choice without choices; list at least one.")
         if len(set(self.choices)) != len(self.choices):
-            raise BadInput(f"parameter {self.name!r} lists a choice twice: {list(self.choices)}.")
+            raise BadInput(f"parameter {self.label} lists a choice twice: {list(self.choices)}.")
         if self.low is not None or self.high is not None or self.log:
-            raise BadInput(f"parameter {self.name!r} is a choice; low, high and log do not apply.")
+            raise BadInput(f"parameter {self.label} is a choice; low, high and log do not apply.")
         for choice in self.choices:
             if isinstance(choice, str) and (not WORD.match(choice) or ".." in choice):
                 raise BadInput(
-                    f"choice {choice!r} of {self.name!r} is not a plain word "
+                    f"choice {choice!r} of {self.label} is not a plain word "
                     "(letters, digits, _ + . / -, not starting with . / or -, no '..')."
                 )
             if isinstance(choice, float) and not math.isfinite(choice):
-                raise BadInput(f"choice {choice!r} of {self.name!r} is not finite.")
+                raise BadInput(f"choice {choice!r} of {self.label} is not finite.")
 
     def _check_bounds(self) -> None:
         if self.choices:
-            raise BadInput(f"parameter {self.name!r} is a {self.kind}; choices do not apply.")
+            raise BadInput(f"parameter {self.label} is a {self.kind}; choices do not apply.")
         if self.low is None or self.high is None:
-            raise BadInput(f"parameter {self.name!r} needs both low and high.")
+            raise BadInput(f"parameter {self.label} needs both low and high.")
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
-            raise BadInput(f"bounds of {self.name!r} are not finite: [{self.low}, {self.high}].")
+            raise BadInput(f"bounds of {self.label} are not finite: [{self.low}, {self.high}].")
         if self.low > self.high:
             raise BadInput(
-                f"low > high for {self.name!r}: {self.low:g} > {self.high:g}{self._suffix}; swap them."
+                f"low > high for {self.label}: {self.low:g} > {self.high:g}{self._suffix}; swap them."
             )
         if self.log and self.low <= 0:
-            raise BadInput(f"{self.name!r} is logarithmic, so low must be > 0; got {self.low:g}.")
+            raise BadInput(f"{self.label} is logarithmic, so low must be > 0; got {self.low:g}.")
         if self.kind == "int" and (self.low != int(self.low) or self.high != int(self.high)):
-            raise BadInput(f"{self.name!r} is an int; its bounds [{self.low}, {self.high}] are not.")
+            raise BadInput(f"{self.label} is an int; its bounds [{self.low}, {self.high}] are not.")
+
+    @property
+    def label(self) -> str:
+        """The name in quotes, for messages; a parameter gets its name from where it is put."""
+        return "(unnamed)" if self.name == "_" else repr(self.name)
 
     @property
     def range(self) -> str:
@@ -183,7 +188,7 @@ class Parameter(Record):
     def levels(self, n: int) -> tuple[Scalar, ...]:
         """At most `n` values spread over the range, ends included; every choice of a choice."""
         if n < 1:
-            raise BadInput(f"a grid needs at least 1 level of {self.name!r}; got {n}.", value=n)
+            raise BadInput(f"a grid needs at least 1 level of {self.label}; got {n}.", value=n)
         if self.kind == "choice":
             return self.choices
         if self.constant:
@@ -207,7 +212,7 @@ class Parameter(Record):
         known = {"low", "high", "log", "choices", "default", "value"}
         for key in changes:
             if key not in known:
-                raise BadInput(f"unknown key {key!r} for parameter {self.name!r}; {nearest(key, known)}")
+                raise BadInput(f"unknown key {key!r} for parameter {self.label}; {nearest(key, known)}")
         data = self.model_dump()
         if "value" in changes:
             value = self.validated(changes.pop("value"))
@@ -258,9 +263,8 @@ def Float(  # noqa: N802  (reads as a type where it is used)
         >>> Float(0.5e-3, 8e-3, unit="ps", log=True).range
         '[0.0005, 0.008] ps'
     """
-    return Parameter(
-        name=name, kind="float", low=low, high=high, unit=unit, log=log, default=default, description=description
-    )
+    bounds = {"low": low, "high": high, "log": log}
+    return _made(name, kind="float", unit=unit, default=default, description=description, **bounds)
 
 
 def Int(  # noqa: N802
@@ -279,9 +283,8 @@ def Int(  # noqa: N802
         >>> Int(1, 3).levels(3)
         (1, 2, 3)
     """
-    return Parameter(
-        name=name, kind="int", low=low, high=high, unit=unit, log=log, default=default, description=description
-    )
+    bounds = {"low": low, "high": high, "log": log}
+    return _made(name, kind="int", unit=unit, default=default, description=description, **bounds)
 
 
 def Choice(  # noqa: N802
@@ -293,9 +296,11 @@ def Choice(  # noqa: N802
         >>> Choice("off", "opt", "omp").range
         '{off, opt, omp}'
     """
-    return Parameter(
-        name=name, kind="choice", choices=choices, unit=unit, default=default, description=description
-    )
+    return _made(name, kind="choice", choices=choices, unit=unit, default=default, description=description)
+
+
+def _made(name: str, **fields: Any) -> Parameter:
+    return build(Parameter, {"name": name, **fields}, where="" if name == "_" else name)
 
 
 class Space(Record):

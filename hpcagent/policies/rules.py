@@ -120,7 +120,7 @@ class _View:
         # Points outside of the space may be in the history (references), but cannot be the centre.
         known = estimates([o for _, o in self.runs], policy.objective, space=self.space)
         self.ranked = [e for e in known if e.trusted] or known
-        self.speed = _Speed(self.space, policy.objective, self.runs, self.units)
+        self.speed = _Speed(self.space, policy.objective, self.runs, self.units, self.limits)
 
     # Where to go
 
@@ -413,6 +413,7 @@ class _Speed:
         objective: Objective,
         runs: Sequence[tuple[Params, Observation]],
         units: Array,
+        limits: _Limits,
     ) -> None:
         goal = objective.goal
         usable = [i for i, (_, o) in enumerate(runs) if o.completed and goal.metric in o.metrics]
@@ -421,7 +422,11 @@ class _Speed:
         scale = Scale.of_goal(values)
         self.sign = 1.0 if goal.direction == "maximize" else -1.0
         self.units = units[self.rows]
-        self.trend = Trend(space, self.units, self.sign * scale.forward(values)) if self.rows else None
+        # Runs near the limits say most about speed where the answer will be.
+        _, off = limits.room(self.units)
+        weights = 1 / (1 + (np.where(np.isfinite(off), off, 0.0) / math.log(3)) ** 2)
+        y = self.sign * scale.forward(values)
+        self.trend = Trend(space, self.units, y, weights=weights) if self.rows else None
 
     @property
     def drivers(self) -> tuple[str, ...]:
