@@ -48,9 +48,7 @@ def measure() -> None:
         for first in range(0, len(points), 9):
             group = points[first : first + 9]
             reference = md(timestep=0.002, skin=2.0, accelerator="off", replicate=1000 + first)
-            futures = [
-                md(timestep=t / 1000, skin=s, accelerator=a, replicate=r) for t, s, a, r in group
-            ]
+            futures = [md(timestep=t / 1000, skin=s, accelerator=a, replicate=r) for t, s, a, r in group]
             base = reference.result()["ns_per_day_cpu"]
             for (t, s, a, r), future in zip(group, futures, strict=True):
                 result = future.result()
@@ -58,15 +56,31 @@ def measure() -> None:
                     print(t, s, a, r, result.failure)
                     continue
                 rows.append(
-                    [t, s, a, r, result["ns_per_day_cpu"] / base, result["energy_fluctuation"],
-                     result["cpu_use_percent"], base]
+                    [
+                        t,
+                        s,
+                        a,
+                        r,
+                        result["ns_per_day_cpu"] / base,
+                        result["energy_fluctuation"],
+                        result["cpu_use_percent"],
+                        base,
+                    ]
                 )
             print(f"{first + len(group)}/{len(points)}", end="\r", flush=True)
     with TABLE.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(
-            ["timestep_fs", "skin_angstrom", "accelerator", "replicate", "speed_over_reference",
-             "energy_fluctuation", "cpu_use_percent", "reference_ns_per_day_cpu"]
+            [
+                "timestep_fs",
+                "skin_angstrom",
+                "accelerator",
+                "replicate",
+                "speed_over_reference",
+                "energy_fluctuation",
+                "cpu_use_percent",
+                "reference_ns_per_day_cpu",
+            ]
         )
         for row in sorted(rows):
             writer.writerow([f"{v:.5g}" if isinstance(v, float) else v for v in row])
@@ -170,7 +184,10 @@ def campaigns(n: int) -> int:
     player = ha.app(
         name="lj_argon_table",
         parameters={p.name: p for p in space.parameters},
-        metrics={"ns_per_day": ha.Metric(name="ns_per_day", unit="ns/day", noise=NOISE), "energy_fluctuation": "1"},
+        metrics={
+            "ns_per_day": ha.Metric(name="ns_per_day", unit="ns/day", noise=NOISE),
+            "energy_fluctuation": "1",
+        },
     )(play)
     best, point = optimum()
     print(f"the table's optimum: {point}, {best:.2f} times the reference")
@@ -208,7 +225,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.answer:
         best, point = optimum()
-        print(f"{point}: {best:.2f} times the reference; seeds scatter the fluctuation by {100 * seed_spread():.0f} %")
+        print(
+            f"{point}: {best:.2f} times the reference; seeds scatter the fluctuation by {100 * seed_spread():.0f} %"
+        )
     elif arguments.campaigns:
         campaigns(arguments.campaigns)
     else:

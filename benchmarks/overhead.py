@@ -129,10 +129,14 @@ def main() -> None:
                 rates.setdefault(name, []).append(rate)
                 firsts.setdefault(name, []).append(first)
         base = statistics.median(rates["stock Parsl"])
-        print(f"\nruns of {seconds * 1000:g} ms, {WORKERS} workers, {arguments.rounds} rounds: median (ratio to stock)")
+        print(
+            f"\nruns of {seconds * 1000:g} ms, {WORKERS} workers, {arguments.rounds} rounds: median (ratio to stock)"
+        )
         for name in rates:
             rate, first = statistics.median(rates[name]), statistics.median(firsts[name])
-            print(f"  {name:26} {rate:8.0f} runs/s  x{rate / base:4.2f}   first result {first:5.2f} s after the start")
+            print(
+                f"  {name:26} {rate:8.0f} runs/s  x{rate / base:4.2f}   first result {first:5.2f} s after the start"
+            )
     print(f"\nround trip of one run with full records: {1000 * round_trip():.2f} ms (median of 250)")
 
 

@@ -54,7 +54,13 @@ def write(folder: Path, runs: int) -> None:
             for i in range(first, min(first + BATCH, runs))
         ]
         journal.append(
-            [{"event": "manifests", "at": time.time(), "manifests": [m.model_dump(mode="json") for m in manifests]}]
+            [
+                {
+                    "event": "manifests",
+                    "at": time.time(),
+                    "manifests": [m.model_dump(mode="json") for m in manifests],
+                }
+            ]
         )
         results = [
             Result(

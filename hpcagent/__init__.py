@@ -69,7 +69,7 @@ _WHERE = {
     "watch": "hpcagent.campaign.view",
 }
 
-__all__ = sorted([*_WHERE, "apps"])  # noqa: PLE0605  (the names are strings; a test holds them)
+__all__ = sorted([*_WHERE, "apps"])
 
 if TYPE_CHECKING:
     from hpcagent import apps as apps

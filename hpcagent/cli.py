@@ -54,9 +54,12 @@ def _options(
 def run(
     campaign: Annotated[str, typer.Argument(help="A campaign's TOML, or the name of a packaged one.")],
     site: SiteOption = None,
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", help="The campaign's folder (runs/NAME by default).")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", help="The campaign's folder (runs/NAME by default).")
+    ] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the campaign, e.g. until.max_runs=12.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change the campaign, e.g. until.max_runs=12."),
     ] = None,
     workers: WorkersOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; submit nothing.")] = False,
@@ -79,7 +82,9 @@ def resume(
     site: SiteOption = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change what may change: until, site, batch_size, retries."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change what may change: until, site, batch_size, retries."
+        ),
     ] = None,
     workers: WorkersOption = None,
     as_json: JsonOption = False,
@@ -140,7 +145,9 @@ def report(
 def export(
     run_dir: RunDirArgument,
     to: Annotated[str, typer.Option("--to", help="csv or parquet.")] = "csv",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file (RUN_DIR/results.TO by default).")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file (RUN_DIR/results.TO by default).")
+    ] = None,
 ) -> None:
     """Write all results as a table, with units in the header."""
     from hpcagent.campaign.coordinator import read_run
@@ -247,8 +254,12 @@ def _show_plan(campaign: Any, site: str | None, workers: int | None, run_dir: Pa
         return
     units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
     print(f"{campaign.name}: {campaign.objective}")
-    print(f"app {campaign.app.name} {campaign.app.contract.version}, policy {campaign.policy.name}, seed {campaign.seed}")
-    print(f"site {made.profile.name}: {made.workers} run(s) at a time; folder {run_dir or Path('runs') / campaign.name}")
+    print(
+        f"app {campaign.app.name} {campaign.app.contract.version}, policy {campaign.policy.name}, seed {campaign.seed}"
+    )
+    print(
+        f"site {made.profile.name}: {made.workers} run(s) at a time; folder {run_dir or Path('runs') / campaign.name}"
+    )
     if made.runs is not None:
         assert made.expected_s is not None
         print(

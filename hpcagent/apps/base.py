@@ -15,7 +15,7 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, canonical_json
 from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.records import Manifest, Role
-from hpcagent.model.space import Parameter, Space
+from hpcagent.model.space import Parameter, Params, Space
 
 if TYPE_CHECKING:
     from parsl.dataflow.futures import AppFuture
@@ -98,13 +98,18 @@ class App(Record):
         requested_by: str = "",
         priority: int = 0,
         digest: str | None = None,
+        checked: bool = False,
     ) -> Manifest:
         """Write down one run: parameters checked, defaults filled in, the execution id computed.
+
+        `checked` says that `params` came from the space's own `validated`, `digest` saves working it out again.
 
         Raises:
             BadInput: A parameter is unknown, missing or not allowed.
         """
-        values = self.contract.space.validated(params, where=f"app {self.name} {self.contract.version}")
+        values: Params = dict(params)  # type: ignore[arg-type]  # checked, here or by the caller
+        if not checked:
+            values = self.contract.space.validated(params, where=f"app {self.name} {self.contract.version}")
         digest = self.digest if digest is None else digest
         return Manifest(
             execution_id=Manifest.identify(
@@ -139,7 +144,7 @@ class App(Record):
         *,
         work: Path,
         site: Mapping[str, Any],
-        required: Iterable[str] = (),
+        promises: Mapping[str, tuple[str, bool]] | None = None,
         attempt: int = 1,
     ) -> dict[str, Any]:
         """The plain data a worker needs to run a manifest (see `hpcagent.apps.worker`).
@@ -148,7 +153,7 @@ class App(Record):
             manifest: What to run.
             work: The folder that holds one directory for each execution id.
             site: `lammps`, `node_cores`.
-            required: Metrics that must be there beyond those the contract requires (the objective's).
+            promises: From `promises`, with the metrics that must be there beyond those the contract requires.
             attempt: 1, or more after an infrastructure failure.
         """
         return {
@@ -156,7 +161,7 @@ class App(Record):
             "function": self.function or self._callable,
             "settings": self.settings,
             "workdir": f"{work}/{manifest.execution_id}",
-            "promises": self.promises(required),
+            "promises": self.promises() if promises is None else promises,
             "site": site,
             "attempt": attempt,
         }
@@ -166,9 +171,7 @@ class App(Record):
         needed = set(required)
         return {m.name: (m.unit, m.required or m.name in needed) for m in self.contract.metrics}
 
-    def __call__(
-        self, *upstream: Any, seed: int = 0, replicate: int = 0, **params: Any
-    ) -> AppFuture:
+    def __call__(self, *upstream: Any, seed: int = 0, replicate: int = 0, **params: Any) -> AppFuture:
         """Start one run on the open site.
 
         Args:

@@ -197,9 +197,7 @@ def _best(campaign: Campaign, found: Recommendation, units: dict[str, str]) -> B
     )
 
 
-def _speedups(
-    campaign: Campaign, found: Recommendation, seen: Sequence[Observation]
-) -> tuple[Speedup, ...]:
+def _speedups(campaign: Campaign, found: Recommendation, seen: Sequence[Observation]) -> tuple[Speedup, ...]:
     known = {key(e.params): e for e in estimates(seen, campaign.objective)}
     speedups = []
     if campaign.confirm is not None and campaign.confirm.baseline:

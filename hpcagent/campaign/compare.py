@@ -130,9 +130,7 @@ def _compared(campaign: Campaign, result: Result, comparison: Comparison | None)
         noise = max(noise, DISTURBED_NOISE)
     if noise:
         uncertainty = uncertainty | {metric: noise * abs(value)}
-    return replace(
-        seen, metrics=seen.metrics | {metric: value}, uncertainty=uncertainty, distrusted=False
-    )
+    return replace(seen, metrics=seen.metrics | {metric: value}, uncertainty=uncertainty, distrusted=False)
 
 
 def projected(campaign: Campaign, seen: Sequence[Observation]) -> list[Observation]:

@@ -21,7 +21,7 @@ from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.state import State
-from hpcagent.errors import BadInput, HpcAgentError, Interrupted, RunDirChanged, SiteFailed
+from hpcagent.errors import BadInput, HpcAgentError, Interrupted, RunDirChanged
 from hpcagent.model.records import Manifest, Observation, Result, Role
 from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy, make_policy
@@ -124,9 +124,7 @@ class Table:
         from html import escape
 
         head = "".join(f"<th>{escape(cell)}</th>" for cell in self.header)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows
-        )
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
         return f"<table><caption>{escape(self.title)}</caption><tr>{head}</tr>{body}</table>"
 
 
@@ -416,6 +414,8 @@ class Coordinator:
         if n <= 0:
             # Nothing to add now; with no room at all the budget is planned out.
             return "the budget of runs is planned out." if room is not None and room <= 0 else None
+        if runner.running and free < self._in_flight() // 4:
+            return None  # short runs: suggest several at once, workers have enough to do meanwhile
         planned = self._plan_rolling(n)
         runner.start(planned)
         if not planned and not runner.running:
@@ -502,6 +502,8 @@ class Coordinator:
 
     def _hopeless(self) -> str | None:
         """A reason to give up: a whole batch failed alike, in a way that no parameter would change."""
+        if not self._state.failed:
+            return None
         if self.campaign.mode == "rolling":
             last = [self._state.results[i] for i in self._state.arrived[-self._batch_size :]]
         else:
@@ -599,7 +601,11 @@ class Coordinator:
             return []
         history = self._history_now()
         contenders = top(
-            history, self.campaign.objective, confirm.top, space=self._search, replicates=max(1, confirm.replicates)
+            history,
+            self.campaign.objective,
+            confirm.top,
+            space=self._search,
+            replicates=max(1, confirm.replicates),
         )
         if not contenders:
             return []
@@ -637,6 +643,7 @@ class Coordinator:
                     index=index,
                     requested_by=self.campaign.policy.name if role == "suggested" else "coordinator",
                     digest=self._digest,
+                    checked=True,
                 )
                 self._state.add_manifest(manifest)
                 manifests.append(manifest)

@@ -45,7 +45,11 @@ def _groups(result: CampaignResult, seen: Sequence[Observation]) -> dict[str, li
     """Observations by how they are drawn."""
     objective = result.campaign.objective
     groups: dict[str, list[Observation]] = {
-        "feasible": [], "infeasible": [], "failed": [], "reference": [], "distrusted": []
+        "feasible": [],
+        "infeasible": [],
+        "failed": [],
+        "reference": [],
+        "distrusted": [],
     }
     for o in seen:
         if not o.completed or not objective.known(o.metrics):
@@ -162,7 +166,13 @@ def _plane(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> 
         best = Observation(params=result.best.params)
         name = "best" if result.best.feasible else "most probable, not feasible"
         axes.scatter(
-            [_at(x, best)], [_at(y, best)], marker="*", s=260, facecolors="none", edgecolors=RED, linewidths=1.5,
+            [_at(x, best)],
+            [_at(y, best)],
+            marker="*",
+            s=260,
+            facecolors="none",
+            edgecolors=RED,
+            linewidths=1.5,
             label=f"{name}: {point_text(result.best.params, result.best.units)}",
         )
     labels = _labels(result)

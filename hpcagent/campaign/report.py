@@ -82,8 +82,10 @@ def _head(result: CampaignResult) -> str:
     constant = {n: v for n, v in campaign.complete(_middle(result)).items() if n not in campaign.search}
     if constant:
         lines.append(f"- constant: {point_text(constant, units)}")
-    lines.append(f"- app {campaign.app.name} {campaign.app.contract.version}; policy {campaign.policy.name}; "
-                 f"mode {campaign.mode}; seed {campaign.seed}")
+    lines.append(
+        f"- app {campaign.app.name} {campaign.app.contract.version}; policy {campaign.policy.name}; "
+        f"mode {campaign.mode}; seed {campaign.seed}"
+    )
     completed = sum(r.ok for r in result.results)
     lines.append(
         f"- {len(result.results)} runs, {completed} completed, {result.node_hours:.3g} node-hours, "

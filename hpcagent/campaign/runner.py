@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from hpcagent.apps.base import App
-from hpcagent.apps.worker import execute, read_result
+from hpcagent.apps.worker import execute, execute_each, read_result
 from hpcagent.campaign.state import State, result_event
 from hpcagent.model.records import Failure, Manifest, Result
 from hpcagent.sites.site import Site, failure_of, usable_cores
@@ -20,7 +20,24 @@ from hpcagent.store.rundir import RunDir
 __all__ = ["Runner"]
 
 # Infrastructure failures that the same attempt on the same site would only repeat.
-NOT_RETRIED = frozenset({"Walltime", "NoExecutable", "MPILibraryMissing", "AppNotImportable", "ReadOnly", "NoPermission"})
+NOT_RETRIED = frozenset(
+    {"Walltime", "NoExecutable", "MPILibraryMissing", "AppNotImportable", "ReadOnly", "NoPermission"}
+)
+
+
+# Runs that go to a worker together may take this long, in seconds.
+PACK_S = 0.01
+
+Pack = tuple[Sequence[Manifest], Future[Any]]
+
+
+def _answers(manifests: Sequence[Manifest], future: Future[Any]) -> Iterator[tuple[Manifest, Any]]:
+    """Each manifest of a pack with its worker's answer, or with the error that took the whole pack."""
+    error = future.exception()
+    if error is not None:
+        return ((m, error) for m in manifests)
+    answer = future.result()
+    return zip(manifests, answer if isinstance(answer, list) else [answer], strict=True)
 
 
 class Runner:
@@ -54,15 +71,15 @@ class Runner:
         self._state = state
         self._journal = journal
         self._work = folder.work.absolute()
-        self._required = tuple(required)
+        self._promises = app.promises(required)
         self._retries = retries
         self._clock = clock
-        self._finished: queue.SimpleQueue[tuple[Manifest, Future[Any]]] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[Pack] = queue.SimpleQueue()
         self._about_site = {
             "node_cores": site.profile.node_cores or len(usable_cores()),
             "lammps": list(site.profile.lammps or ()),
         }
-        self._held: tuple[Manifest, Future[Any]] | None = None
+        self._held: Pack | None = None
         self.running: dict[str, Manifest] = {}
         self.given_up: set[str] = set()
 
@@ -73,23 +90,44 @@ class Runner:
             fields = read_result(self._work / manifest.execution_id)
             if fields is not None:
                 found.append(Result.model_validate({"manifest": manifest, **fields}))
-        self._record(found)
+        self._record(found, [result_event(r) for r in found])
         return found
 
-    def start(self, manifests: Iterable[Manifest]) -> None:
+    def start(self, manifests: Sequence[Manifest]) -> None:
         """Submit runs; their manifests must be in the journal already."""
-        for manifest in manifests:
-            self._submit(manifest, attempt=self._state.retried.get(manifest.execution_id, 1))
+        size = self._pack_size(len(manifests))
+        for first in range(0, len(manifests), size):
+            self._submit(manifests[first : first + size])
 
-    def _submit(self, manifest: Manifest, *, attempt: int) -> None:
+    def _pack_size(self, n: int) -> int:
+        """How many runs go to a worker at once: several where a run is shorter than the way there.
+
+        A pack takes at most PACK_S, and there are at least four for every worker, so that none waits long.
+        """
+        recent = [self._state.results[i].cost.wall_s for i in self._state.arrived[-16:]]
+        if len(recent) < 16:
+            return 1
+        return max(1, min(int(PACK_S / max(*recent, 1e-4)), n // (4 * self._site.workers)))
+
+    def _submit(self, manifests: Sequence[Manifest]) -> None:
+        orders = [self._order(manifest) for manifest in manifests]
+        self.running.update((m.execution_id, m) for m in manifests)
+        if len(orders) == 1:
+            future = self._site.submit(execute, orders[0])
+        else:
+            future = self._site.submit(execute_each, orders)
+        future.add_done_callback(lambda done: self._finished.put((manifests, done)))
+
+    def _order(self, manifest: Manifest) -> dict[str, Any]:
         # The gate: whatever suggested this, nothing outside the contract reaches a worker.
         self._app.contract.space.validated(manifest.params, where=f"app {self._app.name}")
-        order = self._app.order(
-            manifest, work=self._work, site=self._about_site, required=self._required, attempt=attempt
+        return self._app.order(
+            manifest,
+            work=self._work,
+            site=self._about_site,
+            promises=self._promises,
+            attempt=self._state.retried.get(manifest.execution_id, 1),
         )
-        self.running[manifest.execution_id] = manifest
-        future = self._site.submit(execute, order)
-        future.add_done_callback(lambda done: self._finished.put((manifest, done)))
 
     def peek(self, timeout_s: float) -> bool:
         """Wait until a run has ended, at most `timeout_s`; takes nothing in, so it may be interrupted."""
@@ -114,10 +152,10 @@ class Runner:
                 ended.append(self._finished.get_nowait())
             except queue.Empty:
                 break
-        results, again = [], []
-        for manifest, future in ended:
+        results, events, again = [], [], []
+        for manifest, answer in ((m, a) for pack in ended for m, a in _answers(*pack)):
             self.running.pop(manifest.execution_id, None)
-            result = self._result(manifest, future)
+            result, event = self._result(manifest, answer)
             if self._worth_retrying(result):
                 if retry:
                     again.append(result)
@@ -125,18 +163,22 @@ class Runner:
             if result.failure is not None and result.failure.kind in ("infrastructure", "cancelled"):
                 self.given_up.add(manifest.execution_id)
             results.append(result)
-        self._record(results)
+            events.append(event)
+        self._record(results, events)
         for result in again:
             self._retry(result)
         return results
 
-    def _result(self, manifest: Manifest, future: Future[Any]) -> Result:
-        error = future.exception()
-        if error is None:
-            return Result.model_validate({"manifest": manifest, **future.result()})
-        kind, name, message = failure_of(error)
+    def _result(
+        self, manifest: Manifest, answer: dict[str, Any] | BaseException
+    ) -> tuple[Result, dict[str, Any]]:
+        """The result, and how it stands in the journal."""
+        if isinstance(answer, dict):
+            result = Result.model_validate({"manifest": manifest, **answer})
+            return result, {"execution_id": manifest.execution_id, **answer}
+        kind, name, message = failure_of(answer)
         now = self._clock()
-        return Result(
+        result = Result(
             manifest=manifest,
             status="STOPPED" if kind == "cancelled" else "FAILED",
             failure=Failure(kind=kind, name=name, message=message),
@@ -145,6 +187,7 @@ class Runner:
             workdir=str(self._work / manifest.execution_id),
             attempt=self._state.retried.get(manifest.execution_id, 1),
         )
+        return result, result_event(result)
 
     def _worth_retrying(self, result: Result) -> bool:
         failure = result.failure
@@ -163,13 +206,11 @@ class Runner:
         }
         self._journal.append([event])
         self._state.apply(event)
-        self._submit(manifest, attempt=result.attempt + 1)
+        self._submit([manifest])
 
-    def _record(self, results: list[Result]) -> None:
+    def _record(self, results: list[Result], events: list[dict[str, Any]]) -> None:
         if not results:
             return
-        self._journal.append(
-            [{"event": "results", "at": self._clock(), "results": [result_event(r) for r in results]}]
-        )
+        self._journal.append([{"event": "results", "at": self._clock(), "results": events}])
         for result in results:
             self._state.add_result(result)

@@ -139,9 +139,7 @@ class State:
 
     def waiting(self, *, give_up: frozenset[str] = frozenset()) -> list[Manifest]:
         """Manifests that still have to run, except those given up in this session."""
-        return [
-            m for m in self.manifests if m.execution_id not in give_up and not self.final(m.execution_id)
-        ]
+        return [m for m in self.manifests if m.execution_id not in give_up and not self.final(m.execution_id)]
 
     def in_order(self) -> list[Result]:
         """The results in manifest order."""

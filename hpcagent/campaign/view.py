@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.coordinator import Coordinator, Event
     from hpcagent.campaign.record import Campaign
 
-__all__ = ["JsonLines", "Live", "Lines", "View", "watch"]
+__all__ = ["JsonLines", "Lines", "Live", "View", "watch"]
 
 SHOWN_ROWS = 8
 
@@ -58,9 +58,7 @@ class Tally:
     def best(self) -> Result | None:
         """The best single feasible run of this session so far (the answer itself pools repeats)."""
         objective = self.campaign.objective
-        known = [
-            r for r in self.results if r.ok and objective.known(r.metrics) and objective.feasible(r.metrics)
-        ]
+        known = [r for r in self.results if r.ok and objective.known(r.metrics) and objective.feasible(r.metrics)]
         return max(known, key=lambda r: objective.score(r.metrics), default=None)
 
     def left(self) -> tuple[float, float] | None:
@@ -137,7 +135,11 @@ def _brief(result: Result) -> dict[str, Any]:
         "metrics": result.metrics,
     }
     if result.failure is not None:
-        data["failure"] = {"kind": result.failure.kind, "name": result.failure.name, "message": result.failure.message}
+        data["failure"] = {
+            "kind": result.failure.kind,
+            "name": result.failure.name,
+            "message": result.failure.message,
+        }
     return data
 
 
@@ -294,9 +296,7 @@ class NotebookView:
 
         tally = self._tally
         share = min(1.0, tally.runs / tally.budget) if tally.budget else 0.0
-        bar = (
-            f"<progress value='{share:.3f}' max='1' style='width:24em'></progress>" if tally.budget else ""
-        )
+        bar = f"<progress value='{share:.3f}' max='1' style='width:24em'></progress>" if tally.budget else ""
         return (
             f"<div><b>{escape(tally.campaign.name)}</b>: {escape(str(tally.campaign.objective))}<br>{bar} "
             f"{escape(tally.summary())}<br><small>{escape(self._note)}</small></div>"

@@ -104,7 +104,9 @@ class Objective(Record):
             if isinstance(limit, Constraint):
                 limit = limit.model_dump(exclude={"metric"})
             if not isinstance(limit, Mapping):
-                raise BadInput(f"the limit on {metric!r} is {{at_most = ...}} or {{at_least = ...}}; got {limit!r}.")
+                raise BadInput(
+                    f"the limit on {metric!r} is {{at_most = ...}} or {{at_least = ...}}; got {limit!r}."
+                )
             constraints.append({"metric": metric, **limit})
         return data | {"goals": goals, "constraints": constraints}
 

@@ -90,9 +90,7 @@ class Parameter(Record):
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
             raise BadInput(f"bounds of {self.label} are not finite: [{self.low}, {self.high}].")
         if self.low > self.high:
-            raise BadInput(
-                f"low > high for {self.label}: {self.low:g} > {self.high:g}{self._suffix}; swap them."
-            )
+            raise BadInput(f"low > high for {self.label}: {self.low:g} > {self.high:g}{self._suffix}; swap them.")
         if self.log and self.low <= 0:
             raise BadInput(f"{self.label} is logarithmic, so low must be > 0; got {self.low:g}.")
         if self.kind == "int" and (self.low != int(self.low) or self.high != int(self.high)):
@@ -439,9 +437,7 @@ class Space(Record):
         for name in changes:
             self[name]
         return Space(
-            parameters=tuple(
-                p.narrowed(**changes[p.name]) if p.name in changes else p for p in self.parameters
-            )
+            parameters=tuple(p.narrowed(**changes[p.name]) if p.name in changes else p for p in self.parameters)
         )
 
     def json_schema(self) -> dict[str, Any]:

@@ -46,7 +46,10 @@ def call(
     about: dict[str, Any] = {}
     work = Path(dfk.run_dir).absolute() / "work"
     if site is not None:
-        about = {"node_cores": site.profile.node_cores or len(usable_cores()), "lammps": list(site.profile.lammps or ())}
+        about = {
+            "node_cores": site.profile.node_cores or len(usable_cores()),
+            "lammps": list(site.profile.lammps or ()),
+        }
         work = site.work_dir.absolute()
     order = app.order(manifest, work=work, site=about)
     future = dfk.submit(

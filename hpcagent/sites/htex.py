@@ -33,9 +33,9 @@ from parsl.providers import LocalProvider
 from parsl.serialize import deserialize
 
 from hpcagent.errors import SiteFailed
+from hpcagent.lifeline import MARK, birth, end_all
 from hpcagent.sites import plain
 from hpcagent.sites.launch import python_command
-from hpcagent.lifeline import MARK, birth, end_all
 
 __all__ = ["LocalBlocks", "LocalExecutor", "Threads", "log_tail"]
 

@@ -23,8 +23,8 @@ from typing import Any
 import zmq
 from parsl.executors.high_throughput import interchange as parsl_interchange
 
-from hpcagent.sites.launch import detach
 from hpcagent.lifeline import birth, watch
+from hpcagent.sites.launch import detach
 
 _LOOK_EVERY_S = 0.5
 _MESSAGES_A_ROUND = 64

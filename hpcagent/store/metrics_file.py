@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from hpcagent.errors import BadInput
+from hpcagent.model.base import Scalar
 from hpcagent.model.contract import Contract
 from hpcagent.model.records import Result
-from hpcagent.model.base import Scalar
 from hpcagent.store.files import refusing_clearly
 
 __all__ = ["MetricsFile", "read_table", "table_of"]

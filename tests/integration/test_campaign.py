@@ -41,7 +41,14 @@ def outcome(folder):
     """What a campaign found out: everything but times and places."""
     result = ha.read_run(folder)
     return [
-        (r.manifest.execution_id, r.manifest.batch, r.manifest.role, r.status, r.metrics, r.failure and r.failure.name)
+        (
+            r.manifest.execution_id,
+            r.manifest.batch,
+            r.manifest.role,
+            r.status,
+            r.metrics,
+            r.failure and r.failure.name,
+        )
         for r in result.results
     ], (result.best.params, result.best.metrics)
 
@@ -107,7 +114,9 @@ if __name__ == "__main__":
 
 def start(folder: Path, script: Path) -> subprocess.Popen:
     script.write_text(SCRIPT.format(here=str(Path(__file__).parent), folder=str(folder)))
-    return subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def wait_for_results(folder: Path, n: int) -> None:
@@ -277,7 +286,9 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error():
 
 
 def test_a_third_of_the_runs_crashing_is_learnt_and_reported(tmp_path):
-    crashing = campaign(fixed={"fail_above": 0.3}, until=ha.max_runs(48), objective=ha.maximize("value"), policy="ucb")
+    crashing = campaign(
+        fixed={"fail_above": 0.3}, until=ha.max_runs(48), objective=ha.maximize("value"), policy="ucb"
+    )
     result = ha.run(crashing, run_dir=tmp_path)
     failed = [r.manifest.index for r in result.results if r.failure is not None]
     assert result.failures.keys() == {"SyntheticCrash"}
@@ -314,7 +325,9 @@ def crashing(x):
 
 def test_infrastructure_failures_are_retried_and_counted(tmp_path):
     FAILING.clear()
-    made = ha.Campaign(flaky, ha.maximize("y"), policy="random", until=ha.max_runs(4), batch_size=2, site="threads")
+    made = ha.Campaign(
+        flaky, ha.maximize("y"), policy="random", until=ha.max_runs(4), batch_size=2, site="threads"
+    )
     result = ha.run(made, run_dir=tmp_path)
     assert [r.ok for r in result.results] == [True] * 4
     assert {r.attempt for r in result.results} == {3}
@@ -324,14 +337,18 @@ def test_infrastructure_failures_are_retried_and_counted(tmp_path):
 
 def test_simulation_failures_are_not_retried(tmp_path):
     FAILING.clear()
-    made = ha.Campaign(crashing, ha.maximize("y"), policy="random", until=ha.max_runs(4), batch_size=2, site="threads")
+    made = ha.Campaign(
+        crashing, ha.maximize("y"), policy="random", until=ha.max_runs(4), batch_size=2, site="threads"
+    )
     result = ha.run(made, run_dir=tmp_path)
     assert FAILING["crashing"] == 4 and result.failures == {"LostAtoms": 4}
     assert result.best is None and "no answer" in str(result)
 
 
 def test_a_batch_that_fails_as_a_whole_for_no_fault_of_its_parameters_stops_the_campaign(tmp_path):
-    made = ha.Campaign(broken, ha.maximize("y"), policy="random", until=ha.max_runs(400), batch_size=4, site="threads")
+    made = ha.Campaign(
+        broken, ha.maximize("y"), policy="random", until=ha.max_runs(400), batch_size=4, site="threads"
+    )
     result = ha.run(made, run_dir=tmp_path)
     assert len(result.results) == 4
     assert "NoExecutable" in result.reason and "no program here" in result.reason
@@ -359,7 +376,10 @@ def test_script_and_shell_give_the_same_result_for_the_same_seed(tmp_path):
 
 
 def test_the_reference_is_run_in_every_batch_and_speeds_are_compared_with_it(tmp_path):
-    made = campaign(reference={"x": 0.2, "y": 0.4, "style": "plain"}, confirm={"top": 1, "replicates": 1, "baseline": {"style": "plain"}})
+    made = campaign(
+        reference={"x": 0.2, "y": 0.4, "style": "plain"},
+        confirm={"top": 1, "replicates": 1, "baseline": {"style": "plain"}},
+    )
     result = ha.run(made, run_dir=tmp_path)
     references = [r for r in result.results if r.manifest.role == "reference"]
     assert [r.manifest.batch for r in references] == sorted({r.manifest.batch for r in result.results})

@@ -31,7 +31,11 @@ name = "sobol"
 
 def hpcagent(*words, cwd, **options):
     return subprocess.run(
-        [sys.executable, "-m", "hpcagent.cli", *map(str, words)], cwd=cwd, capture_output=True, text=True, **options
+        [sys.executable, "-m", "hpcagent.cli", *map(str, words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        **options,
     )
 
 
@@ -73,7 +77,9 @@ def test_a_dry_run_shows_manifests_and_cost_and_writes_nothing(tmp_path):
 
 
 def test_sites_apps_and_inputs_are_listed_and_shown(tmp_path):
-    assert {"laptop", "threads"} <= {line.split()[0] for line in hpcagent("sites", cwd=tmp_path).stdout.splitlines()}
+    assert {"laptop", "threads"} <= {
+        line.split()[0] for line in hpcagent("sites", cwd=tmp_path).stdout.splitlines()
+    }
     assert json.loads(hpcagent("sites", "laptop", cwd=tmp_path).stdout)["kind"] == "local"
     listed = {line.split()[0] for line in hpcagent("apps", cwd=tmp_path).stdout.splitlines()}
     assert {"synthetic", "thermo", "lj_argon", "lj_melt", "eam_cu", "lammps"} <= listed
@@ -154,10 +160,15 @@ def test_a_campaign_without_a_feasible_point_ends_with_exit_code_3(tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_prints_how_to_go_on_and_ends_with_130(tmp_path):
-    (tmp_path / "my.toml").write_text(GOOD.replace("max_runs = 8", "max_runs = 800") + "[fixed]\nrun_time_s = 0.1\n")
+    (tmp_path / "my.toml").write_text(
+        GOOD.replace("max_runs = 8", "max_runs = 800") + "[fixed]\nrun_time_s = 0.1\n"
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "hpcagent.cli", "run", "my.toml", "--site", "laptop"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     events = tmp_path / "runs" / "my" / "events.jsonl"
     deadline = time.monotonic() + 30

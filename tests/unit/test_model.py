@@ -109,7 +109,12 @@ def test_json_schema_accepts_what_the_space_accepts_and_nothing_else():
     schema = SPACE.json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate({"every": 3, "style": "off"}, schema)
-    for wrong in ({"every": 3}, {"every": 3, "style": "x"}, {"every": 3, "style": "off", "z": 1}, {"every": 0, "style": "off"}):
+    for wrong in (
+        {"every": 3},
+        {"every": 3, "style": "x"},
+        {"every": 3, "style": "off", "z": 1},
+        {"every": 0, "style": "off"},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
 
@@ -175,7 +180,12 @@ def test_a_walltime_is_a_positive_number_of_seconds(walltime):
 
 def manifest(**changes):
     deciding = {
-        "app": "a", "app_version": "1.0.0", "input_digest": "d", "params": {"x": 0.1}, "seed": 1, "replicate": 0
+        "app": "a",
+        "app_version": "1.0.0",
+        "input_digest": "d",
+        "params": {"x": 0.1},
+        "seed": 1,
+        "replicate": 0,
     } | changes
     return Manifest(execution_id=Manifest.identify(**deciding), **deciding)
 
@@ -184,7 +194,10 @@ def test_same_work_has_the_same_execution_id_and_other_work_another():
     first = manifest()
     assert manifest().execution_id == first.execution_id
     others = [
-        manifest(seed=2), manifest(replicate=1), manifest(params={"x": 0.2}), manifest(app_version="1.0.1"),
+        manifest(seed=2),
+        manifest(replicate=1),
+        manifest(params={"x": 0.2}),
+        manifest(app_version="1.0.1"),
         manifest(input_digest="e"),
     ]
     assert len({m.execution_id for m in [first, *others]}) == 6

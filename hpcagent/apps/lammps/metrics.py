@@ -23,7 +23,16 @@ from hpcagent.apps.lammps.log import Log, Run
 from hpcagent.errors import BadInput, nearest
 from hpcagent.units import STYLES, UnitStyle, factor, unit_style
 
-__all__ = ["METRICS", "Measured", "MetricInfo", "discarded_share", "measure", "metric_units", "production_run", "reduce_column"]
+__all__ = [
+    "METRICS",
+    "Measured",
+    "MetricInfo",
+    "discarded_share",
+    "measure",
+    "metric_units",
+    "production_run",
+    "reduce_column",
+]
 
 _Array = NDArray[np.float64]
 _SECONDS_PER_DAY = 86400.0

@@ -30,7 +30,12 @@ CONTRACT = Contract(
 
 def result(i: int, *, failed: bool = False) -> Result:
     made = Manifest(
-        execution_id=f"id-{i}", app="a", app_version="0.1.0", params={"x": 0.1 * i, "style": "opt"}, index=i, batch=i // 2
+        execution_id=f"id-{i}",
+        app="a",
+        app_version="0.1.0",
+        params={"x": 0.1 * i, "style": "opt"},
+        index=i,
+        batch=i // 2,
     )
     if failed:
         return Result(
