@@ -255,10 +255,12 @@ def _show_plan(campaign: Any, site: str | None, workers: int | None, run_dir: Pa
     units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
     print(f"{campaign.name}: {campaign.objective}")
     print(
-        f"app {campaign.app.name} {campaign.app.contract.version}, policy {campaign.policy.name}, seed {campaign.seed}"
+        f"app {campaign.app.name} {campaign.app.contract.version}, policy {campaign.policy.name}, "
+        f"seed {campaign.seed}"
     )
     print(
-        f"site {made.profile.name}: {made.workers} run(s) at a time; folder {run_dir or Path('runs') / campaign.name}"
+        f"site {made.profile.name}: {made.workers} run(s) at a time; "
+        f"folder {run_dir or Path('runs') / campaign.name}"
     )
     if made.runs is not None:
         assert made.expected_s is not None

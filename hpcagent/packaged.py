@@ -1,4 +1,4 @@
-"""Where the packaged configs, site profiles and LAMMPS inputs are: in a wheel, an editable install or a checkout."""
+"""Where the packaged data is: in a wheel, an editable install or a checkout."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
     try:
         new = _make(workdir)
         with _sole_owner(workdir):
+            done = read_result(workdir)
+            if done is not None:
+                return done
             if not new:
-                done = read_result(workdir)
-                if done is not None:
-                    return done
                 _set_aside(workdir)
             return _run(order, workdir, upstream)
     except OSError as error:

@@ -73,7 +73,7 @@ class Best:
         for name in self.shown:
             lines.append(f"  {name} = {self._with_error(name)}")
         lines.append(
-            f"  P(feasible) = {self.probability_feasible:.2f}, from {self.runs} run(s) here and the trend of all runs"
+            f"  P(feasible) = {self.probability_feasible:.2f}, from {self.runs} run(s) here and the trend of all"
         )
         if not self.feasible:
             lines.append("  NOT feasible: no point keeps every limit with the asked confidence")
@@ -156,7 +156,7 @@ def answer(
     comparison = compare(campaign, results)
     seen = observations(campaign, results, comparison)
     noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
-    found = recommend(seen, campaign.objective, space=campaign.search, noise=noise)
+    found = _well_known(recommend(seen, campaign.objective, space=campaign.search, noise=noise))
     units = {m.name: m.unit for m in campaign.app.contract.metrics}
     for result in results:
         units |= result.units
@@ -177,6 +177,17 @@ def answer(
         node_hours=sum(r.cost.node_hours for r in results),
         wall_s=wall_s,
     )
+
+
+def _well_known(found: Recommendation | None) -> Recommendation | None:
+    """Of points that cannot be told apart, take one that was run more than once."""
+    if found is None or not found.feasible or found.best.runs > 1:
+        return found
+    for tie in found.ties:
+        if tie.runs > 1:
+            others = (found.best, *(t for t in found.ties if t is not tie))
+            return found.model_copy(update={"best": tie, "ties": others})
+    return found
 
 
 def _varied(campaign: Campaign, params: Params) -> Params:

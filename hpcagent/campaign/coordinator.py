@@ -19,14 +19,14 @@ from hpcagent.campaign.answer import CampaignResult, answer, number
 from hpcagent.campaign.compare import Comparison, compare, observations, projected
 from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.campaign.runner import Runner
-from hpcagent.campaign.signals import Signals
+from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.campaign.state import State
 from hpcagent.errors import BadInput, HpcAgentError, Interrupted, RunDirChanged
 from hpcagent.model.records import Manifest, Observation, Result, Role
 from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy, make_policy
 from hpcagent.policies.recommend import top
-from hpcagent.policies.stop import Progress
+from hpcagent.policies.stop import MaxRuns, Progress
 from hpcagent.sites.profile import Profile, find_profile
 from hpcagent.sites.site import Site, open_site
 from hpcagent.store.files import write_whole
@@ -187,8 +187,8 @@ class Coordinator:
         self.folder = RunDir(run_dir if run_dir is not None else Path("runs") / campaign.name)
         if not campaign.app.runnable:
             raise BadInput(
-                f"the app {campaign.app.name!r} is a function of a script or notebook ({campaign.app.source}); run "
-                "that script or cell again to go on, or move the function into a module that can be imported."
+                f"the app {campaign.app.name!r} is a function of a script or notebook ({campaign.app.source}); "
+                "run that script or cell again to go on, or move the function into a module that can be imported."
             )
         wanted = site if site is not None else campaign.site
         # Looked up now, so that a wrong name costs nothing and leaves no folder behind.
@@ -476,7 +476,11 @@ class Coordinator:
         return state.confirmed is not None and state.confirmed_budget == self.campaign.until.budget()
 
     def _stop_reason(self) -> str | None:
-        reason = self.campaign.until.check(self._progress())
+        until = self.campaign.until
+        # A plain budget needs no history, and a long one takes seconds to look through.
+        if isinstance(until, MaxRuns) and len(self._state.results) < until.runs:
+            return None if (self._room() or 0) > 0 else f"all {until.runs} runs of the budget are planned."
+        reason = until.check(self._progress(with_history=not isinstance(until, MaxRuns)))
         if reason is not None:
             return reason
         room = self._room()
@@ -484,10 +488,10 @@ class Coordinator:
             return f"all {self.campaign.until.budget()} runs of the budget are done."
         return None
 
-    def _progress(self) -> Progress:
+    def _progress(self, *, with_history: bool) -> Progress:
         state = self._state
         return Progress(
-            history=self._history_now(),
+            history=self._history_now() if with_history else (),
             objective=self.campaign.objective,
             space=self._search,
             batches_done=1 + state.last_batch,
@@ -583,9 +587,9 @@ class Coordinator:
         found = [r for r in results if r.ok and r.distrusted is not None and not self._repeated_well(r)]
         if 2 * len(found) > len(results):
             return []  # the whole machine is busy; the same again would be no better
-        room = self.campaign.until.budget()
+        room = self._room()
         if room is not None:
-            found = found[: max(0, room - len(self._state.manifests))]
+            found = found[:room]
         return self._plan([(r.manifest.params, "repeat") for r in found], batch)
 
     def _repeated_well(self, result: Result) -> bool:
@@ -849,7 +853,7 @@ def run(
     except KeyboardInterrupt as error:
         done = len(coordinator._state.results)
         raise Interrupted(
-            f"stopped by {'SIGTERM' if type(error).__name__ == 'Terminated' else 'Ctrl-C'}; {done} finished run(s) "
+            f"stopped by {'SIGTERM' if isinstance(error, Terminated) else 'Ctrl-C'}; {done} finished run(s) "
             f"are kept in {coordinator.folder.root}. Go on with `hpcagent resume {coordinator.folder.root}`.",
             run_dir=str(coordinator.folder.root),
             runs=done,

@@ -118,7 +118,7 @@ def _progress(figure: Any, result: CampaignResult, seen: Sequence[Observation]) 
 
 def _plane(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> bool:
     """Two parameters, coloured by the goal; which points keep the limits and which failed."""
-    parameters = [p for p in result.campaign.search.free.parameters]
+    parameters = list(result.campaign.search.free.parameters)
     numeric = [p for p in parameters if p.kind != "choice"]
     if not numeric or not seen:
         return False

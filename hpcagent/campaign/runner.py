@@ -169,9 +169,7 @@ class Runner:
             self._retry(result)
         return results
 
-    def _result(
-        self, manifest: Manifest, answer: dict[str, Any] | BaseException
-    ) -> tuple[Result, dict[str, Any]]:
+    def _result(self, manifest: Manifest, answer: dict[str, Any] | BaseException) -> tuple[Result, dict[str, Any]]:
         """The result, and how it stands in the journal."""
         if isinstance(answer, dict):
             result = Result.model_validate({"manifest": manifest, **answer})

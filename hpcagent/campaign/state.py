@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
 
 __all__ = ["State", "result_event"]
+
+# From here on the garbage collector is told to leave replayed records alone.
+MANY = 5000
 
 Key = tuple[tuple[str, float | int | str], ...]
 
@@ -56,8 +60,17 @@ class State:
     def replay(cls, events: Iterable[Mapping[str, Any]]) -> State:
         """Rebuild the state from recorded events."""
         state = cls()
-        for event in events:
-            state.apply(event)
+        collecting = gc.isenabled()
+        # The collector would walk through all records again and again while they only grow in number.
+        gc.disable()
+        try:
+            for event in events:
+                state.apply(event)
+        finally:
+            if collecting:
+                gc.enable()
+        if len(state.results) > MANY:
+            gc.freeze()  # they live as long as the campaign; no later collection need look at them
         state.end_session()
         return state
 

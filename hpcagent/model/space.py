@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -198,7 +199,7 @@ class Parameter(Record):
         values = scale(self.low, self.high, n)
         values[0], values[-1] = self.low, self.high
         if self.kind == "int":
-            return tuple(dict.fromkeys(int(round(v)) for v in values))
+            return tuple(dict.fromkeys(round(v) for v in values))
         return tuple(min(max(float(f"{v:.10g}"), self.low), self.high) for v in values)
 
     def narrowed(self, **changes: Any) -> Parameter:
@@ -224,10 +225,8 @@ class Parameter(Record):
         if {"low", "high", "choices"} & set(changes) and "default" not in changes:
             changes["default"] = None
             fitting = Parameter(**(data | changes))
-            try:
+            with contextlib.suppress(BadInput):
                 changes["default"] = None if self.default is None else fitting.validated(self.default)
-            except BadInput:
-                pass
         return Parameter(**(data | changes))
 
     def json_schema(self) -> dict[str, Any]:
@@ -398,7 +397,7 @@ class Space(Record):
                 continue
             assert p.low is not None and p.high is not None and not isinstance(value, str)
             number = min(max(float(value), p.low), p.high)
-            values[p.name] = int(round(number)) if p.kind == "int" else number
+            values[p.name] = round(number) if p.kind == "int" else number
         return values
 
     def from_unit(self, u: Sequence[float] | NDArray[np.float64]) -> Params:
