@@ -17,9 +17,10 @@ from hpcagent.errors import BadInput, HpcAgentError, Interrupted
 
 __all__ = ["main"]
 
-EXIT_CODES = """Exit codes: 0 done; 1 something broke (site, disk); 2 bad input, nothing was started;
+EXIT_CODES = """Exit codes: 0 done; 1 something broke (site, disk), or no run completed; 2 bad input, nothing was started;
 3 the campaign ended without a feasible point; 130 stopped by Ctrl-C or SIGTERM (resume goes on)."""
 
+NOTHING_WORKED = 1
 NO_ANSWER = 3
 
 cli = typer.Typer(
@@ -113,7 +114,9 @@ def _run(
     else:
         print(result)
         print(f"report: {written}")
-    if result.best is None or not result.best.feasible:
+    if result.best is None:
+        raise typer.Exit(NOTHING_WORKED)
+    if not result.best.feasible:
         raise typer.Exit(NO_ANSWER)
 
 

@@ -210,6 +210,7 @@ def _best(campaign: Campaign, found: Recommendation, units: dict[str, str]) -> B
 
 def _speedups(campaign: Campaign, found: Recommendation, seen: Sequence[Observation]) -> tuple[Speedup, ...]:
     known = {key(e.params): e for e in estimates(seen, campaign.objective)}
+    units = {p.name: p.unit for p in campaign.search.parameters}
     speedups = []
     if campaign.confirm is not None and campaign.confirm.baseline:
         changed = ", ".join(f"{k}={v}" for k, v in campaign.confirm.baseline.items())
@@ -217,7 +218,9 @@ def _speedups(campaign: Campaign, found: Recommendation, seen: Sequence[Observat
         for better in [found.best, *sorted(known.values(), key=lambda e: -e.score)]:
             other = known.get(key({**better.params, **campaign.confirm.baseline}))
             if other is not None and other.params != better.params and better.probability_feasible > 0.5:
-                where = "" if better is found.best else f", at {point_text(_varied(campaign, better.params))}"
+                where = (
+                    "" if better is found.best else f", at {point_text(_varied(campaign, better.params), units)}"
+                )
                 over = f"the same with {changed} (same accuracy{where})"
                 speedups += _ratio(campaign, better, other, over, same_accuracy=True)
                 break
@@ -225,7 +228,7 @@ def _speedups(campaign: Campaign, found: Recommendation, seen: Sequence[Observat
         reference = campaign.complete(campaign.reference.params)
         other = known.get(key(reference))
         if other is not None and reference != found.params:
-            over = f"the reference ({point_text(_varied(campaign, reference))})"
+            over = f"the reference ({point_text(_varied(campaign, reference), units)})"
             speedups += _ratio(campaign, found.best, other, over, same_accuracy=False)
     return tuple(speedups)
 

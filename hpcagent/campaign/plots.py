@@ -247,7 +247,9 @@ def _best_run(figure: Any, result: CampaignResult, seen: Sequence[Observation]) 
         axes.set_ylabel(f"{label} ({run.unit(column)})")
     rows[-1, 0].set_xlabel(f"time ({run.unit('time')})" if "time" in run else "step")
     label = "best point" if result.best is not None and result.best.feasible else "most probable point"
-    rows[0, 0].set_title(f"{label}: {point_text(_varied(result, found))}", fontsize=10)
+    rows[0, 0].set_title(
+        f"{label}: {point_text(_varied(result, found), result.best.units if result.best else None)}", fontsize=10
+    )
     return True
 
 

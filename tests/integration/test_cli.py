@@ -182,3 +182,15 @@ def test_ctrl_c_prints_how_to_go_on_and_ends_with_130(tmp_path):
 def test_help_and_version(tmp_path):
     assert "Exit codes" in hpcagent("--help", cwd=tmp_path).stdout
     assert hpcagent("--version", cwd=tmp_path).stdout.startswith("hpcagent 0.")
+
+
+def test_a_campaign_in_which_no_run_completed_ends_with_exit_code_1(tmp_path):
+    text = (
+        GOOD.replace('app = "synthetic"', 'app = "lj_argon"')
+        .replace("x = {}\ny = {}", "timestep = {}")
+        .replace('maximize = "value"', 'maximize = "ns_per_day"')
+        .replace("subject_to = { error = { at_most = 1.0 } }", "")
+    )
+    (tmp_path / "my.toml").write_text(text)
+    done = hpcagent("run", "my.toml", cwd=tmp_path, env=os.environ | {"HPCAGENT_LAMMPS": "/nowhere/lmp"})
+    assert done.returncode == 1 and "NoExecutable" in done.stdout and "no answer" in done.stdout
