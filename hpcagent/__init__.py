@@ -20,14 +20,14 @@ __version__ = "0.1.0"
 _WHERE = {
     "App": "hpcagent.apps.base",
     "BadInput": "hpcagent.errors",
-    "Batch": "hpcagent.campaign.coordinator",
+    "Batch": "hpcagent.campaign.batch",
     "Campaign": "hpcagent.campaign.record",
     "CampaignResult": "hpcagent.campaign.answer",
     "Choice": "hpcagent.model.space",
     "Confirm": "hpcagent.campaign.record",
     "Contract": "hpcagent.model.contract",
     "Coordinator": "hpcagent.campaign.coordinator",
-    "Event": "hpcagent.campaign.coordinator",
+    "Event": "hpcagent.campaign.batch",
     "Failure": "hpcagent.model.records",
     "Float": "hpcagent.model.space",
     "HpcAgentError": "hpcagent.errors",
@@ -80,9 +80,9 @@ if TYPE_CHECKING:
     from hpcagent.apps.run import Outcome as Outcome
     from hpcagent.apps.run import Run as Run
     from hpcagent.campaign.answer import CampaignResult as CampaignResult
-    from hpcagent.campaign.coordinator import Batch as Batch
+    from hpcagent.campaign.batch import Batch as Batch
+    from hpcagent.campaign.batch import Event as Event
     from hpcagent.campaign.coordinator import Coordinator as Coordinator
-    from hpcagent.campaign.coordinator import Event as Event
     from hpcagent.campaign.coordinator import read_run as read_run
     from hpcagent.campaign.coordinator import run as run
     from hpcagent.campaign.record import Campaign as Campaign

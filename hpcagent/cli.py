@@ -17,8 +17,8 @@ from hpcagent.errors import BadInput, HpcAgentError, Interrupted
 
 __all__ = ["main"]
 
-EXIT_CODES = """Exit codes: 0 done; 1 something broke (site, disk), or no run completed; 2 bad input, nothing was started;
-3 the campaign ended without a feasible point; 130 stopped by Ctrl-C or SIGTERM (resume goes on)."""
+EXIT_CODES = """Exit codes: 0 done; 1 something broke (site, disk), or no run completed; 2 bad input, nothing
+was started; 3 the campaign ended without a feasible point; 130 stopped by Ctrl-C or SIGTERM (resume goes on)."""
 
 NOTHING_WORKED = 1
 NO_ANSWER = 3

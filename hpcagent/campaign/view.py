@@ -9,12 +9,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hpcagent.campaign.answer import number
+from hpcagent.campaign.batch import headed
 from hpcagent.model.records import Result
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
-    from hpcagent.campaign.coordinator import Coordinator, Event
+    from hpcagent.campaign.batch import Event
+    from hpcagent.campaign.coordinator import Coordinator
     from hpcagent.campaign.record import Campaign
 
 __all__ = ["JsonLines", "Lines", "Live", "View", "watch"]
@@ -187,9 +189,9 @@ class Live:
             table = Table(box=None, padding=(0, 1), header_style="dim")
             units = {m.name: m.unit for m in campaign.app.contract.metrics}
             for p in campaign.search.parameters:
-                table.add_column(escape(_headed(p.name, p.unit)), justify="right")
+                table.add_column(escape(headed(p.name, p.unit)), justify="right")
             for metric in campaign.objective.metrics:
-                table.add_column(escape(_headed(metric, units[metric])), justify="right")
+                table.add_column(escape(headed(metric, units[metric])), justify="right")
             table.add_column("")
             for result in rows:
                 table.add_row(*_cells(campaign, result))
@@ -197,10 +199,6 @@ class Live:
         if self._note:
             parts.append(Text(self._note, style="dim"))
         return RichGroup(*parts)
-
-
-def _headed(name: str, unit: str) -> str:
-    return name if unit == "1" else f"{name} ({unit})"
 
 
 def _cells(campaign: Campaign, result: Result) -> list[str]:

@@ -53,3 +53,44 @@ def test_the_first_campaign_runs_and_shows_tables_and_plots(this_python, tmp_pat
     printed = "".join(o.text for o in outputs if o.output_type == "stream")
     assert "first_campaign: maximize ns_per_day" in printed and "P(feasible)" in printed
     assert (work / "runs" / "first_campaign" / "events.jsonl").is_file()
+
+
+def test_a_notebook_gives_the_same_result_as_a_script_and_goes_on_after_an_interrupt(this_python, tmp_path):
+    import nbclient
+    import nbformat
+
+    import hpcagent as ha
+
+    cell = """
+import hpcagent as ha
+from hpcagent.apps.landscape import synthetic
+
+campaign = ha.Campaign(synthetic, ha.maximize("value", subject_to={"error": ha.at_most(1.0)}),
+                       space={"x": {}, "y": {}}, fixed={"noise": 0.02}, until=ha.max_runs(18), batch_size=6, seed=5)
+"""
+    first = """
+try:
+    with ha.Coordinator(campaign, site="laptop", run_dir="run", watch=ha.watch(campaign)) as coordinator:
+        for batch in coordinator:
+            raise KeyboardInterrupt
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    again = """
+with ha.Coordinator(campaign, site="laptop", run_dir="run", watch=ha.watch(campaign)) as coordinator:
+    for batch in coordinator:
+        display(batch.table())
+"""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in (cell, first, again)])
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    script: dict[str, object] = {}
+    exec(cell, script)
+    ha.run(script["campaign"], site="threads", run_dir=tmp_path / "script")
+
+    def told(folder):
+        return [(r.manifest.execution_id, r.manifest.batch, r.metrics) for r in ha.read_run(folder).results]
+
+    assert told(tmp_path / "run") == told(tmp_path / "script")
+    shown = [o for c in notebook.cells for o in c.outputs]
+    assert sum("<table>" in o.get("data", {}).get("text/html", "") for o in shown) == 2
+    assert any("18/18 runs" in o.get("data", {}).get("text/html", "") for o in shown)

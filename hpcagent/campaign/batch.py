@@ -1,0 +1,116 @@
+"""What a campaign tells while it runs: events for a live view, finished batches as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hpcagent.campaign.answer import CampaignResult, number
+from hpcagent.campaign.record import Campaign
+from hpcagent.model.records import Result
+
+__all__ = ["Batch", "Event", "Table", "headed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened in a campaign; what a live view is drawn from.
+
+    Attributes:
+        kind: `opened`, `submitted`, `finished`, `batch`, `tick` or `stopped`.
+        results: The results that came in (`finished`, `batch`).
+        reason: Why it stopped (`stopped`), or how it was opened (`opened`).
+        running: Runs submitted and not ended.
+        runs: Results so far.
+        budget: Runs planned in all, if the stop condition bounds them.
+    """
+
+    kind: str
+    results: tuple[Result, ...] = ()
+    reason: str = ""
+    running: int = 0
+    runs: int = 0
+    budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A finished batch.
+
+    Attributes:
+        number: From 0.
+        results: Its results, in manifest order.
+        campaign: What is run.
+        answer: Works out `so_far`.
+    """
+
+    number: int
+    results: tuple[Result, ...]
+    campaign: Campaign = field(repr=False)
+    answer: Callable[[], CampaignResult] = field(repr=False)
+
+    @property
+    def so_far(self) -> CampaignResult:
+        """The campaign's answer after this batch."""
+        return self.answer()
+
+    def rows(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of the batch as text: varied parameters, the objective's metrics, what happened."""
+        campaign = self.campaign
+        names, metrics = campaign.search.names, campaign.objective.metrics
+        units = {m.name: m.unit for m in campaign.app.contract.metrics}
+        header = ["run", *(headed(p.name, p.unit) for p in campaign.search.parameters)]
+        header += [headed(m, units[m]) for m in metrics] + [""]
+        rows = []
+        for result in self.results:
+            cells = [str(result.manifest.index)]
+            cells += [number(result.manifest.params[n]) for n in names]
+            cells += [number(result.metrics[m]) if m in result.metrics else "-" for m in metrics]
+            rows.append([*cells, _remark(campaign, result)])
+        return header, rows
+
+    def table(self) -> Table:
+        """The batch as a table that prints in a terminal and displays in a notebook."""
+        header, rows = self.rows()
+        return Table(f"batch {self.number}", header, rows)
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text; prints as aligned columns, displays as HTML in a notebook."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+    def __str__(self) -> str:
+        lines = [self.header, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
+        text = ["  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+        return "\n".join([self.title, *text])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in self.header)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
+        return f"<table><caption>{escape(self.title)}</caption><tr>{head}</tr>{body}</table>"
+
+
+def headed(name: str, unit: str) -> str:
+    """A column's heading: the name, with its unit unless it is a pure number."""
+    return name if unit == "1" else f"{name} ({unit})"
+
+
+def _remark(campaign: Campaign, result: Result) -> str:
+    if result.failure is not None:
+        return f"failed: {result.failure.name}"
+    words: list[str] = [] if result.manifest.role == "suggested" else [result.manifest.role]
+    if campaign.objective.known(result.metrics) and not campaign.objective.feasible(result.metrics):
+        words.append("infeasible")
+    if result.distrusted is not None:
+        words.append("distrusted")
+    return ", ".join(words)
