@@ -112,6 +112,8 @@ def _run(
     if as_json:
         print(json.dumps({"event": "answer", **_answer_data(result), "report": str(written.path)}))
     else:
+        if result.points:
+            print(f"{result.table()}\n")
         print(result)
         print(f"report: {written}")
     if result.best is None:

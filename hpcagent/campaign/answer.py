@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpcagent.campaign.compare import Comparison, compare, observations
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.table import Table, headed
 from hpcagent.model.objective import pareto_front
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
@@ -103,6 +104,7 @@ class CampaignResult:
         front: With several goals: the results on the Pareto front.
         node_hours: Node-hours spent.
         wall_s: Wall time of the coordinator, in seconds.
+        points: What is known of every point: those that keep the limits first, best first.
     """
 
     campaign: Campaign
@@ -115,6 +117,22 @@ class CampaignResult:
     front: tuple[Result, ...] = ()
     node_hours: float = 0.0
     wall_s: float = 0.0
+    points: tuple[Estimate, ...] = ()
+
+    def table(self, n: int = 8) -> Table:
+        """The `n` best points: parameters, means of the metrics ± standard error, P(feasible), runs."""
+        campaign, metrics = self.campaign, self.campaign.objective.metrics
+        units = {m.name: m.unit for m in campaign.app.contract.metrics}
+        header = [headed(p.name, p.unit) for p in campaign.search.parameters]
+        header += [headed(m, units[m]) for m in metrics] + ["P(feasible)", "runs"]
+        rows = []
+        for e in self.points[:n]:
+            cells = [number(e.params[name]) for name in campaign.search.names]
+            for m in metrics:
+                error = e.uncertainty.get(m)
+                cells.append(number(e.metrics[m]) + (f" ± {error:.2g}" if error else ""))
+            rows.append([*cells, f"{e.probability_feasible:.2f}", str(e.runs)])
+        return Table(f"best points of {campaign.name}", header, rows)
 
     @property
     def failures(self) -> dict[str, int]:
@@ -176,7 +194,17 @@ def answer(
         front=front,
         node_hours=sum(r.cost.node_hours for r in results),
         wall_s=wall_s,
+        points=_ranked(campaign, seen, noise),
     )
+
+
+def _ranked(campaign: Campaign, seen: Sequence[Observation], noise: dict[str, float]) -> tuple[Estimate, ...]:
+    def rank(e: Estimate) -> tuple[bool, float]:
+        keeps = e.probability_feasible >= 0.9 and campaign.objective.feasible(e.metrics)
+        return (keeps, e.score if keeps else e.probability_feasible)
+
+    known = estimates(seen, campaign.objective, space=campaign.search, noise=noise)
+    return tuple(sorted(known, key=rank, reverse=True))
 
 
 def _well_known(found: Recommendation | None) -> Recommendation | None:

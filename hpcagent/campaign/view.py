@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hpcagent.campaign.answer import number
-from hpcagent.campaign.batch import headed
+from hpcagent.campaign.table import headed
 from hpcagent.model.records import Result
 
 if TYPE_CHECKING:

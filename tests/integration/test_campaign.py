@@ -395,3 +395,16 @@ def test_a_policy_of_another_kind_of_metric_is_refused_before_anything_is_writte
     with pytest.raises(BadInput, match="known"):
         ha.run(campaign(policy="no_such_policy"), run_dir=tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+def test_the_table_of_points_puts_those_that_keep_the_limits_first(tmp_path):
+    result = ha.run(campaign(), run_dir=tmp_path)
+    table = result.table(5)
+    assert len(table.rows) == 5 and table.header[-1] == "runs"
+    # The first row is the recommended point, or one that cannot be told from it.
+    known = [result.best.params, *result.best.ties]
+    assert any(table.rows[0][2] == str(p["style"]) for p in known)
+    kept = [e.probability_feasible >= 0.9 for e in result.points]
+    assert sorted(kept, reverse=True)[: sum(kept)] == kept[: sum(kept)] or not any(kept)
+    scores = [e.score for e in result.points if e.probability_feasible >= 0.9 and e.metrics["error"] <= 1]
+    assert scores == sorted(scores, reverse=True)
