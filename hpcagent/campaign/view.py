@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["JsonLines", "Lines", "Live", "View", "watch"]
 
 SHOWN_ROWS = 8
+BAR = 50
 
 
 class Tally:
@@ -175,14 +176,14 @@ class Live:
     def _draw(self) -> Group:
         from rich.console import Group as RichGroup
         from rich.markup import escape
-        from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         tally, campaign = self._tally, self._tally.campaign
         parts: list[Any] = [Text(f"{campaign.name}: {campaign.objective}", style="bold")]
         if tally.budget:
-            parts.append(ProgressBar(total=tally.budget, completed=min(tally.runs, tally.budget), width=50))
+            done = round(BAR * min(tally.runs / tally.budget, 1.0))
+            parts.append(Text.assemble(("━" * done, "green"), ("━" * (BAR - done), "dim")))
         parts.append(Text(tally.summary()))
         rows = tally.results[-SHOWN_ROWS:]
         if rows:

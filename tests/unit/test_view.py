@@ -1,0 +1,66 @@
+"""What a person sees while a campaign runs."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+
+from hpcagent.campaign.batch import Event
+from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.view import JsonLines, Lines, Live
+from hpcagent.model.records import Cost, Failure, Manifest, Result
+
+CAMPAIGN = load_campaign("synthetic")
+
+
+def result(i: int, *, failed: bool = False) -> Result:
+    params = CAMPAIGN.complete({"x": 0.1 + 0.01 * i, "y": 0.4, "style": "plain"})
+    manifest = Manifest(execution_id=f"id-{i}", app="synthetic", app_version="1.0.0", params=params, index=i)
+    if failed:
+        failure = Failure(kind="simulation", name="SyntheticCrash", message="gone.")
+        return Result(manifest=manifest, status="FAILED", failure=failure)
+    metrics = {"value": 10.0 + i, "error": 0.5}
+    return Result(manifest=manifest, status="COMPLETED", metrics=metrics, cost=Cost(wall_s=1, node_hours=0.5))
+
+
+EVENTS = [
+    Event("opened", reason="new", budget=36),
+    Event("finished", results=(result(0), result(1), result(2, failed=True)), runs=3, running=3, budget=36),
+    Event("batch", results=(result(0), result(1), result(2, failed=True)), runs=3, running=3, budget=36),
+    Event("stopped", reason="enough.", runs=3, budget=36),
+]
+
+
+def test_lines_tell_each_batch_with_best_failures_and_what_is_left():
+    stream = io.StringIO()
+    view = Lines(CAMPAIGN, stream)
+    for event in EVENTS:
+        view(event)
+    first, batch, last = stream.getvalue().splitlines()
+    assert first == "synthetic: new" and last == "stopped: enough."
+    assert "3/36 runs; 3 running; 1 SyntheticCrash; best value 11" in batch
+    # Half a node-hour for each of two completed of three runs, 33 to go.
+    assert "11 node-hours left" in batch
+
+
+def test_json_lines_can_be_read_by_a_program():
+    stream = io.StringIO()
+    view = JsonLines(CAMPAIGN, stream)
+    for event in EVENTS:
+        view(event)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["opened", "finished", "batch", "stopped"]
+    assert lines[1]["results"][2]["failure"]["name"] == "SyntheticCrash"
+
+
+def test_the_live_view_has_a_bar_a_summary_and_the_latest_runs_each_on_lines_of_their_own():
+    stream = io.StringIO()
+    view = Live(CAMPAIGN, Console(file=stream, force_terminal=True, width=120, color_system=None))
+    for event in EVENTS:
+        view(event)
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert any(line.endswith("━" * 10) for line in lines)
+    assert any(line.lstrip().startswith("3/36 runs") for line in lines)
+    assert any("SyntheticCrash" in line and "0.12" in line for line in lines)
