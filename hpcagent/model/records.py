@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic import Field
@@ -204,15 +203,3 @@ class Observation:
     index: int = 0
     distrusted: bool = False
     wall_s: float = 0.0
-
-
-def finite(metrics: dict[str, Any]) -> dict[str, float]:
-    """Keep the finite numbers of `metrics` as plain floats; a missing number stays missing, never 0."""
-    kept: dict[str, float] = {}
-    for name, value in metrics.items():
-        if value is None or isinstance(value, (str, bool)):
-            continue
-        number = float(value)
-        if math.isfinite(number):
-            kept[name] = number
-    return kept
