@@ -307,15 +307,13 @@ def _set_aside(workdir: Path) -> None:
 
 
 def _write(path: str, data: Any) -> None:
-    """Write JSON in one go.
-
-    No rename: on ext4 it costs more than the rest of the bookkeeping together, and a reader has to check the
-    file anyway. Half a file, from a full disk or a killed worker, is no JSON and counts as no result.
-    """
-    with open(path, "wb", buffering=0) as file:  # noqa: PTH123  (pathlib costs as much as the writing)
+    """Write JSON under another name and rename it: a reader sees the whole file or none of it."""
+    part = f"{path}.part"
+    with open(part, "wb", buffering=0) as file:  # noqa: PTH123  (pathlib costs as much as the writing)
         text = json.dumps(data).encode()
         if file.write(text) != len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    os.rename(part, path)  # noqa: PTH104
 
 
 def _cpu_s() -> float:
