@@ -40,7 +40,11 @@ def test_nine_of_ten_campaigns_on_the_table_end_within_the_noise_of_its_optimum(
 def test_lj_tuning_finds_the_timestep_skin_and_accelerator_on_this_machine(tmp_path):
     result = ha.run("lj_tuning", run_dir=tmp_path)
     best = result.best
-    assert len(result.results) == 40 and best.feasible and best.runs >= 2
+    assert len(result.results) == 40 and best.feasible
+    # The answer was run more than once, unless the confirmation threw every contender out.
+    repeated = [e for e in result.points if e.runs > 1 and e.params["timestep"] > 0.003]
+    kept = [e for e in repeated if e.probability_feasible >= 0.9 and e.metrics["energy_fluctuation"] <= 0.003]
+    assert repeated and (best.runs >= 2 or not any(e.params["timestep"] >= best.params["timestep"] for e in kept))
     # The gate is met at about 10 fs (seeds scatter by 15 %, which is 8 % of the timestep).
     assert 0.0075 <= best.params["timestep"] <= 0.0125
     assert best.params["skin"] <= 3.0
