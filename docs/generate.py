@@ -8,15 +8,26 @@ A table stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from hpcagent import packaged
 from hpcagent.apps.catalog import list_apps
 from hpcagent.apps.lammps.metrics import METRICS
+from hpcagent.apps.launch import FIELDS
 from hpcagent.policies.base import BUILT_IN
+from hpcagent.sites import profile as site
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 STYLES = {"all": "all", "physical": "all but `lj`", "lj": "`lj`"}
@@ -79,10 +90,106 @@ def policies() -> str:
     return _table(["policy", "option", "default", "meaning"], rows)
 
 
+def packaged_sites() -> str:
+    """Every site profile that comes along."""
+    rows = []
+    for path in sorted(packaged.folder("site_profiles").glob("*.toml")):
+        found = site.find_profile(path)
+        executors = ", ".join(f"`{label}`" for label in found.executors)
+        queues = ", ".join(f"`{queue}`" for queue in found.queues)
+        rows.append([f"`{found.name}`", f"`{found.kind}`", found.description, executors, queues])
+    return _table(["profile", "kind", "what it is", "executors", "queues known"], rows)
+
+
+def site_keys(model: type[BaseModel], batch: bool | None = None) -> str:
+    """The keys of one table of a site profile; with `batch`, those that only batch systems have, or the others."""
+    texts = _attribute_texts(model)
+    rows = []
+    for name, field in model.model_fields.items():
+        if batch is None or (name in site.BATCH_ONLY) == batch:
+            kind, default = _type(field.annotation, field), _key_default(name, field)
+            rows.append([f"`{name}`", kind, _unit(name), default, texts[name]])
+    return _table(["key", "type", "unit", "default", "meaning"], rows)
+
+
+def launcher_fields() -> str:
+    """The fields of a launcher's template."""
+    return _table(["field", "what it becomes"], ([f"`{{{name}}}`", text] for name, text in FIELDS.items()))
+
+
+def _attribute_texts(model: type[BaseModel]) -> dict[str, str]:
+    """Attribute -> the text that stands below it in the source."""
+    (tree,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(tree, ast.ClassDef)
+    texts = {}
+    for line, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(below, ast.Expr):
+            texts[line.target.id] = ast.literal_eval(below.value)
+    return texts
+
+
+def _type(annotation: Any, field: FieldInfo | None = None) -> str:
+    """A type in words."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(arguments[0], next((a for a in arguments[1:] if isinstance(a, FieldInfo)), None))
+    if origin in (Union, UnionType):
+        return " or ".join(_type(a) for a in arguments if a is not type(None))
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(value)}`" for value in arguments)
+    if origin is tuple:
+        inner = arguments[0]
+        return f"list of {_type(inner)}" if get_origin(inner) is Literal else "list of strings"
+    if origin is dict:
+        if isinstance(arguments[1], type) and issubclass(arguments[1], BaseModel):
+            return "tables"
+        return "table of strings"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
+    word = {str: "string", bool: "true or false", int: "whole number", float: "number"}[annotation]
+    for bound in field.metadata if field is not None else ():
+        for sign, limit in ((">=", getattr(bound, "ge", None)), (">", getattr(bound, "gt", None))):
+            word += "" if limit is None else f" {sign} {limit}"
+    return word
+
+
+def _unit(name: str) -> str:
+    if name.endswith("_s") or name == "max_idletime":
+        return "s"
+    if "walltime" in name:
+        return "`HH:MM:SS`"
+    return "GB" if name.endswith("_gb") else ""
+
+
+def _key_default(name: str, field: FieldInfo) -> str:
+    if name == "name":
+        return "the file's name"
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is None or isinstance(value, BaseModel):
+        return ""
+    if isinstance(value, dict):
+        return "" if not value else f"one, `{next(iter(value))}`"
+    return f"`{json.dumps(value)}`"
+
+
 TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("metrics.md", metrics),
     "apps": ("metrics.md", apps),
     "policies": ("policies.md", policies),
+    "packaged_sites": ("site_profile.md", packaged_sites),
+    "site": ("site_profile.md", partial(site_keys, site.Profile, batch=False)),
+    "site_batch": ("site_profile.md", partial(site_keys, site.Profile, batch=True)),
+    "executor": ("site_profile.md", partial(site_keys, site.ExecutorProfile)),
+    "site_app": ("site_profile.md", partial(site_keys, site.AppSettings)),
+    "launcher": ("site_profile.md", partial(site_keys, site.LauncherSettings)),
+    "launcher_fields": ("site_profile.md", launcher_fields),
+    "identify": ("site_profile.md", partial(site_keys, site.Identify)),
+    "block": ("site_profile.md", partial(site_keys, site.BlockSettings)),
+    "node": ("site_profile.md", partial(site_keys, site.NodeType)),
+    "queue": ("site_profile.md", partial(site_keys, site.QueueLimits)),
+    "coordinator": ("site_profile.md", partial(site_keys, site.CoordinatorSettings)),
 }
 
 

@@ -4,11 +4,16 @@
     ├── BadInput            something a person wrote is wrong: a file, a key, a value (exit code 2)
     ├── NoSite              an app was called with neither a site nor a Parsl configuration open
     ├── SiteFailed          the site could not start, or stopped working
+    │   ├── BlockLost       a job of the site ended under the runs in it; says how (walltime, memory, node, …)
+    │   ├── Refused         the scheduler did not take a job
+    │   ├── SchedulerDown   the scheduler does not answer
+    │   └── Unverified      cancelled jobs were not seen to be gone
     ├── StoreError          the run directory cannot be used
     │   ├── RunDirLocked    another coordinator has it
     │   ├── RunDirChanged   it belongs to another campaign
     │   └── StoreFull       the disk, the quota or the permissions refuse a write
-    ├── Interrupted         Ctrl-C, SIGTERM or the end of an allocation stopped the campaign
+    ├── Interrupted         Ctrl-C or SIGTERM stopped the campaign
+    │   └── AllocationEnded the job it ran inside of has no time left (exit code 75); resume goes on
     └── AppFailed           raised by an app on a worker; becomes a `Failure` in the Result
 
 A run that fails is not an exception: it comes back as a `Result` whose `failure` says why.
@@ -21,8 +26,10 @@ from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
+    "AllocationEnded",
     "AppFailed",
     "BadInput",
+    "BlockLost",
     "HpcAgentError",
     "Interrupted",
     "NoSite",
@@ -91,6 +98,20 @@ class SiteFailed(HpcAgentError):
     """The site could not start its workers, or lost them for good."""
 
 
+class BlockLost(SiteFailed):
+    """The job a run was in has ended, or its node is lost. Says nothing against the run itself.
+
+    Args:
+        message: What became of the job, in the scheduler's words.
+        name: `BlockTimeout`, `BlockOutOfMemory`, `NodeFailed`, `BlockCancelled`, `BlockPreempted`, `BlockFailed` or
+            `ManagerLost`.
+        log_tail: Last lines of what the job printed.
+    """
+
+    def __init__(self, message: str, *, name: str = "BlockFailed", log_tail: str = "", **details: Any) -> None:
+        super().__init__(message, name=name, log_tail=log_tail, **details)
+
+
 class StoreError(HpcAgentError):
     """The run directory cannot be used as it is."""
 
@@ -113,6 +134,12 @@ class Interrupted(HpcAgentError):
     """The campaign was stopped from outside (Ctrl-C, SIGTERM); everything finished is kept."""
 
     exit_code = 130
+
+
+class AllocationEnded(Interrupted):
+    """The campaign runs inside a job whose time is over; everything finished is kept, the next job goes on."""
+
+    exit_code = 75
 
 
 class AppFailed(HpcAgentError):

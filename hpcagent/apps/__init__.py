@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["synthetic", "thermo"]
+__all__ = ["run_mpi", "synthetic", "thermo"]
 
 if TYPE_CHECKING:
     from hpcagent.apps.base import App
+    from hpcagent.apps.launch import run_mpi as run_mpi
 
     synthetic: App
     thermo: App
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     # `ha.apps.thermo` is the app. A worker that only runs orders never comes here.
-    places = {"synthetic": "hpcagent.apps.landscape", "thermo": "hpcagent.apps.analysis.thermo"}
+    places = {
+        "run_mpi": "hpcagent.apps.launch",
+        "synthetic": "hpcagent.apps.landscape",
+        "thermo": "hpcagent.apps.analysis.thermo",
+    }
     if name in places:
         value = getattr(import_module(places[name]), name)
         globals()[name] = value

@@ -76,7 +76,17 @@ class App(Record):
         return hashlib.sha256(canonical_json([self.function, self.code_digest, settings]).encode()).hexdigest()
 
     def with_resources(self, **changes: Any) -> App:
-        """A copy that asks for other resources, e.g. `walltime_s=60`."""
+        """A copy that asks for other resources, e.g. `walltime_s=60`.
+
+        Raises:
+            BadInput: No such resource, a value that makes no sense, or one that a parameter decides.
+        """
+        for name in changes:
+            if name in self.contract.resources_from:
+                parameter = self.contract.resources_from[name]
+                raise BadInput(
+                    f"{name} of app {self.name!r} follows its parameter {parameter!r}; set that.", value=name
+                )
         resources = Resources(**(self.contract.resources.model_dump() | changes))
         return self._changed(contract=self.contract.model_copy(update={"resources": resources}))
 
@@ -131,7 +141,7 @@ class App(Record):
             role=role,
             batch=batch,
             index=index,
-            resources=self.contract.resources,
+            resources=self.contract.resources_for(values),
             estimated_runtime_s=self.contract.estimated_runtime_s,
             requested_by=requested_by,
             priority=priority,
@@ -152,7 +162,7 @@ class App(Record):
         Args:
             manifest: What to run.
             work: The folder that holds one directory for each execution id.
-            site: `lammps`, `node_cores`.
+            site: `node_cores`, `launcher`, `launchers`, `apps`, `gpu_env`; each may be missing.
             promises: From `promises`, with the metrics that must be there beyond those the contract requires.
             attempt: 1, or more after an infrastructure failure.
         """
@@ -206,6 +216,7 @@ def app(
     version: str = "0.1.0",
     inputs: tuple[str, ...] = (),
     resources: Resources | None = None,
+    resources_from: Mapping[str, str] | None = None,
     description: str | None = None,
     estimated_runtime_s: float = 1.0,
     deterministic: bool = True,
@@ -222,6 +233,7 @@ def app(
         version: Semantic version; change it when the meaning of the result changes.
         inputs: Names of the input runs it takes, e.g. `("run",)`.
         resources: What one run occupies.
+        resources_from: Resource -> name of the parameter that decides it, e.g. `{"ranks_per_node": "ranks"}`.
         description: One sentence; the first line of the docstring by default.
         estimated_runtime_s: Expected wall time, in seconds.
         deterministic: Whether the same manifest gives the same metrics.
@@ -253,6 +265,7 @@ def app(
                 for n, m in metrics.items()
             ),
             resources=resources or Resources(),
+            resources_from=dict(resources_from or {}),
             estimated_runtime_s=estimated_runtime_s,
             deterministic=deterministic,
         )

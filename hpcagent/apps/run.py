@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "Run"]
+__all__ = ["CONTINUES", "Outcome", "Run"]
+
+CONTINUES = "continues from its restart file"
+"""How the `repair` of a failure begins whose run goes on where it was when it is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Run:
         settings: The app's settings (plain data).
         upstream: Results this run takes as input, as plain dicts (`workdir`, `artifacts`, `metrics`, ...).
         resources: `nodes`, `ranks_per_node`, `threads_per_rank`, `walltime_s`, ...
-        site: What the site says of itself: `lammps` (its command), `cores`.
+        site: What the site says of itself: `node_cores`, `launcher`, `launchers`, `apps`.
     """
 
     workdir: Path

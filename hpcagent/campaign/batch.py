@@ -18,9 +18,9 @@ class Event:
     """Something happened in a campaign; what a live view is drawn from.
 
     Attributes:
-        kind: `opened`, `submitted`, `finished`, `batch`, `tick` or `stopped`.
+        kind: `opened`, `submitted`, `finished`, `batch`, `site`, `tick` or `stopped`.
         results: The results that came in (`finished`, `batch`).
-        reason: Why it stopped (`stopped`), or how it was opened (`opened`).
+        reason: Why it stopped (`stopped`), how it was opened (`opened`), what became of a job (`site`).
         running: Runs submitted and not ended.
         runs: Results so far.
         budget: Runs planned in all, if the stop condition bounds them.

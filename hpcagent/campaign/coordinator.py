@@ -21,14 +21,15 @@ from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.campaign.state import State
-from hpcagent.errors import BadInput, HpcAgentError, Interrupted, RunDirChanged
+from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, Interrupted, RunDirChanged
 from hpcagent.model.records import Manifest, Observation, Result, Role
 from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy, make_policy
 from hpcagent.policies.recommend import top
 from hpcagent.policies.stop import MaxRuns, Progress
 from hpcagent.sites.profile import Profile, find_profile
-from hpcagent.sites.site import Site, open_site
+from hpcagent.sites.reap import end_leftovers
+from hpcagent.sites.site import Site, open_site, workers_of
 from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.metrics_file import MetricsFile
@@ -52,9 +53,11 @@ class Coordinator:
         run_dir: The campaign's folder; `runs/NAME` by default.
         workers: Runs at the same time, in place of what the profile says.
         watch: Called with every `Event`, e.g. to draw progress.
+        inside: Use the nodes of the job that this process is in, instead of submitting jobs.
 
     Raises:
-        BadInput: The campaign, policy or site is wrong.
+        BadInput: The campaign, policy or site is wrong, or the site has no place for its runs.
+        AllocationEnded: (while iterating) The job that it runs inside of has no time left.
         RunDirLocked: Another coordinator has the folder.
         RunDirChanged: The folder belongs to another campaign.
         StoreFull: The folder cannot be written.
@@ -75,11 +78,13 @@ class Coordinator:
         self,
         campaign: Campaign,
         *,
-        site: str | Path | Site | None = None,
+        site: str | Path | Site | Profile | None = None,
         run_dir: str | Path | None = None,
         workers: int | None = None,
         watch: Callable[[Event], None] | None = None,
+        inside: bool = False,
     ) -> None:
+        self._inside = inside
         self.campaign = campaign
         self.folder = RunDir(run_dir if run_dir is not None else Path("runs") / campaign.name)
         if not campaign.app.runnable:
@@ -90,6 +95,8 @@ class Coordinator:
         wanted = site if site is not None else campaign.site
         # Looked up now, so that a wrong name costs nothing and leaves no folder behind.
         self._wanted_site: Site | Profile = wanted if isinstance(wanted, Site) else find_profile(wanted)
+        if isinstance(self._wanted_site, Profile):
+            workers_of(self._wanted_site, campaign.app.contract.largest_resources())
         self._workers = workers
         self._watch = watch or (lambda event: None)
         self._policy: Policy = make_policy(
@@ -108,6 +115,7 @@ class Coordinator:
         self._metrics = MetricsFile(self.folder.metrics, campaign.app.contract)
         self._digest = campaign.app.digest
         self._search = campaign.search
+        self._largest = campaign.app.contract.largest_resources()
         self._opened_at = 0.0
         self._reason: str | None = None
         self._history: list[Observation] = []
@@ -137,6 +145,7 @@ class Coordinator:
             self._lock.acquire()
             if resumed:
                 self._check_same()
+            leftovers = end_leftovers(self.folder.jobs) if resumed else []
             self._site = self._open_site()
             # The default batch depends on the site; from here on it is written down.
             self._settle_batch_size(resumed)
@@ -153,6 +162,8 @@ class Coordinator:
         again = f"resumed with {len(self._state.results)} finished run(s)" if resumed else "new"
         if recovered:
             again += f", {len(recovered)} of them found in their own folders"
+        if leftovers:
+            again += f"; {len(leftovers)} job(s) that the last coordinator left were cancelled"
         self._tell("opened", reason=again)
 
     def close(self) -> None:
@@ -166,6 +177,7 @@ class Coordinator:
             try:
                 if self._site is not None and self._site is not self._wanted_site:
                     self._site.close()
+                    self._tell_news()
             finally:
                 self._site = None
                 if self._journal is not None:
@@ -191,7 +203,9 @@ class Coordinator:
     def _open_site(self) -> Site:
         if isinstance(self._wanted_site, Site):
             return self._wanted_site
-        return open_site(self._wanted_site, run_dir=self.folder.root, workers=self._workers, private=True)
+        return open_site(
+            self._wanted_site, run_dir=self.folder.root, workers=self._workers, private=True, inside=self._inside
+        )
 
     def _settle_batch_size(self, resumed: bool) -> None:
         if self.campaign.batch_size is not None:
@@ -199,7 +213,7 @@ class Coordinator:
         assert self._site is not None
         # A batch as large as the site leaves workers idle while the last runs end; four times that
         # keeps them busy more than 90 % of the time.
-        size = max(4 * self._site.workers, 2)
+        size = max(4 * self._site.workers_for(self._largest), 2)
         if resumed:
             size = load_run(self.folder.root).batch_size or size
         self.campaign = self.campaign.model_copy(update={"batch_size": size})
@@ -324,7 +338,7 @@ class Coordinator:
         assert self._site is not None
         if self.campaign.in_flight is not None:
             return self.campaign.in_flight
-        workers = self._site.workers
+        workers = self._site.workers_for(self._largest)
         recent = self._state.arrived[-32:]
         walls = [self._state.results[i].cost.wall_s for i in recent]
         if not walls:
@@ -348,6 +362,10 @@ class Coordinator:
         with self._signals.held():
             results = runner.collect()
         self._tell("finished" if results else "tick", results=tuple(results))
+        self._tell_news()
+        assert self._site is not None
+        if self._site.spent:
+            raise AllocationEnded("the job that the coordinator runs inside of has no time left for another run")
 
     # -- planning -----------------------------------------------------------------------------
 
@@ -620,6 +638,11 @@ class Coordinator:
         if sync:
             self._journal.sync()
 
+    def _tell_news(self) -> None:
+        if self._site is not None:
+            for text in self._site.news():
+                self._tell("site", reason=text)
+
     def _tell(self, kind: str, *, results: tuple[Result, ...] = (), reason: str = "") -> None:
         running = len(self._runner.running) if self._runner is not None else 0
         self._watch(
@@ -711,10 +734,11 @@ def read_run(run_dir: str | Path) -> CampaignResult:
 def run(
     campaign: Campaign | str | Path,
     *,
-    site: str | Path | Site | None = None,
+    site: str | Path | Site | Profile | None = None,
     run_dir: str | Path | None = None,
     workers: int | None = None,
     watch: Callable[[Event], None] | None = None,
+    inside: bool = False,
 ) -> CampaignResult:
     """Run a campaign to its end, or go on with it if its folder is there.
 
@@ -724,12 +748,14 @@ def run(
         run_dir: The campaign's folder; `runs/NAME` by default.
         workers: Runs at the same time, in place of what the profile says.
         watch: Called with every `Event`.
+        inside: Use the nodes of the job that this process is in, instead of submitting jobs.
 
     Returns:
         The answer: `best`, `speedups`, `results`, `reason`.
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the message says how to go on.
+        AllocationEnded: The job it runs inside of has no time left; the message says how to go on.
         BadInput, RunDirLocked, RunDirChanged, StoreFull, SiteFailed: see `Coordinator`.
 
     Example:
@@ -741,12 +767,20 @@ def run(
     """
     if not isinstance(campaign, Campaign):
         campaign = load_campaign(campaign)
-    coordinator = Coordinator(campaign, site=site, run_dir=run_dir, workers=workers, watch=watch)
+    coordinator = Coordinator(campaign, site=site, run_dir=run_dir, workers=workers, watch=watch, inside=inside)
     try:
         with coordinator:
             for _ in coordinator:
                 pass
             return coordinator.result()
+    except AllocationEnded as error:
+        done = len(coordinator._state.results)
+        raise AllocationEnded(
+            f"{error}; {done} finished run(s) are kept in {coordinator.folder.root}. Go on in the next job with "
+            f"`hpcagent resume {coordinator.folder.root} --inside`, or from a login node without --inside.",
+            run_dir=str(coordinator.folder.root),
+            runs=done,
+        ) from None
     except KeyboardInterrupt as error:
         done = len(coordinator._state.results)
         raise Interrupted(

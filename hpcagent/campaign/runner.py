@@ -11,9 +11,9 @@ from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.apps.worker import execute, execute_each, read_result
-from hpcagent.campaign.state import State, result_event
+from hpcagent.campaign.state import BLOCK_ENDINGS, State, result_event
 from hpcagent.model.records import Failure, Manifest, Result
-from hpcagent.sites.site import Site, failure_of, usable_cores
+from hpcagent.sites.site import Site, failure_of
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import RunDir
 
@@ -24,6 +24,9 @@ NOT_RETRIED = frozenset(
     {"Walltime", "NoExecutable", "MPILibraryMissing", "AppNotImportable", "ReadOnly", "NoPermission"}
 )
 
+
+# So often may the job under a run end (walltime, cancelled, preempted, node lost) before the run is given up.
+MOST_LOST = 20
 
 # Runs that go to a worker together may take this long, in seconds.
 PACK_S = 0.01
@@ -75,10 +78,7 @@ class Runner:
         self._retries = retries
         self._clock = clock
         self._finished: queue.SimpleQueue[Pack] = queue.SimpleQueue()
-        self._about_site = {
-            "node_cores": site.profile.node_cores or len(usable_cores()),
-            "lammps": list(site.profile.lammps or ()),
-        }
+        self._about_site = site.about
         self._held: Pack | None = None
         self.running: dict[str, Manifest] = {}
         self.given_up: set[str] = set()
@@ -105,18 +105,22 @@ class Runner:
         A pack takes at most PACK_S, and there are at least four for every worker, so that none waits long.
         """
         recent = [self._state.results[i].cost.wall_s for i in self._state.arrived[-16:]]
-        if len(recent) < 16:
+        if len(recent) < 16 or self._app.contract.resources_from:
             return 1
         return max(1, min(int(PACK_S / max(*recent, 1e-4)), n // (4 * self._site.workers)))
 
     def _submit(self, manifests: Sequence[Manifest]) -> None:
         orders = [self._order(manifest) for manifest in manifests]
+        label, needs = self._place(manifests[0])
         self.running.update((m.execution_id, m) for m in manifests)
         if len(orders) == 1:
-            future = self._site.submit(execute, orders[0])
+            future = self._site.submit(execute, orders[0], executor=label, needs=needs)
         else:
-            future = self._site.submit(execute_each, orders)
+            future = self._site.submit(execute_each, orders, executor=label, needs=needs)
         future.add_done_callback(lambda done: self._finished.put((manifests, done)))
+
+    def _place(self, manifest: Manifest) -> tuple[str, dict[str, Any]]:
+        return self._site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
 
     def _order(self, manifest: Manifest) -> dict[str, Any]:
         # The gate: whatever suggested this, nothing outside the contract reaches a worker.
@@ -189,9 +193,14 @@ class Runner:
 
     def _worth_retrying(self, result: Result) -> bool:
         failure = result.failure
-        if failure is None or failure.kind != "infrastructure" or failure.name in NOT_RETRIED:
+        if failure is None or failure.kind != "infrastructure":
             return False
-        return result.attempt <= self._retries
+        lost = self._state.lost.get(result.manifest.execution_id, 0)
+        if failure.name in BLOCK_ENDINGS:
+            return lost < MOST_LOST
+        if failure.name in NOT_RETRIED:
+            return False
+        return result.attempt - lost <= self._retries
 
     def _retry(self, result: Result) -> None:
         manifest = result.manifest

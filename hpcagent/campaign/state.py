@@ -11,7 +11,10 @@ from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
 
-__all__ = ["State", "result_event"]
+__all__ = ["BLOCK_ENDINGS", "State", "result_event"]
+
+BLOCK_ENDINGS = frozenset({"BlockEnded", "BlockTimeout", "BlockCancelled", "BlockPreempted", "NodeFailed"})
+"""Failures that are the scheduler's doing: they do not count against the run's own retries."""
 
 # From here on the garbage collector is told to leave replayed records alone.
 MANY = 5000
@@ -34,6 +37,8 @@ class State:
         elapsed_s: Wall time of the sessions so far, in seconds.
         node_hours: Node-hours of all results.
         failed: How many results are failures.
+        retried: Execution id -> the attempt that was started last, where that is not the first.
+        lost: Execution id -> how many attempts went down with the job they were in, through no fault of the run.
     """
 
     def __init__(self) -> None:
@@ -47,6 +52,7 @@ class State:
         self.damaged = 0
         self.elapsed_s = 0.0
         self.retried: dict[str, int] = {}
+        self.lost: dict[str, int] = {}
         self.node_hours = 0.0
         self.failed = 0
         self._batches: dict[int, list[str]] = {}
@@ -96,7 +102,10 @@ class State:
             self.sessions += 1
             self._session_began = event["at"]
         elif kind == "retry":
-            self.retried[event["execution_id"]] = event["attempt"]
+            identity = event["execution_id"]
+            self.retried[identity] = event["attempt"]
+            if (event.get("failure") or {}).get("name") in BLOCK_ENDINGS:
+                self.lost[identity] = self.lost.get(identity, 0) + 1
         elif kind == "stop":
             self.stopped = event["reason"]
         elif kind == "damaged":

@@ -102,6 +102,8 @@ class Lines:
             self._say(f"{self._tally.campaign.name}: {event.reason}")
         elif event.kind == "batch":
             self._say(f"batch {self._tally.batch}: {self._tally.summary()}")
+        elif event.kind == "site":
+            self._say(event.reason)
         elif event.kind == "stopped":
             self._say(f"stopped: {event.reason}")
 
@@ -163,7 +165,7 @@ class Live:
 
     def __call__(self, event: Event) -> None:
         self._tally.take(event)
-        if event.kind in ("opened", "stopped"):
+        if event.kind in ("opened", "site", "stopped"):
             self._note = event.reason
         self._live.update(self._draw())
         if event.kind == "stopped":
@@ -277,7 +279,7 @@ class NotebookView:
 
     def __call__(self, event: Event) -> None:
         self._tally.take(event)
-        if event.kind in ("opened", "stopped"):
+        if event.kind in ("opened", "site", "stopped"):
             self._note = event.reason
         now = time.monotonic()
         # Every update is a message to the browser; five a second are enough for an eye.

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record
-from hpcagent.model.space import Space
+from hpcagent.model.space import Parameter, Space
 
 __all__ = ["Contract", "Metric", "Resources"]
 
+# Resources that a parameter may decide.
+COUNTED = ("nodes", "ranks_per_node", "threads_per_rank", "gpus_per_node")
 SEMVER = re.compile(r"\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?\Z")
 
 
@@ -55,7 +58,8 @@ class Resources(Record):
         ranks_per_node: MPI ranks on each node.
         threads_per_rank: Threads of each rank.
         gpus_per_node: GPUs on each node.
-        walltime_s: Hard limit, in seconds; the run's whole process group is killed then.
+        walltime_s: Hard limit, in seconds; everything the run has started is ended then. None: on a cluster what
+            its block has left, elsewhere an hour.
         memory_gb: Memory on each node, in GB, or None for the site's share.
     """
 
@@ -63,7 +67,7 @@ class Resources(Record):
     ranks_per_node: int = 1
     threads_per_rank: int = 1
     gpus_per_node: int = 0
-    walltime_s: float = 3600.0
+    walltime_s: float | None = None
     memory_gb: float | None = None
 
     @model_validator(mode="after")
@@ -73,7 +77,7 @@ class Resources(Record):
                 raise BadInput(f"{name}={getattr(self, name)} must be at least 1.")
         if self.gpus_per_node < 0:
             raise BadInput(f"gpus_per_node={self.gpus_per_node} must be at least 0.")
-        if not (math.isfinite(self.walltime_s) and self.walltime_s > 0):
+        if self.walltime_s is not None and not (math.isfinite(self.walltime_s) and self.walltime_s > 0):
             raise BadInput(f"walltime_s={self.walltime_s:g} must be a positive number of seconds.")
         if self.memory_gb is not None and not self.memory_gb > 0:
             raise BadInput(f"memory_gb={self.memory_gb} must be positive.")
@@ -97,6 +101,8 @@ class Contract(Record):
         inputs: Names of the upstream results it needs (`("run",)` for an analysis of a run).
         metrics: The numbers it returns.
         resources: What one run occupies by default.
+        resources_from: Resources that a parameter decides, e.g. `{"ranks_per_node": "ranks"}`: so runs of
+            different sizes are points of one campaign. The parameter is an `Int`, or a `Choice` of whole numbers.
         deterministic: Whether the same manifest gives the same metrics (measured times excluded).
         estimated_runtime_s: Expected wall time of one run, in seconds.
         estimated_cost: Expected node-hours of one run.
@@ -113,6 +119,7 @@ class Contract(Record):
     inputs: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()
     resources: Resources = Resources()
+    resources_from: dict[str, str] = {}
     deterministic: bool = True
     estimated_runtime_s: float = 1.0
     estimated_cost: float | None = None
@@ -130,7 +137,68 @@ class Contract(Record):
         for name in names:
             if names.count(name) > 1:
                 raise BadInput(f"metric {name!r} is promised twice.")
+        for resource, parameter in self.resources_from.items():
+            self._check_resource(resource, parameter)
         return self
+
+    def _check_resource(self, resource: str, name: str) -> None:
+        if resource not in COUNTED:
+            raise BadInput(
+                f"resources_from: {resource!r} is no resource that is counted; {nearest(resource, COUNTED)}"
+            )
+        if name not in self.space:
+            raise BadInput(
+                f"resources_from: {resource} comes from {name!r}, which is no parameter; "
+                f"{nearest(name, self.space.names)}",
+                value=name,
+            )
+        values = _extremes(self.space[name])
+        if values is None:
+            raise BadInput(
+                f"resources_from: {resource} comes from {name!r}, which allows {self.space[name].range}; only a "
+                "parameter of whole numbers can (Int, or a Choice of them).",
+                value=name,
+            )
+        least = 0 if resource == "gpus_per_node" else 1
+        if values[0] < least:
+            raise BadInput(
+                f"resources_from: {resource} comes from {name!r}, whose lowest value is {values[0]}; it must be "
+                f"at least {least}.",
+                value=values[0],
+            )
+
+    def resources_for(self, params: Mapping[str, Any]) -> Resources:
+        """What a run with these parameters occupies.
+
+        Args:
+            params: All parameters, already checked.
+
+        Example:
+            >>> from hpcagent.model.space import Int
+            >>> contract = Contract(
+            ...     name="md", space=Space.of(ranks=Int(1, 64)), resources_from={"ranks_per_node": "ranks"}
+            ... )
+            >>> contract.resources_for({"ranks": 8}).cores
+            8
+        """
+        if not self.resources_from:
+            return self.resources
+        return Resources(**(self.resources.model_dump() | {r: params[p] for r, p in self.resources_from.items()}))
+
+    def largest_resources(self, space: Space | None = None) -> Resources:
+        """What the largest run occupies: each resource that a parameter decides at its highest value.
+
+        Args:
+            space: Where runs may be, if narrower than the contract's own space; a parameter that is not in it
+                is taken at its highest value.
+        """
+        high = {}
+        for resource, name in self.resources_from.items():
+            where = space if space is not None and name in space else self.space
+            values = _extremes(where[name])
+            assert values is not None
+            high[resource] = values[1]
+        return Resources(**(self.resources.model_dump() | high)) if high else self.resources
 
     def metric(self, name: str) -> Metric:
         """Return the promised metric `name`.
@@ -145,3 +213,14 @@ class Contract(Record):
             f"app {self.name!r} returns no metric {name!r}; {nearest(name, [m.name for m in self.metrics])}",
             value=name,
         )
+
+
+def _extremes(parameter: Parameter) -> tuple[int, int] | None:
+    """Lowest and highest value of a parameter of whole numbers; None for any other."""
+    if parameter.kind == "int":
+        assert parameter.low is not None and parameter.high is not None
+        return int(parameter.low), int(parameter.high)
+    if parameter.kind == "choice" and all(type(choice) is int for choice in parameter.choices):
+        whole = [int(choice) for choice in parameter.choices]
+        return min(whole), max(whole)
+    return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpcagent.apps.worker import execute_as_result
 from hpcagent.errors import BadInput, NoSite
 from hpcagent.model.records import Result
-from hpcagent.sites.site import current_dfk, current_site, usable_cores
+from hpcagent.sites.site import current_dfk, current_site
 
 if TYPE_CHECKING:
     from parsl.dataflow.futures import AppFuture
@@ -44,25 +44,32 @@ def call(
         return known[manifest.execution_id]
     site = current_site()
     about: dict[str, Any] = {}
+    where: Any = "all"
+    how: dict[str, Any] = {}
     work = Path(dfk.run_dir).absolute() / "work"
     if site is not None:
-        about = {
-            "node_cores": site.profile.node_cores or len(usable_cores()),
-            "lammps": list(site.profile.lammps or ()),
-        }
+        about = site.about
+        label, needs = site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
+        where, how = [label], {"parsl_resource_specification": needs}
         work = site.work_dir.absolute()
     order = app.order(manifest, work=work, site=about)
     future = dfk.submit(
-        execute_as_result,
+        run_placed,
         app_args=(order, *upstream),
-        executors="all",
+        executors=where,
         cache=False,
         ignore_for_cache=None,
-        app_kwargs={},
+        app_kwargs=how,
     )
     future.execution_id = manifest.execution_id
     known[manifest.execution_id] = future
     return future
+
+
+def run_placed(order: Mapping[str, Any], *upstream: Any, parsl_resource_specification: object = None) -> Result:
+    """Run an order on a worker. Parsl hands a task's resources to its function as well."""
+    result: Result = execute_as_result(order, *upstream)
+    return result
 
 
 def _identity(upstream: Any) -> str:

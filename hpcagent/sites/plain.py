@@ -5,16 +5,21 @@ Dill stays the fallback for what pickle cannot say: functions of a notebook, clo
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from parsl.serialize.base import SerializerBase
 
-__all__ = ["PlainSerializer", "pack", "run"]
+__all__ = ["PlainSerializer", "pack", "placed", "run", "run_dill"]
 
 RUN = {"task_executor": {"f": f"{__name__}.run"}}
 """Parsl's task context that makes a worker call `run` on the payload."""
+
+PLACE = "HPCAGENT_PLACE"
+"""Environment variable of a worker with the place of its run (JSON): hosts with cores and gpus; see `room.py`."""
 
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes | None:
@@ -27,10 +32,35 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes | None:
         return None
 
 
-def run(payload: bytes) -> Any:
+def placed(task: dict[str, Any], place: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the task as it is sent to a worker that is to know where it may run."""
+    if not place:
+        return task
+    context = task["context"]
+    how = context.get("task_executor", {"f": f"{__name__}.run_dill"})
+    return {**task, "context": {**context, "task_executor": {**how, "k": {"place": json.dumps(place)}}}}
+
+
+def run(payload: bytes, place: str = "") -> Any:
     """Call the function that `pack` put into the payload; runs on a worker."""
+    _be_at(place)
     function, args = pickle.loads(payload)
     return function(*args)
+
+
+def run_dill(payload: bytes, place: str = "") -> Any:
+    """Run a task that Parsl packed, on a worker."""
+    from parsl.executors.execute_task import execute_task
+
+    _be_at(place)
+    return execute_task(payload)
+
+
+def _be_at(place: str) -> None:
+    if place:
+        os.environ[PLACE] = place
+    else:
+        os.environ.pop(PLACE, None)
 
 
 class PlainSerializer(SerializerBase):  # type: ignore[misc]  # Parsl has no type information

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterator
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -13,9 +19,278 @@ from hpcagent import packaged
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, build, read_toml
 
-__all__ = ["ExecutorProfile", "Profile", "ProfileEntry", "find_profile", "list_profiles"]
+__all__ = [
+    "BATCH_ONLY",
+    "BUILT_IN_LAUNCHERS",
+    "AppSettings",
+    "Block",
+    "BlockSettings",
+    "CoordinatorSettings",
+    "ExecutorProfile",
+    "Identify",
+    "LauncherSettings",
+    "NodeType",
+    "Profile",
+    "ProfileEntry",
+    "QueueLimits",
+    "account_of",
+    "block_of",
+    "check_where",
+    "find_profile",
+    "identify_site",
+    "list_profiles",
+    "walltime_s",
+]
+
+BUILT_IN_LAUNCHERS = ("srun", "mpiexec", "hydra", "openmpi", "ibrun")
+"""Ways to start MPI programs that every profile may name; `hpcagent.apps.launch` has their words."""
 
 _AFFINITIES = ("none", "block")
+_LAUNCHER_OF = {"slurm": "srun", "pbs": "mpiexec", "local": "hydra", "threads": "hydra"}
+_ACCOUNT_VARIABLES = {
+    "slurm": ("HPCAGENT_ACCOUNT", "SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
+    "pbs": ("HPCAGENT_ACCOUNT", "PBS_ACCOUNT"),
+}
+_WALLTIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)\Z")
+
+BATCH_ONLY = (
+    "account",
+    "account_required",
+    "account_hint",
+    "interface",
+    "address",
+    "nodes",
+    "queues",
+    "queue_means",
+    "block",
+    "filesystems",
+    "poll_s",
+    "heartbeat_s",
+    "cmd_timeout_s",
+    "submit_retries",
+    "margin_s",
+    "coordinator",
+)
+"""Keys that only `kind = "slurm"` and `"pbs"` know."""
+
+# block's keys that one scheduler knows and the other does not, and what the other one's users write
+_SLURM_ONLY = {
+    "qos": "PBS has queues only",
+    "constraint": 'write it in select_options, e.g. "system=crux"',
+    "exclusive": 'write directives = ["-l place=scatter:excl"]',
+    "mem_per_node_gb": 'write it in select_options, e.g. "mem=100gb"',
+}
+_PBS_ONLY = {
+    "select_options": 'write constraint, or directives = ["--gpus-per-node=4"]',
+    "bind_cmd": "write the words in overrides",
+}
+
+Positive = Annotated[int, Field(ge=1)]
+Where = Literal["login", "job", "inside"]
+_WHERE: tuple[Where, ...] = ("login", "job", "inside")
+
+
+def walltime_s(text: str) -> int:
+    """Read a walltime.
+
+    Args:
+        text: `HH:MM:SS` or `D-HH:MM:SS`. Two numbers are refused: Slurm and PBS read `1:30` as 90 seconds,
+            people as 90 minutes.
+
+    Returns:
+        Seconds, more than 0.
+
+    Raises:
+        BadInput: It is neither, or no time at all.
+
+    Example:
+        >>> walltime_s("01:30:00"), walltime_s("2-00:00:00")
+        (5400, 172800)
+    """
+    found = _WALLTIME.match(text)
+    if found is None:
+        raise BadInput(
+            f"walltime {text!r} is not HH:MM:SS or D-HH:MM:SS; one hour is '01:00:00', two days '2-00:00:00'.",
+            value=text,
+        )
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if total == 0:
+        raise BadInput(f"walltime {text!r} is no time at all; one hour is '01:00:00'.", value=text)
+    return total
+
+
+class AppSettings(Record):
+    """What a site says of one app.
+
+    Example:
+        >>> AppSettings(command=("lmp_frontera",), launcher="ibrun").env
+        {}
+    """
+
+    command: tuple[str, ...] | None = None
+    """The command that starts the program on this site, word by word; not given: the app looks for one."""
+    launcher: str | None = None
+    """How MPI runs of this app are started, if not as the site's others."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Extra environment of the program."""
+
+
+class LauncherSettings(Record):
+    """A way to start MPI programs, beside the built-in ones.
+
+    Example:
+        >>> LauncherSettings(command=("ibrun", "-n", "{ranks}")).command[0]
+        'ibrun'
+    """
+
+    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Words before the program's own, with fields in braces, e.g. `{ranks}`; see below."""
+
+
+class NodeType(Record):
+    """A kind of node, as its owner describes it.
+
+    Example:
+        >>> NodeType(cores=32, gpus=4).accelerator_ids
+        ('0', '1', '2', '3')
+    """
+
+    cores: Positive
+    """Physical cores of a node that jobs may use."""
+    threads_per_core: Positive = 1
+    """Hardware threads of a core, as the scheduler counts them."""
+    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    """Memory of a node."""
+    gpus: Annotated[int, Field(ge=0)] = 0
+    """GPUs of a node, counted as the runs see them: GCDs, tiles."""
+    gpu_kind: str = ""
+    """Which GPU, e.g. `a100`."""
+    gpu_env: str = "CUDA_VISIBLE_DEVICES"
+    """The variable that shows a run its GPU."""
+    accelerators: tuple[str, ...] = ()
+    """Ids of the GPUs in the order of the workers; not given: 0, 1, 2 …"""
+    cpu_affinity: str = ""
+    """Cores of the worker of each GPU, in Parsl's syntax: `list:0-7:8-15`."""
+
+    @property
+    def accelerator_ids(self) -> tuple[str, ...]:
+        """Ids of the GPUs in the order of the workers."""
+        return self.accelerators or tuple(str(i) for i in range(self.gpus))
+
+    @model_validator(mode="after")
+    def _ids_are_as_many_as_gpus(self) -> NodeType:
+        if self.accelerators and len(self.accelerators) != self.gpus:
+            raise BadInput(f"accelerators has {len(self.accelerators)} ids, but gpus = {self.gpus}.")
+        return self
+
+    @field_validator("cpu_affinity")
+    @classmethod
+    def _a_list(cls, value: str) -> str:
+        if value and not value.startswith("list:"):
+            raise BadInput(f"cpu_affinity = {value!r}: a node type's begins with 'list:'.", value=value)
+        return value
+
+
+class QueueLimits(Record):
+    """What a queue (PBS), partition or QOS (Slurm) takes.
+
+    Example:
+        >>> prod = QueueLimits(node="a100", min_nodes=10, walltime_by_nodes={24: "03:00:00", 99: "06:00:00"})
+        >>> prod.walltime_limit(10), prod.walltime_limit(25), prod.walltime_limit(100)
+        ('03:00:00', '06:00:00', None)
+    """
+
+    node: str
+    """Its nodes: a name in `[nodes]`."""
+    min_nodes: Positive = 1
+    """Nodes a job must have."""
+    max_nodes: Positive | None = None
+    """Nodes a job may have."""
+    min_walltime: str | None = None
+    """The shortest walltime."""
+    max_walltime: str | None = None
+    """The longest walltime."""
+    walltime_by_nodes: dict[Positive, str] = Field(default_factory=dict)
+    """The longest walltime by size: number of nodes = walltime of jobs with up to that many."""
+    max_jobs: Positive | None = None
+    """Jobs of one user at a time; running and waiting, where the site counts both."""
+    directives: tuple[str, ...] = ()
+    """Added to the `directives` of jobs in this queue."""
+    note: str = ""
+    """Shown with an error about this queue."""
+
+    @field_validator("directives")
+    @classmethod
+    def _without_prefix(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _directives(value)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> QueueLimits:
+        for text in (self.min_walltime, self.max_walltime, *self.walltime_by_nodes.values()):
+            if text is not None:
+                walltime_s(text)
+        if self.max_nodes is not None and self.max_nodes < self.min_nodes:
+            raise BadInput(f"max_nodes = {self.max_nodes} is less than min_nodes = {self.min_nodes}.")
+        return self
+
+    def walltime_limit(self, nodes: int) -> str | None:
+        """The longest walltime of a job with so many nodes, as it is written in the profile."""
+        fitting = [size for size in self.walltime_by_nodes if size >= nodes]
+        return self.walltime_by_nodes[min(fitting)] if fitting else self.max_walltime
+
+
+class BlockSettings(Record):
+    """A block: one job of the batch system, in which workers wait for runs.
+
+    Example:
+        >>> BlockSettings(queue="debug").walltime
+        '01:00:00'
+    """
+
+    queue: str | None = None
+    """The queue, or Slurm's partition (QOS with `queue_means = "qos"`); not given: the scheduler's default."""
+    nodes_per_block: Positive = 1
+    """Nodes of a block."""
+    min_blocks: Annotated[int, Field(ge=0)] = 0
+    """Blocks that are kept when there is nothing to do."""
+    max_blocks: Positive = 1
+    """Blocks at a time; no more than the queue allows a user."""
+    walltime: str = "01:00:00"
+    """Walltime of a block, `HH:MM:SS` or `D-HH:MM:SS`. Slurm gets whole minutes: the seconds are dropped."""
+    max_idletime: Annotated[float, Field(ge=0)] = 60.0
+    """A block that had nothing to do for so long is given back."""
+    qos: str | None = None
+    """Slurm's quality of service."""
+    constraint: str | None = None
+    """Slurm's constraint on the nodes, e.g. `cpu`."""
+    directives: tuple[str, ...] = ()
+    """Further options of the job, one each, without `#SBATCH` or `#PBS`: `--gpus-per-node=4`."""
+    select_options: str = ""
+    """PBS: added to `-l select=N:ncpus=M`, e.g. `ngpus=4`."""
+    exclusive: bool | None = None
+    """Slurm: whole nodes; not given: whole nodes unless `cores_per_node` is given."""
+    mem_per_node_gb: Annotated[float, Field(gt=0)] | None = None
+    """Slurm: memory asked for on each node; not given: the scheduler's default."""
+    cores_per_node: Positive | None = None
+    """Physical cores asked for on each node; not given: the node type's."""
+    overrides: str = ""
+    """Words added to the command that starts the workers on the nodes, e.g. `-c 128`."""
+    bind_cmd: str = "--cpu-bind"
+    """PBS: the option of mpiexec that keeps the workers unbound."""
+    worker_launcher: Literal["", "single", "srun", "mpiexec"] = ""
+    """What starts the workers on the nodes; not given: srun on Slurm, mpiexec on several nodes of PBS."""
+
+    @field_validator("walltime")
+    @classmethod
+    def _a_walltime(cls, value: str) -> str:
+        walltime_s(value)
+        return value
+
+    @field_validator("directives")
+    @classmethod
+    def _without_prefix(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _directives(value)
 
 
 class ExecutorProfile(Record):
@@ -26,12 +301,16 @@ class ExecutorProfile(Record):
         'block'
     """
 
-    max_workers_per_node: Annotated[int, Field(ge=1)] | None = None
+    mode: Literal["tasks", "mpi"] = "tasks"
+    """`tasks`: workers on every node, one run each; `mpi`: runs of several ranks, over the nodes of a block."""
+    max_workers_per_node: Positive | None = None
     """Tasks at once; not given: the usable cores divided by `cores_per_worker`."""
-    cores_per_worker: Annotated[int, Field(ge=1)] = 1
+    cores_per_worker: Positive = 1
     """Cores of one worker, and the threads OpenMP and BLAS libraries get there."""
     cpu_affinity: str = "block"
     """`block`: each worker, and what it starts, is pinned to cores of its own; `none`: not pinned."""
+    available_accelerators: Annotated[int, Field(ge=0)] | tuple[str, ...] = ()
+    """GPUs for the workers: one worker for each, which sees no other. A number, or their ids."""
     prefetch_capacity: Annotated[int, Field(ge=0)] = 0
     """Tasks that may wait beside the workers of a node."""
     worker_init: str = ""
@@ -42,13 +321,62 @@ class ExecutorProfile(Record):
     """Encrypt between opener and workers. Loopback ports are open to every user of the machine."""
     preload: tuple[str, ...] = ("numpy", "hpcagent.apps.run")
     """Modules to import once for all workers, before the first task; one that is missing is skipped."""
+    block: BlockSettings = BlockSettings()
+    """Keys of `[block]` that are other for this executor."""
 
     @field_validator("cpu_affinity")
     @classmethod
     def _known_affinity(cls, value: str) -> str:
-        if value not in _AFFINITIES:
-            raise BadInput(f"cpu_affinity = {value!r} is not known; {nearest(value, _AFFINITIES)}", value=value)
+        if value not in _AFFINITIES and not value.startswith("list:"):
+            raise BadInput(
+                f"cpu_affinity = {value!r} is not known; {nearest(value, _AFFINITIES)} "
+                "A list of cores for each worker begins with 'list:'.",
+                value=value,
+            )
         return value
+
+    @model_validator(mode="after")
+    def _mpi_pins_nothing(self) -> ExecutorProfile:
+        useless = self.model_fields_set & {"cores_per_worker", "available_accelerators", "cpu_affinity"}
+        if self.mode == "mpi" and useless:
+            raise BadInput(
+                f'{", ".join(sorted(useless))} has no meaning with mode = "mpi": ranks, threads and GPUs are '
+                "what a run's resources say, and the launcher places them."
+            )
+        return self
+
+
+class Identify(Record):
+    """By what `auto` knows that it is on this site: all variables of `env`, or one of the host names.
+
+    Example:
+        >>> Identify(env={"NERSC_HOST": "perlmutter"}).matches({"NERSC_HOST": "perlmutter"}, "login01")
+        True
+    """
+
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables with a pattern (`*`, `?`) of their value."""
+    hostname: tuple[str, ...] = ()
+    """Patterns of the full host name, e.g. `*.frontera.tacc.utexas.edu`."""
+
+    def matches(self, environ: Mapping[str, str], hostname: str) -> bool:
+        """Whether these are the environment and full name of a host of the site."""
+        by_env = [name in environ and fnmatchcase(environ[name], glob) for name, glob in self.env.items()]
+        return bool(by_env and all(by_env)) or any(fnmatchcase(hostname, glob) for glob in self.hostname)
+
+
+class CoordinatorSettings(Record):
+    """Where the process that suggests and submits may run, by the rules of the site.
+
+    Example:
+        >>> CoordinatorSettings().where
+        ('login', 'job', 'inside')
+    """
+
+    where: Annotated[tuple[Where, ...], Field(min_length=1)] = _WHERE
+    """`login`: on a login node; `job`: in a batch job of its own; `inside`: in the allocation of the workers."""
+    note: str = ""
+    """The rule, in a sentence or two, and where it stands."""
 
 
 class Profile(Record):
@@ -60,17 +388,69 @@ class Profile(Record):
     """
 
     name: Annotated[str, Field(min_length=1)]
+    """What the site is called, in messages and records."""
     description: str = ""
-    kind: Literal["local", "threads"]
-    """`local`: worker processes on this machine; `threads`: threads of the opening process."""
+    """One line for `hpcagent sites`."""
+    kind: Literal["local", "threads", "slurm", "pbs"]
+    """`local`: processes of this machine; `threads`: of the opener; `slurm`, `pbs`: jobs of a batch system."""
     executors: dict[str, ExecutorProfile] = Field(default_factory=lambda: {"workers": ExecutorProfile()})
-    """One table per executor, by label. The first is used unless a run asks for another."""
+    """One table per executor, by label. A run goes to the first that suits its resources."""
     env: dict[str, str] = Field(default_factory=dict)
     """Extra environment of the workers."""
-    lammps: tuple[str, ...] | None = None
-    """The command that runs LAMMPS on this site, word by word; not given: the app looks for one."""
-    node_cores: Annotated[int, Field(ge=1)] | None = None
+    apps: dict[str, AppSettings] = Field(default_factory=dict)
+    """One table per app, by name, e.g. `[apps.lammps]`."""
+    launcher: str = ""
+    """How MPI programs are started; not given: srun on Slurm, mpiexec on PBS, hydra on one machine."""
+    launchers: dict[str, LauncherSettings] = Field(default_factory=dict)
+    """Further ways to start MPI programs, by name."""
+    node_cores: Positive | None = None
     """Cores of one node, by which a run on some of them is charged; not given: the usable cores."""
+    identify: Identify = Identify()
+    """By what `--site auto` knows this site."""
+
+    account: str | None = None
+    """The account (project, allocation) that is charged. Never in a packaged profile."""
+    account_required: bool = False
+    """Whether the site refuses jobs without an account."""
+    account_hint: str = ""
+    """Shown when the account is missing: how accounts look here."""
+    filesystems: tuple[str, ...] = ()
+    """PBS: file systems a job needs, for sites that want them named: `-l filesystems=home:eagle`."""
+    interface: tuple[str, ...] = ()
+    """Network interfaces by which nodes reach the coordinator; the first that the machine has is taken."""
+    address: str | None = None
+    """A fixed address of the coordinator's machine, in place of an interface's."""
+    nodes: dict[str, NodeType] = Field(default_factory=dict)
+    """One table per kind of node."""
+    queues: dict[str, QueueLimits] = Field(default_factory=dict)
+    """One table per queue with what it takes; if there are any, no other queue is accepted."""
+    queue_means: Literal["partition", "qos"] = "partition"
+    """Slurm: what a queue is here."""
+    block: BlockSettings = BlockSettings()
+    """The jobs in which the workers of all executors run."""
+    poll_s: Annotated[float, Field(gt=0)] = 15.0
+    """Time between two questions to the scheduler."""
+    heartbeat_s: Annotated[float, Field(gt=0)] = 60.0
+    """A node that has said nothing for so long is lost."""
+    cmd_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """A command of the scheduler that takes longer has failed."""
+    submit_retries: Annotated[int, Field(ge=0)] = 5
+    """How often a submission that the scheduler was too busy for is repeated."""
+    margin_s: Annotated[float, Field(ge=0)] = 60.0
+    """At the end of a block, time in which nothing is to be running any more."""
+    coordinator: CoordinatorSettings = CoordinatorSettings()
+    """Where the coordinator may run."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_keys(cls, data: Any) -> Any:  # whatever stood in the file
+        if isinstance(data, dict) and "lammps" in data:
+            raise BadInput(
+                "the key 'lammps' is now a table; write [apps.lammps] at the end of the file, and below it "
+                f"command = {_toml_words(data['lammps'])}.",
+                value=data["lammps"],
+            )
+        return data
 
     @field_validator("executors")
     @classmethod
@@ -96,10 +476,324 @@ class Profile(Record):
                     )
         return self
 
+    @model_validator(mode="after")
+    def _batch_keys_need_a_batch_system(self) -> Profile:
+        if self.batch:
+            return self
+        useless = [name for name in BATCH_ONLY if name in self.model_fields_set]
+        if useless:
+            raise BadInput(
+                f'{", ".join(useless)} has no meaning for kind = "{self.kind}", which submits no jobs; '
+                'it belongs to kind = "slurm" or "pbs".'
+            )
+        for label, executor in self.executors.items():
+            if "block" in executor.model_fields_set:
+                raise BadInput(
+                    f'executors.{label}: block has no meaning for kind = "{self.kind}", which submits no jobs.'
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_of_the_other_scheduler(self) -> Profile:
+        if not self.batch:
+            return self
+        foreign = _PBS_ONLY if self.kind == "slurm" else _SLURM_ONLY
+        for where, settings in self._blocks():
+            for name in settings.model_fields_set & foreign.keys():
+                raise BadInput(f'{where}.{name} has no meaning for kind = "{self.kind}"; {foreign[name]}.')
+            if self.kind == "slurm" and walltime_s(settings.walltime) < 60:
+                # Parsl cuts "00:00:30" to 0 minutes, which Slurm takes for "no limit".
+                raise BadInput(
+                    f"{where}.walltime = {settings.walltime!r}: on Slurm a block has one minute at least.",
+                    value=settings.walltime,
+                )
+        if self.kind == "slurm" and self.filesystems:
+            raise BadInput('filesystems has no meaning for kind = "slurm"; write directives = ["--licenses=…"].')
+        if self.kind == "pbs" and "queue_means" in self.model_fields_set:
+            raise BadInput('queue_means has no meaning for kind = "pbs".')
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Profile:
+        launchers = (*BUILT_IN_LAUNCHERS, *self.launchers)
+        named = {"launcher": self.launcher, **{f"apps.{n}.launcher": a.launcher for n, a in self.apps.items()}}
+        for where, name in named.items():
+            if name and name not in launchers:
+                raise BadInput(
+                    f"{where} = {name!r} is not known; {nearest(name, launchers)} "
+                    f"Others are defined by a table [launchers.{name}].",
+                    value=name,
+                )
+        if self.launchers:
+            from hpcagent.apps.launch import check_template
+
+            for name, launcher in self.launchers.items():
+                check_template(launcher.command, f"launchers.{name}")
+        for queue, limits in self.queues.items():
+            if limits.node not in self.nodes:
+                raise BadInput(
+                    f"queues.{queue}.node = {limits.node!r} has no table in [nodes]; "
+                    f"{nearest(limits.node, self.nodes)}",
+                    value=limits.node,
+                )
+        for where, settings in self._blocks():
+            if settings.queue is not None and self.queues and settings.queue not in self.queues:
+                raise BadInput(
+                    f"{where}.queue = {settings.queue!r} is not among the queues of the profile {self.name!r}; "
+                    f"{nearest(settings.queue, self.queues)} To use it, add a table [queues.{settings.queue}].",
+                    value=settings.queue,
+                )
+        return self
+
+    def _blocks(self) -> Iterator[tuple[str, BlockSettings]]:
+        yield "block", self.block
+        for label, executor in self.executors.items():
+            yield f"executors.{label}.block", executor.block
+
     @property
     def executor_names(self) -> tuple[str, ...]:
         """Labels of the executors, the default one first."""
         return tuple(self.executors)
+
+    @property
+    def batch(self) -> bool:
+        """Whether the workers run in jobs of a batch system."""
+        return self.kind in ("slurm", "pbs")
+
+    @property
+    def mpi_launcher(self) -> str:
+        """How MPI programs are started here: a built-in name, or one of `launchers`."""
+        return self.launcher or _LAUNCHER_OF[self.kind]
+
+    @property
+    def lammps(self) -> tuple[str, ...] | None:
+        """The command of `[apps.lammps]`."""
+        return self.apps["lammps"].command if "lammps" in self.apps else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Block:
+    """All that is settled about the jobs of one executor, and about the workers in them. See `block_of`.
+
+    Attributes:
+        label: The executor's.
+        mode: `tasks` or `mpi`.
+        queue: Queue or partition, or None for the scheduler's default.
+        qos: Slurm's quality of service.
+        limits: What the queue takes, if the profile says it.
+        node: Its kind of node, if the profile says it.
+        nodes_per_block: Nodes of a block.
+        min_blocks: Blocks kept when there is nothing to do.
+        max_blocks: Blocks at a time, before the queue's own limit.
+        walltime: `HH:MM:SS`, as Parsl wants it.
+        walltime_s: Seconds that a block really gets: Slurm's without those over the last whole minute.
+        max_idletime: Seconds.
+        constraint: Slurm's.
+        directives: Options of the job without `#SBATCH`, `#PBS`: the file systems, the block's, the queue's.
+        select_options: PBS's.
+        exclusive: Whether Slurm is asked for whole nodes.
+        mem_per_node_gb: Memory asked for.
+        cores_per_node: Physical cores asked for; None: not known.
+        usable_cores: Physical cores that runs may use: of those asked for, no more than the node type's.
+        cpus_per_node: `cores_per_node` as the scheduler counts: times the hardware threads of a core.
+        overrides: Words for the command that starts the workers.
+        bind_cmd: PBS's mpiexec's.
+        worker_launcher: `single`, `srun` or `mpiexec`.
+        accelerators: Ids of the GPUs, one for each worker; none: the workers have no GPU of their own.
+        gpu_env: The variable that shows a worker its GPU.
+        cpu_affinity: `none`, `block` or Parsl's `list:…`.
+        max_workers_per_node: Runs at once on a node (`tasks`) or in a block (`mpi`); None: the node has to say.
+    """
+
+    label: str
+    mode: Literal["tasks", "mpi"]
+    queue: str | None
+    qos: str | None
+    limits: QueueLimits | None
+    node: NodeType | None
+    nodes_per_block: int
+    min_blocks: int
+    max_blocks: int
+    walltime: str
+    walltime_s: int
+    max_idletime: float
+    constraint: str | None
+    directives: tuple[str, ...]
+    select_options: str
+    exclusive: bool
+    mem_per_node_gb: float | None
+    cores_per_node: int | None
+    usable_cores: int | None
+    cpus_per_node: int | None
+    overrides: str
+    bind_cmd: str
+    worker_launcher: Literal["single", "srun", "mpiexec"]
+    accelerators: tuple[str, ...]
+    gpu_env: str
+    cpu_affinity: str
+    max_workers_per_node: int | None
+
+
+def block_of(profile: Profile, label: str) -> Block:
+    """Settle what the jobs of one executor are: `[block]`, what the executor says over it, its queue and nodes.
+
+    Args:
+        profile: Of a site with a batch system.
+        label: Of one of its executors.
+
+    Raises:
+        BadInput: There is no such executor, or the site has no batch system.
+
+    Example:
+        >>> mine = Profile(name="mine", kind="slurm", block=BlockSettings(queue="debug", walltime="00:10:30"))
+        >>> block = block_of(mine, "workers")
+        >>> block.walltime, block.walltime_s, block.worker_launcher, block.exclusive
+        ('00:10:00', 600, 'srun', True)
+    """
+    if not profile.batch:
+        raise BadInput(f'The site {profile.name} has kind = "{profile.kind}", which submits no jobs.')
+    if label not in profile.executors:
+        raise BadInput(
+            f"The site {profile.name} has no executor {label!r}; {nearest(label, profile.executors)}", value=label
+        )
+    executor = profile.executors[label]
+    settings = profile.block.model_copy(
+        update={name: getattr(executor.block, name) for name in executor.block.model_fields_set}
+    )
+    limits = profile.queues.get(settings.queue or "")
+    node = _node_type(profile, limits)
+    seconds = walltime_s(settings.walltime)
+    if profile.kind == "slurm":
+        seconds -= seconds % 60
+    cores = settings.cores_per_node or (node.cores if node else None)
+    usable = min(cores, node.cores) if cores and node else cores
+    accelerators = _accelerators(executor, node)
+    by_qos = profile.queue_means == "qos"
+    return Block(
+        label=label,
+        mode=executor.mode,
+        queue=None if by_qos else settings.queue,
+        qos=settings.qos or settings.queue if by_qos else settings.qos,
+        limits=limits,
+        node=node,
+        nodes_per_block=settings.nodes_per_block,
+        min_blocks=settings.min_blocks,
+        max_blocks=max(settings.max_blocks, settings.min_blocks),
+        walltime=f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}",
+        walltime_s=seconds,
+        max_idletime=settings.max_idletime,
+        constraint=settings.constraint,
+        directives=(
+            *([f"-l filesystems={':'.join(profile.filesystems)}"] if profile.filesystems else []),
+            *settings.directives,
+            *(limits.directives if limits else ()),
+        ),
+        select_options=settings.select_options,
+        exclusive=settings.cores_per_node is None if settings.exclusive is None else settings.exclusive,
+        mem_per_node_gb=settings.mem_per_node_gb,
+        cores_per_node=cores,
+        usable_cores=usable,
+        cpus_per_node=cores * (node.threads_per_core if node else 1) if cores else None,
+        overrides=settings.overrides,
+        bind_cmd=settings.bind_cmd,
+        worker_launcher=settings.worker_launcher or _worker_launcher(profile, executor, settings),
+        accelerators=accelerators,
+        gpu_env=node.gpu_env if node else "CUDA_VISIBLE_DEVICES",
+        cpu_affinity=_cpu_affinity(executor, node, accelerators),
+        max_workers_per_node=_workers_per_node(executor, usable, accelerators),
+    )
+
+
+def _node_type(profile: Profile, limits: QueueLimits | None) -> NodeType | None:
+    if limits is not None:
+        return profile.nodes[limits.node]
+    return next(iter(profile.nodes.values())) if len(profile.nodes) == 1 else None
+
+
+def _accelerators(executor: ExecutorProfile, node: NodeType | None) -> tuple[str, ...]:
+    asked = executor.available_accelerators
+    if isinstance(asked, tuple):
+        return asked
+    known = node.accelerator_ids if node else ()
+    return known[:asked] if asked <= len(known) else tuple(str(i) for i in range(asked))
+
+
+def _cpu_affinity(executor: ExecutorProfile, node: NodeType | None, accelerators: tuple[str, ...]) -> str:
+    """The executor's; where each worker has a GPU, by default the cores next to it."""
+    by_gpu = node is not None and node.cpu_affinity and accelerators == node.accelerator_ids
+    if node is not None and by_gpu and "cpu_affinity" not in executor.model_fields_set:
+        return node.cpu_affinity
+    return executor.cpu_affinity
+
+
+def _workers_per_node(executor: ExecutorProfile, cores: int | None, accelerators: tuple[str, ...]) -> int | None:
+    if executor.max_workers_per_node is not None:
+        return min(executor.max_workers_per_node, len(accelerators) or executor.max_workers_per_node)
+    if accelerators:
+        return len(accelerators)
+    if executor.mode == "mpi" or cores is None:
+        return None
+    return max(1, cores // executor.cores_per_worker)
+
+
+def _worker_launcher(
+    profile: Profile, executor: ExecutorProfile, settings: BlockSettings
+) -> Literal["single", "srun", "mpiexec"]:
+    if executor.mode == "mpi":  # one process on the block's first node, which is where the script runs
+        return "single"
+    if profile.kind == "slurm":
+        return "srun"
+    return "mpiexec" if settings.nodes_per_block > 1 else "single"
+
+
+def account_of(profile: Profile, given: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the account that jobs are charged to.
+
+    Args:
+        profile: Of the site.
+        given: From the command line; goes before the profile's own, which goes before the environment's.
+        environ: Variables are `HPCAGENT_ACCOUNT`, then those the scheduler's own commands read.
+
+    Raises:
+        BadInput: The site needs an account and none is given.
+
+    Example:
+        >>> account_of(Profile(name="mine", kind="slurm"), environ={"SBATCH_ACCOUNT": "m1234"})
+        'm1234'
+    """
+    variables = _ACCOUNT_VARIABLES.get(profile.kind, ())
+    found = given or profile.account or next((environ[name] for name in variables if environ.get(name)), None)
+    if found is None and profile.account_required:
+        set_one = " or ".join(f"${name}" for name in variables)
+        raise BadInput(
+            f"The site {profile.name} needs an account to charge: give --account NAME, or write "
+            f'account = "NAME" in a profile of your own, or set {set_one}. {profile.account_hint}'.rstrip()
+        )
+    return found
+
+
+def check_where(profile: Profile, where: str) -> None:
+    """Refuse a place for the coordinator that the site does not want it in.
+
+    Args:
+        profile: Of the site.
+        where: `login`, `job` or `inside`.
+
+    Raises:
+        BadInput: With the site's rule.
+
+    Example:
+        >>> check_where(Profile(name="mine", kind="slurm"), "login")
+    """
+    allowed = profile.coordinator.where
+    if where not in _WHERE:
+        raise BadInput(f"where = {where!r} is not known; {nearest(where, _WHERE)}", value=where)
+    if where not in allowed:
+        raise BadInput(
+            f"The site {profile.name} does not let the coordinator run with where = {where!r}; "
+            f"allowed: {', '.join(allowed)}. {profile.coordinator.note}".rstrip(),
+            value=where,
+        )
 
 
 class ProfileEntry(NamedTuple):
@@ -117,7 +811,7 @@ def find_profile(profile: str | Path | Profile = "laptop") -> Profile:
         profile: The path of a TOML file, or a name, which is looked for in this order: `site_profiles/` and
             the working directory itself, each directory of `$HPCAGENT_SITE_PATH`, the user's configuration
             (`$XDG_CONFIG_HOME` or `~/.config`, then `hpcagent/sites/`), the profiles that come with hpcagent.
-            A `Profile` is returned as it is.
+            `auto` is the one that knows this machine, see `identify_site`. A `Profile` is returned as it is.
 
     Returns:
         The profile. Its name is the file's, if the file gives none.
@@ -137,11 +831,67 @@ def find_profile(profile: str | Path | Profile = "laptop") -> Profile:
     for folder in _folders():
         if (folder / f"{text}.toml").is_file():
             return _read(folder / f"{text}.toml")
+    if text == "auto":
+        return identify_site()
     raise BadInput(
-        f"There is no site profile {text!r}; {nearest(text, [entry.name for entry in list_profiles()])} "
+        f"There is no site profile {text!r}; {nearest(text, ['auto', *(e.name for e in list_profiles())])} "
         f"Looked in {', '.join(str(folder) for folder in _folders())}.",
         value=text,
     )
+
+
+def identify_site(environ: Mapping[str, str] = os.environ, hostname: str | None = None) -> Profile:
+    """Return the profile of the site this machine belongs to.
+
+    Args:
+        environ: Is compared with the `identify.env` of every profile that `list_profiles` finds.
+        hostname: The full name, compared with `identify.hostname`; not given: this machine's.
+
+    Returns:
+        The profile that matches; one of the user's own goes before the packaged ones. If none does: `slurm` or
+        `pbs` where their commands are there, for on a login node `laptop` would be wrong; otherwise `laptop`.
+
+    Raises:
+        BadInput: Several match.
+
+    Example:
+        >>> identify_site({"TACC_SYSTEM": "frontera", "PATH": ""}, "login1").name
+        'frontera'
+    """
+    host = socket.getfqdn() if hostname is None else hostname
+    matching: dict[bool, list[Profile]] = {False: [], True: []}
+    for entry in list_profiles():
+        try:
+            found = _read(entry.source)
+        except BadInput:
+            continue
+        if found.identify.matches(environ, host):
+            matching[entry.source.resolve().parent == packaged.folder("site_profiles").resolve()].append(found)
+    matches = matching[False] or matching[True]
+    if len(matches) > 1:
+        names = " and ".join(repr(found.name) for found in matches)
+        raise BadInput(
+            f"The site profiles {names} both know this machine ({host}); say which one is meant.",
+            value=[found.name for found in matches],
+        )
+    return matches[0] if matches else find_profile(_scheduler_here(environ) or "laptop")
+
+
+def _scheduler_here(environ: Mapping[str, str]) -> Literal["slurm", "pbs"] | None:
+    path = environ.get("PATH", "")
+    if shutil.which("sbatch", path=path):
+        return "slurm"
+    qstat = shutil.which("qstat", path=path)
+    if qstat is None or not shutil.which("qsub", path=path):
+        return None
+    # Torque, Grid Engine and Slurm's own look-alikes have a qsub as well; only PBS says this of itself.
+    try:
+        said = subprocess.run(
+            [qstat, "--version"], capture_output=True, text=True, timeout=10, check=False, env=dict(environ)
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return "pbs" if "pbs_version" in said.stdout else None
 
 
 def list_profiles() -> list[ProfileEntry]:
@@ -182,3 +932,17 @@ def _folders() -> Iterator[Path]:
     config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     yield Path(config) / "hpcagent" / "sites"
     yield packaged.folder("site_profiles")
+
+
+def _directives(value: tuple[str, ...]) -> tuple[str, ...]:
+    for line in value:
+        if line.startswith("#"):
+            raise BadInput(f"directives: {line!r}: leave out {line.split()[0]!r}, which is written for you.")
+        if "\n" in line or not line.startswith("-"):
+            raise BadInput(f"directives: {line!r} is not one option, such as '--gpus-per-node=4'.", value=line)
+    return value
+
+
+def _toml_words(value: Any) -> str:  # whatever stood in the file
+    words = value.split() if isinstance(value, str) else value
+    return "[" + ", ".join(f'"{word}"' for word in words) + "]" if isinstance(words, list | tuple) else '["lmp"]'

@@ -6,18 +6,25 @@ import atexit
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcagent.errors import AppFailed, BadInput, SiteFailed, nearest
-from hpcagent.sites.profile import ExecutorProfile, Profile, find_profile
+from hpcagent.errors import AppFailed, BadInput, BlockLost, SiteFailed, nearest
+from hpcagent.model.contract import Resources
+from hpcagent.sites.limits import check, executor_for
+from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where, find_profile
+
+if TYPE_CHECKING:
+    from hpcagent.sites.schedulers.base import Allocation
 
 __all__ = ["Site", "current_dfk", "current_site", "failure_of", "open_site", "usable_cores"]
 
@@ -60,24 +67,125 @@ class Site:
 
     Attributes:
         profile: What it was opened with.
-        workers: How many tasks run at once, over all executors.
+        workers: How many runs of one core go at once on its first executor, all blocks together.
         run_dir: Folder of Parsl's logs for this opening.
         work_dir: Folder for the runs, one below it each. Not made here.
         dfk: Parsl's DataFlowKernel, e.g. for `parsl.python_app(f, data_flow_kernel=site.dfk)`.
     """
 
-    def __init__(self, profile: Profile, *, folder: Path, workers: int, dfk: Any, temporary: bool) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        folder: Path,
+        executors: dict[str, Any],  # by label: LocalExecutor, BatchExecutor or Threads
+        workers: dict[str, int],
+        dfk: Any,
+        temporary: bool,
+        inside: Allocation | None = None,
+    ) -> None:
         self.profile = profile
-        self.workers = workers
+        self.workers = next(iter(workers.values()))
         self.run_dir = Path(dfk.run_dir)
         self.work_dir = folder / "work"
         self.dfk = dfk
+        self.inside = inside
+        self._workers = workers
         self._temporary = folder if temporary else None
-        self._executors = [dfk.executors[name] for name in profile.executor_names]
+        self._executors = executors
         self._owner = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
+        self._news: deque[str] = deque(maxlen=1000)
+        self._places: dict[tuple[Resources, float], tuple[str, dict[str, Any]]] = {}
+        for executor in executors.values():
+            executor.tell = self._news.append
+        self._sigterm = _close_on_sigterm() if profile.batch else None
         atexit.register(self.close)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What apps may want to know of the site, as plain data; see `Run.site`."""
+        profile = self.profile
+        return {
+            "node_cores": profile.node_cores or self._node_cores(),
+            "launcher": profile.mpi_launcher,
+            "launchers": {name: list(launcher.command) for name, launcher in profile.launchers.items()},
+            "apps": {name: settings.model_dump(mode="json") for name, settings in profile.apps.items()},
+            "gpu_env": next((node.gpu_env for node in profile.nodes.values()), "CUDA_VISIBLE_DEVICES"),
+        }
+
+    def _node_cores(self) -> int:
+        if not self.profile.batch:
+            return len(usable_cores())
+        return int(next(iter(self._executors.values())).hosts_cores)
+
+    def news(self) -> list[str]:
+        """Return what has happened to the site's jobs since this was last asked: a sentence each."""
+        told = []
+        while self._news:
+            told.append(self._news.popleft())
+        return told
+
+    @property
+    def spent(self) -> bool:
+        """Whether the allocation that it was opened inside of has no time left for any waiting run."""
+        if self.ends_at is not None and time.time() > self.ends_at - self.profile.margin_s / 2:
+            return True  # runs have been ended by now; whatever did not heed it ends with the job
+        return any(executor.spent for executor in self._executors.values())
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the allocation ends that the site was opened inside of: Unix time, in seconds, or None."""
+        return None if self.inside is None else self.inside.ends_at
+
+    def place(self, resources: Resources, *, estimated_runtime_s: float = 0.0) -> tuple[str, dict[str, Any]]:
+        """Return the executor for runs with these resources, and what to tell it of each: see `submit`.
+
+        Args:
+            resources: Of a run.
+            estimated_runtime_s: As the contract expects it; where no walltime is given, a run is put into a
+                block that has three times as long to go.
+
+        Raises:
+            BadInput: The site has no place for them; one sentence with the numbers.
+        """
+        known = self._places.get((resources, estimated_runtime_s))
+        if known is None:
+            known = self._place(resources, estimated_runtime_s)
+            self._places[resources, estimated_runtime_s] = known
+        return known
+
+    def _place(self, resources: Resources, estimated_runtime_s: float) -> tuple[str, dict[str, Any]]:
+        profile = self.profile
+        label = executor_for(profile, resources)
+        needs: dict[str, Any] = {}
+        if profile.batch:
+            if self.inside is None:
+                check(profile, label, resources)
+                usable = block_of(profile, label).walltime_s - profile.margin_s
+            else:
+                usable = float("inf")
+            walltime = resources.walltime_s or min(3 * estimated_runtime_s, usable)
+            needs["walltime_s"] = walltime
+        if profile.executors[label].mode == "mpi":
+            serial = resources.nodes == 1 and resources.ranks_per_node == 1
+            needs |= {
+                "nodes": resources.nodes,
+                "cores": resources.ranks_per_node * resources.threads_per_rank,
+                "gpus": resources.gpus_per_node,
+            } | ({"here": True} if serial else {})
+            self._executors[label].refuse_impossible(needs)
+        return label, needs
+
+    def workers_for(self, resources: Resources) -> int:
+        """Return how many runs with these resources go at once, with all the blocks there may be.
+
+        Raises:
+            BadInput: The site has no place for them.
+        """
+        label, needs = self.place(resources)
+        return max(1, self._executors[label].at_once(needs) if "cores" in needs else self._workers[label])
 
     def submit(
         self,
@@ -85,6 +193,7 @@ class Site:
         *args: Any,
         priority: float | None = None,
         executor: str | None = None,
+        needs: Mapping[str, Any] | None = None,
     ) -> Future[Any]:
         """Send `function(*args)` to a worker, without Parsl's bookkeeping for dependencies between tasks.
 
@@ -93,27 +202,33 @@ class Site:
             args: Plain data: numbers, strings, lists, dicts. No futures; use a Parsl app for those.
             priority: Smaller goes first; not given goes last.
             executor: Label of an executor of the profile; not given: the first.
+            needs: As `place` returned it beside the label.
 
         Returns:
             The future of its result. It can't be cancelled: what was sent, runs.
 
         Raises:
             SiteFailed: The site is closed or has failed.
-            BadInput: The profile has no such executor.
+            BadInput: The profile has no such executor, or a block of it is too small.
         """
-        chosen: Future[Any] = self._executor(executor).submit_plain(function, args, priority)
+        chosen: Future[Any] = self._executor(executor).submit_plain(function, args, priority, needs)
         return chosen
 
     def _executor(self, label: str | None) -> Any:  # LocalExecutor or Threads
         if label is None:
-            return self._executors[0]
-        names = self.profile.executor_names
-        if label not in names:
-            raise BadInput(f"The site {self.profile.name} has no executor {label!r}; {nearest(label, names)}")
-        return self._executors[names.index(label)]
+            return next(iter(self._executors.values()))
+        if label not in self._executors:
+            raise BadInput(
+                f"The site {self.profile.name} has no executor {label!r}; {nearest(label, self._executors)}"
+            )
+        return self._executors[label]
 
     def close(self) -> None:
-        """End the workers and all they started, and fail what is outstanding. Again: does nothing."""
+        """End the workers and all they started, and fail what is outstanding. Again: does nothing.
+
+        Raises:
+            Unverified: Jobs were cancelled, but not seen to be gone; `hpcagent reap` looks again.
+        """
         global _current
         if os.getpid() != self._owner:  # a fork of the opener, e.g. a multiprocessing worker of the user's
             return
@@ -127,12 +242,21 @@ class Site:
         apps = [record["app_fu"] for record in list(self.dfk.tasks.values())]
         # As apps fail now, those that wait for them would be launched, on a pool that is closing.
         self.dfk.launch_if_ready = _launch_nothing
+        failures = []
         try:
-            for executor in self._executors:
+            for executor in self._executors.values():
                 executor.fail_outstanding()
+            for executor in self._executors.values():
+                # Before Parsl's cleanup, which would stop at the first that raises.
+                try:
+                    executor.shutdown()
+                except SiteFailed as error:
+                    failures.append(error)
             if not self.dfk.cleanup_called:  # a user may have called parsl.dfk().cleanup()
                 self.dfk.cleanup()
         finally:
+            if self._sigterm is not None:
+                self._sigterm()
             # Apps that waited for others: Parsl leaves their futures pending for ever when it is cleaned up.
             for future in apps:
                 if not future.done():
@@ -143,6 +267,8 @@ class Site:
                 self._temporary.rmdir()
                 if self._temporary.parent.name == "runs":
                     self._temporary.parent.rmdir()
+        if failures and sys.exc_info()[1] is None:
+            raise failures[0]
 
     def __enter__(self) -> Site:
         return self
@@ -161,28 +287,58 @@ def _launch_nothing(task_record: object) -> None:
     """Stands in for Parsl's launch_if_ready while a site is being closed."""
 
 
+def _close_on_sigterm() -> Callable[[], None] | None:
+    """Let SIGTERM end this process by way of `atexit`, where jobs are cancelled. Python's default skips that.
+
+    Returns what puts it back; None where somebody (a coordinator, the user) handles the signal already.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return None
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+
+    def put_back() -> None:
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is leave:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    return put_back
+
+
 def open_site(
     profile: str | Path | Profile = "laptop",
     *,
     run_dir: str | Path | None = None,
     workers: int | None = None,
     private: bool = False,
+    account: str | None = None,
+    inside: bool = False,
 ) -> Site:
     """Start Parsl with the executors of a profile. Returns before the workers are up.
 
+    On a site with a batch system nothing is submitted yet: the first job is when the first task comes.
+
     Args:
-        profile: A profile's name, its file, or the profile itself.
-        run_dir: Folder for Parsl's logs (`parsl/NNN`) and the runs (`work/`); not given: `runs/site-TIME`,
-            whose logs are removed when the site is closed, and whose runs are kept (private: a temporary one).
+        profile: A profile's name, its file, the profile itself, or `auto`: the one of this machine.
+        run_dir: Folder for Parsl's logs (`parsl/NNN`), the ledger of jobs (`jobs.jsonl`) and the runs (`work/`);
+            not given: `runs/site-TIME`, whose logs are removed when the site is closed, and whose runs are kept
+            (private: a temporary one, except with a batch system, whose nodes would not see it).
         workers: Tasks at once, in place of the profile's `max_workers_per_node` of its first executor.
         private: False: load it as Parsl's configuration, so that every Parsl app of the process uses it.
             True: keep it apart from Parsl's configuration; any number may be open.
+        account: Who is charged, on a site with a batch system; see `account_of`.
+        inside: Use the nodes of the job that this process is in, instead of submitting jobs.
 
     Returns:
         The open site. Use it as `with open_site(...) as site:`.
 
     Raises:
-        BadInput: The profile is wrong, or Parsl has a configuration already (and `private` is false).
+        BadInput: The profile is wrong, Parsl has a configuration already (and `private` is false), the site needs
+            an account, or this process is in no job although `inside` says so.
         SiteFailed: Parsl could not be started.
 
     Example:
@@ -194,6 +350,10 @@ def open_site(
     found = find_profile(profile)
     if workers is not None and workers < 1:
         raise BadInput(f"workers={workers}: a site needs at least one worker.", value=workers)
+    allocation = _allocation(found) if inside else None
+    charged = account_of(found, account) if found.batch and not inside else None
+    if found.batch:
+        check_where(found, "inside" if inside else "login")
     import parsl  # 0.3 s
 
     if not private and current_dfk() is not None:
@@ -202,10 +362,13 @@ def open_site(
             "first (site.close() or parsl.dfk().cleanup()), or open this site with private=True."
         )
     temporary = run_dir is None
-    folder = Path(run_dir or _own_folder(private)).absolute()
-    executors, total = _executors(found, workers)
+    folder = Path(run_dir or _own_folder(private and not found.batch)).absolute()
+    if found.batch:
+        executors, counts = _batch_executors(found, workers, folder, charged, allocation)
+    else:
+        executors, counts = _executors(found, workers)
     config = parsl.Config(
-        executors=executors,
+        executors=list(executors.values()),
         run_dir=str(folder / "parsl"),
         # Blocks start with their executor; Parsl's strategies start them up to 5 s later.
         strategy="none",
@@ -218,16 +381,75 @@ def open_site(
     try:
         dfk = parsl.DataFlowKernel(config) if private else parsl.load(config)
     except BaseException as error:  # also Ctrl-C: what has been started would stay until this process ends
-        for executor in executors:
+        for executor in executors.values():
             with contextlib.suppress(Exception):
                 executor.shutdown()
         if isinstance(error, OSError):
             raise SiteFailed(f"Parsl could not start the site {found.name}: {error}.") from error
         raise
-    site = Site(found, folder=folder, workers=total, dfk=dfk, temporary=temporary)
+    dfk.submit = _to_the_first(dfk.submit, next(iter(executors)))
+    site = Site(
+        found,
+        folder=folder,
+        executors=executors,
+        workers=counts,
+        dfk=dfk,
+        temporary=temporary,
+        inside=allocation,
+    )
     if not private:
         _current = site
     return site
+
+
+def _to_the_first(submit: Callable[..., Any], label: str) -> Callable[..., Any]:
+    """Parsl throws dice over all executors for an app that names none: also onto those for MPI."""
+
+    def chosen(*args: Any, executors: Any = "all", **options: Any) -> Any:  # as Parsl's
+        return submit(*args, executors=[label] if executors == "all" else executors, **options)
+
+    return chosen
+
+
+def _allocation(profile: Profile) -> Allocation:
+    from hpcagent.sites.schedulers.base import scheduler
+
+    if not profile.batch:
+        raise BadInput(f'inside: the site {profile.name} has kind = "{profile.kind}", which knows no jobs.')
+    found = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s).allocation(os.environ)
+    if found is None:
+        raise BadInput(
+            f"inside: this process is in no {profile.kind} job (its environment names none). Start it in one: "
+            f"{'salloc or sbatch' if profile.kind == 'slurm' else 'qsub'}, or let `hpcagent submit` do so."
+        )
+    return found
+
+
+def _batch_executors(
+    profile: Profile, workers: int | None, folder: Path, account: str | None, inside: Allocation | None
+) -> tuple[dict[str, Any], dict[str, int]]:
+    from hpcagent.sites.batch import batch_executor
+    from hpcagent.sites.ledger import Ledger
+    from hpcagent.sites.schedulers.base import scheduler
+
+    asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
+    ledger = Ledger(folder / "jobs.jsonl")
+    executors: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    for index, label in enumerate(profile.executors):
+        most = check(profile, label, Resources()).max_blocks if inside is None else 1
+        executors[label] = batch_executor(
+            profile,
+            label,
+            scheduler=asked,
+            ledger=ledger,
+            account=account,
+            workers=workers if index == 0 else None,
+            max_blocks=most,
+            inside=inside,
+        )
+        counts[label] = executors[label].slots * executors[label].max_blocks
+    return executors, counts
 
 
 def _own_folder(private: bool) -> str:
@@ -244,39 +466,59 @@ def _own_folder(private: bool) -> str:
         ) from None
 
 
-def _executors(profile: Profile, workers: int | None) -> tuple[list[Any], int]:
-    """Return Parsl's executors for the profile, and the tasks that run at once on all of them."""
-    from hpcagent.sites.htex import Threads, local_executor
+def _executors(profile: Profile, workers: int | None) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return Parsl's executors for the profile, and how many tasks run at once on each."""
+    from hpcagent.sites.executor import Threads
+    from hpcagent.sites.htex import local_executor
 
     cores = usable_cores()
-    executors: list[Any] = []  # LocalExecutor or Threads
-    total = 0
+    executors: dict[str, Any] = {}  # LocalExecutor or Threads
+    counts: dict[str, int] = {}
     for index, (label, executor) in enumerate(profile.executors.items()):
         count = workers if workers is not None and index == 0 else _workers(executor, len(cores))
-        total += count
+        counts[label] = count
         if profile.kind == "threads":
-            executors.append(Threads(label=label, max_threads=count))
+            executors[label] = Threads(label=label, max_threads=count)
             continue
-        executors.append(
-            local_executor(
-                label,
-                workers=count,
-                cores=cores if executor.cpu_affinity == "block" and hasattr(os, "sched_setaffinity") else None,
-                cores_per_worker=executor.cores_per_worker,
-                prefetch_capacity=executor.prefetch_capacity,
-                worker_init=executor.worker_init,
-                encrypted=executor.encrypted,
-                environment=profile.env,
-                preload=executor.preload,
-                python=executor.python,
-            )
+        places = executor.mode == "mpi"
+        pinned = executor.cpu_affinity == "block" and hasattr(os, "sched_setaffinity")
+        executors[label] = local_executor(
+            label,
+            workers=count,
+            cores=cores if pinned or places else None,
+            cores_per_worker=executor.cores_per_worker,
+            prefetch_capacity=executor.prefetch_capacity,
+            worker_init=executor.worker_init,
+            encrypted=executor.encrypted,
+            environment=profile.env,
+            preload=executor.preload,
+            python=executor.python,
+            places=places,
+            eager=index == 0,
         )
-    return executors, total
+    return executors, counts
 
 
-def workers_of(profile: Profile) -> int:
-    """How many tasks a profile runs at once on this machine, over all its executors."""
-    return sum(_workers(executor, len(usable_cores())) for executor in profile.executors.values())
+def workers_of(profile: Profile, resources: Resources | None = None) -> int:
+    """How many runs go at once on a site that is not open, as far as its profile tells.
+
+    Raises:
+        BadInput: The site has no place for runs with these resources.
+    """
+    resources = resources or Resources()
+    label = executor_for(profile, resources)
+    cores = resources.ranks_per_node * resources.threads_per_rank
+    if not profile.batch:
+        count = _workers(profile.executors[label], len(usable_cores()))
+        return count if profile.executors[label].mode == "tasks" else max(1, len(usable_cores()) // cores)
+    most = check(profile, label, resources).max_blocks
+    block = block_of(profile, label)
+    if block.mode == "tasks":
+        return most * block.nodes_per_block * (block.max_workers_per_node or 1)
+    beside = (block.cores_per_node or cores) // cores
+    if resources.gpus_per_node and block.node:
+        beside = min(beside, block.node.gpus // resources.gpus_per_node)
+    return most * max(1, block.nodes_per_block * beside // resources.nodes)
 
 
 def _workers(executor: ExecutorProfile, cores: int) -> int:
@@ -316,6 +558,8 @@ def failure_of(error: BaseException) -> tuple[str, str, str]:
     cause = _root(error)
     name = type(cause).__name__
     message = str(cause) or name
+    if isinstance(cause, BlockLost):
+        return "infrastructure", str(cause.details["name"]), message
     if isinstance(cause, AppFailed):
         return str(cause.details["kind"]), str(cause.details["name"]), message
     if isinstance(cause, CancelledError):

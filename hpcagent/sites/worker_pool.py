@@ -1,4 +1,4 @@
-"""Parsl's manager and workers, for this machine. Run by `htex.py`, never by hand.
+"""Parsl's manager and workers, on one node. Started by an executor or a job script, never by hand.
 
 The manager is Parsl's, with lighter parts put into it (`Light`), and with these differences:
 
@@ -6,7 +6,11 @@ The manager is Parsl's, with lighter parts put into it (`Light`), and with these
   Python that imports Parsl again, plus a server process for a shared dictionary.
 * No lock is shared between workers, so that one killed at any moment cannot stop the others. With Parsl's
   `multiprocessing.Queue` a worker killed while idle keeps the queue's lock for ever.
-* Manager, workers and whatever they started end when the process that opened the site ends.
+* Manager, workers and whatever they started end when the process that opened the site ends: on the same
+  machine at once, on a cluster's node when the interchange has been silent for the heartbeat's threshold.
+* A manager that is told to end (SIGTERM: cancelled, out of time, preempted) says goodbye first, so that its
+  runs are started again at once and not after missed heartbeats.
+* It knows when its block ends, and on a block for MPI which cores and GPUs there are to hand out.
 * Nothing is logged per task.
 """
 
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import logging
 import mmap
 import multiprocessing
@@ -25,6 +30,7 @@ import socket
 import struct
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -39,6 +45,7 @@ from hpcagent.sites.plain import prefer_plain
 
 _LARGEST_MESSAGE = 64 * 1024
 _SLOT = struct.Struct("q")
+_GOODBYE_S = 0.3
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -137,9 +144,20 @@ class Light:
 class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type information
     """Parsl's manager, with workers that are forked and end with it."""
 
-    def __init__(self, *, logdir: str, cores: str, **arguments: Any) -> None:  # Parsl's own arguments
+    def __init__(
+        self,
+        *,
+        logdir: str,
+        cores: list[set[int]],
+        hosts: list[dict[str, Any]] | None,
+        ends_at: float | None,
+        local: bool,
+        **arguments: Any,  # Parsl's own
+    ) -> None:
         self._logdir = logdir
-        self._cores = [{int(core) for core in group.split(",")} for group in cores.split(":")] if cores else []
+        self._cores = cores
+        self._about = {"hosts": hosts, "ends_at": ends_at}
+        self._local = local
         self._useless = 0
         self._workers: dict[int, Any] = {}  # multiprocessing's ForkProcess by worker id
         super().__init__(**arguments)
@@ -147,9 +165,15 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
     def create_reg_message(self) -> dict[str, Any]:
         """Add to Parsl's registration how the interchange can see that this process has ended."""
         message: dict[str, Any] = super().create_reg_message()
-        message.update(pid=os.getpid(), birth=birth(os.getpid()))
+        message.update(self._about)
+        if self._local:  # on the interchange's own machine
+            message.update(pid=os.getpid(), birth=birth(os.getpid()))
         Path(self._logdir, f"block-{self.block_id}", "up").touch()
         return message
+
+    def say_goodbye(self) -> None:
+        """Tell the interchange that this manager is being ended; see `Interchange._lose`."""
+        self.pending_result_queue.put(pickle.dumps({"type": "monitoring", "payload": {"goodbye": self.uid}}))
 
     def _start_worker(self, worker_id: int) -> Any:
         """Fork a worker; called by Parsl at the start, and again when one has died."""
@@ -201,7 +225,7 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
             os._exit(1)
         os.environ[MARK] += f"/{os.getpid()}"
         if self._cores:
-            os.sched_setaffinity(0, self._cores[worker_id])
+            os.sched_setaffinity(0, self._cores[worker_id % len(self._cores)])
         _forget_parsl_logging()
         prefer_plain()
 
@@ -246,43 +270,158 @@ def _preload(modules: str) -> None:
             importlib.import_module(module)
 
 
+def _cores_here(limit: int | None) -> list[int]:
+    """The cores of this node that are ours, if that can be told; empty where pinning could hit a neighbour."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    mask = sorted(os.sched_getaffinity(0))
+    told = os.environ.get("SLURM_CPUS_ON_NODE") or os.environ.get("NCPUS")
+    if told and told.isdigit() and int(told) < len(mask):
+        # The job has some of the node's cores, and nothing keeps it to them: which ones is not known.
+        return []
+    return mask[:limit] if limit else mask
+
+
+def _groups(text: str, workers: int, each: int, limit: int | None) -> list[set[int]]:
+    """Cores of each worker: as given (`0,1:2,3`, ranges as in `0-7`), or `auto`, dealt out here."""
+    if not text:
+        return []
+    if text != "auto":
+        return [_numbers(group) for group in text.removeprefix("list:").split(":")]
+    cores = _cores_here(limit)
+    if len(cores) < workers * each:
+        return []
+    return [set(cores[i * each : (i + 1) * each]) for i in range(workers)]
+
+
+def _numbers(group: str) -> set[int]:
+    """The numbers of `0-3,8`.
+
+    Example:
+        >>> sorted(_numbers("0-3,8"))
+        [0, 1, 2, 3, 8]
+    """
+    numbers: set[int] = set()
+    for part in group.split(","):
+        first, _, last = part.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def _hosts(kind: str, cores: int | None, gpus: list[str]) -> list[dict[str, Any]]:
+    """What this block has to hand out: the nodes of the job that this process runs in."""
+    from hpcagent.sites.schedulers.base import scheduler
+
+    allocation = scheduler(kind).allocation(os.environ)
+    if allocation is None:
+        sys.exit(f"not in a {kind} job: the environment names none")
+    hosts = []
+    for node in allocation.nodes:
+        count = min(node.cores, cores) if cores else node.cores
+        hosts.append({"name": node.host, "cores": list(range(count)), "gpus": gpus})
+    mine = _cores_here(None)
+    if len(mine) == len(hosts[0]["cores"]):
+        hosts[0]["cores"] = mine
+    return hosts
+
+
+def _first_that_answers(context: object, addresses: set[str], **options: Any) -> str:
+    """Stands in for Parsl's search: a plain connection to each address in turn. See `_only_address`."""
+    tried = []
+    for address in sorted(addresses):
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
+                return address
+        except OSError as error:
+            tried.append(f"{address} ({error})")
+    sys.exit(
+        f"this node cannot reach the coordinator: {', '.join(tried)}; name an interface that both see in the "
+        "profile's key `interface`"
+    )
+
+
+def _end_politely(pool: Pool) -> None:
+    """On SIGTERM: say goodbye, give it time to leave, and end all that was started here."""
+
+    def end(number: int, frame: object) -> None:
+        def leave() -> None:
+            pool.say_goodbye()
+            time.sleep(_GOODBYE_S)
+            end_all(os.environ[MARK])
+            os._exit(128 + signal.SIGTERM)
+
+        threading.Thread(target=leave, daemon=True).start()
+
+    signal.signal(signal.SIGTERM, end)
+
+
 def main() -> None:
     """Run a manager and its workers until told to stop, or until the opener of the site ends."""
     parser = parsl_pool.get_arg_parser()
-    parser.add_argument("--opener", type=int, required=True, help="pid of the process that opened the site")
-    parser.add_argument("--opener_birth", required=True, help="when it started")
-    parser.add_argument("--port_file", type=Path, required=True, help="where the interchange says its port")
-    parser.add_argument("--cores", default="", help="cores of each worker, as in 0,1:2,3; empty: not pinned")
+    parser.add_argument("--opener", type=int, help="pid of the process that opened the site, if on this machine")
+    parser.add_argument("--opener_birth", help="when it started")
+    parser.add_argument("--port_file", type=Path, help="where the interchange says its port, if not by --port")
+    parser.add_argument("--mark", default="", help="what its processes are marked with, see lifeline.py")
+    parser.add_argument("--cores", default="", help="cores of each worker, as in 0,1:2,3, or auto; empty: not pinned")
+    parser.add_argument("--node_cores", type=int, help="cores of the node to use, at most")
+    parser.add_argument("--threads", type=int, default=1, help="cores of each worker, for --cores=auto")
+    parser.add_argument("--hosts", default="", help="what there is to hand out: JSON, or the kind of scheduler")
+    parser.add_argument("--gpus", default="", help="GPU ids of each host, comma-separated")
+    parser.add_argument("--lasts_s", type=float, help="how long the block is usable, from its job's start")
+    parser.add_argument("--ends_at", type=float, help="or until when, Unix time")
     parser.add_argument("--preload", default="", help="modules to import before forking, comma-separated")
     args = parser.parse_args()
+    local = args.opener is not None
+    if args.mark:
+        os.environ[MARK] = f"{args.mark}/{socket.gethostname()}-{os.getpid()}"
 
     def opener_ended() -> None:
         end_all(os.environ[MARK])
         os.killpg(0, signal.SIGKILL)
 
-    watch(args.opener, args.opener_birth, opener_ended)
+    if local:
+        watch(args.opener, args.opener_birth, opener_ended)
     folder = Path(args.logdir, f"block-{args.block_id}")
     folder.mkdir(parents=True, exist_ok=True)
-    set_file_logger(str(folder / "manager.log"), level=logging.WARNING)
+    set_file_logger(str(folder / f"manager-{args.uid}.log"), level=logging.WARNING)
+    ends_at = args.ends_at
+    if args.lasts_s is not None:
+        # The job script noted when it began; this process came later.
+        ends_at = float(os.environ.get("HPCAGENT_JOB_STARTED") or time.time()) + args.lasts_s
+    if ends_at is not None:
+        os.environ["HPCAGENT_BLOCK_ENDS"] = str(ends_at)
+    gpus = [gpu for gpu in args.gpus.split(",") if gpu]
+    hosts = None
+    if args.hosts:
+        hosts = (
+            json.loads(args.hosts) if args.hosts.startswith("[") else _hosts(args.hosts, args.node_cores, gpus)
+        )
+    workers = int(args.max_workers_per_node)
+    if hosts is not None and not local:
+        workers = min(workers, sum(len(host["cores"]) for host in hosts))
     _preload(args.preload)
     parsl_pool.SpawnContext = Light
     parsl_pool.distributions = tuple  # the list of installed packages: 0.04 s to 1 s, and nobody reads it
-    parsl_pool.probe_addresses = _only_address
-    Pool(
+    parsl_pool.probe_addresses = _only_address if local else _first_that_answers
+    pool = Pool(
         logdir=args.logdir,
-        cores=args.cores,
-        port=_read_port(args.port_file, args.opener, args.opener_birth),
+        cores=_groups(args.cores, workers, args.threads, args.node_cores),
+        hosts=hosts,
+        ends_at=ends_at,
+        local=local,
+        port=_read_port(args.port_file, args.opener, args.opener_birth) if args.port_file else args.port,
         addresses=args.addresses,
         address_probe_timeout=int(args.address_probe_timeout),
         uid=args.uid,
         block_id=args.block_id,
         cores_per_worker=float(args.cores_per_worker),
-        mem_per_worker=None if args.mem_per_worker == "None" else float(args.mem_per_worker),
-        max_workers_per_node=int(args.max_workers_per_node),
+        mem_per_worker=None,  # workers are counted by who starts this
+        max_workers_per_node=workers,
         prefetch_capacity=int(args.prefetch_capacity),
         heartbeat_threshold=int(args.hb_threshold),
         heartbeat_period=int(args.hb_period),
-        drain_period=None if args.drain_period == "None" else int(args.drain_period),
+        drain_period=None,  # see --lasts_s
         poll_period=int(args.poll),
         cpu_affinity=args.cpu_affinity,
         enable_mpi_mode=args.enable_mpi_mode,
@@ -290,7 +429,10 @@ def main() -> None:
         available_accelerators=args.available_accelerators,
         cert_dir=None if args.cert_dir == "None" else args.cert_dir,
         log_config=None,
-    ).start()
+    )
+    if not local:
+        _end_politely(pool)
+    pool.start()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class RunDir:
         events: `events.jsonl`, the append-only truth.
         metrics: `metrics.h5`, derived.
         work: One directory for each execution id.
+        jobs: `jobs.jsonl`, every job submitted to a scheduler.
         report: Report and plots.
         parsl: What Parsl writes.
     """
@@ -37,6 +38,7 @@ class RunDir:
         self.events = self.root / "events.jsonl"
         self.metrics = self.root / "metrics.h5"
         self.work = self.root / "work"
+        self.jobs = self.root / "jobs.jsonl"
         self.report = self.root / "report"
         self.parsl = self.root / "parsl"
 

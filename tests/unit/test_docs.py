@@ -20,14 +20,20 @@ from hpcagent import cli
 from hpcagent.apps.lammps.contract import Checks, Column, ContractFile, LogReading, Variable
 from hpcagent.apps.lammps.failures import FAILURE_MODES
 from hpcagent.campaign.record import Confirm, Reference
+from hpcagent.model.base import Record
 from hpcagent.policies.base import BUILT_IN
 from hpcagent.policies.stop import RECORDS
-from hpcagent.sites.profile import ExecutorProfile, Profile
+from hpcagent.sites import profile as site_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)(?: +([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+SITE_MODELS = tuple(
+    model for model in vars(site_profile).values() if isinstance(model, type) and issubclass(model, Record)
+)
 
 
 def page(name: str) -> str:
@@ -55,7 +61,7 @@ def test_every_public_name_has_a_line_and_an_example():
     [
         ("reference/campaign.md", (ha.Campaign, Reference, Confirm)),
         ("reference/contract.md", (ContractFile, Variable, Column, LogReading, Checks, ha.Resources)),
-        ("reference/site_profile.md", (Profile, ExecutorProfile)),
+        ("reference/site_profile.md", SITE_MODELS),
     ],
 )
 def test_every_key_is_in_its_reference(where, models):

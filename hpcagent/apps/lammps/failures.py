@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import dataclass
 
+from hpcagent.apps.launch import Limit
 from hpcagent.errors import AppFailed
 
 __all__ = ["FAILURE_MODES", "Ended", "failure_of"]
@@ -22,6 +23,11 @@ FAILURE_MODES = (
     "NeighborListOverflow",
     "LammpsError",
     "Walltime",
+    "BlockEnded",
+    "WrongRanks",
+    "NoPlace",
+    "NoLauncher",
+    "LaunchFailed",
     "TruncatedLog",
     "NoLog",
     "NonzeroExit",
@@ -36,17 +42,21 @@ class Ended:
 
     Attributes:
         returncode: Exit code; negative for a signal, as in `subprocess`.
-        timed_out: We stopped it at its walltime limit.
-        walltime_s: That limit, in seconds.
         log: Text of its log(s).
         printed: What it wrote to stdout and stderr.
+        stopped: The limit at which we stopped it, or None.
+        wall_s: How long it ran, in seconds.
+        launcher: What started its ranks, or None.
+        goes_on: How it goes on when it is started again, where it does not begin anew.
     """
 
     returncode: int
-    timed_out: bool
-    walltime_s: float
     log: str
     printed: str
+    stopped: Limit | None = None
+    wall_s: float = 0.0
+    launcher: str | None = None
+    goes_on: str | None = None
 
 
 # (pattern in the ERROR text, in any case, name, kind, repair); the first that matches wins.
@@ -89,14 +99,8 @@ def failure_of(ended: Ended) -> AppFailed | None:
     """The typed failure of a run, or None if nothing in exit code or log speaks against it."""
     tail = _tail(ended)
     error = _error_line(ended)
-    if ended.timed_out:
-        return AppFailed(
-            f"stopped at its walltime limit of {ended.walltime_s:g} s; what it wrote is kept.",
-            kind="infrastructure",
-            name="Walltime",
-            log_tail=tail,
-            repair="raise walltime_s, or make the run shorter",
-        )
+    if ended.stopped is not None:
+        return ended.stopped.failure(wall_s=ended.wall_s, log_tail=tail, repair=ended.goes_on)
     if "error while loading shared libraries" in ended.printed:
         library = re.search(r"loading shared libraries: (\S+?):", ended.printed)
         return AppFailed(
@@ -108,13 +112,28 @@ def failure_of(ended: Ended) -> AppFailed | None:
         )
     if error is not None:
         return _from_error(error, ended, tail)
+    if ended.launcher is not None and ended.returncode != 0 and not ended.log.strip():
+        said = ended.printed.strip().splitlines()
+        return AppFailed(
+            f"the launcher {ended.launcher} ended with exit code {ended.returncode} before LAMMPS wrote anything"
+            f"{': ' + said[-1].strip() if said else ''}.",
+            kind="infrastructure",
+            name="LaunchFailed",
+            log_tail=tail,
+            repair="read output.txt; try the launcher of the site profile by hand inside a job",
+        )
+    if ended.launcher is not None and ended.returncode != 0:
+        # "Killed (signal 9)" of hydra, whose own exit code is then 9; "exited on signal 9" of Open MPI.
+        ranks = re.search(r"\bsignal (\d+)\b", ended.printed)
+        if ranks and int(ranks[1]) in {s.value for s in signal.Signals}:
+            return _from_signal(int(ranks[1]), tail, ended.goes_on)
     if ended.returncode < 0:
-        return _from_signal(-ended.returncode, tail)
+        return _from_signal(-ended.returncode, tail, ended.goes_on)
     if ended.returncode > 128 and ended.returncode - 128 in {s.value for s in signal.Signals}:
-        return _from_signal(ended.returncode - 128, tail)
+        return _from_signal(ended.returncode - 128, tail, ended.goes_on)
     if 256 - ended.returncode in _CRASHES:
         # The wheel's console script hands on a signal of the program as its negative in one byte.
-        return _from_signal(256 - ended.returncode, tail)
+        return _from_signal(256 - ended.returncode, tail, ended.goes_on)
     if ended.returncode != 0:
         return AppFailed(
             f"LAMMPS ended with exit code {ended.returncode} and no ERROR line.",
@@ -148,7 +167,7 @@ def _from_error(error: str, ended: Ended, tail: str) -> AppFailed:
     return AppFailed(f"{source}.{at}", kind="simulation", name="LammpsError", log_tail=tail)
 
 
-def _from_signal(number: int, tail: str) -> AppFailed:
+def _from_signal(number: int, tail: str, goes_on: str | None) -> AppFailed:
     name = signal.Signals(number).name
     if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU):
         return AppFailed(
@@ -156,6 +175,7 @@ def _from_signal(number: int, tail: str) -> AppFailed:
             kind="infrastructure",
             name="Killed",
             log_tail=tail,
+            repair=goes_on,
         )
     return AppFailed(f"LAMMPS crashed with {name}.", kind="simulation", name="Crashed", log_tail=tail)
 

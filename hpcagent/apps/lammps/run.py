@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
-import os
 import re
 import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcagent.apps.lammps.executable import command, environment
+from hpcagent.apps.lammps.executable import command, variables
 from hpcagent.apps.lammps.failures import Ended, failure_of
 from hpcagent.apps.lammps.log import Log, parse_log
 from hpcagent.apps.lammps.log import Run as Leg
 from hpcagent.apps.lammps.metrics import Measured, discarded_share, measure, production_run, reduce_column
-from hpcagent.apps.run import Outcome, Run
+from hpcagent.apps.lammps.restart import NONE, SOURCE, Earlier, continued, earlier, joined, progress, read_logs
+from hpcagent.apps.launch import Limit, finish, planned
+from hpcagent.apps.run import CONTINUES, Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
-from hpcagent.lifeline import die_with_parent
 
 __all__ = ["lammps_run"]
 
@@ -48,23 +44,30 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         AppFailed: One of `FAILURE_MODES`.
     """
     settings = run.settings
-    _write_inputs(run, params)
-    ended = _launch(run)
+    source, refused = earlier(run.workdir, settings["logs"]) if settings.get("restart") else (None, None)
+    _write_inputs(run, params, source)
+    ended = _launched(run, source)
     failure = failure_of(ended)
     if failure is not None:
         raise failure
     _check_logged(ended)
     log = parse_log(ended.log)
     _check_complete(log, ended)
+    ranks = _check_ranks(log, run, ended)
+    distrusted = None
+    notes = [*filter(None, (refused, ranks))]
+    if source is not None:
+        log, said, distrusted = joined(log, source, ended.log[-2000:])
+        notes += said
     production = _production(log, settings["production"], ended, needed=not settings["columns"])
     _check_numeric(production, ended)
     measured = measure(log, production=settings["production"], discard=settings["discard"])
-    metrics, uncertainty, notes = dict(measured.values), dict(measured.uncertainty), list(measured.notes)
+    metrics, uncertainty = dict(measured.values), dict(measured.uncertainty)
+    notes += measured.notes
     _check_energy(measured, settings, ended)
     share = discarded_share(log, settings["discard"])
     for name, how in settings["columns"].items():
         metrics[name] = _reduced(production, how, share)
-    _check_ranks(log, run, notes)
     return Outcome(
         metrics=metrics,
         units=dict(measured.units) | {n: how["unit"] for n, how in settings["columns"].items()},
@@ -74,14 +77,21 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
             "input": "in.lammps",
             "variables": "params.vars",
             "output": "output.txt",
-        },
+        }
+        | _artifacts_before(source),
         notes=tuple(notes),
-        distrusted=_distrusted(metrics, settings),
+        distrusted=distrusted or _distrusted(metrics, settings),
     )
 
 
-def _write_inputs(run: Run, params: Mapping[str, float | int | str]) -> None:
+def _artifacts_before(source: Earlier | None) -> dict[str, str]:
+    return {} if source is None else {"log_before": f"attempt-{source.attempt}/log.lammps", "restart": source.file}
+
+
+def _write_inputs(run: Run, params: Mapping[str, float | int | str], source: Earlier | None) -> None:
     values: dict[str, float | int | str] = dict(params)
+    if run.settings.get("restart"):
+        values[run.settings["restart"]["variable"]] = NONE if source is None else SOURCE
     for name in run.settings["seed_variables"]:
         # Every run starts from velocities of its own, so that what their choice does to a metric averages out
         # over the points of a campaign; the same manifest has the same ones.
@@ -90,6 +100,7 @@ def _write_inputs(run: Run, params: Mapping[str, float | int | str]) -> None:
     lines = [f"variable {name} index {_word(name, value)}" for name, value in values.items()]
     (run.workdir / "params.vars").write_text("\n".join(lines) + "\n")
     (run.workdir / "in.lammps").write_text(f"include params.vars\n{run.settings['script']}")
+    continued(run.workdir, source)
     for name in run.settings["folders"]:
         (run.workdir / name).mkdir(parents=True, exist_ok=True)
     for name, path in run.settings["paths"].items():
@@ -121,79 +132,28 @@ def _word(name: str, value: float | int | str) -> str:
 _WORD = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+./-]*\Z")
 
 
-def _launch(run: Run) -> Ended:
-    resources = run.resources
+def _launched(run: Run, source: Earlier | None) -> Ended:
     words = [*command(run.site), "-in", "in.lammps", "-log", "log.lammps", "-screen", "none"]
-    threads = int(resources.get("threads_per_rank", 1))
-    walltime_s = float(resources.get("walltime_s", 3600.0))
-    timed_out = False
+    launch = planned(run, words, app="lammps", env=variables(run.site))
     output = run.workdir / "output.txt"
-    with output.open("wb") as printed:
-        try:
-            # A session of its own, so that the walltime limit reaches every process of the run.
-            process = subprocess.Popen(
-                words,
-                cwd=run.workdir,
-                env=environment(run.site, threads),
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-            )
-        except OSError as error:
-            raise AppFailed(
-                f"{words[0]} cannot be started: {error.strerror}.", kind="infrastructure", name="NoExecutable"
-            ) from None
-        try:
-            process.wait(timeout=walltime_s)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-        finally:
-            _end_group(process)
+    finished = finish(launch, cwd=run.workdir, output=output, limit=Limit.of(run))
+    logs = run.settings["logs"]
+    log = read_logs(run.workdir, logs)
+    if logs:
+        (run.workdir / _JOINED).write_text(log)
+    step = progress(run.workdir, source) if run.settings.get("restart") else None
     return Ended(
-        returncode=process.returncode,
-        timed_out=timed_out,
-        walltime_s=walltime_s,
-        log=_read_logs(run),
+        returncode=finished.returncode,
+        log=log,
         printed=output.read_text(errors="replace"),
+        stopped=finished.stopped,
+        wall_s=finished.wall_s,
+        launcher=launch.launcher,
+        goes_on=None if step is None else f"{CONTINUES} at step {step} when it is started again",
     )
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End whatever is left of the process group: politely, then for good."""
-    _signal_group(process, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=5)
-    deadline = time.monotonic() + 1.0
-    while _signal_group(process, 0) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    _signal_group(process, signal.SIGKILL)
-    process.wait()
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Signal what is left of the process group; says whether anything is."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 _JOINED = "log.joined"
-
-
-def _read_logs(run: Run) -> str:
-    """The log; joined, also in a file, where the script's `log` commands split it."""
-    texts = []
-    for name in ("log.lammps", *run.settings["logs"]):
-        path = run.workdir / name
-        if path.is_file():
-            texts.append(path.read_text(errors="replace"))
-    if run.settings["logs"]:
-        (run.workdir / _JOINED).write_text("".join(texts))
-    return "".join(texts)
 
 
 def _production(log: Log, number: int, ended: Ended, *, needed: bool) -> Leg:
@@ -291,11 +251,22 @@ def _check_energy(measured: Measured, settings: Mapping[str, Any], ended: Ended)
         )
 
 
-def _check_ranks(log: Log, run: Run, notes: list[str]) -> None:
+def _check_ranks(log: Log, run: Run, ended: Ended) -> str | None:
+    """Refuse a run on fewer ranks than asked for: most often copies of it, each alone, in each other's way."""
     asked = int(run.resources.get("nodes", 1)) * int(run.resources.get("ranks_per_node", 1))
     got = log.runs[-1].procs
-    if got is not None and got != asked:
-        notes.append(f"LAMMPS ran on {got} MPI rank(s), {asked} were asked for")
+    if got is None or got == asked:
+        return None
+    if got > asked:
+        return f"LAMMPS ran on {got} MPI rank(s), {asked} were asked for"
+    raise AppFailed(
+        f"LAMMPS ran on {got} MPI rank(s), {asked} were asked for: the launcher "
+        f"{ended.launcher or 'of the command'} and the MPI library of this LAMMPS do not know each other.",
+        kind="infrastructure",
+        name="WrongRanks",
+        log_tail=ended.log[-2000:],
+        repair="in the site profile, the launcher of its own MPI ([apps.lammps] launcher), or another LAMMPS",
+    )
 
 
 def _distrusted(metrics: Mapping[str, float], settings: Mapping[str, Any]) -> str | None:

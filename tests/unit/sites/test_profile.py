@@ -5,10 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from parsl.utils import wtime_to_minutes
 
+from hpcagent.apps.launch import LAUNCHERS
 from hpcagent.errors import BadInput
 from hpcagent.sites.htex import _affinity
-from hpcagent.sites.profile import ExecutorProfile, Profile, find_profile, list_profiles
+from hpcagent.sites.profile import (
+    BUILT_IN_LAUNCHERS,
+    Block,
+    BlockSettings,
+    CoordinatorSettings,
+    ExecutorProfile,
+    Profile,
+    account_of,
+    block_of,
+    check_where,
+    find_profile,
+    identify_site,
+    list_profiles,
+    walltime_s,
+)
 
 LOCAL = 'kind = "local"\ndescription = "{}"\n'
 
@@ -82,6 +98,52 @@ def test_an_unknown_name_gets_the_nearest_one_and_the_places_searched() -> None:
         ('kind = "slurmm"\n', r"p\.toml, kind: .*'slurmm'"),
         ("description = ''\n", r"p\.toml: the key 'kind' is missing"),
         ("kind = local\n", r"p\.toml: not valid TOML: .*line 1"),
+        ('kind = "local"\nlammps = ["lmp"]\n', r'p\.toml: .*write \[apps\.lammps\].*command = \["lmp"\]'),
+        ('kind = "local"\n[apps.lammps]\ncomand = ["lmp"]\n', r"apps\.lammps: .*did you mean 'command'"),
+        ('kind = "local"\npoll_s = 5\n', r'poll_s has no meaning for kind = "local", which submits no jobs'),
+        ('kind = "threads"\n[block]\n', r'block has no meaning for kind = "threads"'),
+        ('kind = "local"\n[executors.w.block]\nqueue = "q"\n', r"executors\.w: block has no meaning"),
+        ('kind = "local"\nlauncher = "mpirun"\n', r"launcher = 'mpirun' is not known; .*\[launchers\.mpirun\]"),
+        (
+            'kind = "local"\n[launchers.ours]\ncommand = ["mpirun", "-n", "{rank}"]\n',
+            r"p\.toml: launchers\.ours: .*\{rank\}.*did you mean 'ranks'",
+        ),
+        ('kind = "local"\n[apps.lammps]\nlauncher = "srum"\n', r"apps\.lammps\.launcher.*did you mean 'srun'"),
+        (
+            'kind = "local"\n[executors.w]\nmode = "mpi"\ncores_per_worker = 2\n',
+            r"cores_per_worker has no meaning",
+        ),
+        ('kind = "slurm"\n[block]\nwalltme = "01:00:00"\n', r"p\.toml, block: .*did you mean 'walltime'"),
+        ('kind = "slurm"\n[executors.w.block]\nquue = "q"\n', r"executors\.w\.block: .*did you mean 'queue'"),
+        ('kind = "slurm"\n[block]\nwalltime = "1:30"\n', r"block\.walltime: .*'1:30' is not HH:MM:SS"),
+        (
+            'kind = "slurm"\n[block]\nwalltime = "00:00:30"\n',
+            r"block\.walltime = '00:00:30': on Slurm .* one minute",
+        ),
+        (
+            'kind = "slurm"\n[block]\nselect_options = "a=4"\n',
+            r'block\.select_options has no meaning for .*"slurm"',
+        ),
+        ('kind = "pbs"\n[executors.w.block]\nqos = "x"\n', r'executors\.w\.block\.qos has no meaning for .*"pbs"'),
+        ('kind = "slurm"\n[block]\ndirectives = ["#SBATCH -C cpu"]\n', r"leave out '#SBATCH'"),
+        ('kind = "slurm"\n[block]\ndirectives = ["gpus=4"]\n', r"'gpus=4' is not one option"),
+        (
+            'kind = "slurm"\n[nodes.a]\ncores = 4\ngpus = 2\naccelerators = ["0"]\n',
+            r"nodes\.a: accelerators has 1 ids, but gpus = 2",
+        ),
+        ('kind = "slurm"\n[nodes.a]\ncores = 4\n[queues.q]\nnode = "b"\n', r"queues\.q\.node = 'b' has no table"),
+        (
+            'kind = "slurm"\nblock.queue = "debgu"\n[nodes.a]\ncores = 4\n[queues.debug]\nnode = "a"\n',
+            r"block\.queue = 'debgu' is not among .*did you mean 'debug'.*\[queues\.debgu\]",
+        ),
+        (
+            'kind = "pbs"\n[nodes.a]\ncores = 4\n[queues.q]\nnode = "a"\nmin_nodes = 3\nmax_nodes = 2\n',
+            r"queues\.q: max_nodes = 2 is less than min_nodes = 3",
+        ),
+        (
+            'kind = "slurm"\n[coordinator]\nwhere = ["home"]\n',
+            r"coordinator\.where\.0: .*'login', 'job' or 'inside'",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_file_key_and_what_is_right(tmp_path: Path, text: str, message: str) -> None:
@@ -106,10 +168,11 @@ def test_other_toml_files_beside_the_user_are_not_listed_but_broken_profiles_are
 
 
 def test_a_profile_may_name_several_executors(tmp_path: Path) -> None:
-    text = 'kind = "local"\nlammps = ["mpiexec", "-n", "2", "lmp"]\n[executors.md]\n[executors.analysis]\n'
+    text = 'kind = "local"\n[apps.lammps]\ncommand = ["lmp", "-sf", "opt"]\n[executors.md]\n[executors.analysis]\n'
     profile = find_profile(write(tmp_path / "p.toml", text))
     assert profile.executor_names == ("md", "analysis")
-    assert profile.lammps == ("mpiexec", "-n", "2", "lmp")
+    assert profile.lammps == ("lmp", "-sf", "opt")
+    assert Profile(name="x", kind="local").lammps is None
     with pytest.raises(Exception, match="frozen"):
         profile.name = "x"  # type: ignore[misc]
 
@@ -123,3 +186,211 @@ def test_workers_get_cores_of_their_own_in_turn() -> None:
 def test_the_documented_defaults_hold() -> None:
     executor = ExecutorProfile()
     assert (executor.encrypted, executor.prefetch_capacity, executor.cores_per_worker) == (True, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("00:01:00", 60), ("1:00:00", 3600), ("168:00:00", 604800), ("7-00:00:00", 604800)]
+)
+def test_walltimes_are_read(text: str, seconds: int) -> None:
+    assert walltime_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["60", "01:30", "1h", "00:60:00", "00:00:60", "-1:00:00", "00:00:00", "1-2", ""])
+def test_other_walltimes_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="01:00:00"):
+        walltime_s(text)
+
+
+@pytest.mark.parametrize("text", ["00:01:59", "2-03:04:05", "100:00:00"])
+def test_parsl_asks_slurm_for_as_many_minutes_as_a_block_is_said_to_have(text: str) -> None:
+    block = block_of(Profile(name="x", kind="slurm", block=BlockSettings(walltime=text)), "workers")
+    assert wtime_to_minutes(block.walltime) * 60 == block.walltime_s == walltime_s(text) // 60 * 60
+    on_pbs = block_of(Profile(name="x", kind="pbs", block=BlockSettings(walltime=text)), "workers")
+    assert on_pbs.walltime_s == walltime_s(on_pbs.walltime) == walltime_s(text)
+
+
+CLUSTER = """
+kind = "{kind}"
+{top}
+[block]
+queue = "small"
+walltime = "02:00:00"
+max_blocks = 3
+directives = ["-l place=scatter"]
+
+[executors.workers]
+[executors.gpu]
+available_accelerators = 2
+block.queue = "gpu"
+block.nodes_per_block = 2
+[executors.mpi]
+mode = "mpi"
+block.max_blocks = 1
+
+[nodes.cpu]
+cores = 16
+threads_per_core = 2
+[nodes.gpu]
+cores = 8
+gpus = 2
+gpu_env = "ROCR_VISIBLE_DEVICES"
+accelerators = ["1", "0"]
+cpu_affinity = "list:0-3:4-7"
+
+[queues.small]
+node = "cpu"
+[queues.gpu]
+node = "gpu"
+directives = ["-l gpus=2"]
+"""
+
+
+def cluster(folder: Path, kind: str = "slurm", top: str = "", label: str = "workers") -> Block:
+    return block_of(find_profile(write(folder / "c.toml", CLUSTER.format(kind=kind, top=top))), label)
+
+
+def test_an_executor_says_what_is_other_than_in_block(tmp_path: Path) -> None:
+    workers, gpu, mpi = (cluster(tmp_path, label=label) for label in ("workers", "gpu", "mpi"))
+    assert [b.queue for b in (workers, gpu, mpi)] == ["small", "gpu", "small"]
+    assert [b.nodes_per_block for b in (workers, gpu, mpi)] == [1, 2, 1]
+    assert [b.max_blocks for b in (workers, gpu, mpi)] == [3, 3, 1]
+    assert {b.walltime for b in (workers, gpu, mpi)} == {"02:00:00"}
+    assert gpu.directives == ("-l place=scatter", "-l gpus=2")  # the queue's are added, not put in place of them
+
+
+def test_workers_are_as_many_as_the_node_has_cores_or_gpus(tmp_path: Path) -> None:
+    workers, gpu, mpi = (cluster(tmp_path, label=label) for label in ("workers", "gpu", "mpi"))
+    assert (workers.max_workers_per_node, workers.cpus_per_node, workers.cpu_affinity) == (16, 32, "block")
+    assert (gpu.max_workers_per_node, gpu.accelerators, gpu.cpu_affinity) == (2, ("1", "0"), "list:0-3:4-7")
+    assert gpu.gpu_env == "ROCR_VISIBLE_DEVICES"
+    assert mpi.max_workers_per_node is None
+
+
+def test_fewer_gpus_than_the_node_has_are_its_first_ones(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "c.toml", CLUSTER.format(kind="slurm", top="").replace("accelerators = 2", "accelerators = 1")
+    )
+    block = block_of(find_profile(path), "gpu")
+    assert (block.accelerators, block.max_workers_per_node) == (("1",), 1)
+    assert block.cpu_affinity == "block"  # the list of the node type is for all of its GPUs
+
+
+def test_the_built_in_launchers_are_those_that_exist(tmp_path: Path) -> None:
+    assert set(BUILT_IN_LAUNCHERS) == set(LAUNCHERS)
+    text = 'kind = "local"\nlauncher = "ours"\n[launchers.ours]\ncommand = ["mpirun", "-n", "{ranks}"]\n'
+    assert find_profile(write(tmp_path / "p.toml", text)).mpi_launcher == "ours"
+    kinds = {"local": "hydra", "slurm": "srun", "pbs": "mpiexec"}
+    assert {kind: Profile(name="x", kind=kind).mpi_launcher for kind in kinds} == kinds
+
+
+def test_one_process_starts_mpi_runs_and_the_schedulers_launcher_starts_workers(tmp_path: Path) -> None:
+    labels = ("workers", "gpu", "mpi")
+    assert [cluster(tmp_path, "slurm", label=x).worker_launcher for x in labels] == ["srun", "srun", "single"]
+    assert [cluster(tmp_path, "pbs", label=x).worker_launcher for x in labels] == ["single", "mpiexec", "single"]
+
+
+def test_file_systems_are_not_lost_beside_directives(tmp_path: Path) -> None:
+    block = cluster(tmp_path, "pbs", 'filesystems = ["home", "eagle"]')
+    assert block.directives == ("-l filesystems=home:eagle", "-l place=scatter")
+
+
+def test_a_queue_may_mean_a_qos(tmp_path: Path) -> None:
+    block = cluster(tmp_path, top='queue_means = "qos"')
+    assert (block.queue, block.qos) == (None, "small")
+    assert block.limits is not None and block.node is not None
+
+
+def test_whole_nodes_are_asked_for_unless_cores_are() -> None:
+    def exclusive(settings: BlockSettings) -> bool:
+        return block_of(Profile(name="x", kind="slurm", block=settings), "workers").exclusive
+
+    assert exclusive(BlockSettings()) is True
+    assert exclusive(BlockSettings(cores_per_node=8)) is False
+    assert exclusive(BlockSettings(cores_per_node=8, exclusive=True)) is True
+
+
+def test_a_site_without_jobs_has_no_blocks() -> None:
+    with pytest.raises(BadInput, match="submits no jobs"):
+        block_of(Profile(name="x", kind="local"), "workers")
+
+
+def test_the_account_is_the_nearest_one_given() -> None:
+    bare = Profile(name="x", kind="slurm", account_required=True)
+    with_account = bare.model_copy(update={"account": "file"})
+    places = {
+        "HPCAGENT_ACCOUNT": "ours",
+        "SBATCH_ACCOUNT": "sbatch",
+        "SLURM_ACCOUNT": "slurm",
+        "PBS_ACCOUNT": "pbs",
+    }
+    assert account_of(with_account, "given", places) == "given"
+    assert account_of(with_account, None, places) == "file"
+    for name in ("HPCAGENT_ACCOUNT", "SBATCH_ACCOUNT", "SLURM_ACCOUNT"):
+        assert account_of(bare, None, places) == places.pop(name)
+    with pytest.raises(
+        BadInput, match=r"--account NAME.*\$HPCAGENT_ACCOUNT or \$SBATCH_ACCOUNT or \$SLURM_ACCOUNT\.$"
+    ):
+        account_of(bare, None, places)
+    assert account_of(Profile(name="x", kind="slurm"), None, places) is None
+    assert account_of(Profile(name="x", kind="pbs"), None, places) == "pbs"
+
+
+def test_a_missing_account_is_refused_with_the_sites_own_hint() -> None:
+    profile = Profile(name="x", kind="pbs", account_required=True, account_hint="Ask Ada.")
+    with pytest.raises(BadInput, match=r"\$PBS_ACCOUNT\. Ask Ada\.$"):
+        account_of(profile, environ={})
+
+
+def test_the_coordinator_runs_only_where_the_site_wants_it() -> None:
+    rule = CoordinatorSettings(where=("inside",), note="Login nodes are small.")
+    profile = Profile(name="x", kind="slurm", coordinator=rule)
+    check_where(profile, "inside")
+    with pytest.raises(BadInput, match=r"x does not .* 'login'; allowed: inside\. Login nodes are small\."):
+        check_where(profile, "login")
+    with pytest.raises(BadInput, match=r"did you mean 'inside'"):
+        check_where(profile, "insider")
+
+
+KNOWN = 'kind = "slurm"\n[identify]\nenv = { CLUSTER = "c*" }\nhostname = ["*.here.org"]\n'
+
+
+def test_auto_is_the_profile_that_knows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(Path("site_profiles/ours.toml"), KNOWN)
+    assert identify_site({"CLUSTER": "cat"}, "n1").name == "ours"
+    assert identify_site({"CLUSTER": "dog"}, "n1.here.org").name == "ours"
+    assert identify_site({"CLUSTER": "dog"}, "n1.there.org").name == "laptop"
+    monkeypatch.setenv("CLUSTER", "cat")
+    assert find_profile("auto").name == "ours"
+
+
+def test_auto_refuses_to_choose_between_two_of_a_kind() -> None:
+    write(Path("site_profiles/one.toml"), KNOWN)
+    write(Path("site_profiles/two.toml"), KNOWN)
+    with pytest.raises(BadInput, match=r"'one' and 'two' both know this machine"):
+        identify_site({"CLUSTER": "c"}, "n1")
+
+
+def test_auto_takes_a_profile_of_ones_own_before_a_packaged_one() -> None:
+    assert identify_site({"TACC_SYSTEM": "vista"}, "n1").name == "vista"
+    write(Path("site_profiles/my_vista.toml"), 'kind = "slurm"\nidentify.env = { TACC_SYSTEM = "vista" }\n')
+    assert identify_site({"TACC_SYSTEM": "vista"}, "n1").name == "my_vista"
+
+
+@pytest.mark.parametrize(
+    ("commands", "says", "name"),
+    [
+        (("sbatch",), "", "slurm"),
+        (("sbatch", "qsub", "qstat"), "pbs_version = 23.06.06", "slurm"),
+        (("qsub", "qstat"), "pbs_version = 23.06.06", "pbs"),
+        (("qsub", "qstat"), "Version: 6.1.2", "laptop"),  # Torque
+        (("qsub",), "", "laptop"),
+        ((), "", "laptop"),
+    ],
+)
+def test_auto_on_an_unknown_machine_goes_by_the_schedulers_commands(
+    tmp_path: Path, commands: tuple[str, ...], says: str, name: str
+) -> None:
+    for command in commands:
+        path = write(tmp_path / "bin" / command, f"#!/bin/sh\necho '{says}'\n")
+        path.chmod(0o755)
+    assert identify_site({"PATH": str(tmp_path / "bin")}, "unknown").name == name

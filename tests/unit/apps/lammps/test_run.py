@@ -24,7 +24,7 @@ from hpcagent.apps.lammps.log import parse_log, read_log
 from hpcagent.apps.lammps.run import lammps_run
 from hpcagent.apps.run import Run
 from hpcagent.apps.worker import execute_as_result
-from hpcagent.errors import AppFailed
+from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.records import Failure, Result
 from hpcagent.model.space import Choice, Float
 
@@ -187,7 +187,7 @@ def test_a_word_that_only_looks_like_an_error_is_none(tmp_path: Path) -> None:
     ],
 )
 def test_errors_of_larger_systems_are_told_apart(error: str, name: str, kind: str) -> None:
-    failure = failure_of(Ended(1, False, 1.0, f"run 10\n{error} (src/src/x.cpp:1)\n", ""))
+    failure = failure_of(Ended(1, f"run 10\n{error} (src/src/x.cpp:1)\n", ""))
     assert failure is not None
     assert (failure.details["name"], failure.details["kind"]) == (name, kind)
     assert "x.cpp" not in failure.message
@@ -554,20 +554,47 @@ def test_a_script_may_split_its_log(tmp_path: Path) -> None:
     assert len(parse_log((workdir / "log.lammps").read_text()).runs) == 1
 
 
-def test_fewer_ranks_than_asked_for_are_noted(tmp_path: Path) -> None:
+def test_two_ranks_are_two_ranks(tmp_path: Path) -> None:
+    if not (Path(sys.executable).parent / "mpiexec.hydra").is_file():
+        pytest.skip("MPICH's mpiexec is not in this environment")
     app = app_of(tmp_path, ARGON + "run 10\n").with_resources(ranks_per_node=2)
     result = execute(app, tmp_path)
-    assert "LAMMPS ran on 1 MPI rank(s), 2 were asked for" in result.notes
-
-
-def test_two_ranks_are_two_ranks(tmp_path: Path) -> None:
-    mpirun = Path(sys.executable).parent / "mpirun"
-    if not mpirun.is_file():
-        pytest.skip("MPICH's mpirun is not in this environment")
-    app = app_of(tmp_path, ARGON + "run 10\n").with_resources(ranks_per_node=2)
-    result = execute(app, tmp_path, site={"lammps": [str(mpirun), "-np", "2", f"{WHEEL}/lmp"]})
-    assert result.ok
+    assert result.ok, result.failure
     assert not [note for note in result.notes if "rank" in note]
+    assert read_log(Path(result.workdir) / "log.lammps").runs[0].procs == 2
+
+
+def test_copies_that_each_run_alone_are_a_failure(tmp_path: Path) -> None:
+    # What happens when a launcher starts another MPI than the program's: everyone believes to be rank 0 of 1.
+    twice = tmp_path / "twice"
+    twice.write_text('#!/bin/sh\nunset PMI_FD PMI_PORT PMI_RANK PMI_SIZE\n"$@"\n')
+    twice.chmod(0o755)
+    app = app_of(tmp_path, ARGON + "run 10\n").with_resources(ranks_per_node=2)
+    site = {"launcher": "twice", "launchers": {"twice": [str(twice)]}}
+    failure = failed(
+        execute(app, tmp_path, site=site), "WrongRanks", "infrastructure", "1 MPI rank(s), 2 were asked"
+    )
+    assert "[apps.lammps] launcher" in (failure.repair or "")
+
+
+def test_a_launcher_that_fails_before_lammps_is_the_machines_fault(tmp_path: Path) -> None:
+    app = app_of(tmp_path, ARGON + "run 10\n").with_resources(ranks_per_node=2)
+    site = {"launcher": "mine", "launchers": {"mine": ["sh", "-c", "echo no slots left >&2; exit 4", "{ranks}"]}}
+    failed(execute(app, tmp_path, site=site), "LaunchFailed", "infrastructure", "no slots left")
+    gone = {"launcher": "mine", "launchers": {"mine": ["/no/such/srun"]}}
+    failed(execute(app, tmp_path, site=gone), "NoLauncher", "infrastructure", "/no/such/srun")
+
+
+def test_ranks_may_be_a_parameter_that_the_script_does_not_know(tmp_path: Path) -> None:
+    contract = (
+        '[variables.ranks]\nkind = "int"\nlow = 1\nhigh = 8\ndefault = 1\nunit = "1"\n'
+        '[resources_from]\nranks_per_node = "ranks"\n'
+    )
+    app = app_of(tmp_path, ARGON + "run 10\n", contract)
+    assert app.manifest({"ranks": 4}).resources.ranks_per_node == 4
+    assert app.contract.largest_resources().cores == 8
+    with pytest.raises(BadInput, match="ranks_per_node of app 'md' follows its parameter 'ranks'"):
+        app.with_resources(ranks_per_node=2)
 
 
 def test_a_run_without_its_core_is_distrusted(tmp_path: Path) -> None:

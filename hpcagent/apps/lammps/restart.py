@@ -1,0 +1,366 @@
+"""Going on from a restart file instead of starting over.
+
+The script says how it continues (`if "${restart} == none" then ... else "read_restart ${restart}"`) and how long
+it is in all (`run N upto`); hpcagent adds the `restart` command before that last run, sets the variable, and
+joins the thermo rows of the attempts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hpcagent.apps.lammps.log import Log, Run, parse_log
+from hpcagent.apps.lammps.script import Script
+from hpcagent.errors import AppFailed, BadInput
+
+__all__ = [
+    "FILES",
+    "NONE",
+    "SOURCE",
+    "Earlier",
+    "continued",
+    "earlier",
+    "joined",
+    "progress",
+    "read_logs",
+    "restart_step",
+    "with_restarts",
+]
+
+FILES = ("restart.a", "restart.b")
+"""LAMMPS writes them in turn: whenever it is killed, one of them is whole."""
+NONE = "none"
+"""Value of the script's variable in a run that starts from the beginning."""
+SOURCE = "restart_from"
+"""A link to the file to continue from: `if` takes only letters, digits and `_` in a word it compares."""
+CONTINUED = "continued.json"
+
+_IDIOM = (
+    'variable {0} index none ... if "${{{0}}} == none" then "create_box 1 box" ... else "read_restart ${{{0}}}"'
+)
+
+
+# ---- the script
+
+
+def with_restarts(read: Script, variable: str, every: int, *, production: int, where: str) -> str:
+    """The script with a `restart` command before its last run.
+
+    Args:
+        read: The script.
+        variable: Its variable that names the file to continue from, or is `none`.
+        every: Steps between restart files.
+        production: The contract's key of that name.
+        where: The contract, for messages.
+
+    Raises:
+        BadInput: The script does not read the file, its last run has no `upto`, or another run is measured.
+    """
+    if variable not in read.used or not re.search(rf"read_restart\s+\$(\{{{variable}\}}|{variable}\b)", read.text):
+        raise BadInput(
+            f"{where}, restart: the script {read.path.name} has no `read_restart ${{{variable}}}`; write "
+            f"{_IDIOM.format(variable)}.",
+            value=variable,
+        )
+    if read.defined.get(variable, ("index", NONE)) not in (("index", NONE), ("string", NONE)):
+        raise BadInput(
+            f"{where}, restart: write `variable {variable} index none` in {read.path.name}: from the beginning is "
+            "what it does when run by hand.",
+            value=variable,
+        )
+    if production != -1:
+        raise BadInput(
+            f"{where}, restart: it is the script's last run that is continued, so that run must be the one "
+            f"that is measured; drop `production = {production}`.",
+            value=production,
+        )
+    lines = read.text.splitlines(keepends=True)
+    first, words = _last_run(lines)
+    if first is None or "upto" not in words:
+        said = f"it is `{' '.join(words)}`" if words else "it has none that stands by itself"
+        raise BadInput(
+            f"{where}, restart: the last run of {read.path.name} must be `run N upto`, so that it ends at the "
+            f"same step wherever it begins; {said}.",
+            value=" ".join(words),
+        )
+    # Flushed, or the rows since the last full buffer are lost with the process.
+    added = ["thermo_modify flush yes\n", f"restart {every} {FILES[0]} {FILES[1]}\n"]
+    return "".join(lines[:first] + added + lines[first:])
+
+
+def _last_run(lines: list[str]) -> tuple[int | None, list[str]]:
+    """Index and words of the last `run` command that is a line of its own."""
+    found: int | None = None
+    words: list[str] = []
+    going_on, quoted, inside = False, False, False
+    for number, line in enumerate(lines):
+        here = line.partition("#")[0].split()
+        if not going_on and not quoted:
+            inside = here[:1] == ["run"]
+            if inside:
+                found, words = number, []
+        if inside:
+            words += [word for word in here if word != "&"]
+        quoted ^= bool(line.count('"""') % 2)
+        going_on = line.rstrip().endswith("&")
+    return found, words
+
+
+# ---- the files
+
+
+_MAGIC = b"LammpS RestartT\0"
+
+
+def restart_step(path: Path) -> int | None:
+    """The step of a restart file, or None if it is not whole.
+
+    LAMMPS writes the same 16 bytes at both ends of the file; one that was being written has them only at its
+    beginning.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+            file.seek(-len(_MAGIC), 2)
+            if file.read() != _MAGIC or not head.startswith(_MAGIC):
+                return None
+        return _step_in(head)
+    except (OSError, struct.error, KeyError):
+        return None
+
+
+# Of `lmprestart.h`: what stands before the step.
+_STRINGS = (0, 4)  # VERSION, UNITS
+_INTS = (1, 2, 3, 48)  # SMALLINT, TAGINT, BIGINT, IMAGEINT
+_BIGINT, _NTIMESTEP = 3, 5
+
+
+def _step_in(head: bytes) -> int | None:
+    at = len(_MAGIC)
+    (order,) = struct.unpack_from("=i", head, at)
+    if order != 1:  # written on a machine of the other byte order
+        return None
+    at += 8  # and the revision of the format
+    sizes: dict[int, int] = {}
+    while True:
+        (flag,) = struct.unpack_from("=i", head, at)
+        at += 4
+        if flag == _NTIMESTEP:
+            (step,) = struct.unpack_from({4: "=i", 8: "=q"}[sizes.get(_BIGINT, 8)], head, at)
+            return int(step) if step >= 0 else None
+        if flag not in _STRINGS and flag not in _INTS:
+            return None
+        (value,) = struct.unpack_from("=i", head, at)
+        at += 4
+        sizes[flag] = value
+        if flag in _STRINGS:
+            at += value
+
+
+# ---- earlier attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a run continues from.
+
+    Attributes:
+        attempt: Number of the earlier attempt.
+        file: Its restart file, relative to the run's directory.
+        step: The step of that file.
+        before: The runs of the first attempt's log before the production run.
+        production: That run up to `step`, joined over the attempts.
+    """
+
+    attempt: int
+    file: str
+    step: int
+    before: tuple[Run, ...]
+    production: Run
+
+    @property
+    def first_step(self) -> int:
+        """The step at which the production run began."""
+        return int(self.production["Step"][0])
+
+
+def earlier(workdir: Path, logs: list[str]) -> tuple[Earlier | None, str | None]:
+    """What a new attempt in this directory can continue from, and why not where there would be something.
+
+    The newest whole file of which the log still holds the rows before it: without those a run that goes on
+    could not be measured as a whole, and starting over is more honest.
+
+    Args:
+        workdir: The run's directory, with `attempt-N/` of the earlier attempts in it.
+        logs: Names of further logs that the script opens.
+    """
+    found = []
+    for folder in workdir.glob("attempt-*"):
+        number = folder.name.removeprefix("attempt-")
+        if not number.isdigit():
+            continue
+        for name in FILES:
+            at = restart_step(folder / name)
+            if at is not None:
+                found.append((at, int(number), name))
+    refused = None
+    for step, attempt, name in sorted(found, reverse=True):
+        rows = _rows(workdir, attempt, step, logs)
+        if rows is None:
+            refused = (
+                refused or f"the restart file at step {step} of attempt {attempt} is not used: its log lacks rows"
+            )
+            continue
+        before, production, ended_at = rows
+        if ended_at is not None and step >= ended_at:
+            continue  # nothing would be left to run, and so nothing to measure a speed by
+        return Earlier(attempt, f"attempt-{attempt}/{name}", step, before, production), None
+    return None, refused
+
+
+def _rows(
+    workdir: Path, attempt: int, step: int, logs: list[str]
+) -> tuple[tuple[Run, ...], Run, int | None] | None:
+    """The runs before, the production run up to `step`, and where that run ended if it came to its end."""
+    folder = workdir / f"attempt-{attempt}"
+    log = parse_log(read_logs(folder, logs))
+    if not log.runs or "Step" not in log.runs[-1]:
+        return None
+    leg = log.runs[-1]
+    ended_at = int(leg["Step"][-1]) if leg.complete and len(leg) else None
+    leg = replace(leg, data=leg.data[leg["Step"] <= step])
+    try:
+        origin = json.loads((folder / CONTINUED).read_bytes())
+    except (OSError, ValueError):
+        return (log.runs[:-1], leg, ended_at) if len(leg) else None
+    if int(origin["attempt"]) >= attempt:
+        return None
+    base = _rows(workdir, int(origin["attempt"]), int(origin["step"]), logs)
+    if base is None:
+        return None
+    whole = _stacked(base[1], leg, int(origin["step"]))
+    return None if whole is None else (base[0], whole, ended_at)
+
+
+def _stacked(first: Run, then: Run, step: int) -> Run | None:
+    """`then` with the rows of `first` before its own; None if they have other columns."""
+    if first.columns != then.columns or not len(then) or int(then["Step"][0]) != step:
+        return None
+    data = then.data.copy()
+    if "Time" in then:
+        # A restart file does not always keep the time: it begins again at 0, or at step * timestep.
+        column = then._position("Time")
+        data[:, column] += _time_at(first, then, step) - data[0, column]
+    if len(first) and int(first["Step"][-1]) >= step:
+        data = data[1:]
+    return replace(
+        then,
+        data=np.vstack([first.data, data]),
+        units=then.units or first.units,
+        timestep=then.timestep if then.timestep is not None else first.timestep,
+    )
+
+
+def _time_at(first: Run, then: Run, step: int) -> float:
+    """Time at `step`, from the rows before it and the step size of the rows after it."""
+    last_step, last_time = float(first["Step"][-1]), float(first["Time"][-1])
+    for run in (first, then):
+        if len(run) > 1:
+            per_step = (run["Time"][-1] - run["Time"][0]) / (run["Step"][-1] - run["Step"][0])
+            return last_time + float(per_step) * (step - last_step)
+    return last_time + (first.timestep or 0.0) * (step - last_step)
+
+
+def continued(workdir: Path, source: Earlier | None) -> None:
+    """Link what this attempt continues from into the run's directory, and note it for the attempts after it."""
+    if source is not None:
+        (workdir / SOURCE).symlink_to(source.file)
+        text = json.dumps({"attempt": source.attempt, "file": source.file, "step": source.step})
+        (workdir / CONTINUED).write_text(text)
+
+
+def joined(log: Log, source: Earlier, tail: str) -> tuple[Log, list[str], str | None]:
+    """The log of a run that was continued, as if it had been one; notes; why its speed says little, or None.
+
+    Speed, loop time and neighbour builds are those of the last part, the latter two scaled to the whole.
+
+    Args:
+        log: The log of the last attempt.
+        source: What it continued from.
+        tail: Last lines of the log, for failures.
+
+    Raises:
+        AppFailed: `BadScript`: the script did not go on at the step of its restart file.
+    """
+    leg = log.runs[-1]
+    whole = _stacked(source.production, leg, source.step)
+    if whole is None or not leg.steps:
+        begun = f"at step {leg['Step'][0]:.0f}" if "Step" in leg and len(leg) else "elsewhere"
+        raise AppFailed(
+            f"the script was to continue from step {source.step} of attempt {source.attempt}, but its last run "
+            f"begins {begun} or prints other columns.",
+            kind="contract",
+            name="BadScript",
+            log_tail=tail,
+            repair="what sets the step or the columns must not depend on whether a restart file is read",
+        )
+    steps = source.step - source.first_step + leg.steps
+    scale = steps / leg.steps
+    whole = replace(
+        whole,
+        steps=steps,
+        loop_time_s=None if leg.loop_time_s is None else leg.loop_time_s * scale,
+        neighbor_builds=_scaled(leg.neighbor_builds, scale),
+        dangerous_builds=_scaled(leg.dangerous_builds, scale),
+    )
+    notes = [
+        f"continued from step {source.step} of attempt {source.attempt}; speed, loop time and neighbour builds "
+        f"are those of the last {leg.steps} of {steps} steps, scaled to all of them"
+    ]
+    missing = _missing(source)
+    if missing:
+        notes.append(missing)
+    few = leg.steps < 0.02 * steps
+    return (
+        replace(log, runs=(*source.before, *log.runs[:-1], whole)),
+        notes,
+        f"its speed was measured over the last {leg.steps} of {steps} steps only" if few else None,
+    )
+
+
+def _scaled(count: int | None, scale: float) -> int | None:
+    return None if count is None else round(count * scale)
+
+
+def _missing(source: Earlier) -> str | None:
+    steps = source.production["Step"]
+    gap = source.step - int(steps[-1])
+    usual = int(np.median(np.diff(steps))) if len(steps) > 2 else gap
+    if gap <= usual:
+        return None
+    return (
+        f"the thermo rows between steps {steps[-1]:.0f} and {source.step} were lost with attempt {source.attempt}"
+    )
+
+
+def read_logs(folder: Path, logs: list[str]) -> str:
+    """The text of a run's log, with those that the script's `log` commands opened after it."""
+    texts = []
+    for name in ("log.lammps", *logs):
+        path = folder / name
+        if path.is_file():
+            texts.append(path.read_text(errors="replace"))
+    return "".join(texts)
+
+
+def progress(workdir: Path, source: Earlier | None) -> int | None:
+    """The step up to which this attempt has got in restart files, or None if no further than it began."""
+    steps = [step for name in FILES if (step := restart_step(workdir / name)) is not None]
+    began = -1 if source is None else source.step
+    return max(steps) if steps and max(steps) > began else None

@@ -1,0 +1,643 @@
+"""Workers in jobs of a batch system: when to ask for one, what to do when one ends.
+
+Parsl decides on scaling in a strategy apart from the executor, which measured here cancels and resubmits a
+waiting job for ever (0 < tasks < slots of a block), gives an executor up because one query came too early, and
+leaves jobs behind when it has given up. Here the executor looks after its own blocks:
+
+* A block is asked for when runs wait that no block, waiting or running, has a place for.
+* A block that waits in the queue is not touched while there is work; one that has been idle is given back; one
+  with too little time left for any waiting run is given back as soon as it is empty.
+* What a block that ends had in it fails with the scheduler's word on why, and its caller runs it again.
+* Whatever happens, at the end every job is cancelled and seen to be gone.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import psutil
+from parsl.addresses import address_by_interface
+from parsl.executors.high_throughput.errors import ManagerLost
+from parsl.executors.high_throughput.manager_selector import RandomManagerSelector
+from parsl.jobs.states import JobState, JobStatus
+from parsl.launchers import MpiExecLauncher, SimpleLauncher
+from parsl.launchers.base import Launcher
+
+from hpcagent.errors import BadInput, BlockLost, SiteFailed, StoreFull
+from hpcagent.lifeline import end_all
+from hpcagent.sites.executor import Executor, log_tail
+from hpcagent.sites.htex import LocalBlocks
+from hpcagent.sites.launch import python_command
+from hpcagent.sites.ledger import Ledger
+from hpcagent.sites.profile import Block, Profile, account_of, block_of
+from hpcagent.sites.room import share
+from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown, Unverified
+
+__all__ = ["BatchExecutor", "batch_executor", "job_script"]
+
+_SCALE_EVERY_S = 0.5
+_DEATHS_IN_A_ROW = 3
+"""Blocks that may end one after another without a single result before the site is given up."""
+_WORD_WITHIN_S = 15.0
+"""So long runs that were lost wait for the scheduler's word on the job they were in."""
+_ASK_AGAIN_S = 1.0
+_SILENT_S = 120.0
+"""A job that runs for so long without its workers reporting is worth a word to the user."""
+_NO_ROOM_S = 300.0
+"""After a refusal that another try would not change, while other blocks work: so long until the next try."""
+_MOST_MPI_RUNS = 64
+"""Runs at once in a block of mode mpi, where the profile does not say: each holds a small Python process."""
+
+_NAMES = {
+    "timeout": "BlockTimeout",
+    "out_of_memory": "BlockOutOfMemory",
+    "node_failed": "NodeFailed",
+    "cancelled": "BlockCancelled",
+    "preempted": "BlockPreempted",
+}
+
+
+class SrunWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type information
+    """One manager on each node, by srun.
+
+    Parsl's goes through a here-document, in which a `$` of a path is the shell's, and gives a manager one core.
+    """
+
+    def __init__(self, overrides: str = "") -> None:
+        super().__init__()
+        self.overrides = overrides
+
+    def __call__(self, command: str, tasks_per_node: int, nodes_per_block: int, script_dir: str = "") -> str:
+        """Return the shell line."""
+        nodes = nodes_per_block
+        how = f"--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none --overlap"
+        return " ".join(filter(None, ["srun", how, self.overrides, command]))
+
+
+class InsideBlocks(LocalBlocks):
+    """The one block of a coordinator that runs inside an allocation: workers started here, on its nodes."""
+
+    def known(self) -> dict[str, Job]:
+        """Return how the block stands; nobody needs to be asked."""
+        jobs = {}
+        for job_id, job in self.resources.items():
+            code = job["process"].poll()
+            state: Any = "running" if code is None else ("cancelled" if job["cancelled"] else "failed")
+            jobs[job_id] = Job(job_id, state, exit_code=code, reason="" if code is None else f"exit code {code}")
+        return jobs
+
+    def submit(self, command: str, tasks_per_node: int, job_name: str = "block") -> str:
+        """Start the workers on the nodes of the allocation."""
+        return super().submit(self.launcher(command, tasks_per_node, self.nodes_per_block), tasks_per_node, job_name)
+
+    def end_all(self, *, within_s: float = 60.0) -> None:
+        """End the workers with everything they started on this node; the launcher ends the others."""
+        for job in self.resources.values():
+            if job["process"].poll() is None:
+                job["process"].terminate()
+        deadline = time.monotonic() + 3.0
+        while time.monotonic() < deadline and any(j["process"].poll() is None for j in self.resources.values()):
+            time.sleep(0.02)
+        self.cancel(list(self.resources))
+        end_all(self.mark)
+
+
+class BatchExecutor(Executor):
+    """Parsl's HighThroughputExecutor for workers in jobs; use `batch_executor`."""
+
+    keys_in_logdir = True
+    block: Block
+    tell: Callable[[str], None] = staticmethod(lambda text: None)
+    """Called with a sentence that the user should hear."""
+    max_blocks = 1
+    submit_retries = 5
+    slots = 1
+    """Runs of one core that a block takes at once (mode tasks)."""
+    hosts_cores = 0
+    hosts_gpus = 0
+    addresses: Sequence[str] = ()
+    mark = ""
+
+    def start(self) -> None:
+        """Make ready; the interchange comes with the first task, and blocks when tasks wait."""
+        self._shares: dict[int, float] = {}
+        self._lost: list[tuple[Future[Any], ManagerLost, str, float]] = []
+        self._lost_lock = threading.Lock()
+        self._given_back: set[str] = set()
+        self._running_since: dict[str, float] = {}
+        self._warned: set[str] = set()
+        self._vanished: dict[str, float] = {}
+        self._scaled_at = self._submit_after = 0.0
+        self._refusals = 0
+        self._deaths = 0
+        self._results_at_last_death = -1
+        self._quiet_since: float | None = None
+        self._told_down = False
+        super().start()
+
+    # --- tasks
+
+    def submitted(self, task_id: int, needs: Mapping[str, Any]) -> None:
+        """Note which part of a block the task will take."""
+        if self.block.mode == "mpi" and needs:
+            part = share(needs, self.block.nodes_per_block, self.hosts_cores, self.hosts_gpus)
+        else:
+            part = 1.0 / self.slots
+        self._shares[task_id] = part
+
+    def returned(self, task_id: int) -> None:
+        """Forget it."""
+        self._shares.pop(task_id, None)
+
+    def refuse_impossible(self, needs: Mapping[str, Any]) -> None:
+        """Say no to what would wait for ever.
+
+        Raises:
+            BadInput: The task needs more nodes, cores or GPUs than a block has.
+        """
+        if self.block.mode != "mpi":
+            return
+        have = {"nodes": self.block.nodes_per_block, "cores": self.hosts_cores, "gpus": self.hosts_gpus}
+        for what, most in have.items():
+            if int(needs.get(what, 0)) > most:
+                per = "" if what == "nodes" else " on a node"
+                raise BadInput(
+                    f"A run of {needs[what]} {what}{per} does not fit into a block of the executor {self.label}, "
+                    f"which has {most}{per}. Give the run less, or the block more (--nodes, nodes_per_block).",
+                    value=needs[what],
+                )
+
+    def at_once(self, needs: Mapping[str, Any]) -> int:
+        """Return how many such runs go at once, with all the blocks there may be (mode mpi)."""
+        part = share(needs, self.block.nodes_per_block, self.hosts_cores, self.hosts_gpus)
+        return self.max_blocks * min(self.slots, max(1, int(1 / part + 1e-9)))
+
+    def lost(self, future: Future[Any], error: ManagerLost, block_id: str) -> None:
+        """Keep the task until the scheduler has said what became of its job; see `_settle`."""
+        with self._lost_lock:
+            self._lost.append((future, error, block_id, time.monotonic()))
+        self._last_poll_time = 0.0  # ask at the next tick
+
+    # --- blocks
+
+    def _get_launch_command(self, block_id: str) -> str:
+        return shlex.join(
+            python_command(
+                "hpcagent.sites.worker_pool",
+                f"--mark={self.mark}/{block_id}",
+                f"--port={Path(self._port_file).read_text()}",
+                f"--addresses={','.join(self.addresses)}",
+                f"--block_id={block_id}",
+                f"--cert_dir={self.cert_dir}",
+                f"--logdir={Path(self.worker_logdir).absolute()}",
+                f"--prefetch_capacity={self.prefetch_capacity}",
+                f"--hb_period={self.heartbeat_period}",
+                f"--hb_threshold={self.heartbeat_threshold}",
+                "--cores_per_worker=1e-6",  # the profile has counted the workers already
+                "--cpu-affinity=none",  # see --cores
+                *self.pool_arguments,
+                python=self.python,
+            )
+        )
+
+    def look_after_blocks(self, status: dict[str, JobStatus]) -> None:
+        """Notice what has begun and ended, settle what was lost, ask for blocks and give some back."""
+        jobs: dict[str, Job] = self.provider.known()
+        self._tell_if_down()
+        for block_id, job_id in list(self.blocks_to_job_id.items()):
+            job = jobs[job_id]
+            if job.state == "running" and block_id not in self._running_since:
+                self._running_since[block_id] = time.monotonic()
+                self.tell(f"job {job_id} runs{' on ' + ', '.join(job.hosts) if job.hosts else ''}")
+            if job.over and block_id not in self._ended_blocks:
+                self._ended_blocks.add(block_id)
+                self._block_ended(block_id, job)
+        self._settle(jobs)
+        if time.monotonic() - self._scaled_at > _SCALE_EVERY_S and not self.bad_state_is_set and not self._closed:
+            self._scaled_at = time.monotonic()
+            self._scale(jobs)
+
+    def _tell_if_down(self) -> None:
+        down = getattr(self.provider, "down", None)
+        if down and not self._told_down:
+            self.tell(f"the scheduler does not answer ({down}); runs go on, new jobs wait until it does")
+        self._told_down = bool(down)
+
+    def _block_ended(self, block_id: str, job: Job) -> None:
+        self._command(("EXPIRE", block_id))  # not until its heartbeats have been missed
+        if block_id in self._given_back:
+            return
+        started = Path(self.worker_logdir, f"block-{block_id}", "up").exists()
+        about = _about(job)
+        self.tell(f"{about}{'' if started else ' before its workers were ready'}")
+        self._deaths = self._deaths + 1 if self._results == self._results_at_last_death else 1
+        self._results_at_last_death = self._results
+        hopeless = not started and job.state in ("failed", "completed", "out_of_memory")
+        if self._deaths < _DEATHS_IN_A_ROW and not hopeless:
+            return
+        err, out = self.provider.logs(job.job_id)
+        tail = log_tail(err, out, *Path(self.worker_logdir, f"block-{block_id}").glob("manager-*.log"))
+        how = "before its workers were ready" if hopeless else f"as {self._deaths} in a row did, without one result"
+        self._fail(
+            SiteFailed(
+                f"{about[0].upper()}{about[1:]} {how}. What it printed ({err}) ends:\n{tail or '(nothing)'}",
+                log_tail=tail,
+            )
+        )
+
+    def _settle(self, jobs: Mapping[str, Job]) -> None:
+        """Fail what went down with a block, with the reason; not before it is known, but not much later."""
+        with self._lost_lock:
+            waiting, self._lost = self._lost, []
+        for future, error, block_id, since in waiting:
+            job_id = self.blocks_to_job_id.get(block_id)
+            job = jobs.get(job_id) if job_id else None
+            if job is not None and job.over:
+                err, out = self.provider.logs(job.job_id)
+                message = f"{_about(job)} while the run was in it."
+                future.set_exception(
+                    BlockLost(message, name=_NAMES.get(job.state, "BlockFailed"), log_tail=log_tail(err, out))
+                )
+            elif job is None or self._closed or time.monotonic() - since > _WORD_WITHIN_S:
+                state = "" if job is None else f"; job {job.job_id} is {job.state}"
+                future.set_exception(
+                    BlockLost(f"Contact with the workers on {error.hostname} was lost{state}.", name="ManagerLost")
+                )
+            else:
+                with self._lost_lock:
+                    self._lost.append((future, error, block_id, since))
+                if time.time() - self._last_poll_time > _ASK_AGAIN_S:
+                    self._last_poll_time = 0.0
+
+    def _command(self, message: object) -> Any:
+        """Ask the interchange; None if it does not answer (which `handle_errors` notices)."""
+        try:
+            return self.command_client.run(message, max_retries=0, timeout_s=10)
+        except Exception:  # Parsl's own, which say no more than that
+            return None
+
+    # --- scaling
+
+    def _scale(self, jobs: Mapping[str, Job]) -> None:
+        state = self._command("STATE")
+        if state is None:
+            return
+        now = time.monotonic()
+        live = [b for b in self.blocks_to_job_id if b not in self._ended_blocks and b not in self._given_back]
+        up: dict[str, dict[str, Any]] = state["blocks"]
+        not_yet = [b for b in live if b not in up and b not in state["seen"]]
+        self._watch_silent(not_yet, [b for b in live if b not in up and b in state["seen"]], jobs, now)
+        self._quiet_since = None if self.tasks else self._quiet_since or now
+        for block_id in live:
+            if block_id in up and not up[block_id]["tasks"]:
+                if isinstance(self.provider, InsideBlocks):
+                    self.spent = bool(state["waiting"]) and not up[block_id]["usable"]
+                    continue
+                spent = state["waiting"] and not up[block_id]["usable"]
+                idle = not state["waiting"] and up[block_id]["idle_s"] > self.block.max_idletime
+                if spent or (idle and len(live) > self.block.min_blocks):
+                    self._give_back(block_id)
+        if self._quiet_since is not None and now - self._quiet_since > self.block.max_idletime:
+            for block_id in not_yet[max(0, self.block.min_blocks - (len(live) - len(not_yet))) :]:
+                self._give_back(block_id)
+        wanted = self.block.min_blocks - len(live)
+        if state["waiting"]:
+            open_to_them = len(not_yet) + sum(up[b]["usable"] for b in live if b in up)
+            demand = math.ceil(sum(list(self._shares.values())) - 1e-9)
+            wanted = max(wanted, min(demand - open_to_them, self.max_blocks - len(live)))
+        for _ in range(wanted):
+            if not self._ask_for_block(alone=not live):
+                return
+
+    def _watch_silent(self, not_yet: list[str], gone: list[str], jobs: Mapping[str, Job], now: float) -> None:
+        for block_id in not_yet:
+            since = self._running_since.get(block_id)
+            if since is not None and now - since > _SILENT_S and block_id not in self._warned:
+                self._warned.add(block_id)
+                job_id = self.blocks_to_job_id[block_id]
+                self.tell(
+                    f"job {job_id} runs since {now - since:.0f} s, but its workers have not reported; "
+                    f"what it prints is in {self.provider.logs(job_id)[0]}"
+                )
+        self._vanished = {b: self._vanished.get(b, now) for b in gone}
+        for block_id, since in self._vanished.items():
+            if now - since > 2 * self.heartbeat_period + 5:  # its workers are gone, the job is not
+                self.tell(f"job {self.blocks_to_job_id[block_id]} has lost its workers and is given back")
+                self._give_back(block_id)
+
+    def _give_back(self, block_id: str) -> None:
+        if self._command(("RETIRE", block_id)):
+            self._given_back.add(block_id)
+            self.provider.cancel([self.blocks_to_job_id[block_id]])
+
+    def _ask_for_block(self, *, alone: bool) -> bool:
+        """Submit one more block; False if none was had this time."""
+        if time.monotonic() < self._submit_after:
+            return False
+        block_id = str(self._block_id_counter.get_id())
+        try:
+            job_id = self._launch_block(block_id)
+        except Refused as refusal:
+            self._refused(refusal, alone=alone)
+            return False
+        except (StoreFull, SiteFailed, OSError) as error:
+            self._fail(error if isinstance(error, SiteFailed) else SiteFailed(str(error)))
+            return False
+        self._refusals = 0
+        self.blocks_to_job_id[block_id] = job_id
+        self.job_ids_to_block[job_id] = block_id
+        self._status[block_id] = JobStatus(JobState.PENDING)
+        nodes = self.block.nodes_per_block
+        self.tell(f"job {job_id} submitted: {nodes} node{'s' if nodes > 1 else ''}, walltime {self.block.walltime}")
+        return True
+
+    def _refused(self, refusal: Refused, *, alone: bool) -> None:
+        if not alone:  # the blocks there are work on; there may be room for another later
+            self._submit_after = time.monotonic() + _NO_ROOM_S
+            self.tell(f"no further job: {refusal}")
+            return
+        self._refusals += 1
+        if not refusal.transient or self._refusals > self.submit_retries:
+            tries = f" ({self._refusals} tries)" if self._refusals > 1 else ""
+            self._fail(SiteFailed(f"{refusal}{tries}"))
+            return
+        pause = min(60.0, 2.0 ** (self._refusals - 1))
+        self._submit_after = time.monotonic() + pause
+        self.tell(f"{refusal} Trying again in {pause:g} s ({self._refusals} of {self.submit_retries}).")
+
+    # --- the end
+
+    def end_blocks(self) -> None:
+        """Cancel every job and see it gone.
+
+        Raises:
+            Unverified: Some were not seen gone; the ledger keeps them for `hpcagent reap`.
+        """
+        with self._lost_lock:
+            waiting, self._lost = self._lost, []
+        for future, error, _, _ in waiting:
+            future.set_exception(BlockLost(f"Contact with the workers on {error.hostname} was lost."))
+        self.provider.end_all()
+
+
+def _about(job: Job) -> str:
+    """A job's end in words.
+
+    Example:
+        >>> _about(Job("12", "timeout", reason="TimeLimit"))
+        'job 12 ended: timeout (TimeLimit)'
+    """
+    words = [w for w in (job.reason, "" if job.exit_code is None else f"exit code {job.exit_code}") if w]
+    what = job.state.replace("_", " ")
+    return f"job {job.job_id} ended: {what}" + (f" ({', '.join(words)})" if words else "")
+
+
+def batch_executor(
+    profile: Profile,
+    label: str,
+    *,
+    scheduler: Scheduler,
+    ledger: Ledger,
+    account: str | None,
+    workers: int | None = None,
+    max_blocks: int | None = None,
+    inside: Allocation | None = None,
+) -> BatchExecutor:
+    """Make the executor of a site with a batch system.
+
+    Args:
+        profile: The site's.
+        label: Of the executor in the profile.
+        scheduler: Answers how jobs stand.
+        ledger: Where every job is written down.
+        account: Who is charged.
+        workers: Runs at once on a node (mode tasks) or in a block (mpi), in place of what the profile says.
+        max_blocks: Blocks at a time, in place of what the profile says.
+        inside: The allocation whose nodes are to be used; None: jobs are submitted.
+    """
+    settings = profile.executors[label]
+    block = _fitted(block_of(profile, label), inside)
+    cores = _cores_of(block, scheduler, inside)
+    if inside is not None:
+        provider = _inside_provider(profile, block)
+    else:
+        provider = _provider(profile, block, account, settings.worker_init, settings.cores_per_worker)
+        provider.prepare(
+            scheduler,
+            ledger,
+            poll_s=profile.poll_s,
+            site=profile.name,
+            executor=label,
+            nodes=block.nodes_per_block,
+            walltime_s=block.walltime_s,
+        )
+    if block.mode == "mpi":
+        count = workers or block.max_workers_per_node or min(_MOST_MPI_RUNS, block.nodes_per_block * cores)
+    else:
+        count = workers or block.max_workers_per_node or max(1, cores // settings.cores_per_worker)
+    addresses = _addresses(profile)
+    executor = BatchExecutor(
+        label=label,
+        provider=provider,
+        address=addresses[0] if len(addresses) == 1 else "0.0.0.0",  # Parsl's default asks the world for it
+        max_workers_per_node=count,
+        cores_per_worker=1e-6,
+        prefetch_capacity=settings.prefetch_capacity,
+        heartbeat_period=max(1, int(profile.heartbeat_s / 15)),
+        heartbeat_threshold=max(2, int(profile.heartbeat_s)),
+        poll_period=100,
+        encrypted=settings.encrypted,
+        manager_selector=RandomManagerSelector(),
+    )
+    executor.block = block
+    executor.addresses = addresses
+    executor.max_blocks = 1 if inside is not None else (max_blocks or block.max_blocks)
+    executor.submit_retries = profile.submit_retries
+    executor.slots = count * (block.nodes_per_block if block.mode == "tasks" else 1)
+    executor.hosts_cores = cores
+    executor.hosts_gpus = block.node.gpus if block.node else 0
+    executor.python = settings.python
+    executor.mark = uuid.uuid4().hex
+    if isinstance(provider, InsideBlocks):
+        provider.mark = executor.mark
+    executor.pool_arguments = [
+        f"--preload={','.join(settings.preload)}",
+        f"--max_workers_per_node={count}",
+        *_pinning(block, settings.cores_per_worker),
+        *_places(profile, block),
+        *_time(profile, block, inside),
+    ]
+    return executor
+
+
+def _fitted(block: Block, inside: Allocation | None) -> Block:
+    """Inside an allocation a block is what there is."""
+    if inside is None:
+        return block
+    import dataclasses
+
+    left = math.inf if inside.ends_at is None else max(60.0, inside.ends_at - time.time())
+    return dataclasses.replace(
+        block,
+        nodes_per_block=len(inside.nodes),
+        min_blocks=0,
+        max_blocks=1,
+        walltime_s=int(min(left, 10 * 365 * 86400)),
+        max_idletime=math.inf,
+    )
+
+
+def _cores_of(block: Block, scheduler: Scheduler, inside: Allocation | None) -> int:
+    """Cores of a node: as the profile says, as the allocation is, or as the scheduler tells."""
+    if inside is not None:
+        fewest = min(node.cores for node in inside.nodes)
+        return min(fewest, block.cores_per_node or fewest)
+    if block.cores_per_node is not None:
+        return block.cores_per_node
+    try:
+        queues = {queue.name: queue for queue in scheduler.queues()}
+    except SchedulerDown:
+        return 1
+    chosen = queues.get(block.queue or "") or next((q for q in queues.values() if q.default), None)
+    return (chosen.cores if chosen else None) or 1
+
+
+def _pinning(block: Block, cores_per_worker: int) -> list[str]:
+    arguments = [f"--threads={cores_per_worker}"]
+    if block.cores_per_node:
+        arguments.append(f"--node_cores={block.cores_per_node}")
+    if block.mode == "tasks":
+        if block.cpu_affinity.startswith("list:"):
+            arguments.append(f"--cores={block.cpu_affinity}")
+        elif block.cpu_affinity == "block":
+            arguments.append("--cores=auto")
+        if block.accelerators:
+            arguments += ["--available-accelerators", *block.accelerators]
+    return arguments
+
+
+def _places(profile: Profile, block: Block) -> list[str]:
+    if block.mode != "mpi":
+        return []
+    gpus = block.node.accelerator_ids if block.node else ()
+    return [f"--hosts={profile.kind}", f"--gpus={','.join(gpus)}"]
+
+
+def _time(profile: Profile, block: Block, inside: Allocation | None) -> list[str]:
+    if inside is not None:
+        return [] if inside.ends_at is None else [f"--ends_at={inside.ends_at - profile.margin_s}"]
+    return [f"--lasts_s={block.walltime_s - profile.margin_s}"]
+
+
+def _addresses(profile: Profile) -> list[str]:
+    """Where workers reach the coordinator: as the profile says, or any of this machine's networks."""
+    if profile.address:
+        return [profile.address]
+    found = []
+    for interface in profile.interface:
+        try:
+            found.append(address_by_interface(interface))
+        except OSError:
+            continue  # profiles name what either kind of node may have
+    if found:
+        return found
+    for name, entries in psutil.net_if_addrs().items():
+        if name != "lo":
+            found += [e.address for e in entries if e.family.name == "AF_INET"]
+    return found or ["127.0.0.1"]
+
+
+def _launcher(profile: Profile, block: Block) -> Any:  # Parsl's Launcher
+    if block.mode == "mpi" or block.worker_launcher == "single":
+        return SimpleLauncher()
+    if block.worker_launcher == "srun":
+        return SrunWorkers(block.overrides)
+    return MpiExecLauncher(bind_cmd=block.bind_cmd, overrides=block.overrides)
+
+
+def _worker_init(profile: Profile, block: Block, worker_init: str, cores_per_worker: int) -> str:
+    """Shell lines before the workers: when the job began, threads, the site's environment, the user's lines."""
+    threads = "1" if block.mode == "mpi" else str(cores_per_worker)
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
+    lines = ["export HPCAGENT_JOB_STARTED=$(date +%s)"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in {**limits, **profile.env}.items()]
+    return "\n".join([*lines, worker_init])
+
+
+def _provider(profile: Profile, block: Block, account: str | None, worker_init: str, cores_per_worker: int) -> Any:
+    common: dict[str, Any] = {
+        "account": account,
+        "nodes_per_block": block.nodes_per_block,
+        "init_blocks": 0,
+        "min_blocks": 0,
+        "max_blocks": block.max_blocks,
+        "walltime": block.walltime,
+        "worker_init": _worker_init(profile, block, worker_init, cores_per_worker),
+        "launcher": _launcher(profile, block),
+        "cmd_timeout": int(profile.cmd_timeout_s),
+    }
+    if profile.kind == "slurm":
+        from hpcagent.sites.slurm_blocks import SlurmBlocks
+
+        return SlurmBlocks(
+            partition=block.queue,
+            qos=block.qos,
+            constraint=block.constraint,
+            cores_per_node=None if block.exclusive else block.cpus_per_node,
+            mem_per_node=math.ceil(block.mem_per_node_gb) if block.mem_per_node_gb else None,
+            exclusive=block.exclusive,
+            scheduler_options="\n".join(f"#SBATCH {words}" for words in block.directives),
+            **common,
+        )
+    from hpcagent.sites.pbs_blocks import PbsBlocks
+
+    return PbsBlocks(
+        queue=block.queue,
+        select_options=block.select_options,
+        cpus_per_node=block.cpus_per_node or 1,
+        scheduler_options="\n".join(f"#PBS {words}" for words in block.directives),
+        **common,
+    )
+
+
+def _inside_provider(profile: Profile, block: Block) -> InsideBlocks:
+    settings = profile.executors[block.label]
+    return InsideBlocks(
+        init_blocks=0,
+        max_blocks=1,
+        nodes_per_block=block.nodes_per_block,
+        worker_init=_worker_init(profile, block, settings.worker_init, settings.cores_per_worker),
+        launcher=_launcher(profile, block),
+    )
+
+
+def job_script(profile: Profile, label: str, *, account: str | None = None) -> str:
+    """Return the job script of a block, as it would be submitted; nothing is asked or written.
+
+    Paths and ports that are settled when the site is opened stand in capitals.
+    """
+    settings = profile.executors[label]
+    block = block_of(profile, label)
+    provider = _provider(profile, block, account_of(profile, account), settings.worker_init, settings.cores_per_worker)
+    provider.script_dir = "RUN_DIR/parsl/000/submit_scripts"
+    arguments = [
+        "--mark=MARK/0",
+        "--port=PORT",
+        f"--addresses={','.join(_addresses(profile))}",
+        "--block_id=0",
+        "--logdir=RUN_DIR/parsl/000",
+        *_pinning(block, settings.cores_per_worker),
+        *_places(profile, block),
+        *_time(profile, block, None),
+    ]
+    command = f"{settings.python or 'PYTHON'} -m hpcagent.sites.worker_pool {shlex.join(arguments)}"
+    script: str = provider.script(command, f"hpcagent.{label}.block-0")
+    return script

@@ -1,0 +1,428 @@
+"""Parsl's HighThroughputExecutor, with what it takes to live with it, wherever its workers are.
+
+Each departure from Parsl 2026.10 says why. What Parsl does well is left to it: the protocol between opener,
+interchange, manager and workers, dependencies between apps, serialization of functions.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import zmq
+from parsl import curvezmq
+from parsl.app.errors import RemoteExceptionWrapper
+from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
+from parsl.executors.high_throughput.executor import HighThroughputExecutor, HTEXFuture
+from parsl.executors.threads import ThreadPoolExecutor
+from parsl.jobs.states import JobStatus
+from parsl.serialize import deserialize
+
+from hpcagent.errors import SiteFailed
+from hpcagent.lifeline import birth
+from hpcagent.sites import plain
+from hpcagent.sites.launch import python_command
+
+__all__ = ["NEEDS", "Executor", "Threads", "log_tail"]
+
+NEEDS = ("nodes", "cores", "gpus", "walltime_s", "here")
+"""What a task may say of itself, for the interchange to place it; see `room.py`."""
+
+_INTERCHANGE_S = 120.0
+
+
+def log_tail(*files: Path, lines: int = 15) -> str:
+    """Return the last lines of the files that have any, for an error message."""
+    tails = []
+    for file in files:
+        try:
+            text = file.read_text(errors="replace").strip()
+        except OSError:
+            continue
+        if text:
+            tails.append("\n".join(text.splitlines()[-lines:]))
+    return "\n".join(tails)
+
+
+class _PortLater:
+    """Stands in for Parsl's command client while the interchange is started, so that nobody waits for it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def run(self, message: object, timeout_s: float | None = None) -> int:
+        """Answer the question for the workers' port, which they learn from a file instead."""
+        return 0
+
+
+class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no type information
+    """Parsl's HighThroughputExecutor; what is common to workers on this machine and on a cluster.
+
+    No `__init__` of its own, because Parsl inspects it.
+    """
+
+    command_client: Any  # CommandClient, for a moment _PortLater
+    pool_arguments: Sequence[str] = ()
+    python: str | None = None
+    keys_in_logdir = False
+    """Whether the secret keys lie beside the logs, where other machines see them; otherwise in a local folder."""
+    eager = False
+    """Start with the site; otherwise with the first task, for a login node counts processes."""
+    spent = False
+    """Whether the nodes it was given have no time left for anything that waits."""
+    _begun = False
+    _closed = False
+    _refusal: SiteFailed | None = None
+    _results = 0
+
+    def start(self) -> None:
+        """Start if it is eager; Parsl calls this.
+
+        Raises:
+            SiteFailed: The interchange could not be started.
+        """
+        self._submit_lock = threading.Lock()
+        self._start_lock = threading.Lock()
+        self._ended_blocks: set[str] = set()
+        if self.eager:
+            self.ensure_started()
+
+    def ensure_started(self) -> None:
+        """Start the interchange, unless that was done, wait for it, and let `begin` start the first workers."""
+        with self._start_lock:
+            if not self._begun and not self._closed:
+                self._start_processes()
+                self._begun = True
+
+    def _start_processes(self) -> None:
+        Path(self.logdir).mkdir(parents=True, exist_ok=True)
+        if self.encrypted:
+            # For workers of this machine not in the run directory, which people archive and share, and whose
+            # file system may not be able to keep the keys from others.
+            parent = Path(self.logdir) if self.keys_in_logdir else None
+            self.cert_dir = curvezmq.create_certificates(tempfile.mkdtemp(prefix="hpcagent-keys-", dir=parent))
+        try:
+            super().start()
+            # Parsl never sets these: without them a dead interchange blocks the sender, and closing, for ever.
+            for socket in (self.outgoing_q.zmq_socket, self.incoming_q.results_receiver):
+                socket.setsockopt(zmq.LINGER, 0)
+                socket.setsockopt(zmq.SNDTIMEO, 10_000)
+            self.begin()
+            self._wait_for_interchange()
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def begin(self) -> None:
+        """Start what can start beside the interchange."""
+
+    def _start_local_interchange_process(self) -> None:
+        Path(self._port_file).unlink(missing_ok=True)
+        self.interchange_launch_cmd = python_command(
+            "hpcagent.sites.interchange",
+            str(os.getpid()),
+            birth(os.getpid()) or "",
+            self._port_file,
+            self._interchange_log,
+            str(Path(self.cert_dir).parent) if self.cert_dir else "",
+        )
+        client = self.command_client
+        self.command_client = _PortLater(client.port)
+        try:
+            super()._start_local_interchange_process()
+        finally:
+            self.command_client = client
+
+    @property
+    def _port_file(self) -> str:
+        return f"{self.logdir}/worker_port"
+
+    @property
+    def _interchange_log(self) -> str:
+        return f"{self.logdir}/interchange.err"
+
+    def _wait_for_interchange(self) -> None:
+        deadline = time.monotonic() + _INTERCHANGE_S
+        while not Path(self._port_file).exists():
+            if self.interchange_proc.poll() is not None:
+                raise self._interchange_ended()
+            if time.monotonic() > deadline:
+                raise SiteFailed(f"Parsl's interchange on this machine is not up after {_INTERCHANGE_S:.0f} s.")
+            time.sleep(0.002)
+
+    def _interchange_ended(self) -> SiteFailed:
+        tail = log_tail(Path(self._interchange_log))
+        code = self.interchange_proc.returncode
+        return SiteFailed(
+            f"Parsl's interchange on this machine ended with exit code {code}. Its log, "
+            f"{self._interchange_log}, ends:\n{tail or '(empty)'}",
+            log_tail=tail,
+        )
+
+    def initialize_scaling(self) -> None:
+        """Nothing to prepare. Parsl's fills in its command here, without quoting a path with a space."""
+
+    # --- tasks
+
+    def validate_resource_specification(self, resource_specification: Mapping[str, Any]) -> None:
+        """Parsl knows `priority` only; what a task needs is checked by `Site.submit`."""
+
+    validate_resource_spec = validate_resource_specification
+
+    def submit_plain(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        priority: float | None,
+        needs: Mapping[str, Any] | None = None,
+    ) -> Future[Any]:
+        """Send a task without Parsl's per-task bookkeeping. See `Site.submit`."""
+        spec: dict[str, Any] = {**(needs or {})}
+        if priority is not None:
+            spec["priority"] = priority
+        payload = plain.pack(function, args)
+        if payload is None:
+            future: Future[Any] = self.submit(function, spec, *args)
+            return future
+        return self.submit_payload({**plain.RUN, "resource_spec": spec}, payload)
+
+    def submit_payload(self, context: dict[str, Any], buffer: bytes) -> Future[Any]:
+        """Send a task. Parsl's is for one thread only, and a user's apps have another than the coordinator.
+
+        Raises:
+            SiteFailed: The site is closed, or its workers are lost for good.
+        """
+        if not self._begun:
+            self.ensure_started()
+        spec = context.get("resource_spec") or {}
+        needs = {key: spec[key] for key in NEEDS if key in spec}
+        if needs:
+            self.refuse_impossible(needs)
+            # Away from Parsl's own key, which a worker turns into environment variables.
+            rest = {key: value for key, value in spec.items() if key not in NEEDS}
+            context = {**context, "resource_spec": rest, "needs": needs}
+        with self._submit_lock:
+            if self._refusal is not None:
+                raise self._refusal
+            self._task_counter += 1
+            task_id = self._task_counter
+            future: Future[Any] = HTEXFuture(task_id)
+            # A sent task can't be called back. Without this, cancelling the future would end Parsl's
+            # result thread with InvalidStateError when the result comes, and every other run with it.
+            future.set_running_or_notify_cancel()
+            self.tasks[task_id] = future
+            try:
+                self.outgoing_q.put({"task_id": task_id, "context": context, "buffer": buffer})
+            except zmq.Again:
+                del self.tasks[task_id]
+                raise SiteFailed("Parsl's interchange on this machine does not take tasks any more.") from None
+            self.submitted(task_id, needs)
+        return future
+
+    def refuse_impossible(self, needs: Mapping[str, Any]) -> None:
+        """Raise `BadInput` for a task that would wait for ever, where that can be known."""
+
+    def submitted(self, task_id: int, needs: Mapping[str, Any]) -> None:
+        """A task was sent; called with the lock held."""
+
+    def _result_queue_worker(self) -> None:
+        """Hand results to their futures, as Parsl does, but outlive one that cannot be read or is unknown."""
+        while not self._result_queue_thread_exit.is_set():
+            message = self.incoming_q.get(timeout_ms=self.poll_period)
+            if message is not None:
+                self._take(pickle.loads(message))
+        self.incoming_q.close()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["task_id"] == -1:  # the interchange gives up; it says why
+            error = deserialize(message["exception"])
+            self._fail(SiteFailed(f"The site's workers do not fit Parsl's interchange: {error}"))
+            return
+        future = self.tasks.pop(message["task_id"], None)
+        self.returned(message["task_id"])
+        if future is None or future.done():
+            return
+        try:
+            if "result" in message:
+                self._results += 1
+                future.set_result(deserialize(message["result"]))
+                return
+            error = _exception(deserialize(message["exception"]))
+            if isinstance(error, ManagerLost):
+                self.lost(future, error, str(message.get("block_id", "")))
+                return
+            if not isinstance(error, WorkerLost):  # it does not show that the workers work
+                self._results += 1
+            future.set_exception(error)
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+
+    def returned(self, task_id: int) -> None:
+        """A task has come back, one way or the other."""
+
+    def lost(self, future: Future[Any], error: ManagerLost, block_id: str) -> None:
+        """A task went down with the manager it was at."""
+        future.set_exception(error)
+
+    # --- processes
+
+    def status(self) -> dict[str, JobStatus]:
+        """Return the state of each block. Parsl's asks the interchange, for ever if that has ended."""
+        block_ids, job_ids = self._get_block_and_job_ids()
+        return {
+            **dict(zip(block_ids, self.provider.status(job_ids), strict=True)),
+            **self._simulated_status,
+        }
+
+    def handle_errors(self, status: dict[str, JobStatus]) -> None:
+        """Notice what has died; Parsl calls this several times a second."""
+        if self._closed or self.bad_state_is_set or not self._begun:
+            return
+        if self.interchange_proc.poll() is not None:
+            self._fail(self._interchange_ended())
+            return
+        self.look_after_blocks(status)
+
+    def look_after_blocks(self, status: dict[str, JobStatus]) -> None:
+        """Act on what has become of the blocks."""
+        raise NotImplementedError
+
+    def _fail(self, error: SiteFailed) -> None:
+        """Give up: refuse tasks from here on and give those outstanding `error`."""
+        self._executor_exception = error
+        self._executor_bad_state.set()
+        self._refuse(error)
+
+    def _refuse(self, error: SiteFailed) -> None:
+        with self._submit_lock:
+            self._refusal = self._refusal or error
+            outstanding = [self.tasks.pop(task_id) for task_id in list(self.tasks)]
+        for future in outstanding:
+            if not future.done():
+                future.set_exception(error)
+
+    def fail_outstanding(self) -> None:
+        """Refuse tasks and fail those outstanding, because the site is being closed."""
+        self._refuse(closed_error())  # not Parsl's bad state, which it logs as a warning
+
+    def scale_in(self, blocks: int, max_idletime: float | None = None) -> list[str]:
+        """Nothing: this is not asked of Parsl's strategies.
+
+        Parsl's own, asked for 0 blocks, cancels one that has not started; and at the end it asks the
+        interchange, for ever if that has ended.
+        """
+        return []
+
+    def end_blocks(self) -> None:
+        """End workers and whatever they started."""
+        raise NotImplementedError
+
+    def shutdown(self, timeout: float = 2.0) -> None:
+        """End workers, whatever they started, and the interchange. Called again, does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self.fail_outstanding()
+        try:
+            self.end_blocks()
+        finally:
+            self._result_queue_thread_exit.set()
+            super().shutdown(timeout)
+            if self.cert_dir:
+                shutil.rmtree(Path(self.cert_dir).parent, ignore_errors=True)
+
+
+class Threads(ThreadPoolExecutor):  # type: ignore[misc]  # Parsl has no type information
+    """Parsl's ThreadPoolExecutor, whose futures do not stay pending when it is closed.
+
+    A thread cannot be ended: a task that runs at the close runs on, and its result is dropped.
+    """
+
+    spent = False
+
+    def start(self) -> None:
+        """Make the threads."""
+        super().start()
+        self._outstanding: set[Future[Any]] = set()
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def submit(
+        self, function: Callable[..., Any], resource_specification: Mapping[str, Any], *args: Any, **kwargs: Any
+    ) -> Future[Any]:
+        """Run `function` in a thread.
+
+        Raises:
+            SiteFailed: The site is closed.
+        """
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # as on the other executor: a submitted task is not called back
+        with self._lock:
+            if self._is_closed:
+                raise closed_error()
+            self._outstanding.add(future)
+        self.executor.submit(self._run, future, function, args, kwargs)
+        return future
+
+    def _run(
+        self, future: Future[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if future.done():  # the site was closed before its turn came
+            return
+        try:
+            result, error = function(*args, **kwargs), None
+        except Exception as raised:
+            result, error = None, raised
+        with self._lock:
+            if future not in self._outstanding:
+                return
+            self._outstanding.discard(future)
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def submit_plain(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        priority: float | None,
+        needs: Mapping[str, Any] | None = None,
+    ) -> Future[Any]:
+        """Run `function` in a thread; threads know neither priority nor place."""
+        return self.submit(function, {}, *args)
+
+    def fail_outstanding(self) -> None:
+        """Refuse tasks and fail those outstanding, because the site is being closed."""
+        with self._lock:
+            self._is_closed = True
+            outstanding, self._outstanding = self._outstanding, set()
+        for future in outstanding:
+            future.set_exception(closed_error())
+
+    def shutdown(self, block: bool = False) -> None:
+        """Stop without waiting for what runs."""
+        self.fail_outstanding()
+        super().shutdown(block=block)
+
+
+def _exception(answer: object) -> Exception:
+    """Return the exception that a worker or the interchange sent."""
+    error = answer.get_exception() if isinstance(answer, RemoteExceptionWrapper) else answer
+    if isinstance(error, Exception):
+        return error
+    return SiteFailed(f"A worker answered with {error!r} in place of an exception.")
+
+
+def closed_error() -> SiteFailed:
+    """What a task gets that had not ended when its site was closed."""
+    return SiteFailed("The site was closed before this task had finished.")

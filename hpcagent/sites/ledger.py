@@ -1,0 +1,166 @@
+"""jobs.jsonl: every job that was submitted, from before its submission to its verified end.
+
+A job whose end is not written here may still run, whatever became of the process that submitted it;
+`hpcagent reap` ends those, and only those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpcagent.errors import StoreFull
+from hpcagent.sites.schedulers.base import Job
+
+__all__ = ["Entry", "Ledger", "read_ledger"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A job as the ledger knows it.
+
+    Attributes:
+        name: The job's name, unique; known before the job id is.
+        scheduler: `slurm` or `pbs`.
+        job_id: The scheduler's id; None if the submission was begun and never reported.
+        about: `site`, `executor`, `block`, `nodes`, `walltime_s`, `script`, `stderr`, `host`, `pid`, ...
+        submitted_at: Unix time, in seconds.
+        ended: The final state (`completed`, `timeout`, ...), `refused`, or None while it may still run.
+        reason: The scheduler's words on the end.
+        exit_code: Of the job script, where known.
+    """
+
+    name: str
+    scheduler: str
+    job_id: str | None = None
+    about: dict[str, Any] | None = None
+    submitted_at: float = 0.0
+    ended: str | None = None
+    reason: str = ""
+    exit_code: int | None = None
+
+
+class Ledger:
+    """The writer of a jobs.jsonl. Every line is on the disk before the method returns.
+
+    Args:
+        path: The file; made with the first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+
+    def submitting(self, name: str, scheduler: str, **about: Any) -> None:
+        """Write that a job of this name is about to be submitted.
+
+        Raises:
+            StoreFull: It cannot be written; the job must not be submitted then.
+        """
+        self._write(
+            {
+                "event": "submitting",
+                "name": name,
+                "scheduler": scheduler,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                **about,
+            }
+        )
+
+    def submitted(self, name: str, job_id: str) -> None:
+        """Write the id that the scheduler gave the job."""
+        self._write({"event": "submitted", "name": name, "job_id": job_id})
+
+    def refused(self, name: str, words: str) -> None:
+        """Write that the scheduler did not take the job."""
+        self._write({"event": "refused", "name": name, "reason": words})
+
+    def ended(self, name: str, job: Job) -> None:
+        """Write how a job ended."""
+        self._write(
+            {
+                "event": "ended",
+                "name": name,
+                "job_id": job.job_id,
+                "state": job.state,
+                "reason": job.reason,
+                "exit_code": job.exit_code,
+            }
+        )
+
+    def _write(self, line: dict[str, Any]) -> None:
+        text = (json.dumps({"at": time.time(), **line}) + "\n").encode()
+        with self._lock:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+                try:
+                    size = os.fstat(descriptor).st_size
+                    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                        text = b"\n" + text  # after a line that a killed writer or a full disk left torn
+                    if os.write(descriptor, text) != len(text):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                raise StoreFull(
+                    f"{self.path} cannot be written ({error.strerror}); a job that is not written down there "
+                    "could be left running unseen.",
+                    path=str(self.path),
+                ) from error
+
+
+def read_ledger(path: Path) -> list[Entry]:
+    """Return the jobs of a jobs.jsonl in the order of their submission; none if there is no such file.
+
+    A torn or damaged line is skipped: what a job's later lines say stands.
+    """
+    jobs: dict[str, Entry] = {}
+    for line in _lines(path):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            _note(jobs, line)
+    return list(jobs.values())
+
+
+def _note(jobs: dict[str, Entry], line: dict[str, Any]) -> None:
+    event, name = line["event"], str(line["name"])
+    if event == "submitting":
+        about = {k: v for k, v in line.items() if k not in ("event", "name", "scheduler", "at")}
+        jobs[name] = Entry(name, str(line["scheduler"]), about=about, submitted_at=float(line["at"]))
+    elif event == "submitted":
+        jobs[name] = replace(jobs[name], job_id=str(line["job_id"]))
+    elif event == "refused":
+        jobs[name] = replace(jobs[name], ended="refused", reason=str(line["reason"]))
+    elif event == "ended":
+        jobs[name] = replace(
+            jobs[name],
+            ended=str(line["state"]),
+            reason=str(line.get("reason", "")),
+            exit_code=line.get("exit_code"),
+            job_id=jobs[name].job_id or line.get("job_id"),
+        )
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            data = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(data, dict):
+            yield data

@@ -1,0 +1,87 @@
+"""Blocks of a site on PBS: Parsl's PBSProProvider, asking and submitting by `hpcagent.sites.schedulers.pbs`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from string import Template
+
+from parsl.jobs.states import JobState, JobStatus
+from parsl.providers import PBSProProvider
+from parsl.providers.errors import SubmitException
+from parsl.providers.pbspro.template import template_string
+
+from hpcagent.sites.blocks import BatchBlocks
+
+__all__ = ["PbsBlocks"]
+
+_LONGEST_NAME = 230  # PBS takes 236
+
+
+class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has no type information
+    """Parsl's provider with Parsl's script, which here holds all there is to a job: also queue and account.
+
+    No `__init__` of its own, because Parsl inspects it; `prepare` comes before the first submission.
+    """
+
+    def script(self, command: str, job_name: str = "hpcagent", *, tasks_per_node: int = 1) -> str:
+        """Return the job script for a command, as `submit` would write it."""
+        out, err = self._outputs(job_name)
+        select = self.select_options
+        return Template(template_string).substitute(
+            jobname=_job_name(job_name),
+            walltime=self.walltime,
+            nodes_per_block=self.nodes_per_block,
+            ncpus=self.cpus_per_node,
+            select_options=f":{select}" if select and not select.startswith(":") else select,
+            scheduler_options="\n".join(self._directives()),
+            job_stdout_path=out,
+            job_stderr_path=err,
+            worker_init=self.worker_init,
+            user_script=self.launcher(command, tasks_per_node, self.nodes_per_block, self.script_dir or ""),
+        )
+
+    def _directives(self) -> list[str]:
+        own = [] if self.queue is None else [f"#PBS -q {self.queue}"]
+        own += [] if self.account is None else [f"#PBS -A {self.account}"]
+        theirs = self.scheduler_options.strip()
+        if self.nodes_per_block > 1 and "place=" not in theirs:
+            # Left to itself, PBS puts two chunks on one node if they fit; a block's nodes are nodes.
+            own.append("#PBS -l place=scatter")
+        return [*own, *([theirs] if theirs else [])]
+
+    def _outputs(self, job_name: str) -> tuple[Path, Path]:
+        path = Path(self.script_dir or ".") / job_name
+        return path.with_name(f"{path.name}.stdout"), path.with_name(f"{path.name}.stderr")
+
+    def _submit(self, command: str, tasks_per_node: int, name: str) -> str:
+        self.script_dir = str(Path(self.script_dir or ".").absolute())  # a job starts elsewhere: in $HOME
+        path = Path(self.script_dir) / name
+        try:
+            # PBS needs the folder when the job ends, or the job stays "exiting" for as long as it is missing.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.script(command, name, tasks_per_node=tasks_per_node))
+        except OSError as error:
+            raise SubmitException(name, f"{path} cannot be written: {error.strerror}") from error
+        return self._known(self.scheduler.submit(path), name)
+
+    def _found(self, name: str) -> str | None:
+        job_id = super()._found(name)
+        return None if job_id is None else self._known(job_id, name)
+
+    def _known(self, job_id: str, name: str) -> str:
+        """Enter a job where Parsl looks for it."""
+        out, err = self._outputs(name)
+        self.resources[job_id] = {
+            "job_id": job_id,
+            "status": JobStatus(JobState.PENDING),
+            "job_stdout_path": str(out),
+            "job_stderr_path": str(err),
+        }
+        return job_id
+
+
+def _job_name(name: str) -> str:
+    """A name that PBS takes, and gives back as it is: some versions make a number of one with digits only."""
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", name)[-_LONGEST_NAME:]
+    return f"job-{name}" if re.fullmatch(r"[\d.eE+-]*", name) else name

@@ -1,0 +1,153 @@
+"""End the jobs that a campaign left behind: those, and only those, that its jobs.jsonl names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hpcagent.errors import BadInput
+from hpcagent.sites.ledger import Entry, Ledger, read_ledger
+from hpcagent.sites.schedulers.base import Job, Scheduler, SchedulerDown, Unverified, scheduler
+from hpcagent.store.rundir import Lock, RunDir
+
+__all__ = ["Reaped", "end_leftovers", "reap"]
+
+_HEARD_LATE_S = 20.0
+"""A submission that was cut off may still reach the scheduler for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What became of a job that had no end in the ledger.
+
+    Attributes:
+        name: The job's name.
+        job_id: The scheduler's id; None if the scheduler never had the job, or could not be asked.
+        done: `cancelled`: it waited or ran, and is gone. `ended`: it had ended before. `never`: it was never
+            submitted. `left`: it could not be seen gone; the ledger keeps it.
+        state: How it ended, e.g. `cancelled`, `timeout`; empty if `never` or `left`.
+        words: The scheduler's words, or why it is left.
+    """
+
+    name: str
+    job_id: str | None
+    done: Literal["cancelled", "ended", "never", "left"]
+    state: str = ""
+    words: str = ""
+
+
+def reap(
+    run_dir: str | Path, *, within_s: float = 60.0, ask: Callable[[str], Scheduler] = scheduler
+) -> list[Reaped]:
+    """Cancel the jobs of a run directory that have no end, and see them gone. Safe to call again.
+
+    Args:
+        run_dir: The campaign's folder.
+        within_s: How long to wait until they are gone.
+        ask: Makes the scheduler of a kind.
+
+    Returns:
+        What was done, for each job that had no end in the ledger; empty if there was none.
+
+    Raises:
+        BadInput: There is no such folder.
+        RunDirLocked: A live coordinator has the folder; it ends its jobs itself.
+    """
+    root = Path(run_dir).expanduser()
+    if not root.is_dir():
+        raise BadInput(f"There is no folder {root}; name the one that `hpcagent run` wrote.", value=str(root))
+    path = RunDir(root).root / "jobs.jsonl"
+    lock = Lock(root)
+    lock.acquire()
+    try:
+        return end_leftovers(path, within_s=within_s, ask=ask)
+    finally:
+        lock.release()
+
+
+def end_leftovers(
+    ledger: Path, *, within_s: float = 60.0, ask: Callable[[str], Scheduler] = scheduler
+) -> list[Reaped]:
+    """Do as `reap` does, for a caller that holds the lock. Never raises for what a scheduler says.
+
+    Args:
+        ledger: The jobs.jsonl.
+        within_s: How long to wait until they are gone.
+        ask: Makes the scheduler of a kind.
+
+    Raises:
+        StoreFull: The ends cannot be written; the jobs are gone all the same.
+    """
+    open_entries = [entry for entry in read_ledger(ledger) if entry.ended is None]
+    writer = Ledger(ledger)
+    done: list[Reaped] = []
+    for kind in dict.fromkeys(entry.scheduler for entry in open_entries):
+        of_kind = [entry for entry in open_entries if entry.scheduler == kind]
+        try:
+            done += _end(of_kind, ask(kind), writer, time.monotonic() + within_s)
+        except (SchedulerDown, BadInput) as error:
+            done += [Reaped(entry.name, entry.job_id, "left", words=str(error)) for entry in of_kind]
+    order = {entry.name: i for i, entry in enumerate(open_entries)}
+    return sorted(done, key=lambda one: order[one.name])
+
+
+def _end(entries: Sequence[Entry], there: Scheduler, writer: Ledger, deadline: float) -> list[Reaped]:
+    """End jobs of one scheduler.
+
+    Raises:
+        SchedulerDown: It did not answer.
+    """
+    done, named = _heard(entries, there, writer, deadline)
+    before = there.jobs(named)
+    try:
+        ended = there.cancel_and_see(
+            [job_id for job_id in named if job_id in before and not before[job_id].over],
+            within_s=max(1.0, deadline - time.monotonic()),
+        )
+        words = ""
+    except Unverified as error:
+        ended, words = error.details["ended"], str(error)
+    for job_id, name in named.items():
+        was_over = job_id not in before or before[job_id].over
+        unknown = Job(job_id, "failed", name, reason="the scheduler does not know this job any more")
+        job = before.get(job_id, unknown) if was_over else ended.get(job_id)
+        if job is None:
+            done.append(Reaped(name, job_id, "left", words=words))
+            continue
+        writer.ended(name, job)
+        done.append(Reaped(name, job_id, "ended" if was_over else "cancelled", job.state, job.reason))
+    return done
+
+
+def _heard(
+    entries: Sequence[Entry], there: Scheduler, writer: Ledger, deadline: float
+) -> tuple[list[Reaped], dict[str, str]]:
+    """Find the jobs whose id was never written. Returns what is settled, and {job id: name} of the others.
+
+    Raises:
+        SchedulerDown: It did not answer.
+    """
+    named = {entry.job_id: entry.name for entry in entries if entry.job_id is not None}
+    silent = {entry.name: entry.submitted_at for entry in entries if entry.job_id is None}
+    done: list[Reaped] = []
+    while silent:
+        for name, at in list(silent.items()):
+            found = there.named(name)
+            for job in found:
+                writer.submitted(name, job.job_id)
+                named[job.job_id] = name
+            if not found and time.time() - at < _HEARD_LATE_S:
+                if time.monotonic() < deadline:
+                    continue
+                done.append(Reaped(name, None, "left", words="whether it was submitted is not known yet"))
+            elif not found:
+                words = "never seen by the scheduler"
+                writer.refused(name, words)
+                done.append(Reaped(name, None, "never", words=words))
+            del silent[name]
+        if silent:
+            time.sleep(0.5)
+    return done, named

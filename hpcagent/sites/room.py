@@ -1,0 +1,117 @@
+"""Which cores and GPUs of a block a run gets: several runs share a node, one run may span several.
+
+Parsl's MPIExecutor gives every run whole nodes, so that eight runs of four ranks on a node of 32 cores take
+turns. Here the interchange, which alone knows what is running where, hands out cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["Room", "share"]
+
+
+def share(needs: Mapping[str, Any], hosts: int, cores: int, gpus: int) -> float:
+    """Return which part of an empty block a run takes, to tell how many blocks are wanted.
+
+    Args:
+        needs: `nodes`, `cores` and `gpus` on each of them.
+        hosts: Nodes of the block.
+        cores: Cores of each.
+        gpus: GPUs of each.
+
+    Example:
+        >>> share({"nodes": 1, "cores": 4}, hosts=2, cores=32, gpus=0)
+        0.0625
+        >>> share({"nodes": 2, "cores": 20}, hosts=2, cores=32, gpus=0)
+        1.0
+    """
+    beside = cores // max(1, int(needs.get("cores", 1)))
+    if needs.get("gpus"):
+        beside = min(beside, gpus // int(needs["gpus"]))
+    return int(needs.get("nodes", 1)) / hosts / max(1, beside)
+
+
+class Room:
+    """The cores and GPUs of a block, and who has them.
+
+    Args:
+        hosts: `name`, `cores` (their numbers) and `gpus` (their ids) of each node, the manager's own first.
+        ends_at: Unix time after which nothing is to run any more, or None.
+    """
+
+    def __init__(self, hosts: Sequence[Mapping[str, Any]], ends_at: float | None = None) -> None:
+        self.ends_at = ends_at
+        self._first = str(hosts[0]["name"])
+        self._all = {str(h["name"]): (list(h["cores"]), list(h.get("gpus", ()))) for h in hosts}
+        self._free = {name: (list(cores), list(gpus)) for name, (cores, gpus) in self._all.items()}
+        self._taken: dict[int, list[dict[str, Any]]] = {}
+
+    def could(self, needs: Mapping[str, Any], now: float) -> bool:
+        """Whether a run would fit if nothing else ran here."""
+        return self._in_time(needs, now) and self._hosts(needs, self._all) is not None
+
+    def take(self, task_id: int, needs: Mapping[str, Any], now: float) -> dict[str, Any] | None:
+        """Return the place of a run, which has it until `give`; None if it does not fit beside what runs.
+
+        Returns:
+            `hosts`: name, cores and gpus on each node; `first`: the node that the manager is on.
+
+        Example:
+            >>> room = Room([{"name": "n1", "cores": [0, 1]}, {"name": "n2", "cores": [0, 1]}])
+            >>> room.take(1, {"nodes": 1, "cores": 1, "ranks": 2}, 0.0)["hosts"]
+            [{'name': 'n1', 'cores': [0], 'gpus': []}]
+            >>> room.take(2, {"nodes": 2, "cores": 2}, 0.0) is None
+            True
+        """
+        if not self._in_time(needs, now):
+            return None
+        names = self._hosts(needs, self._free)
+        if names is None:
+            return None
+        place = []
+        for name in names:
+            cores, gpus = self._free[name]
+            mine = _together(cores, int(needs.get("cores", 1)))
+            ids = gpus[: int(needs.get("gpus", 0))]
+            self._free[name] = ([c for c in cores if c not in mine], gpus[len(ids) :])
+            place.append({"name": name, "cores": mine, "gpus": ids})
+        self._taken[task_id] = place
+        return {"hosts": place, "first": self._first}
+
+    def holders(self) -> list[int]:
+        """Tasks that have a part of it."""
+        return list(self._taken)
+
+    def give(self, task_id: int) -> None:
+        """Take back what a run had; one that had nothing is no error."""
+        for part in self._taken.pop(task_id, ()):
+            cores, gpus = self._free[part["name"]]
+            order = self._all[part["name"]]
+            self._free[part["name"]] = (
+                sorted([*cores, *part["cores"]], key=order[0].index),
+                sorted([*gpus, *part["gpus"]], key=order[1].index),
+            )
+
+    def _in_time(self, needs: Mapping[str, Any], now: float) -> bool:
+        return self.ends_at is None or now + float(needs.get("walltime_s") or 0.0) <= self.ends_at
+
+    def _hosts(self, needs: Mapping[str, Any], free: Mapping[str, tuple[list[int], list[str]]]) -> list[str] | None:
+        """The nodes that a run would get: the fullest that can take it, so that empty ones stay whole."""
+        cores, gpus = int(needs.get("cores", 1)), int(needs.get("gpus", 0))
+        fitting = [name for name, (c, g) in free.items() if len(c) >= cores and len(g) >= gpus]
+        if needs.get("here"):  # runs in the worker itself, which is on the manager's node
+            fitting = [name for name in fitting if name == self._first]
+        wanted = int(needs.get("nodes", 1))
+        if len(fitting) < wanted:
+            return None
+        return sorted(fitting, key=lambda name: len(free[name][0]))[:wanted]
+
+
+def _together(cores: Sequence[int], count: int) -> list[int]:
+    """`count` of the cores, neighbours if there are some: they share caches."""
+    for first in range(len(cores) - count + 1):
+        if cores[first + count - 1] - cores[first] == count - 1:
+            return list(cores[first : first + count])
+    return list(cores[:count])

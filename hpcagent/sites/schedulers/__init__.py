@@ -1,0 +1,25 @@
+"""Batch schedulers by their own commands: what was submitted, how it stands, how it ended. No Parsl here."""
+
+from hpcagent.sites.schedulers.base import (
+    Allocation,
+    Job,
+    NodeShape,
+    Queue,
+    Refused,
+    Scheduler,
+    SchedulerDown,
+    Unverified,
+    scheduler,
+)
+
+__all__ = [
+    "Allocation",
+    "Job",
+    "NodeShape",
+    "Queue",
+    "Refused",
+    "Scheduler",
+    "SchedulerDown",
+    "Unverified",
+    "scheduler",
+]

@@ -1,0 +1,303 @@
+"""What hpcagent asks of a batch scheduler, and the words in which the answers come."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from hpcagent.errors import BadInput, SiteFailed
+
+__all__ = [
+    "Allocation",
+    "Job",
+    "NodeShape",
+    "Queue",
+    "Refused",
+    "Scheduler",
+    "SchedulerDown",
+    "State",
+    "Unverified",
+    "scheduler",
+]
+
+State = Literal[
+    "pending",
+    "held",
+    "running",
+    "ending",
+    "completed",
+    "failed",
+    "cancelled",
+    "timeout",
+    "out_of_memory",
+    "node_failed",
+    "preempted",
+]
+"""`ending`: the scheduler is still tidying up behind it. Everything after that is final."""
+
+_OVER = frozenset({"completed", "failed", "cancelled", "timeout", "out_of_memory", "node_failed", "preempted"})
+
+
+class SchedulerDown(SiteFailed):
+    """The scheduler's command did not answer, or said that the scheduler cannot be reached. Ask again later."""
+
+
+class Refused(SiteFailed):
+    """The scheduler did not take a job. The message ends with its own words.
+
+    Attributes:
+        transient: The same submission may be taken later (a limit of jobs per user, a scheduler restarting).
+    """
+
+    def __init__(self, message: str, *, transient: bool = False, log_tail: str = "") -> None:
+        super().__init__(message, transient=transient, log_tail=log_tail)
+
+
+class Unverified(SiteFailed):
+    """Jobs were cancelled, but the scheduler still shows them, or does not answer; `hpcagent reap` tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How a job stands, in one vocabulary for all schedulers.
+
+    Attributes:
+        job_id: The scheduler's full id.
+        state: See `State`.
+        name: The job's name, where the scheduler told it.
+        reason: The scheduler's own words: Slurm's reason, PBS's comment; why it waits or how it ended.
+        exit_code: Of the job script; negative: ended by that signal. None where unknown.
+        hosts: Names of its nodes.
+        started_at: Unix time, in seconds, or None.
+        ends_at: When its walltime is over, Unix time in seconds, or None.
+    """
+
+    job_id: str
+    state: State
+    name: str = ""
+    reason: str = ""
+    exit_code: int | None = None
+    hosts: tuple[str, ...] = ()
+    started_at: float | None = None
+    ends_at: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether this state is final."""
+        return self.state in _OVER
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShape:
+    """A node of an allocation: its name as launchers want it, and what of it is ours."""
+
+    host: str
+    cores: int
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The job that this process runs in.
+
+    Attributes:
+        job_id: The scheduler's id.
+        nodes: Its nodes; the first is the one this process is on.
+        ends_at: When its walltime is over, Unix time in seconds; None if it cannot be known.
+    """
+
+    job_id: str
+    nodes: tuple[NodeShape, ...]
+    ends_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue or partition as the scheduler describes it; None where it does not say.
+
+    Attributes:
+        name: Its name.
+        default: Whether jobs that name none go there.
+        open: Whether it takes and starts jobs.
+        min_nodes: Fewest nodes of a job.
+        max_nodes: Most nodes of a job.
+        max_walltime_s: Longest walltime, in seconds.
+        cores: Cores of a node (hardware threads where the scheduler counts those).
+        memory_gb: Memory of a node, in GB.
+        gpus: GPUs of a node.
+        nodes: How many nodes it has.
+    """
+
+    name: str
+    default: bool = False
+    open: bool = True
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    max_walltime_s: float | None = None
+    cores: int | None = None
+    memory_gb: float | None = None
+    gpus: int | None = None
+    nodes: int | None = None
+
+
+class Scheduler(ABC):
+    """A batch scheduler. Makes no query when it is made; every method runs the scheduler's own commands.
+
+    Args:
+        timeout_s: How long one of its commands may take.
+    """
+
+    name: str
+    """`slurm` or `pbs`."""
+
+    def __init__(self, *, timeout_s: float = 30.0) -> None:
+        self.timeout_s = timeout_s
+
+    @abstractmethod
+    def jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        """Return how these jobs stand. One that is missing in the answer is not known (yet, or any more).
+
+        Raises:
+            SchedulerDown: It did not answer. Nothing is known, least of all that a job has ended.
+        """
+
+    @abstractmethod
+    def named(self, name: str) -> list[Job]:
+        """Return the jobs of this user, waiting or running, whose name starts with `name`.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+
+    @abstractmethod
+    def submit(self, script: Path, *, after: str | None = None) -> str:
+        """Submit a job script and return the job's full id.
+
+        Args:
+            script: The script, with all its options as directives.
+            after: Id of a job after whose end, however it ends, this one may start.
+
+        Raises:
+            Refused: With the scheduler's words, and whether another try may help.
+        """
+
+    @abstractmethod
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        """Ask to end these jobs. One that has ended or is unknown is no error.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+
+    @abstractmethod
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Return the job that a process with this environment is in, or None."""
+
+    @abstractmethod
+    def queues(self) -> list[Queue]:
+        """Return its queues.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+
+    @abstractmethod
+    def history(self) -> tuple[bool, str]:
+        """Return whether it tells how finished jobs ended, and a sentence on it."""
+
+    @abstractmethod
+    def version(self) -> str:
+        """Return its name and version in one line.
+
+        Raises:
+            SchedulerDown: Its commands are not there, or are another's.
+        """
+
+    def cancel_and_see(self, job_ids: Iterable[str], *, within_s: float = 60.0) -> dict[str, Job]:
+        """Cancel jobs and come back when they are gone; asks a second time half-way.
+
+        Returns:
+            How each ended. One that the scheduler does not know (any more) counts as cancelled.
+
+        Raises:
+            Unverified: Some are still there (or the scheduler does not answer) after `within_s`; its `ended`
+                has those that are gone.
+        """
+        left = list(dict.fromkeys(job_ids))
+        ended: dict[str, Job] = {}
+        if not left:
+            return ended
+        begun, pause, asked, words = time.monotonic(), 0.1, 0, ""
+        while True:
+            try:
+                if asked == 0 or (asked == 1 and time.monotonic() - begun > within_s / 2):
+                    self.cancel(left)
+                    asked += 1
+                seen = self.jobs(left)
+                gone = Job("", "cancelled", reason="cancelled by hpcagent")
+                ended |= {j: seen.get(j) or replace(gone, job_id=j) for j in left if j not in seen or seen[j].over}
+                left = [j for j in left if j not in ended]
+                words = "; ".join(f"{j} is {seen[j].state}" for j in left)
+            except SchedulerDown as error:
+                words = str(error)
+            if not left:
+                return ended
+            if time.monotonic() - begun > within_s:
+                raise Unverified(
+                    f"{', '.join(left)}: cancelled, but not seen to be gone within {within_s:g} s ({words}).",
+                    ended=ended,
+                )
+            time.sleep(pause)
+            pause = min(2.0, pause * 1.5)
+
+    def _ask(
+        self, command: Sequence[str], *, given: str | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of its commands (`env`: its whole environment, in place of ours).
+
+        Raises:
+            SchedulerDown: It is not there, or took longer than `timeout_s`.
+        """
+        try:
+            return subprocess.run(
+                list(command),
+                input=given,
+                stdin=subprocess.DEVNULL if given is None else None,
+                capture_output=True,
+                text=True,
+                timeout=self.timeout_s,
+                check=False,
+                env=env,
+            )
+        except FileNotFoundError:
+            raise SchedulerDown(
+                f"{command[0]} is not on this machine's PATH; is this a login node of the cluster?"
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise SchedulerDown(f"`{' '.join(command)}` did not answer within {self.timeout_s:g} s.") from None
+
+
+def scheduler(kind: str, *, timeout_s: float = 30.0) -> Scheduler:
+    """Return the scheduler of that kind.
+
+    Args:
+        kind: `slurm` or `pbs`.
+        timeout_s: How long one of its commands may take.
+
+    Raises:
+        BadInput: There is none of that kind.
+    """
+    if kind == "slurm":
+        from hpcagent.sites.schedulers.slurm import Slurm
+
+        return Slurm(timeout_s=timeout_s)
+    if kind == "pbs":
+        from hpcagent.sites.schedulers.pbs import Pbs
+
+        return Pbs(timeout_s=timeout_s)
+    raise BadInput(f"there is no scheduler {kind!r}; known are slurm and pbs.", value=kind)

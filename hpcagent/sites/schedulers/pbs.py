@@ -1,0 +1,524 @@
+"""PBS: OpenPBS and PBS Professional, by their own commands.
+
+What is believed of an answer was measured on a real OpenPBS: a `qstat` for several jobs may show the first one
+only, and one that knows no history shows none at all, both without an error. TORQUE is another system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcagent.sites.schedulers.base import (
+    Allocation,
+    Job,
+    NodeShape,
+    Queue,
+    Refused,
+    Scheduler,
+    SchedulerDown,
+    State,
+)
+
+__all__ = ["Pbs"]
+
+_STATES: dict[str, State] = {
+    "Q": "pending",
+    "T": "pending",  # on its way to another queue
+    "W": "pending",  # for its time, or for its files
+    "M": "pending",  # moved to another server, where it may well run: not ended
+    "H": "held",
+    "S": "held",
+    "U": "held",  # suspended, as S: has nodes, and does nothing
+    "R": "running",
+    "B": "running",  # an array, some of whose members have begun
+    "E": "ending",
+}
+_ENDED = ("F", "X", "C")
+
+# A command ends with PBS's error number modulo 256; 15001 is 153.
+_UNKNOWN_JOB, _FINISHED_JOB = 153, 35
+_NO_SERVER = (162, 255)
+_LATER = {
+    13: "the server's table of connections is full",
+    17: "the licence server is down",
+    38: "a limit of jobs",
+    39: "a limit of resources in use",
+    57: "the server cannot write its database",
+    104: "the server asks to try again",
+    162: "the server is not there",
+    163: "an internal error of the server",
+    185: "no free connections",
+    186: "no server",
+    196: "resources unavailable for now",
+    198: "the queue is full",
+    212: "the server is shutting down",
+    242: "licensed cores exceeded",
+    250: "no licence is free",
+    255: "the server is not there",
+}
+_NEVER = {
+    1: "the script cannot be read, or a hook of the site refused it",
+    2: "a wrong option",
+    5: "a resource that cannot be beside select",
+    166: "a value that is not allowed",
+    170: "`qstat -Q` lists the queues",
+    173: "the queue takes no jobs",
+    174: "this user may not use the queue",
+    175: "this user may not run jobs here",
+    187: "a resource that this site has not defined",
+    188: "`qstat -Qf` shows the limits",
+}
+_LATER_WORDS = re.compile(
+    r"cannot connect|connection (refused|timed out)|would exceed .*limit|maximum number of jobs"
+    r"|temporarily|try .*again|shutting down",
+    re.IGNORECASE,
+)
+_DOWN_WORDS = re.compile(
+    r"cannot connect|could not connect to server|connection (refused|timed out)|no server|shutting down"
+    r"|no free connections",
+    re.IGNORECASE,
+)
+_NO_SUCH_JOB = re.compile(
+    r"unknown job id|job has finished|unknown queue destination|illegally formed", re.IGNORECASE
+)
+_NO_HISTORY = "not configured to maintain job history"
+_KILLED = {-26: "vmem", -27: "mem", -28: "cput", -29: "walltime"}  # by PBS: Exit_status
+_EXCEEDED = re.compile(r"exceeded resource (\w+)")
+_MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+
+Record = dict[str, str]
+"""What qstat told of one thing, flat: `Resource_List.walltime`. R emits numbers where M emits strings."""
+
+
+class Pbs(Scheduler):
+    """OpenPBS and PBS Professional.
+
+    Args:
+        timeout_s: How long one of its commands may take.
+    """
+
+    name = "pbs"
+
+    def __init__(self, *, timeout_s: float = 30.0) -> None:
+        super().__init__(timeout_s=timeout_s)
+        self._has_history = True
+
+    def jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        """Return how these jobs stand. One that is missing in the answer is not known (yet, or any more).
+
+        Raises:
+            SchedulerDown: It did not answer. Nothing is known, least of all that a job has ended.
+        """
+        return {job_id: _job(job_id, record) for job_id, record in self._records(job_ids).items()}
+
+    def _records(self, job_ids: Iterable[str]) -> dict[str, Record]:
+        wanted = list(dict.fromkeys(job_ids))
+        if not wanted:
+            return {}
+        found = self._qstat_jobs(wanted)
+        if len(wanted) > 1:
+            # OpenPBS of 2024 to 2026 reports the first of several and says nothing (openpbs#2672).
+            for job_id in [job_id for job_id in wanted if job_id not in found]:
+                found.update(self._qstat_jobs([job_id]))
+        return found
+
+    def _qstat_jobs(self, job_ids: list[str]) -> dict[str, Record]:
+        for _ in range(2):
+            done, records = self._qstat([*(["-x"] if self._has_history else []), "-f"], job_ids, kind="Jobs")
+            if self._has_history and _NO_HISTORY in done.stderr:
+                self._has_history = False
+            elif not self._has_history and "Job has finished" in done.stderr:  # it was switched on meanwhile
+                self._has_history = True
+            else:
+                break
+        return {wanted: record for key, record in records.items() for wanted in _same(key, job_ids)}
+
+    def _qstat(
+        self, options: list[str], names: list[str], *, kind: str
+    ) -> tuple[subprocess.CompletedProcess[str], dict[str, Record]]:
+        """Run qstat, as JSON and, should that not be readable, as text.
+
+        Raises:
+            SchedulerDown: It did not answer, or with what cannot be read.
+        """
+        command = ["qstat", *options, "-F", "json", *names]
+        done = self._told(command)
+        try:
+            return done, _from_json(done.stdout, kind)
+        except ValueError:
+            # Before 23.06 an odd value in a job's environment made the JSON of all jobs invalid (openpbs#2541).
+            text = self._told(["qstat", *options, *names])
+            records = _from_text(text.stdout)
+            if not records and text.returncode == 0 and _NO_HISTORY not in text.stderr:
+                raise SchedulerDown(
+                    f"`{' '.join(command)}` printed what is no JSON ({done.stdout[:60]!r}…), and without -F json "
+                    "it shows nothing either."
+                ) from None
+            return text, records
+
+    def _told(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run qstat; jobs it does not know are no error.
+
+        Raises:
+            SchedulerDown: It said anything else.
+        """
+        done = self._ask(command)
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        unknown = bool(lines) and all(_NO_SUCH_JOB.search(line) for line in lines)
+        if _DOWN_WORDS.search(done.stderr) or not (
+            done.returncode in (0, _UNKNOWN_JOB, _FINISHED_JOB) or (unknown and done.returncode not in _NO_SERVER)
+        ):
+            raise SchedulerDown(
+                f"`{' '.join(command)}` ended with {done.returncode}: {_words(done) or 'without a word'}"
+            )
+        return done
+
+    def named(self, name: str) -> list[Job]:
+        """Return the jobs of this user, waiting or running, whose name starts with `name`.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        # `qstat -u` shortens names and ids, also with -w; of -f it makes the short form again.
+        user = pwd.getpwuid(os.getuid()).pw_name
+        if shutil.which("qselect"):
+            done = self._told(["qselect", "-u", user])
+            records = self._records(done.stdout.split())
+        else:
+            _, everything = self._qstat(["-f"], [], kind="Jobs")
+            records = {i: r for i, r in everything.items() if r.get("Job_Owner", "").partition("@")[0] == user}
+        jobs = [_job(job_id, record) for job_id, record in records.items()]
+        return [job for job in jobs if job.name.startswith(name) and not job.over]
+
+    def submit(self, script: Path, *, after: str | None = None) -> str:
+        """Submit a job script and return the job's full id.
+
+        Args:
+            script: The script, with all its options as directives.
+            after: Id of a job after whose end, however it ends, this one may start.
+
+        Raises:
+            Refused: With the scheduler's words, and whether another try may help.
+        """
+        dependency = [] if after is None else ["-W", f"depend=afterany:{after}"]
+        try:
+            done = self._ask(["qsub", *dependency, str(script)])
+        except SchedulerDown as error:  # it may have been taken all the same, unless there is no qsub
+            raise Refused(str(error), transient=shutil.which("qsub") is not None) from error
+        words = _words(done)
+        if done.returncode == 0:
+            for line in reversed(done.stdout.splitlines()):  # some sites' qsub greets first
+                if re.fullmatch(r"\d+(\[\d*\])?(\.\S+)?", line.strip()):
+                    return line.strip()
+            raise Refused(f"qsub took {script} and printed no job id: {words or 'nothing'}", transient=True)
+        code = done.returncode
+        transient = code in _LATER or bool(_LATER_WORDS.search(words))
+        hint = _LATER.get(code) or _NEVER.get(code)
+        raise Refused(
+            f"PBS did not take {script} (qsub ended with {code}{f', {hint}' if hint else ''}): {words}",
+            transient=transient,
+        )
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        """Ask to end these jobs. One that has ended or is unknown is no error.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        # One by one: a bad id among several makes qdel fail, though the others are deleted.
+        failures = []
+        for job_id in dict.fromkeys(job_ids):
+            done = self._ask(["qdel", job_id])
+            words = _words(done)
+            if done.returncode in _NO_SERVER or _DOWN_WORDS.search(words):
+                raise SchedulerDown(f"`qdel {job_id}` ended with {done.returncode}: {words or 'without a word'}")
+            over = done.returncode in (0, _UNKNOWN_JOB, _FINISHED_JOB) or _NO_SUCH_JOB.search(words)
+            # deleted already and on its way out: the next query tells
+            if not over and not re.search(r"in progress|invalid for state", words, re.IGNORECASE):
+                failures.append(f"`qdel {job_id}` ended with {done.returncode}: {words or 'without a word'}")
+        if failures:
+            raise SchedulerDown("; ".join(failures))
+
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Return the job that a process with this environment is in, or None.
+
+        The cores are those qstat shows; where it cannot be asked, NCPUS for every line of the node file.
+        """
+        job_id = environ.get("PBS_JOBID")
+        if not job_id:
+            return None
+        listed = _node_file(environ.get("PBS_NODEFILE", "")) or [socket.gethostname()]
+        try:
+            record = self._records([job_id]).get(job_id, {})
+        except SchedulerDown:  # on compute nodes it is often not there to be asked
+            record = {}
+        shares = _shares(record.get("exec_vnode", ""))
+        own = _short(socket.gethostname())
+        hosts = sorted(dict.fromkeys(listed), key=lambda host: _short(host) != own)
+        per_line = int(environ.get("NCPUS") or environ.get("OMP_NUM_THREADS") or 1)
+        nodes = []
+        for host in hosts:
+            guess = min(per_line * listed.count(host), max(os.cpu_count() or 1, per_line))
+            cores, gpus = shares.get(_short(host), (guess, 0))
+            nodes.append(NodeShape(host, cores or guess, gpus))
+        return Allocation(job_id, tuple(nodes), _job(job_id, record).ends_at or _end_by_environment(environ))
+
+    def queues(self) -> list[Queue]:
+        """Return its queues.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        _, records = self._qstat(["-Q", "-f"], [], kind="Queue")
+        try:
+            _, servers = self._qstat(["-B", "-f"], [], kind="Server")
+        except SchedulerDown:
+            servers = {}
+        default = next((s["default_queue"] for s in servers.values() if "default_queue" in s), None)
+        nodes = self._nodes()
+        return [_queue(name, record, default, nodes) for name, record in records.items()]
+
+    def _nodes(self) -> list[Record]:
+        """What pbsnodes tells, or nothing: it is of use, and not needed."""
+        try:
+            done = self._ask(["pbsnodes", "-a", "-F", "json"])
+            return list(_from_json(done.stdout, "nodes").values()) if done.returncode == 0 else []
+        except (SchedulerDown, ValueError):
+            return []
+
+    def history(self) -> tuple[bool, str]:
+        """Return whether it tells how finished jobs ended, and a sentence on it."""
+        command = ["qstat", "-x", "-f", "-F", "json", "0"]  # no job has this number
+        try:
+            done = self._told(command)
+        except SchedulerDown as error:
+            return False, str(error)
+        if _NO_HISTORY in done.stderr:
+            return False, (
+                "PBS keeps no history of jobs here (job_history_enable is off): how a job ended, and whether its "
+                "walltime was over, cannot be known. Its administrators can switch it on."
+            )
+        return True, "PBS tells how finished jobs ended."
+
+    def version(self) -> str:
+        """Return its name and version in one line.
+
+        Raises:
+            SchedulerDown: Its commands are not there, or are another's.
+        """
+        done = self._ask(["qstat", "--version"])
+        found = re.search(r"pbs_version\s*=\s*(\S+)", done.stdout + done.stderr)
+        if found is None:
+            said = _words(done) or done.stdout.strip()
+            raise SchedulerDown(
+                f"{shutil.which('qstat')} is not the qstat of OpenPBS or PBS Professional: `qstat --version` says "
+                f"{said[:100]!r}, not `pbs_version = …`. Slurm's wrappers (Debian's slurm-wlm-torque) look like "
+                'it: then use scheduler = "slurm". TORQUE is not supported.'
+            )
+        return f"PBS {found[1]}"
+
+
+def _words(done: subprocess.CompletedProcess[str]) -> str:
+    return " / ".join(line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip())
+
+
+def _same(key: str, wanted: list[str]) -> Iterator[str]:
+    """The wanted ids that mean the job of this key; both may be without the end of the server's name."""
+    if key in wanted:
+        yield key
+        return
+    for job_id in wanted:
+        if key.partition(".")[0] == job_id.partition(".")[0] and (
+            job_id.startswith(key) or key.startswith(job_id)
+        ):
+            yield job_id
+
+
+def _from_json(text: str, kind: str) -> dict[str, Record]:
+    """Raises ValueError if it is no JSON, or not an object."""
+    data = json.loads(text, strict=False)  # line ends and tabs of environment values may be in it as they are
+    things = data.get(kind, {}) if isinstance(data, dict) else None
+    if not isinstance(things, dict):
+        raise ValueError(f"no {kind}")
+    return {str(key): _flat(value) for key, value in things.items() if isinstance(value, dict)}
+
+
+def _flat(record: Mapping[str, Any]) -> Record:
+    flat: Record = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            flat.update((f"{key}.{inner}", str(v)) for inner, v in value.items())
+        else:
+            flat[key] = str(value)
+    return flat
+
+
+def _from_text(text: str) -> dict[str, Record]:
+    """Read what `qstat -f` prints without -F: a headed paragraph each, long lines go on after a tab."""
+    records: dict[str, Record] = {}
+    record: Record = {}
+    for line in text.replace("\n\t", "").splitlines():
+        if heading := re.match(r"(Job Id|Queue|Server): (\S+)", line):
+            record = records.setdefault(heading[2], {})
+        elif field := re.match(r"    (\S+) = (.*)", line):
+            record.setdefault(field[1], field[2])  # a value with line ends could fake a later field
+    return records
+
+
+def _job(job_id: str, record: Record) -> Job:
+    letter = record.get("job_state", "")
+    comment = record.get("comment", "")
+    status = _int(record.get("Exit_status"))
+    state, reason = _ending(record, status) if letter in _ENDED else (_STATES.get(letter, "pending"), comment)
+    if letter not in _ENDED and letter not in _STATES:
+        reason = f"PBS shows the state {letter!r}. {comment}".strip()
+    started = _time(record.get("stime"))
+    walltime = _seconds(record.get("Resource_List.walltime"))
+    return Job(
+        job_id,
+        state,
+        name=record.get("Job_Name", ""),
+        reason=reason,
+        exit_code=_exit_code(state, status) if letter in _ENDED else None,
+        hosts=tuple(dict.fromkeys(part.partition("/")[0] for part in _parts(record.get("exec_host", "")))),
+        started_at=started,
+        ends_at=started + walltime if started is not None and walltime is not None else None,
+    )
+
+
+def _ending(record: Record, status: int | None) -> tuple[State, str]:
+    """How a job ended: by comment and substate, because its Exit_status may be 0 after a qdel."""
+    comment = record.get("comment", "")
+    exceeded = _EXCEEDED.search(comment)
+    what = exceeded[1] if exceeded else _KILLED.get(status or 0, "")
+    if what in ("walltime", "cput"):
+        return "timeout", comment or f"its {what} was over"
+    if what.endswith("mem") or re.search(r"\boom|out of memory|mem(ory)? limit", comment, re.IGNORECASE):
+        return "out_of_memory", comment or f"it needed more {what} than it asked for"
+    if "preempt" in comment.lower():
+        return "preempted", comment
+    if record.get("substate") == "91" or re.search(r"and terminated\b", comment):
+        return "cancelled", comment
+    if status is None:
+        # e.g. one whose dependency can no longer come true
+        return "failed", f"it ended without having run. {comment}".strip()
+    if status == 0 and record.get("substate") != "93":
+        return "completed", comment
+    if status < 0:
+        return "failed", f"PBS could not run it (Exit_status {status}). {comment}".strip()
+    return "failed", comment
+
+
+def _exit_code(state: State, status: int | None) -> int | None:
+    if status is None or status < 0:
+        return None  # negative: PBS's own, not the script's
+    if status == 0 and state != "completed":
+        return None  # seen after qdel, whatever the script did
+    return 256 - status if status > 256 else status
+
+
+def _queue(name: str, record: Record, default: str | None, nodes: list[Record]) -> Queue:
+    ours = [n for n in nodes if n.get("queue", name) == name and not n.get("resources_available.Qlist")]
+    cores, memory, gpus = (_only(ours, f"resources_available.{what}") for what in ("ncpus", "mem", "ngpus"))
+    return Queue(
+        name,
+        default=name == default,
+        open=record.get("enabled") == "True" and record.get("started") == "True",
+        min_nodes=_int(record.get("resources_min.nodect")),
+        max_nodes=_int(record.get("resources_max.nodect")),
+        max_walltime_s=_seconds(record.get("resources_max.walltime")),
+        cores=_int(cores),
+        memory_gb=_gigabytes(memory),
+        gpus=_int(gpus) if ours else None,
+        nodes=len(ours) or None,
+    )
+
+
+def _only(nodes: list[Record], key: str) -> str | None:
+    """The value that all of them have, if they have one."""
+    values = {node.get(key) for node in nodes}
+    return values.pop() if len(values) == 1 else None
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in text.split("+") if part]
+
+
+def _shares(exec_vnode: str) -> dict[str, tuple[int, int]]:
+    """Cores and GPUs by host of `(a:ncpus=2:ngpus=1)+(b[0]:ncpus=1+b[1]:ncpus=1)`."""
+    shares: dict[str, tuple[int, int]] = {}
+    for part in _parts(exec_vnode.replace("(", "").replace(")", "")):
+        vnode, *resources = part.split(":")
+        told = dict(r.partition("=")[::2] for r in resources)
+        host = _short(vnode.partition("[")[0])
+        cores, gpus = shares.get(host, (0, 0))
+        shares[host] = (cores + (_int(told.get("ncpus")) or 0), gpus + (_int(told.get("ngpus")) or 0))
+    return shares
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0]
+
+
+def _node_file(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().split() if path else []
+    except OSError:
+        return []
+
+
+def _end_by_environment(environ: Mapping[str, str]) -> float | None:
+    """TORQUE's and some sites' PBS_WALLTIME, from when the node file was written: at the job's start."""
+    walltime = _seconds(environ.get("PBS_WALLTIME"))
+    try:
+        begun = Path(environ["PBS_NODEFILE"]).stat().st_mtime
+    except (KeyError, OSError):
+        return None
+    return None if walltime is None else begun + walltime
+
+
+def _int(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(float(text))
+    except ValueError:
+        return None
+
+
+def _gigabytes(text: str | None) -> float | None:
+    found = re.fullmatch(r"(\d+)([kmgt]?)b?", text or "", re.IGNORECASE)
+    if found is None:
+        return None
+    return round(int(found[1]) * 1024.0 ** " kmgt".index(found[2].lower() or " ") / 1e9, 3)
+
+
+def _seconds(text: str | None) -> float | None:
+    """`HH:MM:SS`, `D:HH:MM:SS` or plain seconds.
+
+    Example:
+        >>> _seconds("01:30:00"), _seconds("30")
+        (5400.0, 30.0)
+    """
+    try:
+        parts = [float(part) for part in (text or "").split(":")]
+    except ValueError:
+        return None
+    return sum(part * unit for part, unit in zip(reversed(parts), (1, 60, 3600, 86400), strict=False))
+
+
+def _time(text: str | None) -> float | None:
+    """Unix time of `Fri Nov 20 17:22:18 2026`, in this machine's time zone; strptime would ask the locale."""
+    found = re.fullmatch(rf"\w+ +({_MONTHS}) +(\d+) (\d+):(\d+):(\d+) (\d+)", text or "")
+    if found is None:
+        return None
+    day, hour, minute, second, year = (int(found[i]) for i in range(2, 7))
+    return time.mktime((year, _MONTHS.index(found[1]) // 4 + 1, day, hour, minute, second, 0, 0, -1))

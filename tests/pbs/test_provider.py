@@ -1,0 +1,244 @@
+"""Blocks on PBS: Parsl's provider as we use it, beside Parsl's own in the same situation."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from parsl.jobs.states import JobState
+from parsl.launchers import SimpleLauncher
+from parsl.providers import PBSProProvider
+from parsl.providers.errors import SubmitException
+
+from hpcagent.sites.ledger import Ledger, read_ledger
+from hpcagent.sites.pbs_blocks import PbsBlocks
+from hpcagent.sites.schedulers.base import Refused
+from hpcagent.sites.schedulers.pbs import Pbs
+
+PENDING, RUNNING, COMPLETED = JobState.PENDING, JobState.RUNNING, JobState.COMPLETED
+
+
+@pytest.fixture
+def blocks(pbs, tmp_path):
+    return make(PbsBlocks, tmp_path)
+
+
+@pytest.fixture
+def stock(pbs, tmp_path):
+    """Parsl's own, as it is."""
+    return make(PBSProProvider, tmp_path)
+
+
+def make(cls, tmp_path, **options):
+    provider = cls(**{"walltime": "00:05:00", "launcher": SimpleLauncher(), "cmd_timeout": 20} | options)
+    provider.script_dir = str(tmp_path / "submit_scripts")
+    if cls is PBSProProvider:
+        (tmp_path / "submit_scripts").mkdir()
+    else:
+        provider.prepare(Pbs(), Ledger(tmp_path / "jobs.jsonl"), poll_s=0.5, site="fake", executor="htex")
+    return provider
+
+
+def states(provider, ids):
+    return [status.state for status in provider.status(ids)]
+
+
+def until(provider, ids, wanted, within_s=20.0):
+    give_up = time.monotonic() + within_s
+    while (seen := states(provider, ids)) != wanted:
+        assert time.monotonic() < give_up, f"{seen} instead of {wanted}"
+        time.sleep(0.1)
+
+
+# ---- where Parsl's own is wrong
+
+
+def test_newer_blocks_look_finished_to_parsl_where_qstat_shows_the_first_only(pbs, stock, blocks):
+    pbs.set(variant="M")
+    theirs = [stock.submit("sleep 30", 1, "theirs") for _ in range(2)]
+    for job_id in theirs:
+        pbs.wait(job_id, "R")
+    assert states(stock, theirs) == [RUNNING, COMPLETED]  # both run
+    Pbs().cancel_and_see(theirs)
+    ours = [blocks.submit("sleep 30", 1, "ours") for _ in range(2)]
+    until(blocks, ours, [RUNNING, RUNNING])
+    blocks.end_all()
+
+
+def test_running_blocks_look_finished_to_parsl_where_no_history_is_kept(pbs, stock, blocks):
+    pbs.set(history=False)
+    theirs = stock.submit("sleep 30", 1, "theirs")
+    ours = blocks.submit("sleep 30", 1, "ours")
+    pbs.wait(theirs, "R"), pbs.wait(ours, "R")
+    assert states(stock, [theirs]) == [COMPLETED]
+    assert states(blocks, [ours]) == [RUNNING]
+    Pbs().cancel([theirs])
+    blocks.end_all()
+    assert [entry.ended is not None for entry in read_ledger(blocks.ledger.path)] == [True]
+
+
+def test_one_purged_job_stops_all_news_of_parsls(pbs, stock, blocks, tmp_path):
+    for provider in (stock, blocks):
+        first = provider.submit("exit 0", 1, "first")
+        second = provider.submit("sleep 1", 1, "second")
+        pbs.wait(first), pbs.wait(second, "R")
+        assert states(provider, [second]) == [RUNNING]
+        pbs.purge(first), pbs.wait(second)
+        expected = RUNNING if provider is stock else COMPLETED  # it has ended
+        assert states(provider, [second]) == [expected]
+
+
+def test_one_bad_id_makes_parsl_believe_that_nothing_was_cancelled(pbs, stock, blocks):
+    for provider, told in ((stock, [False, False]), (blocks, [True, True])):
+        gone = provider.submit("exit 0", 1, "gone")
+        good = provider.submit("sleep 30", 1, "good")
+        pbs.wait(gone), pbs.wait(good, "R")
+        pbs.purge(gone)
+        assert provider.cancel([gone, good]) == told
+        if provider is stock:
+            Pbs().cancel([good])
+        pbs.wait(good)
+
+
+def test_parsl_knows_no_failed_block_and_no_walltime(pbs, stock, blocks):
+    pbs.set(kill_delay_s=0.2)
+    stock.walltime = blocks.walltime = "00:00:01"
+    for provider in (stock, blocks):
+        ids = [provider.submit(command, 1, "block") for command in ("exit 3", "sleep 60")]
+        pbs.wait(ids[0]), pbs.wait(ids[1])
+        expected = [COMPLETED, COMPLETED] if provider is stock else [JobState.FAILED, JobState.TIMEOUT]
+        assert states(provider, ids) == expected
+    failed, timed_out = blocks.status(ids)
+    assert failed.exit_code == 3 and "and failed" in failed.message
+    assert "exceeded resource walltime" in timed_out.message
+    assert "=>> PBS: job killed: walltime" in timed_out.stderr_summary
+
+
+def test_a_block_that_is_exiting_has_ended_for_parsl_and_not_for_us(pbs, stock, blocks):
+    pbs.set(exit_lag_s=1.5)
+    for provider, expected in ((stock, COMPLETED), (blocks, RUNNING)):
+        job_id = provider.submit("exit 0", 1, "block")
+        pbs.wait(job_id, "E")
+        assert states(provider, [job_id]) == [expected]
+    pbs.wait("1.vm"), pbs.wait("2.vm")
+
+
+# ---- what ours does
+
+
+def test_nothing_is_asked_when_it_is_made_or_shows_a_script(pbs, blocks):
+    assert "sleep 30" in blocks.script("sleep 30", "name")
+    assert pbs.calls() == [] and not (pbs.home / "scripts").exists()
+
+
+def test_the_script_shown_is_the_script_submitted_and_holds_all_options(pbs, tmp_path):
+    pbs.set(queues={"workq": {}, "debug": {}}, filesystems="job")
+    provider = make(
+        PbsBlocks,
+        tmp_path,
+        account="myproject",
+        queue="debug",
+        select_options="ngpus=1",
+        scheduler_options="#PBS -l filesystems=home:eagle",
+        worker_init="module load conda",
+        cpus_per_node=2,
+    )
+    job_id = provider.submit("exit 0", 1, "parsl.htex.block-7")
+    job = pbs.jobs()[job_id]
+    assert (job["queue"], job["account"]) == ("debug", "myproject")
+    assert job["resources"]["select"] == "1:ncpus=2:ngpus=1" and job["resources"]["filesystems"] == "home:eagle"
+    shown = provider.script("exit 0", job["name"])
+    written = tmp_path / "submit_scripts" / job["name"]
+    assert written.read_text() == shown
+    assert pbs.calls("qsub") == [["qsub", str(written)]]  # no option beside it
+    assert shown.index("#PBS -q debug") < shown.index("module load conda") < shown.index("exit 0")
+    assert provider.script("exit 0", job["name"]) == shown  # as often as one likes
+    pbs.wait(job_id)
+
+
+def test_blocks_of_several_nodes_are_scattered_unless_the_site_says_otherwise(pbs, tmp_path):
+    pbs.set(hosts={"x1": 4, "x2": 4})
+    provider = make(PbsBlocks, tmp_path, nodes_per_block=2, cpus_per_node=2)
+    job_id = provider.submit("sleep 30", 1, "block")
+    pbs.wait(job_id, "R")
+    assert provider.look()[job_id].hosts == ("x1", "x2")
+    provider.end_all()
+    provider.scheduler_options = "#PBS -l place=scatter:excl"
+    assert provider.script("x").count("place=") == 1
+    provider.scheduler_options, provider.nodes_per_block = "", 1
+    assert "place=" not in provider.script("x")
+
+
+def test_the_name_is_one_that_pbs_takes_and_the_folder_of_its_output_is_there(pbs, blocks, tmp_path):
+    job_id = blocks.submit("echo out; echo err >&2", 1, "parsl.htex.block-0")
+    name = pbs.wait(job_id)["name"]
+    assert re.fullmatch(r"parsl\.htex\.block-0\.[0-9a-f]{8}", name)
+    err, out = blocks.logs(job_id)
+    assert (out.read_text(), err.read_text()) == ("out\n", "err\n")
+    assert out.parent == tmp_path / "submit_scripts"
+    assert "#PBS -N job-123\n" in blocks.script("x", "123")
+    assert "#PBS -N a_b\n" in blocks.script("x", "a b")
+    assert len(re.search("#PBS -N (.*)", blocks.script("x", "n" * 300))[1]) <= 236
+
+
+def test_a_job_waits_in_exiting_while_the_folder_of_its_output_is_missing(pbs, blocks, tmp_path):
+    """What the folder is made for."""
+    pbs.set(copy_retry_s=1.0)
+    job_id = pbs.qsub("exit 0", f"-o {tmp_path}/none/x", f"-e {tmp_path}/none/y")
+    began = pbs.wait(job_id, "E")["mtime"]
+    assert pbs.wait(job_id)["mtime"] - began > 0.9
+
+
+def test_a_refusal_says_the_words_of_pbs_and_is_in_the_ledger(pbs, stock, tmp_path):
+    stock.queue = "nosuch"
+    with pytest.raises(SubmitException, match="recode=None"):
+        stock.submit("exit 0", 1, "theirs")
+    provider = make(PbsBlocks, tmp_path, queue="nosuch")
+    with pytest.raises(Refused, match=r"170.*: qsub: Unknown queue$"):
+        provider.submit("exit 0", 1, "ours")
+    (entry,) = read_ledger(provider.ledger.path)
+    assert entry.ended == "refused" and "Unknown queue" in entry.reason and pbs.jobs() == {}
+
+
+def test_a_block_whose_submission_was_never_answered_is_found_and_kept(pbs, blocks):
+    pbs.set(qsub_hangs_after=True)
+    blocks.scheduler = Pbs(timeout_s=1.0)
+    job_id = blocks.submit("sleep 30", 1, "block")
+    assert job_id == "1.vm" and read_ledger(blocks.ledger.path)[0].job_id == "1.vm"
+    until(blocks, [job_id], [RUNNING])
+    blocks.end_all()
+
+
+def test_a_server_that_is_down_changes_no_state(pbs, blocks):
+    job_id = blocks.submit("sleep 30", 1, "block")
+    until(blocks, [job_id], [RUNNING])
+    pbs.kill_server()
+    assert states(blocks, [job_id]) == [RUNNING] and "cannot connect" in blocks.down
+    assert blocks.cancel([job_id]) == [False]
+    pbs.start_server()
+    assert states(blocks, [job_id]) == [RUNNING] and blocks.down is None
+    blocks.end_all()
+    assert [entry.ended for entry in read_ledger(blocks.ledger.path)] == ["cancelled"]
+
+
+def test_blocks_that_wait_for_ever_say_why(pbs, tmp_path):
+    provider = make(PbsBlocks, tmp_path, cpus_per_node=64)
+    job_id = provider.submit("exit 0", 1, "block")
+    give_up = time.monotonic() + 20
+    while "Can Never Run" not in (status := provider.status([job_id])[0]).message:
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+    assert status.state == PENDING
+    provider.end_all()
+    assert pbs.open_jobs() == []
+
+
+@pytest.mark.parametrize("variant", ["M", "R", "F"])
+def test_ending_all_leaves_nothing_in_the_queue(pbs, blocks, variant):
+    pbs.set(variant=variant)
+    for index in range(4):  # two run, two wait
+        blocks.submit("sleep 60", 1, f"block-{index}")
+    blocks.end_all()
+    assert pbs.open_jobs() == []
+    assert [entry.ended for entry in read_ledger(blocks.ledger.path)] == ["cancelled"] * 4
