@@ -7,9 +7,9 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,7 +18,8 @@ from hpcagent.errors import BadInput, HpcAgentError, Interrupted
 __all__ = ["main"]
 
 EXIT_CODES = """Exit codes: 0 done; 1 something broke (site, disk), or no run completed; 2 bad input, nothing
-was started; 3 the campaign ended without a feasible point; 130 stopped by Ctrl-C or SIGTERM (resume goes on)."""
+was started; 3 the campaign ended without a feasible point; 75 the job it ran inside of has no time left (resume
+goes on); 130 stopped by Ctrl-C or SIGTERM (resume goes on)."""
 
 NOTHING_WORKED = 1
 NO_ANSWER = 3
@@ -33,7 +34,25 @@ cli = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-SiteOption = Annotated[str | None, typer.Option("--site", help="Name or path of a site profile.")]
+site_commands = typer.Typer(help="Make a site profile of your own.", no_args_is_help=True)
+cli.add_typer(site_commands, name="site")
+
+SiteOption = Annotated[
+    str | None, typer.Option("--site", help="Name or path of a site profile; auto: the one of this machine.")
+]
+AccountOption = Annotated[
+    str | None, typer.Option("--account", help="Account (project) that jobs are charged to.")
+]
+QueueOption = Annotated[str | None, typer.Option("--queue", help="Queue or partition of the jobs.")]
+WalltimeOption = Annotated[str | None, typer.Option("--walltime", help="Of a job, HH:MM:SS.")]
+NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes of a job.")]
+BlocksOption = Annotated[int | None, typer.Option("--blocks", min=1, help="Jobs at a time, at most.")]
+InsideOption = Annotated[
+    bool, typer.Option("--inside", help="Use the nodes of the job that this is run in; submit none.")
+]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Go on in the background once it has begun; RUN_DIR/coordinator.log.")
+]
 WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="Runs at the same time.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
 RunDirArgument = Annotated[Path, typer.Argument(help="A folder that `hpcagent run` wrote.", metavar="RUN_DIR")]
@@ -63,6 +82,13 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="Change the campaign, e.g. until.max_runs=12."),
     ] = None,
     workers: WorkersOption = None,
+    account: AccountOption = None,
+    queue: QueueOption = None,
+    walltime: WalltimeOption = None,
+    nodes: NodesOption = None,
+    blocks: BlocksOption = None,
+    inside: InsideOption = False,
+    detach: DetachOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; submit nothing.")] = False,
     as_json: JsonOption = False,
     plots: Annotated[bool, typer.Option(help="Write the report with plots at the end.")] = True,
@@ -71,10 +97,14 @@ def run(
     from hpcagent.campaign.record import load_campaign
 
     loaded = load_campaign(campaign, changes=_parse_changes(changes or []))
+    profile = _profile(
+        site or loaded.site, account=account, queue=queue, walltime=walltime, nodes=nodes, blocks=blocks
+    )
     if dry_run:
-        _show_plan(loaded, site, workers, run_dir, as_json)
-    else:
-        _run(loaded, site=site, run_dir=run_dir, workers=workers, as_json=as_json, plots=plots)
+        _show_plan(loaded, profile, workers, run_dir, as_json)
+        return
+    how = _How(profile, workers=workers, inside=inside, as_json=as_json, plots=plots)
+    _run_detached(loaded, run_dir, how) if detach else _run(loaded, run_dir, how)
 
 
 @cli.command()
@@ -88,28 +118,119 @@ def resume(
         ),
     ] = None,
     workers: WorkersOption = None,
+    account: AccountOption = None,
+    queue: QueueOption = None,
+    walltime: WalltimeOption = None,
+    nodes: NodesOption = None,
+    blocks: BlocksOption = None,
+    inside: InsideOption = False,
+    detach: DetachOption = False,
     as_json: JsonOption = False,
     plots: Annotated[bool, typer.Option(help="Write the report with plots at the end.")] = True,
 ) -> None:
     """Go on with a campaign where it stopped; finished runs are not repeated."""
     from hpcagent.campaign.coordinator import load_run
 
-    campaign = load_run(run_dir, changes=_parse_changes(changes or []))
-    _run(campaign, site=site, run_dir=run_dir, workers=workers, as_json=as_json, plots=plots)
+    loaded = load_run(run_dir, changes=_parse_changes(changes or []))
+    profile = _profile(
+        site or loaded.site, account=account, queue=queue, walltime=walltime, nodes=nodes, blocks=blocks
+    )
+    how = _How(profile, workers=workers, inside=inside, as_json=as_json, plots=plots)
+    _run_detached(loaded, run_dir, how) if detach else _run(loaded, run_dir, how)
 
 
-def _run(
-    campaign: Any, *, site: str | None, run_dir: Path | None, workers: int | None, as_json: bool, plots: bool
+@cli.command()
+def submit(
+    campaign: Annotated[
+        str, typer.Argument(help="A campaign, or the folder of one that was begun.", metavar="CAMPAIGN|RUN_DIR")
+    ],
+    site: SiteOption = None,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", help="The campaign's folder (runs/NAME by default).")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change the campaign, e.g. until.max_runs=12."),
+    ] = None,
+    account: AccountOption = None,
+    queue: QueueOption = None,
+    walltime: WalltimeOption = None,
+    nodes: NodesOption = None,
+    blocks: BlocksOption = None,
+    inside: Annotated[bool, typer.Option("--inside", help="The job's own nodes do the runs.")] = False,
+    most_jobs: Annotated[
+        int, typer.Option("--most-jobs", min=1, help="Jobs that may follow one another until it stops.")
+    ] = 20,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the job; submit nothing.")] = False,
 ) -> None:
+    """Submit the coordinator as a job of its own, followed by others until the campaign stops."""
+    from hpcagent.campaign.submit import submit as submit_coordinator
+
+    loaded, folder = _campaign_or_folder(campaign, run_dir, _parse_changes(changes or []))
+    profile = _profile(
+        site or loaded.site, account=account, queue=queue, walltime=walltime, nodes=nodes, blocks=blocks
+    )
+    done = submit_coordinator(
+        loaded, site=profile, run_dir=folder, inside=inside, most_jobs=most_jobs, dry_run=dry_run
+    )
+    print(done.script.rstrip())
+    for note in done.notes:
+        print(f"note: {note}")
+    if done.job_id is None:
+        print("dry run: nothing was written or submitted")
+        return
+    print(
+        f"job {done.job_id} is the coordinator of {done.run_dir}; at most {done.most_jobs} job(s) follow one another\n"
+        f"follow it: hpcagent status {done.run_dir} --follow     what it prints: {done.run_dir}/coordinator.log\n"
+        f"stop it: cancel the job while it runs, or `hpcagent reap {done.run_dir}` while it waits"
+    )
+
+
+class _How(NamedTuple):
+    """How a campaign is run."""
+
+    profile: Any
+    workers: int | None
+    inside: bool
+    as_json: bool
+    plots: bool
+
+
+def _profile(site: str, **changes: Any) -> Any:
+    from hpcagent.sites.limits import with_overrides
+    from hpcagent.sites.profile import find_profile
+
+    return with_overrides(find_profile(site), **changes)
+
+
+def _campaign_or_folder(text: str, run_dir: Path | None, changes: dict[str, Any]) -> tuple[Any, Path | None]:
+    from hpcagent.campaign.coordinator import load_run
+    from hpcagent.campaign.record import load_campaign
+    from hpcagent.store.rundir import RunDir
+
+    if RunDir(text).exists:
+        return load_run(text, changes=changes), Path(text)
+    return load_campaign(text, changes=changes), run_dir
+
+
+def _run(campaign: Any, run_dir: Path | None, how: _How, begun: Callable[[], None] = lambda: None) -> None:
     from hpcagent.campaign.coordinator import run as run_campaign
     from hpcagent.campaign.report import report as write_report
     from hpcagent.campaign.view import JsonLines, View, watch
 
-    view: View = JsonLines(campaign, sys.stdout) if as_json else watch(campaign)
+    view: View = JsonLines(campaign, sys.stdout) if how.as_json else watch(campaign)
+
+    def seen(event: Any) -> None:
+        if event.kind == "opened":
+            begun()
+        view(event)
+
     with contextlib.closing(view):
-        result = run_campaign(campaign, site=site, run_dir=run_dir, workers=workers, watch=view)
-    written = write_report(result.run_dir, plots=plots)
-    if as_json:
+        result = run_campaign(
+            campaign, site=how.profile, run_dir=run_dir, workers=how.workers, inside=how.inside, watch=seen
+        )
+    written = write_report(result.run_dir, plots=how.plots)
+    if how.as_json:
         print(json.dumps({"event": "answer", **_answer_data(result), "report": str(written.path)}))
     else:
         if result.points:
@@ -122,18 +243,113 @@ def _run(
         raise typer.Exit(NO_ANSWER)
 
 
-@cli.command()
-def status(run_dir: RunDirArgument, as_json: JsonOption = False) -> None:
-    """Say how far a campaign is; does not touch it."""
-    from hpcagent.campaign.coordinator import read_run
+def _run_detached(campaign: Any, run_dir: Path | None, how: _How) -> None:
+    from hpcagent.campaign.detach import detach
+    from hpcagent.campaign.submit import LOG
 
-    result = read_run(run_dir)
+    folder = run_dir or Path("runs") / campaign.name
+
+    def work(begun: Callable[[], None]) -> int:
+        try:
+            _run(campaign, run_dir, how, begun)
+        except typer.Exit as end:
+            return end.exit_code
+        return 0
+
+    apart = detach(work, log=folder / LOG)
+    print(
+        f"the coordinator of {folder} goes on in the background: process {apart.pid} on {apart.host}\n"
+        f"follow it: hpcagent status {folder} --follow     what it prints: {apart.log}\n"
+        f"stop it: kill -TERM {apart.pid} (on {apart.host}); `hpcagent resume {folder}` goes on"
+    )
+
+
+@cli.command()
+def status(
+    run_dir: RunDirArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on telling what happens; Ctrl-C leaves it.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how far a campaign is and who is at it; does not touch it."""
+    from hpcagent.campaign.coordinator import read_run
+    from hpcagent.campaign.follow import standing
+
+    if follow:
+        _follow(run_dir, as_json)
+        return
+    result, now = read_run(run_dir), standing(run_dir)
     if as_json:
-        print(json.dumps(_answer_data(result)))
+        print(json.dumps({**_answer_data(result), **_standing_data(now)}))
         return
     print(result)
-    if result.reason is None:
-        print(f"not finished; `hpcagent resume {run_dir}` goes on unless a coordinator is at it")
+    print(now)
+    if result.reason is None and not now.attended:
+        print(f"not finished; `hpcagent resume {run_dir}` goes on")
+
+
+def _follow(run_dir: Path, as_json: bool) -> None:
+    from hpcagent.campaign.coordinator import load_run, read_run
+    from hpcagent.campaign.follow import follow
+    from hpcagent.campaign.view import JsonLines, Lines, View
+
+    campaign = load_run(run_dir)
+    view: View = JsonLines(campaign, sys.stdout) if as_json else Lines(campaign, sys.stdout)
+    with contextlib.closing(view):
+        try:
+            for event in follow(run_dir):
+                view(event)
+        except KeyboardInterrupt:
+            print("the campaign itself is not touched by this", file=sys.stderr)
+            return
+    if event.kind == "left":
+        print(event.reason, file=sys.stderr)
+        raise typer.Exit(NOTHING_WORKED)
+    if not as_json:
+        print(read_run(run_dir))
+
+
+@cli.command()
+def reap(run_dir: RunDirArgument) -> None:
+    """Cancel the jobs that a campaign left behind, and see them gone."""
+    from hpcagent.sites.reap import reap as reap_jobs
+
+    done = reap_jobs(run_dir)
+    for job in done:
+        what = f"{job.done}{f': {job.state}' if job.state not in ('', job.done) else ''}"
+        print(f"{job.job_id or job.name}  {what}{f' ({job.words})' if job.words else ''}")
+    if not done:
+        print("no job was left")
+    if any(job.done == "left" for job in done):
+        raise typer.Exit(NOTHING_WORKED)
+
+
+@cli.command()
+def doctor(
+    site: SiteOption = None,
+    account: AccountOption = None,
+    queue: QueueOption = None,
+    walltime: WalltimeOption = None,
+    nodes: NodesOption = None,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", help="Where campaigns will write (runs by default).")
+    ] = None,
+    submit_job: Annotated[
+        bool, typer.Option("--submit/--no-submit", help="Whether a small job is run through the profile.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a site from the scheduler's commands to a run of LAMMPS, one line each; auto without --site."""
+    from hpcagent.sites.doctor import examine
+
+    profile = _profile(site or "auto", account=account, queue=queue, walltime=walltime, nodes=nodes)
+    failed = False
+    for check in examine(profile, submit=submit_job, run_dir=run_dir):
+        failed = failed or check.status == "FAIL"
+        print(json.dumps(check._asdict()) if as_json else check, flush=True)
+    if failed:
+        raise typer.Exit(NOTHING_WORKED)
 
 
 @cli.command()
@@ -170,14 +386,86 @@ def export(
 
 @cli.command()
 def sites(name: Annotated[str | None, typer.Argument(help="Show this profile.")] = None) -> None:
-    """List the site profiles, or show one."""
-    from hpcagent.sites.profile import find_profile, list_profiles
+    """List the site profiles (* is what auto means here), or show one."""
+    from hpcagent.sites.new_profile import summary
+    from hpcagent.sites.profile import find_profile, identify_site, list_profiles
 
     if name is None:
+        try:
+            here = identify_site().name
+        except BadInput as error:
+            here = ""
+            print(f"auto: {error}", file=sys.stderr)
         for entry in list_profiles():
-            print(f"{entry.name:12} {entry.description}  ({entry.source})")
+            mark = "*" if entry.name == here else " "
+            print(f"{entry.name:15}{mark} {entry.description}  ({entry.source})")
         return
-    print(find_profile(name).model_dump_json(indent=2, exclude_none=True))
+    profile = find_profile(name)
+    print(profile.model_dump_json(indent=2, exclude_none=True))
+    if profile.batch:
+        print(summary(profile), file=sys.stderr)
+
+
+@site_commands.command("new")
+def site_new(
+    name: Annotated[str | None, typer.Argument(help="What the site is to be called.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="slurm, pbs or local; what this machine has by default.")
+    ] = None,
+    queue: QueueOption = None,
+    account: Annotated[
+        str | None, typer.Option("--account", help="Written into the profile; better left to the environment.")
+    ] = None,
+    walltime: WalltimeOption = None,
+    nodes: NodesOption = None,
+    cores: Annotated[int | None, typer.Option("--cores", min=1, help="Cores of a node.")] = None,
+    lammps: Annotated[
+        str | None, typer.Option("--lammps", help="The command that starts LAMMPS there; not given: looked for.")
+    ] = None,
+    worker_init: Annotated[
+        str | None, typer.Option("--worker-init", help="Shell line before the workers, e.g. a module load.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="Folder of the profile (site_profiles here).")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: defaults where nothing is given.")] = False,
+) -> None:
+    """Write a first profile of this machine's batch system."""
+    from hpcagent.sites.new_profile import Answers, proposed, queue_table, scheduler_queues, write_profile
+
+    def ask(what: str, given: Any, default: Any) -> Any:
+        if given is not None or yes:
+            return default if given is None else given
+        answer = typer.prompt(what, default="" if default is None else str(default))
+        return answer or None
+
+    found = proposed(kind)
+    name = ask("name of the site", name, found.name)
+    asked = Answers(name=str(name), kind=found.kind)
+    if found.kind != "local":
+        queues = scheduler_queues(found.kind)
+        print(queue_table(queues), file=sys.stderr)
+        asked = proposed(kind, queue=ask("queue", queue, found.queue), queues=queues)._replace(name=str(name))
+        asked = asked._replace(
+            account=ask("account to write down (empty: from the environment or --account)", account, None),
+            walltime=ask("walltime of a job", walltime, asked.walltime),
+            nodes=int(ask("nodes of a job", nodes, asked.nodes)),
+            cores=_whole(ask("cores of a node", cores, asked.cores)),
+        )
+    asked = asked._replace(
+        lammps=ask("command that starts LAMMPS (empty: looked for)", lammps, None),
+        worker_init=ask("shell line before the workers (empty: none)", worker_init, None),
+    )
+    path = write_profile(asked, folder=to or Path("site_profiles"))
+    site = name if to is None else path
+    print(f"{path}\nnext: hpcagent doctor --site {site}\nthen: hpcagent run CAMPAIGN --site {site} --dry-run")
+
+
+def _whole(answer: Any) -> int | None:
+    if answer is None:
+        return None
+    try:
+        return int(answer)
+    except ValueError:
+        raise BadInput(f"{answer!r} is not a whole number.", value=answer) from None
 
 
 @cli.command()
@@ -247,12 +535,12 @@ def _parse_changes(changes: list[str]) -> dict[str, Any]:
     return parsed
 
 
-def _show_plan(campaign: Any, site: str | None, workers: int | None, run_dir: Path | None, as_json: bool) -> None:
+def _show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path | None, as_json: bool) -> None:
     from hpcagent.campaign.answer import point_text
     from hpcagent.campaign.plan import plan
     from hpcagent.campaign.view import duration
 
-    made = plan(campaign, site=site, workers=workers)
+    made = plan(campaign, site=profile, workers=workers, run_dir=run_dir)
     if as_json:
         for manifest in made.manifests:
             print(manifest.model_dump_json())
@@ -267,17 +555,38 @@ def _show_plan(campaign: Any, site: str | None, workers: int | None, run_dir: Pa
         f"site {made.profile.name}: {made.workers} run(s) at a time; "
         f"folder {run_dir or Path('runs') / campaign.name}"
     )
+    if made.jobs is not None:
+        jobs = made.jobs
+        print(
+            f"executor {jobs.executor} takes the runs: up to {jobs.at_once} job(s) at a time of {jobs.nodes} node(s) "
+            f"for {duration(jobs.walltime_s)}, account {jobs.account or 'none'}"
+        )
     if made.runs is not None:
         assert made.expected_s is not None
+        whole = "" if made.jobs is None else f": {made.jobs.in_all} whole job(s), every run to its last second"
         print(
             f"{made.runs} runs at most; expected about {duration(made.expected_s)} and "
-            f"{made.expected_node_hours:.2g} node-hours, at worst {made.worst_node_hours:.2g} node-hours"
+            f"{made.expected_node_hours:.2g} node-hours, at worst {made.worst_node_hours:.2g} node-hours{whole}"
         )
+    for note in made.notes:
+        print(f"note: {note}")
     print(f"first batch ({len(made.manifests)} runs):")
     for manifest in made.manifests:
         shown = {n: manifest.params[n] for n in campaign.search.names}
         print(f"  {manifest.execution_id}  {point_text(shown, units)}")
+    if made.jobs is not None:
+        print(f"each job (PORT and MARK are settled at the start):\n{made.jobs.script.rstrip()}")
     print("dry run: nothing was written or submitted")
+
+
+def _standing_data(now: Any) -> dict[str, Any]:
+    """Who is at a campaign, as plain data."""
+    who = now.coordinator
+    return {
+        "attended": now.attended,
+        "coordinator": None if who is None else {"host": who.host, "pid": who.pid, "since": who.since},
+        "jobs": [{"name": job.name, "job_id": job.job_id, **(job.about or {})} for job in now.jobs],
+    }
 
 
 def _answer_data(result: Any) -> dict[str, Any]:
@@ -334,6 +643,7 @@ def main() -> None:
     words = [word for word in sys.argv[1:] if word not in ("-v", "--verbose")]
     verbose = len(words) < len(sys.argv) - 1
     _know_the_working_directory()
+    _few_threads()
     with _one_clear_error(verbose):
         cli(args=words)
 
@@ -345,6 +655,12 @@ def _know_the_working_directory() -> None:
         sys.path.insert(0, here)
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = here if not before else f"{here}{os.pathsep}{before}"
+
+
+def _few_threads() -> None:
+    """The coordinator adds a few numbers; on login nodes, threads count. Workers are given theirs by the site."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # before numpy is imported
 
 
 if __name__ == "__main__":

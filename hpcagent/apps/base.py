@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import PrivateAttr
 
 from hpcagent.errors import BadInput, nearest
-from hpcagent.model.base import Record, canonical_json
+from hpcagent.model.base import Record, build, canonical_json
 from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.records import Manifest, Role
 from hpcagent.model.space import Parameter, Params, Space
@@ -87,7 +87,8 @@ class App(Record):
                 raise BadInput(
                     f"{name} of app {self.name!r} follows its parameter {parameter!r}; set that.", value=name
                 )
-        resources = Resources(**(self.contract.resources.model_dump() | changes))
+        wanted = self.contract.resources.model_dump() | changes
+        resources = build(Resources, wanted, where=f"resources of app {self.name}")
         return self._changed(contract=self.contract.model_copy(update={"resources": resources}))
 
     def _changed(self, **update: Any) -> App:
@@ -254,20 +255,24 @@ def app(
         space = Space.of(**(parameters or {}))
         _check_signature(function, space)
         lines = (inspect.getdoc(function) or "").splitlines()
-        contract = Contract(
-            name=name or function.__name__,
-            version=version,
-            description=description or (lines[0] if lines else ""),
-            space=space,
-            inputs=inputs,
-            metrics=tuple(
-                m.model_copy(update={"name": n}) if isinstance(m, Metric) else Metric(name=n, unit=m)
-                for n, m in metrics.items()
-            ),
-            resources=resources or Resources(),
-            resources_from=dict(resources_from or {}),
-            estimated_runtime_s=estimated_runtime_s,
-            deterministic=deterministic,
+        contract = build(
+            Contract,
+            {
+                "name": name or function.__name__,
+                "version": version,
+                "description": description or (lines[0] if lines else ""),
+                "space": space,
+                "inputs": inputs,
+                "metrics": tuple(
+                    m.model_copy(update={"name": n}) if isinstance(m, Metric) else Metric(name=n, unit=m)
+                    for n, m in metrics.items()
+                ),
+                "resources": resources or Resources(),
+                "resources_from": dict(resources_from or {}),
+                "estimated_runtime_s": estimated_runtime_s,
+                "deterministic": deterministic,
+            },
+            where=f"app {name or function.__name__}",
         )
         module = function.__module__
         importable = module != "__main__" and "<locals>" not in function.__qualname__

@@ -21,7 +21,7 @@ from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.campaign.state import State
-from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, Interrupted, RunDirChanged
+from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, Interrupted, RunDirChanged, SiteFailed
 from hpcagent.model.records import Manifest, Observation, Result, Role
 from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy, make_policy
@@ -39,6 +39,9 @@ __all__ = ["Coordinator", "load_run", "read_run", "run"]
 
 # How long a wait for results lasts before the watcher hears that time goes by.
 TICK_S = 0.2
+
+# So often is a site opened again in one session.
+MOST_MENDED = 3
 
 
 class Coordinator:
@@ -121,6 +124,7 @@ class Coordinator:
         self._history: list[Observation] = []
         self._seen = 0
         self._watched_batches = 0
+        self._mended = 0
 
     # -- opening and closing ------------------------------------------------------------------
 
@@ -165,6 +169,26 @@ class Coordinator:
         if leftovers:
             again += f"; {len(leftovers)} job(s) that the last coordinator left were cancelled"
         self._tell("opened", reason=again)
+
+    def prepare(self) -> None:
+        """Write the campaign into its folder, for a coordinator that starts later; nothing is run.
+
+        Raises:
+            RunDirLocked: Another coordinator has the folder.
+            RunDirChanged: The folder belongs to another campaign.
+            StoreFull: The folder cannot be written.
+        """
+        resumed = self.folder.exists
+        self.folder.create()
+        lock = Lock(self.folder.root)
+        lock.acquire()
+        try:
+            if resumed:
+                self._check_same()
+            self._write_down()
+            Journal.open(self.folder.events).close()
+        finally:
+            lock.release()
 
     def close(self) -> None:
         """Stop what runs, record what has ended, free the folder. Harmless when called twice."""
@@ -297,7 +321,7 @@ class Coordinator:
     def _rolling(self) -> Iterator[Batch]:
         assert self._runner is not None and self._site is not None
         runner = self._runner
-        runner.start(self._state.waiting(give_up=frozenset(runner.given_up)))
+        self._start(self._state.waiting(give_up=frozenset(runner.given_up)))
         self._watched_batches = len(self._state.results) // self._batch_size
         reason: str | None = None
         while True:
@@ -309,7 +333,7 @@ class Coordinator:
                 confirming = [] if self._hopeless() else self._plan_confirmation()
                 if not confirming:
                     break
-                runner.start(confirming)
+                self._start(confirming)
             self._wait(runner)
             while len(self._state.results) >= (self._watched_batches + 1) * self._batch_size:
                 yield self._rolled()
@@ -328,7 +352,7 @@ class Coordinator:
         if runner.running and free < self._in_flight() // 4:
             return None  # short runs: suggest several at once, workers have enough to do meanwhile
         planned = self._plan_rolling(n)
-        runner.start(planned)
+        self._start(planned)
         if not planned and not runner.running:
             return "the policy has nothing left to suggest: its design is exhausted."
         return None
@@ -351,7 +375,7 @@ class Coordinator:
     def _run_all(self, manifests: Sequence[Manifest]) -> None:
         assert self._runner is not None
         with self._signals.held():
-            self._runner.start(manifests)
+            self._start(manifests)
         self._tell("submitted")
         while self._runner.running:
             self._wait(self._runner)
@@ -360,12 +384,35 @@ class Coordinator:
         # The wait itself may be interrupted, taking in what arrived may not.
         runner.peek(TICK_S)
         with self._signals.held():
-            results = runner.collect()
+            try:
+                results = runner.collect()
+            except SiteFailed as error:
+                self._mend(runner, error)
+                results = []
         self._tell("finished" if results else "tick", results=tuple(results))
         self._tell_news()
         assert self._site is not None
         if self._site.spent:
             raise AllocationEnded("the job that the coordinator runs inside of has no time left for another run")
+
+    def _start(self, manifests: Sequence[Manifest]) -> None:
+        assert self._runner is not None
+        try:
+            self._runner.start(manifests)
+        except SiteFailed as error:
+            self._mend(self._runner, error)
+
+    def _mend(self, runner: Runner, error: SiteFailed) -> None:
+        """Open the site again where that is all it takes: the process between us and the workers has died."""
+        mendable = error.details.get("mendable") and self._site is not self._wanted_site
+        if not mendable or self._mended >= MOST_MENDED:
+            raise error
+        self._mended += 1
+        self._tell("site", reason=f"{str(error).partition('. Its log')[0]}; the site is opened again")
+        assert self._site is not None
+        self._site.close()
+        self._site = self._open_site()
+        runner.move(self._site)
 
     # -- planning -----------------------------------------------------------------------------
 

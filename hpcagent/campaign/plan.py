@@ -6,13 +6,40 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcagent.apps.launch import DEFAULT_WALLTIME_S
 from hpcagent.campaign.record import Campaign
+from hpcagent.errors import BadInput
+from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
-from hpcagent.sites.profile import Profile, find_profile
+from hpcagent.sites.limits import check, executor_for
+from hpcagent.sites.profile import Profile, account_of, block_of, find_profile
 from hpcagent.sites.site import usable_cores, workers_of
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Jobs", "Plan", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The jobs that a site with a batch system would get.
+
+    Attributes:
+        executor: Label of the executor that takes the runs.
+        script: The job script, as it would be submitted: RUN_DIR, PORT and MARK are settled at the start.
+        nodes: Of a job.
+        walltime_s: Of a job, in seconds.
+        at_once: Jobs at a time.
+        in_all: Jobs in all if every run takes its whole walltime, or None without a bound.
+        account: Who is charged, or None.
+    """
+
+    executor: str
+    script: str
+    nodes: int
+    walltime_s: int
+    at_once: int
+    in_all: int | None
+    account: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +51,13 @@ class Plan:
         profile: The site's profile.
         workers: Runs at the same time there.
         runs: Runs in all, or None without a bound.
-        expected_s: Wall time if every run takes what the contract expects, in seconds, or None.
-        worst_node_hours: Node-hours if every run takes its whole walltime, or None.
-        expected_node_hours: Node-hours as expected, or None.
+        expected_s: Wall time if every run takes what the contract expects, in seconds, without the wait in a
+            queue; or None.
+        worst_node_hours: Node-hours if every run takes its whole walltime, or None. On a batch system these are
+            whole nodes for the whole walltime of whole jobs. Runs that are started again are not in it.
+        expected_node_hours: Node-hours as expected, or None. On a batch system: whole nodes for `expected_s`.
+        jobs: What is submitted, on a site with a batch system.
+        notes: What was changed or is missing, a sentence each.
     """
 
     manifests: tuple[Manifest, ...]
@@ -36,42 +67,44 @@ class Plan:
     expected_s: float | None
     worst_node_hours: float | None
     expected_node_hours: float | None
+    jobs: Jobs | None = None
+    notes: tuple[str, ...] = ()
 
 
-def plan(campaign: Campaign, *, site: str | Path | None = None, workers: int | None = None) -> Plan:
-    """Work out the first batch and the cost without starting anything.
+def plan(
+    campaign: Campaign,
+    *,
+    site: str | Path | Profile | None = None,
+    workers: int | None = None,
+    run_dir: str | Path | None = None,
+) -> Plan:
+    """Work out the first batch, the jobs and the cost without starting anything.
 
     Raises:
-        BadInput: The campaign, its policy or the site is wrong.
+        BadInput: The campaign, its policy or the site is wrong, or the site has no place for its runs.
 
     Example:
         >>> from hpcagent.campaign.record import load_campaign
         >>> len(plan(load_campaign("synthetic"), site="threads").manifests)
         6
     """
-    profile = find_profile(site or campaign.site)
-    count = workers or workers_of(profile)
-    policy = make_policy(
-        campaign.policy.name,
-        space=campaign.search,
-        objective=campaign.objective,
-        seed=campaign.seed,
-        **campaign.policy.options,
-    )
-    budget = campaign.until.budget()
-    size = campaign.batch_size or max(2, 4 * count)
-    size = size if budget is None else min(size, budget)
-    points = policy.suggest([], size - (campaign.reference is not None))
-    if campaign.reference is not None:
-        points.insert(len(points) // 2, dict(campaign.reference.params))
-    digest = campaign.app.digest
-    manifests = tuple(
-        campaign.app.manifest(
-            campaign.complete(params), seed=campaign.seed, index=i, role="suggested", digest=digest
-        )
-        for i, params in enumerate(points)
-    )
+    profile = find_profile(site if site is not None else campaign.site)
     contract = campaign.app.contract
+    largest = contract.largest_resources()
+    count = workers or workers_of(profile, largest)
+    budget = campaign.until.budget()
+    manifests = _first_batch(campaign, count, budget)
+    estimate = contract.estimated_runtime_s
+    expected_s = None if budget is None else math.ceil(budget / count) * estimate
+    if profile.batch:
+        jobs, notes = _jobs(campaign, profile, largest, count, budget, run_dir)
+        # Whole nodes are charged, also while some of their cores have no run.
+        used = None if budget is None else min(jobs.at_once, math.ceil(budget / max(1, count // jobs.at_once)))
+        worst = None if jobs.in_all is None else jobs.in_all * jobs.nodes * jobs.walltime_s / 3600
+        expected = None if used is None or expected_s is None else used * jobs.nodes * expected_s / 3600
+        if worst is not None and expected is not None:
+            expected = min(expected, worst)
+        return Plan(manifests, profile, count, budget, expected_s, worst, expected, jobs, notes)
     resources = contract.resources
     cores = resources.ranks_per_node * resources.threads_per_rank
     share = min(1.0, cores / (profile.node_cores or len(usable_cores()))) if resources.nodes == 1 else 1.0
@@ -81,7 +114,75 @@ def plan(campaign: Campaign, *, site: str | Path | None = None, workers: int | N
         profile=profile,
         workers=count,
         runs=budget,
-        expected_s=None if budget is None else math.ceil(budget / count) * contract.estimated_runtime_s,
-        worst_node_hours=None if budget is None else budget * each * resources.walltime_s,
-        expected_node_hours=None if budget is None else budget * each * contract.estimated_runtime_s,
+        expected_s=expected_s,
+        worst_node_hours=None if budget is None else budget * each * (resources.walltime_s or DEFAULT_WALLTIME_S),
+        expected_node_hours=None if budget is None else budget * each * estimate,
+    )
+
+
+def _first_batch(campaign: Campaign, count: int, budget: int | None) -> tuple[Manifest, ...]:
+    policy = make_policy(
+        campaign.policy.name,
+        space=campaign.search,
+        objective=campaign.objective,
+        seed=campaign.seed,
+        **campaign.policy.options,
+    )
+    size = campaign.batch_size or max(2, 4 * count)
+    size = size if budget is None else min(size, budget)
+    points = policy.suggest([], size - (campaign.reference is not None))
+    if campaign.reference is not None:
+        points.insert(len(points) // 2, dict(campaign.reference.params))
+    digest = campaign.app.digest
+    return tuple(
+        campaign.app.manifest(
+            campaign.complete(params), seed=campaign.seed, index=i, role="suggested", digest=digest
+        )
+        for i, params in enumerate(points)
+    )
+
+
+def _jobs(
+    campaign: Campaign,
+    profile: Profile,
+    resources: Resources,
+    count: int,
+    budget: int | None,
+    run_dir: str | Path | None,
+) -> tuple[Jobs, tuple[str, ...]]:
+    from hpcagent.sites.batch import job_script  # 0.3 s, for Parsl
+
+    label = executor_for(profile, resources)
+    checked = check(profile, label, resources)
+    block = block_of(profile, label)
+    notes = list(checked.notes)
+    try:
+        account = account_of(profile)
+    except BadInput as error:
+        account = None
+        notes.append(f"nothing could be submitted yet: {error}")
+    if block.cores_per_node is None and block.max_workers_per_node is None:
+        notes.append(
+            f"the profile {profile.name} does not say how many cores a node has (cores_per_node, or [nodes]); "
+            "the figures here count one run at a time on each node, the jobs use what there is."
+        )
+    usable = block.walltime_s - profile.margin_s
+    longest = resources.walltime_s or usable
+    if resources.walltime_s is None:
+        notes.append("runs have no walltime_s: at worst, each takes all of a job's time.")
+    in_all = None
+    if budget is not None:
+        in_one = max(1, count // checked.max_blocks) * max(1, math.floor(usable / longest))
+        in_all = math.ceil(budget / in_one)
+    if campaign.retries:
+        notes.append(f"not in the worst case: runs that are started again (retries = {campaign.retries}).")
+    script = job_script(
+        profile,
+        label,
+        account=account or ("ACCOUNT" if profile.account_required else None),
+        run_dir=Path(run_dir or Path("runs") / campaign.name).absolute(),
+    )
+    return (
+        Jobs(label, script, block.nodes_per_block, block.walltime_s, checked.max_blocks, in_all, account),
+        tuple(notes),
     )

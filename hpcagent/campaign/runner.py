@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.apps.worker import execute, execute_each, read_result
-from hpcagent.campaign.state import BLOCK_ENDINGS, State, result_event
+from hpcagent.campaign.state import State, result_event, uncharged
 from hpcagent.model.records import Failure, Manifest, Result
 from hpcagent.sites.site import Site, failure_of
 from hpcagent.store.journal import Journal
@@ -95,6 +95,7 @@ class Runner:
 
     def start(self, manifests: Sequence[Manifest]) -> None:
         """Submit runs; their manifests must be in the journal already."""
+        self.running.update((m.execution_id, m) for m in manifests)  # all of them, should the site fail here
         size = self._pack_size(len(manifests))
         for first in range(0, len(manifests), size):
             self._submit(manifests[first : first + size])
@@ -112,7 +113,6 @@ class Runner:
     def _submit(self, manifests: Sequence[Manifest]) -> None:
         orders = [self._order(manifest) for manifest in manifests]
         label, needs = self._place(manifests[0])
-        self.running.update((m.execution_id, m) for m in manifests)
         if len(orders) == 1:
             future = self._site.submit(execute, orders[0], executor=label, needs=needs)
         else:
@@ -169,9 +169,22 @@ class Runner:
             results.append(result)
             events.append(event)
         self._record(results, events)
+        # Before the first of them is sent, which may fail with the site: see `move`.
+        self.running.update((r.manifest.execution_id, r.manifest) for r in again)
         for result in again:
             self._retry(result)
         return results
+
+    def move(self, site: Site) -> None:
+        """Go on on another site, after the one before has failed and was closed: its runs are sent again."""
+        before = dict(self.running)
+        self._take(retry=False)
+        self._finished = queue.SimpleQueue()
+        self._site = site
+        self._about_site = site.about
+        left = [m for i, m in before.items() if i not in self._state.results or not self._state.final(i)]
+        self.running.clear()
+        self.start([m for m in left if m.execution_id not in self.given_up])
 
     def _result(self, manifest: Manifest, answer: dict[str, Any] | BaseException) -> tuple[Result, dict[str, Any]]:
         """The result, and how it stands in the journal."""
@@ -196,7 +209,7 @@ class Runner:
         if failure is None or failure.kind != "infrastructure":
             return False
         lost = self._state.lost.get(result.manifest.execution_id, 0)
-        if failure.name in BLOCK_ENDINGS:
+        if uncharged(failure.model_dump()):
             return lost < MOST_LOST
         if failure.name in NOT_RETRIED:
             return False

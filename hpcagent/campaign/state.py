@@ -6,15 +6,25 @@ import gc
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hpcagent.apps.run import CONTINUES
 from hpcagent.model.base import canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
 
-__all__ = ["BLOCK_ENDINGS", "State", "result_event"]
+__all__ = ["BLOCK_ENDINGS", "State", "result_event", "uncharged"]
 
 BLOCK_ENDINGS = frozenset({"BlockEnded", "BlockTimeout", "BlockCancelled", "BlockPreempted", "NodeFailed"})
-"""Failures that are the scheduler's doing: they do not count against the run's own retries."""
+"""Failures that are the scheduler's doing."""
+
+
+def uncharged(failure: Mapping[str, Any]) -> bool:
+    """Whether a failed attempt does not count against the run's own retries.
+
+    Its job ended under it, or it was stopped at its walltime and goes on from a restart file it has written.
+    """
+    return failure["name"] in BLOCK_ENDINGS or str(failure.get("repair") or "").startswith(CONTINUES)
+
 
 # From here on the garbage collector is told to leave replayed records alone.
 MANY = 5000
@@ -38,7 +48,7 @@ class State:
         node_hours: Node-hours of all results.
         failed: How many results are failures.
         retried: Execution id -> the attempt that was started last, where that is not the first.
-        lost: Execution id -> how many attempts went down with the job they were in, through no fault of the run.
+        lost: Execution id -> how many attempts ended through no fault of the run; see `uncharged`.
     """
 
     def __init__(self) -> None:
@@ -104,7 +114,7 @@ class State:
         elif kind == "retry":
             identity = event["execution_id"]
             self.retried[identity] = event["attempt"]
-            if (event.get("failure") or {}).get("name") in BLOCK_ENDINGS:
+            if event.get("failure") and uncharged(event["failure"]):
                 self.lost[identity] = self.lost.get(identity, 0) + 1
         elif kind == "stop":
             self.stopped = event["reason"]

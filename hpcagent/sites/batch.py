@@ -13,6 +13,7 @@ leaves jobs behind when it has given up. Here the executor looks after its own b
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
 import threading
@@ -39,9 +40,9 @@ from hpcagent.sites.launch import python_command
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import Block, Profile, account_of, block_of
 from hpcagent.sites.room import share
-from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown, Unverified
+from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown
 
-__all__ = ["BatchExecutor", "batch_executor", "job_script"]
+__all__ = ["BatchExecutor", "batch_executor", "coordinator_script", "job_script"]
 
 _SCALE_EVERY_S = 0.5
 _DEATHS_IN_A_ROW = 3
@@ -96,7 +97,9 @@ class InsideBlocks(LocalBlocks):
 
     def submit(self, command: str, tasks_per_node: int, job_name: str = "block") -> str:
         """Start the workers on the nodes of the allocation."""
-        return super().submit(self.launcher(command, tasks_per_node, self.nodes_per_block), tasks_per_node, job_name)
+        return super().submit(
+            self.launcher(command, tasks_per_node, self.nodes_per_block), tasks_per_node, job_name
+        )
 
     def end_all(self, *, within_s: float = 60.0) -> None:
         """End the workers with everything they started on this node; the launcher ends the others."""
@@ -118,6 +121,8 @@ class BatchExecutor(Executor):
     tell: Callable[[str], None] = staticmethod(lambda text: None)
     """Called with a sentence that the user should hear."""
     max_blocks = 1
+    siblings: Sequence[BatchExecutor] = ()
+    """The executors of the same site, itself among them: a queue's limit of jobs is for all of them."""
     submit_retries = 5
     slots = 1
     """Runs of one core that a block takes at once (mode tasks)."""
@@ -189,15 +194,25 @@ class BatchExecutor(Executor):
     # --- blocks
 
     def _get_launch_command(self, block_id: str) -> str:
+        return self.worker_command(
+            block_id,
+            port=Path(self._port_file).read_text(),
+            mark=self.mark,
+            cert_dir=str(self.cert_dir),
+            logdir=str(Path(self.worker_logdir).absolute()),
+        )
+
+    def worker_command(self, block_id: str, *, port: str, mark: str, cert_dir: str, logdir: str) -> str:
+        """Return the shell words that start the workers of a node."""
         return shlex.join(
             python_command(
                 "hpcagent.sites.worker_pool",
-                f"--mark={self.mark}/{block_id}",
-                f"--port={Path(self._port_file).read_text()}",
+                f"--mark={mark}/{block_id}",
+                f"--port={port}",
                 f"--addresses={','.join(self.addresses)}",
                 f"--block_id={block_id}",
-                f"--cert_dir={self.cert_dir}",
-                f"--logdir={Path(self.worker_logdir).absolute()}",
+                f"--cert_dir={cert_dir}",
+                f"--logdir={logdir}",
                 f"--prefetch_capacity={self.prefetch_capacity}",
                 f"--hb_period={self.heartbeat_period}",
                 f"--hb_threshold={self.heartbeat_threshold}",
@@ -245,7 +260,9 @@ class BatchExecutor(Executor):
             return
         err, out = self.provider.logs(job.job_id)
         tail = log_tail(err, out, *Path(self.worker_logdir, f"block-{block_id}").glob("manager-*.log"))
-        how = "before its workers were ready" if hopeless else f"as {self._deaths} in a row did, without one result"
+        how = (
+            "before its workers were ready" if hopeless else f"as {self._deaths} in a row did, without one result"
+        )
         self._fail(
             SiteFailed(
                 f"{about[0].upper()}{about[1:]} {how}. What it printed ({err}) ends:\n{tail or '(nothing)'}",
@@ -309,13 +326,24 @@ class BatchExecutor(Executor):
             for block_id in not_yet[max(0, self.block.min_blocks - (len(live) - len(not_yet))) :]:
                 self._give_back(block_id)
         wanted = self.block.min_blocks - len(live)
+        wanted = min(wanted, self._room_in_queue())
         if state["waiting"]:
             open_to_them = len(not_yet) + sum(up[b]["usable"] for b in live if b in up)
             demand = math.ceil(sum(list(self._shares.values())) - 1e-9)
-            wanted = max(wanted, min(demand - open_to_them, self.max_blocks - len(live)))
+            wanted = max(wanted, min(demand - open_to_them, self.max_blocks - len(live), self._room_in_queue()))
         for _ in range(wanted):
             if not self._ask_for_block(alone=not live):
                 return
+
+    def live_blocks(self) -> int:
+        """Return how many of its jobs wait or run."""
+        return len(set(self.blocks_to_job_id) - self._ended_blocks - self._given_back)
+
+    def _room_in_queue(self) -> int:
+        most = self.block.limits.max_jobs if self.block.limits else None
+        if most is None or isinstance(self.provider, InsideBlocks):
+            return self.max_blocks
+        return most - sum(e.live_blocks() for e in self.siblings if e.block.queue == self.block.queue)
 
     def _watch_silent(self, not_yet: list[str], gone: list[str], jobs: Mapping[str, Job], now: float) -> None:
         for block_id in not_yet:
@@ -356,7 +384,9 @@ class BatchExecutor(Executor):
         self.job_ids_to_block[job_id] = block_id
         self._status[block_id] = JobStatus(JobState.PENDING)
         nodes = self.block.nodes_per_block
-        self.tell(f"job {job_id} submitted: {nodes} node{'s' if nodes > 1 else ''}, walltime {self.block.walltime}")
+        self.tell(
+            f"job {job_id} submitted: {nodes} node{'s' if nodes > 1 else ''}, walltime {self.block.walltime}"
+        )
         return True
 
     def _refused(self, refusal: Refused, *, alone: bool) -> None:
@@ -429,6 +459,8 @@ def batch_executor(
     if inside is not None:
         provider = _inside_provider(profile, block)
     else:
+        if block.cpus_per_node is None:  # PBS has to be told
+            block = dataclasses.replace(block, cpus_per_node=cores)
         provider = _provider(profile, block, account, settings.worker_init, settings.cores_per_worker)
         provider.prepare(
             scheduler,
@@ -482,8 +514,6 @@ def _fitted(block: Block, inside: Allocation | None) -> Block:
     """Inside an allocation a block is what there is."""
     if inside is None:
         return block
-    import dataclasses
-
     left = math.inf if inside.ends_at is None else max(60.0, inside.ends_at - time.time())
     return dataclasses.replace(
         block,
@@ -499,9 +529,9 @@ def _cores_of(block: Block, scheduler: Scheduler, inside: Allocation | None) -> 
     """Cores of a node: as the profile says, as the allocation is, or as the scheduler tells."""
     if inside is not None:
         fewest = min(node.cores for node in inside.nodes)
-        return min(fewest, block.cores_per_node or fewest)
-    if block.cores_per_node is not None:
-        return block.cores_per_node
+        return min(fewest, block.usable_cores or fewest)
+    if block.usable_cores is not None:
+        return block.usable_cores
     try:
         queues = {queue.name: queue for queue in scheduler.queues()}
     except SchedulerDown:
@@ -512,8 +542,8 @@ def _cores_of(block: Block, scheduler: Scheduler, inside: Allocation | None) -> 
 
 def _pinning(block: Block, cores_per_worker: int) -> list[str]:
     arguments = [f"--threads={cores_per_worker}"]
-    if block.cores_per_node:
-        arguments.append(f"--node_cores={block.cores_per_node}")
+    if block.usable_cores:
+        arguments.append(f"--node_cores={block.usable_cores}")
     if block.mode == "tasks":
         if block.cpu_affinity.startswith("list:"):
             arguments.append(f"--cores={block.cpu_affinity}")
@@ -594,7 +624,8 @@ def _provider(profile: Profile, block: Block, account: str | None, worker_init: 
             cores_per_node=None if block.exclusive else block.cpus_per_node,
             mem_per_node=math.ceil(block.mem_per_node_gb) if block.mem_per_node_gb else None,
             exclusive=block.exclusive,
-            scheduler_options="\n".join(f"#SBATCH {words}" for words in block.directives),
+            # A job that is queued again by itself would come back without anyone to work for.
+            scheduler_options="\n".join(f"#SBATCH {words}" for words in ("--no-requeue", *block.directives)),
             **common,
         )
     from hpcagent.sites.pbs_blocks import PbsBlocks
@@ -603,7 +634,7 @@ def _provider(profile: Profile, block: Block, account: str | None, worker_init: 
         queue=block.queue,
         select_options=block.select_options,
         cpus_per_node=block.cpus_per_node or 1,
-        scheduler_options="\n".join(f"#PBS {words}" for words in block.directives),
+        scheduler_options="\n".join(f"#PBS {words}" for words in ("-r n", *block.directives)),
         **common,
     )
 
@@ -619,25 +650,57 @@ def _inside_provider(profile: Profile, block: Block) -> InsideBlocks:
     )
 
 
-def job_script(profile: Profile, label: str, *, account: str | None = None) -> str:
-    """Return the job script of a block, as it would be submitted; nothing is asked or written.
+def job_script(
+    profile: Profile, label: str, *, account: str | None = None, run_dir: str | Path = "RUN_DIR"
+) -> str:
+    """Return the job script of a block, as it would be submitted; nothing is submitted or written.
 
-    Paths and ports that are settled when the site is opened stand in capitals.
+    The scheduler is asked for the cores of a node if the profile does not say them. What is settled when the site
+    is opened stands in capitals: PORT and MARK.
+    """
+    from hpcagent.sites.schedulers.base import scheduler
+
+    executor = batch_executor(
+        profile,
+        label,
+        scheduler=scheduler(profile.kind, timeout_s=profile.cmd_timeout_s),
+        ledger=Ledger(Path(run_dir, "jobs.jsonl")),
+        account=account_of(profile, account),
+    )
+    logs = f"{run_dir}/parsl/000/{label}"
+    executor.provider.script_dir = f"{run_dir}/parsl/000/submit_scripts"
+    certificates = f"{logs}/KEYS" if executor.encrypted else "None"
+    command = executor.worker_command("0", port="PORT", mark="MARK", cert_dir=certificates, logdir=logs)
+    script: str = executor.provider.script(command, f"parsl.{label}.block-0")
+    return script
+
+
+def coordinator_script(
+    profile: Profile,
+    label: str,
+    command: str,
+    *,
+    name: str,
+    folder: str | Path,
+    nodes: int = 1,
+    account: str | None = None,
+) -> str:
+    """Return the script of a job in which the coordinator itself runs, such as blocks of an executor are.
+
+    Args:
+        profile: Of the site.
+        label: The executor whose queue, walltime, directives and worker_init are used.
+        command: Shell words that start the coordinator, on the job's first node.
+        name: Of the job.
+        folder: Where the job's own output goes.
+        nodes: Of the job.
+        account: Who is charged.
     """
     settings = profile.executors[label]
-    block = block_of(profile, label)
-    provider = _provider(profile, block, account_of(profile, account), settings.worker_init, settings.cores_per_worker)
-    provider.script_dir = "RUN_DIR/parsl/000/submit_scripts"
-    arguments = [
-        "--mark=MARK/0",
-        "--port=PORT",
-        f"--addresses={','.join(_addresses(profile))}",
-        "--block_id=0",
-        "--logdir=RUN_DIR/parsl/000",
-        *_pinning(block, settings.cores_per_worker),
-        *_places(profile, block),
-        *_time(profile, block, None),
-    ]
-    command = f"{settings.python or 'PYTHON'} -m hpcagent.sites.worker_pool {shlex.join(arguments)}"
-    script: str = provider.script(command, f"hpcagent.{label}.block-0")
+    block = dataclasses.replace(block_of(profile, label), nodes_per_block=nodes, worker_launcher="single")
+    provider = _provider(
+        profile, block, account_of(profile, account), settings.worker_init, settings.cores_per_worker
+    )
+    provider.script_dir = str(folder)
+    script: str = provider.script(command, name)
     return script

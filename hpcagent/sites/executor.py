@@ -165,6 +165,7 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
             f"Parsl's interchange on this machine ended with exit code {code}. Its log, "
             f"{self._interchange_log}, ends:\n{tail or '(empty)'}",
             log_tail=tail,
+            mendable=True,  # nothing is wrong with site, profile or runs: open it again
         )
 
     def initialize_scaling(self) -> None:

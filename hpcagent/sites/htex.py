@@ -191,6 +191,7 @@ def local_executor(
     environment: Mapping[str, str],
     preload: Sequence[str],
     python: str | None,
+    accelerators: Sequence[str] = (),
     places: bool = False,
     eager: bool = True,
 ) -> LocalExecutor:
@@ -208,6 +209,7 @@ def local_executor(
         environment: Extra environment of the workers.
         preload: Modules to import once for all workers.
         python: Interpreter of the workers; None: the one running now.
+        accelerators: Ids of GPUs, one for each worker, or none.
         places: Whether each run gets cores of its own out of `cores`, as many as it needs, and its worker none.
         eager: Start the workers with the site, rather than with the first task.
     """
@@ -232,6 +234,8 @@ def local_executor(
     )
     pinned = _affinity(workers, cores, cores_per_worker) if cores and not places else ""
     executor.pool_arguments = [f"--preload={','.join(preload)}", f"--cores={pinned}"]
+    if accelerators:
+        executor.pool_arguments += ["--available-accelerators", *accelerators]
     if places:
         here = {"name": socket.gethostname(), "cores": list(cores or ()), "gpus": []}
         executor.pool_arguments.append(f"--hosts={json.dumps([here])}")

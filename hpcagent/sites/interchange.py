@@ -134,7 +134,11 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
             about["idle_s"] = min(about["idle_s"], now - m["idle_since"] if m["idle_since"] else 0.0)
             about["hosts"].append(m.get("hostname"))
             about["usable"] |= not m["draining"] and self._usable(m, now)
-        return {"blocks": blocks, "waiting": len(self.pending_task_queue), "seen": list(self.connected_block_history)}
+        return {
+            "blocks": blocks,
+            "waiting": len(self.pending_task_queue),
+            "seen": list(self.connected_block_history),
+        }
 
     def _usable(self, m: Any, now: float) -> bool:
         """Whether any of the waiting tasks could run at this manager, if not now then later."""

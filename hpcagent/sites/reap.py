@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -63,13 +64,17 @@ def reap(
     lock = Lock(root)
     lock.acquire()
     try:
-        return end_leftovers(path, within_s=within_s, ask=ask)
+        return end_leftovers(path, within_s=within_s, ask=ask, coordinators=True)
     finally:
         lock.release()
 
 
 def end_leftovers(
-    ledger: Path, *, within_s: float = 60.0, ask: Callable[[str], Scheduler] = scheduler
+    ledger: Path,
+    *,
+    within_s: float = 60.0,
+    ask: Callable[[str], Scheduler] = scheduler,
+    coordinators: bool = False,
 ) -> list[Reaped]:
     """Do as `reap` does, for a caller that holds the lock. Never raises for what a scheduler says.
 
@@ -77,11 +82,20 @@ def end_leftovers(
         ledger: The jobs.jsonl.
         within_s: How long to wait until they are gone.
         ask: Makes the scheduler of a kind.
+        coordinators: Also end jobs that `hpcagent submit` made for the coordinator itself: those that wait to go
+            on with the campaign. The job that this process is in is never touched.
 
     Raises:
         StoreFull: The ends cannot be written; the jobs are gone all the same.
     """
-    open_entries = [entry for entry in read_ledger(ledger) if entry.ended is None]
+    ours = {os.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID")} - {None, ""}
+    open_entries = [
+        entry
+        for entry in read_ledger(ledger)
+        if entry.ended is None
+        and entry.job_id not in ours
+        and (coordinators or (entry.about or {}).get("role") != "coordinator")
+    ]
     writer = Ledger(ledger)
     done: list[Reaped] = []
     for kind in dict.fromkeys(entry.scheduler for entry in open_entries):

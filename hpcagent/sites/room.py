@@ -97,7 +97,9 @@ class Room:
     def _in_time(self, needs: Mapping[str, Any], now: float) -> bool:
         return self.ends_at is None or now + float(needs.get("walltime_s") or 0.0) <= self.ends_at
 
-    def _hosts(self, needs: Mapping[str, Any], free: Mapping[str, tuple[list[int], list[str]]]) -> list[str] | None:
+    def _hosts(
+        self, needs: Mapping[str, Any], free: Mapping[str, tuple[list[int], list[str]]]
+    ) -> list[str] | None:
         """The nodes that a run would get: the fullest that can take it, so that empty ones stay whole."""
         cores, gpus = int(needs.get("cores", 1)), int(needs.get("gpus", 0))
         fitting = [name for name, (c, g) in free.items() if len(c) >= cores and len(g) >= gpus]

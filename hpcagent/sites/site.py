@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcagent.errors import AppFailed, BadInput, BlockLost, SiteFailed, nearest
 from hpcagent.model.contract import Resources
-from hpcagent.sites.limits import check, executor_for
+from hpcagent.sites.limits import check, executor_for, most_blocks
 from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where, find_profile
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Site:
         self._closing = threading.Lock()
         self._closed = False
         self._news: deque[str] = deque(maxlen=1000)
-        self._places: dict[tuple[Resources, float], tuple[str, dict[str, Any]]] = {}
+        self._places: dict[tuple[Resources, float | None], tuple[str, dict[str, Any]]] = {}
         for executor in executors.values():
             executor.tell = self._news.append
         self._sigterm = _close_on_sigterm() if profile.batch else None
@@ -139,7 +139,9 @@ class Site:
         """When the allocation ends that the site was opened inside of: Unix time, in seconds, or None."""
         return None if self.inside is None else self.inside.ends_at
 
-    def place(self, resources: Resources, *, estimated_runtime_s: float = 0.0) -> tuple[str, dict[str, Any]]:
+    def place(
+        self, resources: Resources, *, estimated_runtime_s: float | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Return the executor for runs with these resources, and what to tell it of each: see `submit`.
 
         Args:
@@ -156,17 +158,17 @@ class Site:
             self._places[resources, estimated_runtime_s] = known
         return known
 
-    def _place(self, resources: Resources, estimated_runtime_s: float) -> tuple[str, dict[str, Any]]:
+    def _place(self, resources: Resources, estimated_runtime_s: float | None) -> tuple[str, dict[str, Any]]:
         profile = self.profile
         label = executor_for(profile, resources)
         needs: dict[str, Any] = {}
         if profile.batch:
             if self.inside is None:
-                check(profile, label, resources)
+                self._news.extend(check(profile, label, resources).notes)
                 usable = block_of(profile, label).walltime_s - profile.margin_s
             else:
                 usable = float("inf")
-            walltime = resources.walltime_s or min(3 * estimated_runtime_s, usable)
+            walltime = resources.walltime_s or min(3 * (estimated_runtime_s or 0.0), usable)
             needs["walltime_s"] = walltime
         if profile.executors[label].mode == "mpi":
             serial = resources.nodes == 1 and resources.ranks_per_node == 1
@@ -353,7 +355,8 @@ def open_site(
     allocation = _allocation(found) if inside else None
     charged = account_of(found, account) if found.batch and not inside else None
     if found.batch:
-        check_where(found, "inside" if inside else "login")
+        in_job = any(os.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID"))
+        check_where(found, "inside" if inside else "job" if in_job else "login")
     import parsl  # 0.3 s
 
     if not private and current_dfk() is not None:
@@ -437,7 +440,7 @@ def _batch_executors(
     executors: dict[str, Any] = {}
     counts: dict[str, int] = {}
     for index, label in enumerate(profile.executors):
-        most = check(profile, label, Resources()).max_blocks if inside is None else 1
+        most = most_blocks(profile, label).max_blocks if inside is None else 1
         executors[label] = batch_executor(
             profile,
             label,
@@ -449,6 +452,8 @@ def _batch_executors(
             inside=inside,
         )
         counts[label] = executors[label].slots * executors[label].max_blocks
+    for executor in executors.values():
+        executor.siblings = list(executors.values())
     return executors, counts
 
 
@@ -476,6 +481,10 @@ def _executors(profile: Profile, workers: int | None) -> tuple[dict[str, Any], d
     counts: dict[str, int] = {}
     for index, (label, executor) in enumerate(profile.executors.items()):
         count = workers if workers is not None and index == 0 else _workers(executor, len(cores))
+        accelerators = executor.available_accelerators
+        gpus = tuple(map(str, range(accelerators))) if isinstance(accelerators, int) else accelerators
+        if gpus:
+            count = min(count, len(gpus))
         counts[label] = count
         if profile.kind == "threads":
             executors[label] = Threads(label=label, max_threads=count)
@@ -493,6 +502,7 @@ def _executors(profile: Profile, workers: int | None) -> tuple[dict[str, Any], d
             environment=profile.env,
             preload=executor.preload,
             python=executor.python,
+            accelerators=gpus,
             places=places,
             eager=index == 0,
         )
@@ -515,7 +525,7 @@ def workers_of(profile: Profile, resources: Resources | None = None) -> int:
     block = block_of(profile, label)
     if block.mode == "tasks":
         return most * block.nodes_per_block * (block.max_workers_per_node or 1)
-    beside = (block.cores_per_node or cores) // cores
+    beside = (block.usable_cores or cores) // cores
     if resources.gpus_per_node and block.node:
         beside = min(beside, block.node.gpus // resources.gpus_per_node)
     return most * max(1, block.nodes_per_block * beside // resources.nodes)

@@ -363,7 +363,9 @@ def main() -> None:
     parser.add_argument("--opener_birth", help="when it started")
     parser.add_argument("--port_file", type=Path, help="where the interchange says its port, if not by --port")
     parser.add_argument("--mark", default="", help="what its processes are marked with, see lifeline.py")
-    parser.add_argument("--cores", default="", help="cores of each worker, as in 0,1:2,3, or auto; empty: not pinned")
+    parser.add_argument(
+        "--cores", default="", help="cores of each worker, as in 0,1:2,3, or auto; empty: not pinned"
+    )
     parser.add_argument("--node_cores", type=int, help="cores of the node to use, at most")
     parser.add_argument("--threads", type=int, default=1, help="cores of each worker, for --cores=auto")
     parser.add_argument("--hosts", default="", help="what there is to hand out: JSON, or the kind of scheduler")
@@ -394,9 +396,7 @@ def main() -> None:
     gpus = [gpu for gpu in args.gpus.split(",") if gpu]
     hosts = None
     if args.hosts:
-        hosts = (
-            json.loads(args.hosts) if args.hosts.startswith("[") else _hosts(args.hosts, args.node_cores, gpus)
-        )
+        hosts = json.loads(args.hosts) if args.hosts.startswith("[") else _hosts(args.hosts, args.node_cores, gpus)
     workers = int(args.max_workers_per_node)
     if hosts is not None and not local:
         workers = min(workers, sum(len(host["cores"]) for host in hosts))

@@ -8,12 +8,16 @@ import json
 import os
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.errors import BadInput, RunDirLocked, StoreError
 from hpcagent.store.files import refusing_clearly
 
-__all__ = ["Lock", "RunDir"]
+__all__ = ["Holder", "Lock", "RunDir", "holder"]
+
+_TRIES = 4
+_PAUSE_S = 0.1
 
 
 class RunDir:
@@ -83,7 +87,7 @@ class Lock:
         with refusing_clearly(self._path):
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except BlockingIOError:
             owner = self._owner()
             os.close(self._descriptor)
@@ -107,13 +111,18 @@ class Lock:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text.encode(), 0)
 
+    def _take(self) -> None:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if not tries_left:
+                    raise
+                time.sleep(_PAUSE_S)  # somebody may only be looking, see `holder`
+
     def _owner(self) -> str:
-        try:
-            data = json.loads(os.pread(self._descriptor, 4096, 0))
-            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(data["since"]))
-            return f"process {data['pid']} on {data['host']}, since {since}"
-        except (ValueError, KeyError, OSError):
-            return "its process is not recorded"
+        return str(_written(self._descriptor) or "its process is not recorded")
 
     def release(self) -> None:
         """Free the lock; harmless when it is not held."""
@@ -122,3 +131,52 @@ class Lock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The coordinator that has, or had, a run directory.
+
+    Attributes:
+        host: Its machine.
+        pid: Its process there.
+        since: When it took the directory: Unix time, in seconds.
+    """
+
+    host: str
+    pid: int
+    since: float
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.since))}"
+
+
+def holder(root: str | Path) -> tuple[bool, Holder | None]:
+    """Say whether a coordinator has a run directory, and which one has it or had it last.
+
+    Where a file system keeps locks to each machine, a coordinator on another one is not seen.
+    """
+    try:
+        descriptor = os.open(Path(root) / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False, None
+    try:
+        try:
+            # There is no way to look at a flock without trying; it is given back at once.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True, _written(descriptor)
+        except OSError:
+            return False, _written(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return False, _written(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _written(descriptor: int) -> Holder | None:
+    try:
+        data = json.loads(os.pread(descriptor, 4096, 0))
+        return Holder(str(data["host"]), int(data["pid"]), float(data["since"]))
+    except (ValueError, KeyError, TypeError, OSError):
+        return None

@@ -8,8 +8,8 @@ tests be killed, the kernel ends them too.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
+import pwd
 import random
 import shutil
 import signal
@@ -95,7 +95,8 @@ class Cluster:
             raise
 
     def _configure(self) -> None:
-        me, folder, (controller, database, _, *slurmd) = getpass.getuser(), self.folder, self._ports
+        me, folder = _user(), self.folder
+        controller, database, _, *slurmd = self._ports
         host = socket.gethostname().split(".")[0]  # slurmctld refuses to start under any other name
         gather = "jobacct_gather/linux\nJobAcctGatherFrequency=1\nJobAcctGatherParams=OverMemoryKill"
         storage = (
@@ -193,11 +194,11 @@ PropagateResourceLimits=NONE
         self._wait("munge's socket", sock.exists)
 
     def _start_accounting(self) -> None:
-        folder, port, sql = self.folder, self._ports[1], self._ports[2]
+        me, folder, port, sql = _user(), self.folder, self._ports[1], self._ports[2]
         data, sock = folder / "db", folder / "run" / "sql.socket"
         program = _which("mariadb-install-db")
         assert program is not None
-        who = [f"--user={getpass.getuser()}"] if os.getuid() == 0 else []  # it refuses to be root unasked
+        who = [f"--user={me}"] if os.getuid() == 0 else []  # it refuses to be root unasked
         small = [
             "--innodb-log-file-size=4M",
             "--innodb-buffer-pool-size=32M",
@@ -220,7 +221,7 @@ PropagateResourceLimits=NONE
         conf = folder / "slurmdbd.conf"
         conf.write_text(
             f"AuthType=auth/munge\nAuthInfo=socket={folder}/run/munge.socket\nDbdHost=localhost\n"
-            f"DbdAddr=127.0.0.1\nDbdPort={port}\nSlurmUser={getpass.getuser()}\nLogFile={folder}/log/slurmdbd.log\n"
+            f"DbdAddr=127.0.0.1\nDbdPort={port}\nSlurmUser={me}\nLogFile={folder}/log/slurmdbd.log\n"
             f"PidFile={folder}/run/slurmdbd.pid\nCommunicationParameters=NoInAddrAny\n"
             f"StorageType=accounting_storage/mysql\nStorageHost=127.0.0.1\nStoragePort={sql}\n"
             "StorageUser=root\nStorageLoc=slurm\n"
@@ -233,6 +234,8 @@ PropagateResourceLimits=NONE
         """Start slurmctld, with the jobs it had (`forget`: without), and wait until it answers."""
         self._daemon("slurmctld", "slurmctld", "-D", *(["-c"] if forget else []))
         self._wait("slurmctld", lambda: " UP " in self.run("scontrol ping", check=False).replace("\n", " ") + " ")
+        if any(name.startswith("slurmd-") for name in self._daemons):
+            self.run("scontrol reconfigure")  # the nodes report at once, not after some seconds
 
     def stop_controller(self) -> None:
         """End slurmctld; it has written its state. Jobs go on, and nobody answers questions on them."""
@@ -366,6 +369,10 @@ PropagateResourceLimits=NONE
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+
+def _user() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
 
 
 def _clean_environ() -> dict[str, str]:

@@ -20,7 +20,7 @@ def script(folder: Path, body: str = "exec sleep 300", *options: str, name: str 
     path = folder / f"{name}.sh"
     size = () if any("--nodes" in option for option in options) else ("--ntasks=1",)
     lines = "".join(f"#SBATCH {option}\n" for option in ("--output=/dev/null", "--mem=50", *size, *options))
-    path.write_text(f"#!/bin/bash\n#SBATCH --job-name={name}\n{lines}{body}\n")
+    path.write_text(f"#!/bin/bash\n#SBATCH '--job-name={name}'\n{lines}{body}\n")
     return path
 
 
@@ -358,14 +358,17 @@ def test_the_users_settings_do_not_change_the_answers(
         "SQUEUE_NAMES": "none",
         "SLURM_TIME_FORMAT": "relative",
         "SLURM_JOB_ID": "1",  # we are in a job ourselves; its shape is not for the jobs we submit
-        "SLURM_MEM_PER_NODE": "1000000",
-        "SLURM_NTASKS": "50",
+        "SLURM_MEM_PER_CPU": "1000000",
     }.items():
         monkeypatch.setenv(name, value)
     there = Slurm()
-    job_id = there.submit(script(tmp_path, "true", "--hold"))
-    assert there.jobs([job_id])[job_id].state == "held"
-    there.cancel_and_see([job_id])
+    out = tmp_path / "memory"
+    job_id = there.submit(script(tmp_path, f"echo ${{SLURM_MEM_PER_CPU:-none}} > {out}"))
+    deadline = time.monotonic() + 60
+    while (job := there.jobs([job_id])[job_id]).state != "completed" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert job.started_at is not None and abs(job.started_at - time.time()) < 100
+    assert out.read_text() == "none\n"
 
 
 def test_many_ids_are_asked_for_in_several_commands() -> None:

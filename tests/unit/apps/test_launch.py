@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import hpcagent as ha
 from hpcagent.apps.launch import (
     FIELDS,
     LAUNCHERS,
@@ -312,3 +313,26 @@ def test_a_run_whose_block_is_over_is_not_started(tmp_path: Path, monkeypatch: p
 
 def test_no_place_is_none() -> None:
     assert Place.of({}) is None
+
+
+# --- resources that a parameter decides
+
+
+def test_an_app_of_ones_own_may_take_its_ranks_from_a_parameter() -> None:
+    def scaled(ranks: int) -> dict[str, float]:
+        return {"speed": float(ranks)}
+
+    made = ha.app(
+        parameters={"ranks": ha.Choice(1, 2, 4)},
+        metrics={"speed": "1"},
+        resources_from={"ranks_per_node": "ranks"},
+    )(scaled)
+    assert [made.manifest({"ranks": n}).resources.cores for n in (1, 4)] == [1, 4]
+    assert made.contract.largest_resources().cores == 4
+    assert made.contract.largest_resources(ha.Space.of(ranks=ha.Choice(1, 2))).cores == 2
+    with pytest.raises(BadInput, match="only a parameter of whole numbers can"):
+        ha.app(
+            parameters={"ranks": ha.Choice("few", "many")},
+            metrics={"speed": "1"},
+            resources_from={"nodes": "ranks"},
+        )(scaled)

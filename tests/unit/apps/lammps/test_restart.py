@@ -196,9 +196,11 @@ def test_a_run_killed_after_its_last_step_runs_again_from_the_file_before(app: A
 
 
 def test_the_time_column_goes_on(tmp_path: Path) -> None:
-    # LAMMPS begins Time anew after read_restart; the drift is fitted over it where the timestep varies.
+    # After read_restart LAMMPS begins Time at 0 unless a `timestep` follows; the restart file brings the step size.
     app = changed(
-        tmp_path, contract=("[log]\n", '[columns.end]\ncolumn = "Time"\nreduce = "last"\nunit = "ps"\n[log]\n')
+        tmp_path,
+        script=("timestep        ${timestep}\nrun", 'if "${restart} == none" then "timestep ${timestep}"\nrun'),
+        contract=("[log]\n", '[columns.end]\ncolumn = "Time"\nreduce = "last"\nunit = "ps"\n[log]\n'),
     )
     stopped(app, tmp_path)
     again = go(app, tmp_path)

@@ -1,0 +1,130 @@
+"""A coordinator that goes on in the background, after it has been seen to start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcagent.errors import HpcAgentError, SiteFailed
+from hpcagent.store.files import refusing_clearly
+
+__all__ = ["Detached", "detach"]
+
+_STARTED = b"started"
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A process that goes on by itself.
+
+    Attributes:
+        pid: The process; SIGTERM stops it as Ctrl-C would.
+        host: The machine it is on.
+        log: Where it prints.
+    """
+
+    pid: int
+    host: str
+    log: Path
+
+
+def detach(work: Callable[[Callable[[], None]], int], *, log: Path) -> Detached:
+    """Do some work in a process of its own, which is no longer tied to this terminal.
+
+    Call it before any thread is started and before anything heavy is imported: it forks.
+
+    Args:
+        work: Is called in the new process with a function to call once it has begun; returns the exit code.
+        log: What it prints is added to this file.
+
+    Returns:
+        The process, once it has begun.
+
+    Raises:
+        HpcAgentError: What kept it from beginning, as if it had been raised here.
+        StoreFull: The log cannot be written.
+    """
+    fresh = not log.exists()
+    folder_is_new = not log.parent.exists()
+    with refusing_clearly(log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    heard, told = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(heard)
+        _be_apart(work, output, told)
+    os.close(told)
+    os.close(output)
+    try:
+        with os.fdopen(heard, "rb") as pipe:
+            answer = pipe.read()
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)  # not begun yet: nobody knows of it
+        os.waitpid(pid, 0)
+        raise
+    if answer == _STARTED:
+        return Detached(pid, socket.gethostname(), log)
+    _, status = os.waitpid(pid, 0)
+    if answer:
+        if fresh:
+            log.unlink(missing_ok=True)
+        if folder_is_new:
+            with contextlib.suppress(OSError):
+                log.parent.rmdir()
+        error: HpcAgentError = pickle.loads(answer)
+        raise error
+    words = log.read_text(errors="replace").strip().splitlines()[-1:]
+    raise SiteFailed(
+        f"The coordinator did not begin (exit code {os.waitstatus_to_exitcode(status)}): "
+        f"{words[0] if words else 'it printed nothing'}; see {log}."
+    )
+
+
+def _be_apart(work: Callable[[Callable[[], None]], int], output: int, told: int) -> None:
+    """Never returns."""
+    code = 1
+    begun = False
+
+    def tell(words: bytes) -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            with contextlib.suppress(OSError):  # whoever started it may be gone by now
+                os.write(told, words)
+            os.close(told)
+
+    try:
+        os.setsid()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        code = work(lambda: tell(_STARTED))
+    except HpcAgentError as error:
+        code = error.exit_code
+        if begun:
+            print(f"error: {error}" if code != 130 else str(error), file=sys.stderr)
+        else:
+            tell(pickle.dumps(error))
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException as error:
+        code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+        if not isinstance(error, SystemExit):
+            traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)

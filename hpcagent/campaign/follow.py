@@ -1,0 +1,248 @@
+"""Look at a campaign from outside while its coordinator runs elsewhere: another shell, another node, a job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from hpcagent.campaign.batch import Event
+from hpcagent.campaign.coordinator import load_run
+from hpcagent.campaign.state import State
+from hpcagent.campaign.submit import ROLE
+from hpcagent.errors import HpcAgentError
+from hpcagent.sites.ledger import Entry, read_ledger
+from hpcagent.sites.schedulers.base import Job, SchedulerDown, scheduler
+from hpcagent.store.rundir import Holder, RunDir, holder
+
+__all__ = ["Standing", "follow", "standing"]
+
+_ASK_EVERY_S = 20.0
+"""The scheduler is asked no more often than this after a job that is to go on with the campaign."""
+_MANY = 3
+"""A coordinator is gone when it was not there so many looks in a row: between two jobs it is away for a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who is at a campaign now.
+
+    Attributes:
+        attended: Whether a coordinator has the folder.
+        coordinator: The one that has it, or had it last; None if it was never written down.
+        jobs: Jobs without an end in the ledger.
+    """
+
+    attended: bool
+    coordinator: Holder | None
+    jobs: tuple[Entry, ...]
+
+    def __str__(self) -> str:
+        if self.attended:
+            lines = [f"a coordinator is at it ({self.coordinator or 'its process is not recorded'})"]
+        else:
+            last = f"; the last was {self.coordinator}" if self.coordinator else ""
+            lines = [f"no coordinator is at it, as far as this machine can tell{last}"]
+        lines += [f"job {job_words(entry)}" for entry in self.jobs]
+        return "\n".join(lines)
+
+
+def standing(run_dir: str | Path) -> Standing:
+    """Say who is at a campaign. Asks no scheduler and changes nothing.
+
+    Raises:
+        BadInput: The folder is not that of a campaign.
+
+    Example:
+        >>> import tempfile
+        >>> from hpcagent.campaign.coordinator import run
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = run("synthetic", site="threads", run_dir=folder)
+        ...     standing(folder).attended
+        False
+    """
+    folder = RunDir(run_dir)
+    folder.require()
+    held, who = holder(folder.root)
+    return Standing(held, who, tuple(e for e in read_ledger(folder.jobs) if e.ended is None))
+
+
+def job_words(entry: Entry) -> str:
+    """A job of the ledger in brief."""
+    about = entry.about or {}
+    nodes = about.get("nodes")
+    words = [
+        "the coordinator's own" if about.get("role") == ROLE else f"of the executor {about.get('executor', '?')}"
+    ]
+    if nodes:
+        words.append(f"{nodes} node{'s' if nodes != 1 else ''}")
+    if entry.ended:
+        words.append(entry.ended + (f" ({entry.reason})" if entry.reason else ""))
+    else:
+        words.append("no end recorded yet")
+    return f"{entry.job_id or entry.name}: {', '.join(words)}"
+
+
+def follow(run_dir: str | Path, *, every_s: float = 1.0) -> Iterator[Event]:
+    """Tell what has happened in a campaign, then what happens, until it stops or nobody is at it any more.
+
+    Only reads, so any number may follow, from anywhere that sees the folder. The events are those that a
+    `watch=` gets, so a view can be handed them.
+
+    Args:
+        run_dir: The campaign's folder.
+        every_s: Time between two looks, in seconds.
+
+    Yields:
+        First `opened`, whose reason tells what there is; then `finished`, `batch`, `site` (jobs), `tick`, and at
+        the end `stopped` (the campaign's own end) or `left` (no coordinator is there; the reason says what to do).
+
+    Raises:
+        BadInput: The folder is not that of a campaign.
+
+    Example:
+        >>> import tempfile
+        >>> from hpcagent.campaign.coordinator import run
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = run("synthetic", site="threads", run_dir=folder)
+        ...     [event.kind for event in follow(folder)]
+        ['opened', 'stopped']
+    """
+    return _Follower(run_dir, every_s).events()
+
+
+class _Follower:
+    def __init__(self, run_dir: str | Path, every_s: float) -> None:
+        self.folder = RunDir(run_dir)
+        self.folder.require()
+        self.every_s = every_s
+        self.state = State()
+        self.budget: int | None = None
+        self.submitted = 0
+        self._journal = _Tail(self.folder.events)
+        self._known: dict[str, Entry] = {}
+        self._asked: tuple[float, Job | None] = (0.0, None)
+        self._read_campaign()
+
+    def _read_campaign(self) -> None:
+        self.budget = load_run(self.folder.root).until.budget()
+
+    def events(self) -> Iterator[Event]:
+        """See `follow`."""
+        for event in self._journal.read():
+            self.state.apply(event)
+        self._known = {entry.name: entry for entry in read_ledger(self.folder.jobs)}
+        yield self._event("opened", reason=self._so_far())
+        away = 0
+        while True:
+            # Before reading: what it wrote until it let go is then read below.
+            attended = holder(self.folder.root)[0]
+            yield from self._new()
+            if not attended and self.state.stopped is not None and not self.state.waiting():
+                yield self._event("stopped", reason=self.state.stopped)
+                return
+            away = 0 if attended or self._somebody_comes() else away + 1
+            if away >= _MANY:
+                yield self._event("left", reason=self._left())
+                return
+            yield self._event("tick")
+            time.sleep(self.every_s if not away else min(self.every_s, 0.2))
+
+    def _new(self) -> Iterator[Event]:
+        for event in self._journal.read():
+            kind = event.get("event")
+            self.state.apply(event)
+            if kind == "results":
+                ids = [fields.get("execution_id") for fields in event["results"]]
+                yield self._event("finished", ids=ids)
+            elif kind == "session":
+                self._read_campaign()
+                where = f"process {event.get('pid')} on {event.get('host')}"
+                yield self._event("site", reason=f"a coordinator has begun: {where}")
+            elif kind == "batch":
+                ids = [r.manifest.execution_id for r in self.state.batch(int(event["batch"]))]
+                yield self._event("batch", ids=ids)
+            elif kind == "interrupted":
+                yield self._event("site", reason="the coordinator was interrupted")
+        for entry in read_ledger(self.folder.jobs):
+            before = self._known.get(entry.name)
+            if before == entry or (before is None and entry.job_id is None and entry.ended is None):
+                continue
+            self._known[entry.name] = entry
+            yield self._event("site", reason=f"job {job_words(entry)}")
+
+    def _event(self, kind: str, *, reason: str = "", ids: Any = ()) -> Event:
+        results = tuple(self.state.results[i] for i in ids if i in self.state.results)
+        return Event(
+            kind,
+            results=results,
+            reason=reason,
+            running=len(self.state.manifests) - len(self.state.results),
+            runs=len(self.state.results),
+            budget=self.budget,
+        )
+
+    def _so_far(self) -> str:
+        state = self.state
+        total = f" of {self.budget}" if self.budget is not None else ""
+        words = [f"{len(state.results)}{total} run(s) so far"]
+        if state.failed:
+            words.append(f"{state.failed} failed")
+        words.append(f"{state.node_hours:.2g} node-hours")
+        return ", ".join(words) + "\n" + str(standing(self.folder.root))
+
+    def _somebody_comes(self) -> bool:
+        """Whether a job of the coordinator waits or runs, as far as the scheduler tells."""
+        waiting = [
+            e
+            for e in read_ledger(self.folder.jobs)
+            if e.ended is None and e.job_id is not None and (e.about or {}).get("role") == ROLE
+        ]
+        if not waiting:
+            return False
+        last = waiting[-1]
+        at, job = self._asked
+        if job is None or job.job_id != last.job_id or time.monotonic() - at > _ASK_EVERY_S:
+            assert last.job_id is not None
+            try:
+                found = scheduler(last.scheduler).jobs([last.job_id]).get(last.job_id)
+            except (SchedulerDown, HpcAgentError):
+                found = None  # not where the scheduler can be asked: nothing is known of it
+            job = found or Job(last.job_id, "failed")
+            self._asked = time.monotonic(), job
+        return not job.over
+
+    def _left(self) -> str:
+        root = self.folder.root
+        begun = "" if self.state.sessions else " (it was never begun)"
+        jobs = any(entry.ended is None for entry in self._known.values())
+        reap = f" `hpcagent reap {root}` ends the jobs that may be left." if jobs else ""
+        return (
+            f"not finished, and no coordinator is at it{begun}, as far as this machine can tell. "
+            f"`hpcagent resume {root}` goes on.{reap}"
+        )
+
+
+class _Tail:
+    """What was added to a journal since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._at += len(line)
+                try:
+                    event = from_json(line)
+                except ValueError:
+                    continue
+                if isinstance(event, dict):
+                    yield event

@@ -1,0 +1,480 @@
+"""The coordinator as a job of its own, which hands over to a next one until the campaign has stopped.
+
+A chain: each job submits its successor when it begins, to start after its end, however that comes about. So a job
+that is killed with its node breaks nothing. A successor is cancelled when the campaign has stopped, when somebody
+ends the running job (SIGTERM), and when a job brought no new result: what does not get anywhere is not repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from hpcagent.campaign.batch import Event
+from hpcagent.campaign.coordinator import Coordinator, load_run
+from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, StoreFull
+from hpcagent.sites.launch import python_command
+from hpcagent.sites.ledger import Entry, Ledger, read_ledger
+from hpcagent.sites.limits import check, executor_for
+from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where, find_profile
+from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown, scheduler
+from hpcagent.store.files import refusing_clearly, write_whole
+from hpcagent.store.journal import read_events
+from hpcagent.store.rundir import RunDir
+
+__all__ = ["LOG", "ROLE", "Submitted", "attend", "main", "submit"]
+
+ROLE = "coordinator"
+"""What the ledger says of a job in which the coordinator itself runs."""
+LOG = "coordinator.log"
+SCRIPT = "coordinator.sh"
+SITE = "site.toml"
+_NAME = re.compile(r"hpcagent\.coordinator-(\d+)\.[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What `submit` has done, or would do.
+
+    Attributes:
+        run_dir: The campaign's folder.
+        script: The job's script; it is in `coordinator.sh`.
+        job_id: Of the first job; None for a dry run.
+        block: The executor's blocks, whose queue and walltime the job has.
+        nodes: Of the job.
+        most_jobs: Jobs that may follow one another, this one included.
+        notes: What is worth knowing, a sentence each.
+    """
+
+    run_dir: Path
+    script: str
+    job_id: str | None
+    block: Block
+    nodes: int
+    most_jobs: int
+    notes: tuple[str, ...] = ()
+
+
+def submit(
+    campaign: Campaign | str | Path,
+    *,
+    site: str | Path | Profile | None = None,
+    run_dir: str | Path | None = None,
+    inside: bool = False,
+    most_jobs: int = 20,
+    dry_run: bool = False,
+) -> Submitted:
+    """Submit a job that runs the campaign's coordinator, or goes on with one, and its successors after it.
+
+    Args:
+        campaign: The campaign, the path of its TOML, the name of a packaged one, or the folder of one that was
+            begun.
+        site: A site profile with a batch system; the campaign's own by default.
+        run_dir: The campaign's folder; `runs/NAME` by default.
+        inside: The job's own nodes do the runs as well, in place of further jobs.
+        most_jobs: Jobs that may follow one another.
+        dry_run: Write and submit nothing.
+
+    Raises:
+        BadInput: The campaign or the site is wrong, the site does not want coordinators in jobs, or a job of an
+            earlier `submit` waits or runs.
+        RunDirLocked: A coordinator has the folder.
+        Refused: The scheduler did not take the job.
+    """
+    if most_jobs < 1:
+        raise BadInput(f"most_jobs={most_jobs}: at least one job is needed.", value=most_jobs)
+    campaign, run_dir = _campaign_and_folder(campaign, run_dir)
+    profile = find_profile(site if site is not None else campaign.site)
+    if not profile.batch:
+        raise BadInput(
+            f'The site {profile.name} has kind = "{profile.kind}", which takes no jobs; `hpcagent run --detach` '
+            "goes on in the background."
+        )
+    check_where(profile, "inside" if inside else "job")
+    profile = profile.model_copy(update={"account": account_of(profile)})
+    needed = campaign.app.contract.largest_resources()
+    label = executor_for(profile, needed)
+    notes = list(check(profile, label, needed).notes)
+    block = block_of(profile, label)
+    nodes = block.nodes_per_block if inside else (block.limits.min_nodes if block.limits else 1)
+    if block.limits is not None and block.limits.max_jobs == 1 and not inside:
+        raise BadInput(
+            f"The queue {block.queue or block.qos} of {profile.name} takes one job of a user at a time, which "
+            "would be the coordinator's own: its runs would wait for ever. Give --inside (the job's own nodes do "
+            "the runs), or another --queue."
+        )
+    if nodes > 1 and not inside:
+        notes.append(
+            f"the coordinator's job has {nodes} nodes, the fewest that its queue takes; --inside would use them."
+        )
+    coordinator = Coordinator(campaign, site=profile, run_dir=run_dir, inside=inside)
+    folder = coordinator.folder
+    name = f"hpcagent.coordinator-1.{uuid.uuid4().hex[:8]}"
+    script = _script(profile, label, folder, name, nodes=nodes, inside=inside, most_jobs=most_jobs)
+    if dry_run:
+        return Submitted(folder.root, script, None, block, nodes, most_jobs, tuple(notes))
+    there = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
+    _refuse_second(folder, there)
+    coordinator.prepare()
+    with refusing_clearly(folder.root):
+        (folder.root / "coordinator").mkdir(exist_ok=True)
+    write_whole(
+        folder.root / SITE, tomli_w.dumps(profile.model_dump(mode="json", exclude_unset=True, exclude_none=True))
+    )
+    about = {"site": profile.name, "executor": label, "nodes": nodes, "walltime_s": block.walltime_s}
+    job_id = _submit_job(folder, there, name, script, about=about)
+    return Submitted(folder.root, script, job_id, block, nodes, most_jobs, tuple(notes))
+
+
+def _campaign_and_folder(
+    campaign: Campaign | str | Path, run_dir: str | Path | None
+) -> tuple[Campaign, str | Path | None]:
+    if isinstance(campaign, Campaign):
+        return campaign, run_dir
+    if RunDir(campaign).exists:
+        return load_run(campaign), campaign
+    return load_campaign(campaign), run_dir
+
+
+def _script(
+    profile: Profile, label: str, folder: RunDir, name: str, *, nodes: int, inside: bool, most_jobs: int
+) -> str:
+    from hpcagent.sites.batch import coordinator_script
+
+    root = folder.root.absolute()
+    words = [str(root), name, str(most_jobs), *(["--inside"] if inside else [])]
+    command = python_command("hpcagent.campaign.submit", *words, python=profile.executors[label].python)
+    # exec: the scheduler's SIGTERM then reaches the coordinator, not only the shell.
+    line = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(command)}"
+    return coordinator_script(
+        profile, label, line, name=name, folder=root / "coordinator", nodes=nodes, account=profile.account
+    )
+
+
+def _coordinators(folder: RunDir) -> list[Entry]:
+    """The coordinator's own jobs that have no end in the ledger."""
+    entries = read_ledger(folder.jobs)
+    return [e for e in entries if e.ended is None and (e.about or {}).get("role") == ROLE]
+
+
+def _refuse_second(folder: RunDir, there: Scheduler) -> None:
+    entries = {e.job_id: e.name for e in _coordinators(folder) if e.job_id is not None}
+    for job_id, job in there.jobs(entries).items():
+        if not job.over:
+            raise BadInput(
+                f"Job {job_id} ({job.state}) is the coordinator of {folder.root} already. `hpcagent status "
+                f"{folder.root} --follow` shows what it does; `hpcagent reap {folder.root}` cancels it while it "
+                "waits.",
+                value=job_id,
+            )
+
+
+def _submit_job(
+    folder: RunDir, there: Scheduler, name: str, script: str, *, about: dict[str, Any], after: str | None = None
+) -> str:
+    """Write script and ledger, submit, and return the job's id.
+
+    Raises:
+        Refused: With the scheduler's words.
+        StoreFull: The folder cannot be written; nothing was submitted.
+    """
+    ledger = Ledger(folder.jobs)
+    path = folder.root / SCRIPT
+    write_whole(path, script)
+    ledger.submitting(name, there.name, role=ROLE, **about)
+    try:
+        job_id = there.submit(path, after=after)
+    except Refused as refusal:
+        heard = _taken_all_the_same(there, name) if refusal.transient else None
+        if heard is None:
+            ledger.refused(name, str(refusal))
+            raise
+        job_id = heard
+    ledger.submitted(name, job_id)
+    return job_id
+
+
+def _taken_all_the_same(there: Scheduler, name: str) -> str | None:
+    with contextlib.suppress(SchedulerDown):
+        for job in there.named(name):
+            return job.job_id
+    return None
+
+
+# ---- in the job
+
+
+class _Chain:
+    """The job that this process is in, and the one that comes after it."""
+
+    def __init__(
+        self,
+        folder: RunDir,
+        there: Scheduler,
+        allocation: Allocation,
+        name: str,
+        most: int,
+        say: Callable[[str], None],
+    ) -> None:
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise BadInput(f"{name!r} is not the name of a coordinator's job.", value=name)
+        self.folder, self.there, self.allocation, self.name, self.say = folder, there, allocation, name, say
+        self.number, self.most = int(found[1]), most
+        self.successor: tuple[str, str] | None = None  # name, job id
+        self.refused = self.progress = False
+        self._about = next((e.about or {} for e in read_ledger(folder.jobs) if e.name == name), {})
+
+    def settle(self) -> None:
+        """Write down how the jobs before this one ended."""
+        before = {e.job_id: e for e in _coordinators(self.folder) if e.job_id and e.name != self.name}
+        before.pop(self.allocation.job_id, None)
+        try:
+            seen = self.there.jobs(job_id for job_id in before if job_id)
+        except SchedulerDown:
+            return
+        for job_id, entry in before.items():
+            assert job_id is not None
+            job = seen.get(job_id) or Job(job_id, "failed", reason="the scheduler does not know this job any more")
+            if job.over:
+                Ledger(self.folder.jobs).ended(entry.name, job)
+
+    def hand_over(self) -> None:
+        """Submit the successor, unless that was done or refused, or there have been enough."""
+        if self.successor is not None or self.refused:
+            return
+        if self.number >= self.most:
+            self.refused = True
+            self.say(f"this is the last of at most {self.most} job(s)")
+            return
+        token = self.name.removeprefix("hpcagent.")
+        following = token.replace(f"-{self.number}.", f"-{self.number + 1}.")
+        script = (self.folder.root / SCRIPT).read_text().replace(token, following)
+        name = f"hpcagent.{following}"
+        about = {k: v for k, v in self._about.items() if k in ("site", "executor", "nodes", "walltime_s")}
+        try:
+            job_id = _submit_job(self.folder, self.there, name, script, about=about, after=self.allocation.job_id)
+        except (Refused, SchedulerDown) as error:
+            self.refused = True
+            self.say(f"the next job was not taken now ({error}); it is submitted when this one ends")
+            return
+        self.successor = name, job_id
+        self.say(f"job {job_id} goes on when this one ends")
+
+    def progressed(self) -> None:
+        """A new result has come."""
+        self.progress = True
+        self.hand_over()
+
+    def go_on(self) -> bool:
+        """See that a successor is there; False if there is none, or none is wanted."""
+        if not self.progress:
+            self.say("this job brought no new result, so none follows it")
+            self.call_off()
+            return False
+        if self.successor is None and self.number < self.most:
+            self.refused = False
+            self.hand_over()
+        return self.successor is not None
+
+    def call_off(self) -> None:
+        """Cancel the successor."""
+        if self.successor is None:
+            return
+        (name, job_id), self.successor = self.successor, None
+        try:
+            self.there.cancel([job_id])
+        except SchedulerDown as error:
+            self.say(f"job {job_id} could not be cancelled ({error}); `hpcagent reap {self.folder.root}` does")
+            return
+        self.say(f"job {job_id}, which would have gone on, is cancelled")
+        with contextlib.suppress(StoreFull):
+            Ledger(self.folder.jobs).ended(name, Job(job_id, "cancelled", reason="no longer needed"))
+
+    def end(self, state: Any, reason: str) -> None:
+        """Write down that this job has done what it could."""
+        with contextlib.suppress(StoreFull):
+            Ledger(self.folder.jobs).ended(self.name, Job(self.allocation.job_id, state, reason=reason))
+
+
+def attend(
+    run_dir: str | Path,
+    *,
+    name: str,
+    most_jobs: int,
+    inside: bool = False,
+    watch: Callable[[Event], None] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> bool:
+    """Be the coordinator in one job of a chain; the job's script calls this.
+
+    Args:
+        run_dir: The campaign's folder, as `submit` left it.
+        name: Of this job.
+        most_jobs: Jobs that may follow one another.
+        inside: The job's nodes do the runs.
+        watch: Called with every `Event`.
+        say: Called with a sentence on the chain.
+
+    Returns:
+        True if the campaign has stopped, False if another job goes on.
+
+    Raises:
+        AllocationEnded: The time is over, and no job goes on.
+        KeyboardInterrupt: Somebody ended the job; none goes on.
+        HpcAgentError: As from `Coordinator`. The successor stays if this job had new results.
+    """
+    folder = RunDir(run_dir)
+    profile = find_profile(folder.root / SITE)
+    there = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
+    allocation = there.allocation(os.environ)
+    if allocation is None:
+        raise BadInput(f"This process is in no {profile.kind} job; `hpcagent submit {folder.root}` makes one.")
+    chain = _Chain(folder, there, allocation, name, most_jobs, say)
+    chain.settle()
+    hopeful = chain.number == 1 or _last_session_had_results(folder)
+
+    def seen(event: Event) -> None:
+        if watch is not None:
+            watch(event)
+        if event.kind == "finished":
+            chain.progressed()
+
+    clock = _Clock(_ends_at(allocation, profile) - profile.margin_s)
+    try:
+        with Coordinator(load_run(folder.root), site=profile, run_dir=folder.root, watch=seen, inside=inside) as c:
+            if hopeful:
+                chain.hand_over()
+            else:
+                say("the last job brought no new result: the next one is submitted with the first new result")
+            try:
+                if not inside:
+                    clock.start()
+                for _ in c:
+                    pass
+            except KeyboardInterrupt:
+                if not clock.rang:
+                    # Before the workers are ended, which takes longer than the scheduler may wait.
+                    chain.call_off()
+                raise
+            finally:
+                clock.stop()
+    except (AllocationEnded, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt) and not clock.rang:
+            chain.end("cancelled", "ended from outside")
+            raise
+        gone_on = chain.go_on()
+        chain.end("completed", "its time was over")
+        if gone_on:
+            return False
+        raise AllocationEnded(
+            f"the time of the coordinator's job is over, and no other one goes on; everything finished is kept in "
+            f"{folder.root}. `hpcagent submit {folder.root}` goes on.",
+            run_dir=str(folder.root),
+        ) from None
+    except BaseException as error:
+        if isinstance(error, BadInput) or not chain.progress:
+            chain.call_off()
+        chain.end("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
+        raise
+    chain.call_off()
+    chain.end("completed", "the campaign has stopped")
+    return True
+
+
+def _last_session_had_results(folder: RunDir) -> bool:
+    found = False
+    for event in read_events(folder.events):
+        kind = event.get("event")
+        found = kind == "results" or (found and kind != "session")
+    return found
+
+
+def _ends_at(allocation: Allocation, profile: Profile) -> float:
+    if allocation.ends_at is not None:
+        return allocation.ends_at
+    began = float(os.environ.get("HPCAGENT_JOB_STARTED") or time.time())
+    return began + min(block_of(profile, label).walltime_s for label in profile.executors)
+
+
+class _Clock:
+    """Sends this process SIGTERM in time before its job ends."""
+
+    def __init__(self, at: float) -> None:
+        self.rang = False
+        self._timer = threading.Timer(max(0.0, at - time.time()), self._ring)
+        self._timer.daemon = True
+
+    def start(self) -> None:
+        self._timer.start()
+
+    def _ring(self) -> None:
+        self.rang = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+def main() -> None:
+    """Run in a job, started by `coordinator.sh`: RUN_DIR NAME MOST_JOBS [--inside]."""
+    from hpcagent.campaign.coordinator import read_run
+    from hpcagent.campaign.report import report
+    from hpcagent.campaign.view import Lines
+
+    run_dir, name, most_jobs, *rest = sys.argv[1:]
+    _print_to(Path(run_dir) / LOG)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or "?"
+    say(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {name} is job {job} on {socket.gethostname()}")
+    code = 0
+    try:
+        stopped = attend(
+            run_dir,
+            name=name,
+            most_jobs=int(most_jobs),
+            inside="--inside" in rest,
+            watch=Lines(load_run(run_dir)),
+            say=say,
+        )
+        if stopped:
+            print(read_run(run_dir), flush=True)
+            print(f"report: {report(run_dir)}", flush=True)
+        else:
+            say("the time of this job is over; the next one goes on")
+    except KeyboardInterrupt:
+        say(f"ended from outside; no job goes on. `hpcagent submit {run_dir}` does")
+        code = 130
+    except HpcAgentError as error:
+        say(f"error: {error}")
+        code = error.exit_code
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    sys.exit(code)
+
+
+def _print_to(log: Path) -> None:
+    """Everything to the log beside the campaign; what the job itself prints is in `coordinator/`."""
+    with contextlib.suppress(OSError), log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)

