@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 RUN    ?= runs/lj_tuning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types doctest bench clean
+.PHONY: help demo test packages lint types doctest bench clean
 
 help:
 	@grep -E '^# make|^## ' Makefile | sed 's/^# *//'
@@ -14,8 +14,17 @@ help:
 demo: $(VENV)/demo.stamp
 	$(BIN)/hpcagent run lj_tuning --run-dir $(RUN)
 
-test: $(VENV)/test.stamp
+test: $(VENV)/test.stamp packages
 	$(BIN)/python -m pytest $(PYTEST)
+
+# Debian packages that some tests need (Slurm, Open MPI): root gets them installed, others are told by the tests.
+packages:
+	@missing=$$(for p in $$(cat tests/apt.txt); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing; \
+	  else echo "not installed, some tests are skipped: $$(echo $$missing). Install: sudo apt-get install $$(echo $$missing)"; fi; \
+	fi
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
@@ -25,7 +34,7 @@ types: $(VENV)/test.stamp
 	$(BIN)/mypy
 
 bench: $(VENV)/test.stamp
-	for script in benchmarks/overhead.py benchmarks/resume.py benchmarks/parser.py; do $(BIN)/python $$script; done
+	for script in benchmarks/overhead.py benchmarks/resume.py benchmarks/parser.py benchmarks/overhead_slurm.py; do $(BIN)/python $$script; done
 
 # The environment. Debian's Python comes without venv; root gets it installed, others are told.
 $(BIN)/python:

@@ -180,7 +180,7 @@ def submit(
         print("dry run: nothing was written or submitted")
         return
     print(
-        f"job {done.job_id} is the coordinator of {done.run_dir}; at most {done.most_jobs} job(s) follow one another\n"
+        f"job {done.job_id} is the coordinator of {done.run_dir}, the first of {done.most_jobs} at most\n"
         f"follow it: hpcagent status {done.run_dir} --follow     what it prints: {done.run_dir}/coordinator.log\n"
         f"stop it: cancel the job while it runs, or `hpcagent reap {done.run_dir}` while it waits"
     )
@@ -558,8 +558,8 @@ def _show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path |
     if made.jobs is not None:
         jobs = made.jobs
         print(
-            f"executor {jobs.executor} takes the runs: up to {jobs.at_once} job(s) at a time of {jobs.nodes} node(s) "
-            f"for {duration(jobs.walltime_s)}, account {jobs.account or 'none'}"
+            f"executor {jobs.executor} takes the runs: up to {jobs.at_once} job(s) at a time, {jobs.nodes} node(s) "
+            f"each for {duration(jobs.walltime_s)}, account {jobs.account or 'none'}"
         )
     if made.runs is not None:
         assert made.expected_s is not None

@@ -18,7 +18,7 @@ import time
 from hpcagent.apps.base import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
-from hpcagent.model.contract import Metric, Resources
+from hpcagent.model.contract import Metric
 from hpcagent.model.space import Choice, Float
 
 __all__ = ["synthetic"]
@@ -44,7 +44,6 @@ FACTOR = {"plain": 1.0, "tuned": 1.25, "heavy": 0.8}
         "value": Metric(name="value", unit="1", direction="maximize", description="to be made large"),
         "error": Metric(name="error", unit="1", direction="minimize", description="1 at x = 0.6"),
     },
-    resources=Resources(walltime_s=3600),
     estimated_runtime_s=0.01,
 )
 def synthetic(

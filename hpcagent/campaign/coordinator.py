@@ -99,7 +99,7 @@ class Coordinator:
         # Looked up now, so that a wrong name costs nothing and leaves no folder behind.
         self._wanted_site: Site | Profile = wanted if isinstance(wanted, Site) else find_profile(wanted)
         if isinstance(self._wanted_site, Profile):
-            workers_of(self._wanted_site, campaign.app.contract.largest_resources())
+            workers_of(self._wanted_site, campaign.largest)
         self._workers = workers
         self._watch = watch or (lambda event: None)
         self._policy: Policy = make_policy(
@@ -118,7 +118,7 @@ class Coordinator:
         self._metrics = MetricsFile(self.folder.metrics, campaign.app.contract)
         self._digest = campaign.app.digest
         self._search = campaign.search
-        self._largest = campaign.app.contract.largest_resources()
+        self._largest = campaign.largest
         self._opened_at = 0.0
         self._reason: str | None = None
         self._history: list[Observation] = []

@@ -90,7 +90,7 @@ def plan(
     """
     profile = find_profile(site if site is not None else campaign.site)
     contract = campaign.app.contract
-    largest = contract.largest_resources()
+    largest = campaign.largest
     count = workers or workers_of(profile, largest)
     budget = campaign.until.budget()
     manifests = _first_batch(campaign, count, budget)

@@ -16,6 +16,7 @@ from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_toml
+from hpcagent.model.contract import Resources
 from hpcagent.model.objective import Objective
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.stop import Stop, max_runs, read_stop
@@ -215,6 +216,23 @@ class Campaign(Record):
     def complete(self, params: Mapping[str, Scalar]) -> Params:
         """All of the app's parameters: those given, the fixed ones, and defaults for the rest."""
         return self.app.contract.space.validated({**self.fixed, **params}, where=f"app {self.app.name}")
+
+    @property
+    def largest(self) -> Resources:
+        """What the largest of its runs occupies, where parameters decide that."""
+        contract, search = self.app.contract, self.search
+        if not contract.resources_from:
+            return contract.resources
+        reachable = contract.largest_resources(search).model_dump()
+        middle = search.from_unit([0.5] * len(search))
+        points: list[Params] = [{}]
+        points += [] if self.reference is None else [self.reference.params]
+        points += [] if self.confirm is None else [self.confirm.baseline]
+        sizes = [contract.resources_for(self.complete({**middle, **point})).model_dump() for point in points]
+        # One that is not varied is as it is fixed, not as large as the app could take it.
+        sizes += [{r: reachable[r] for r, name in contract.resources_from.items() if name in search}]
+        high = {r: max(size[r] for size in sizes if r in size) for r in contract.resources_from}
+        return contract.resources.model_copy(update=high)
 
     def toml(self, *, app: str | None = None) -> str:
         """The campaign as TOML; `load_campaign` reads it back.

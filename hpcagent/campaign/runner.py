@@ -110,13 +110,13 @@ class Runner:
             return 1
         return max(1, min(int(PACK_S / max(*recent, 1e-4)), n // (4 * self._site.workers)))
 
-    def _submit(self, manifests: Sequence[Manifest]) -> None:
+    def _submit(self, manifests: Sequence[Manifest], *, priority: float | None = None) -> None:
         orders = [self._order(manifest) for manifest in manifests]
         label, needs = self._place(manifests[0])
         if len(orders) == 1:
-            future = self._site.submit(execute, orders[0], executor=label, needs=needs)
+            future = self._site.submit(execute, orders[0], executor=label, needs=needs, priority=priority)
         else:
-            future = self._site.submit(execute_each, orders, executor=label, needs=needs)
+            future = self._site.submit(execute_each, orders, executor=label, needs=needs, priority=priority)
         future.add_done_callback(lambda done: self._finished.put((manifests, done)))
 
     def _place(self, manifest: Manifest) -> tuple[str, dict[str, Any]]:
@@ -226,7 +226,7 @@ class Runner:
         }
         self._journal.append([event])
         self._state.apply(event)
-        self._submit([manifest])
+        self._submit([manifest], priority=0)  # before those that have not had their turn
 
     def _record(self, results: list[Result], events: list[dict[str, Any]]) -> None:
         if not results:

@@ -108,7 +108,7 @@ def submit(
         )
     check_where(profile, "inside" if inside else "job")
     profile = profile.model_copy(update={"account": account_of(profile)})
-    needed = campaign.app.contract.largest_resources()
+    needed = campaign.largest
     label = executor_for(profile, needed)
     notes = list(check(profile, label, needed).notes)
     block = block_of(profile, label)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import shlex
 import threading
 import time
@@ -22,14 +23,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 from parsl.addresses import address_by_interface
 from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.executors.high_throughput.manager_selector import RandomManagerSelector
 from parsl.jobs.states import JobState, JobStatus
-from parsl.launchers import MpiExecLauncher, SimpleLauncher
+from parsl.launchers import SimpleLauncher
 from parsl.launchers.base import Launcher
 
 from hpcagent.errors import BadInput, BlockLost, SiteFailed, StoreFull
@@ -42,7 +43,7 @@ from hpcagent.sites.profile import Block, Profile, account_of, block_of
 from hpcagent.sites.room import share
 from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown
 
-__all__ = ["BatchExecutor", "batch_executor", "coordinator_script", "job_script"]
+__all__ = ["BatchExecutor", "addresses_of", "batch_executor", "coordinator_script", "job_script"]
 
 _SCALE_EVERY_S = 0.5
 _DEATHS_IN_A_ROW = 3
@@ -54,6 +55,15 @@ _SILENT_S = 120.0
 """A job that runs for so long without its workers reporting is worth a word to the user."""
 _NO_ROOM_S = 300.0
 """After a refusal that another try would not change, while other blocks work: so long until the next try."""
+_WAITS_S = 60.0
+"""A job that waits for so long for an ordinary reason is worth a word."""
+_NEVER = re.compile(
+    r"Can Never Run|BadConstraints|Partition(TimeLimit|NodeLimit|Config)|Invalid(Account|QOS)"
+    r"|DependencyNeverSatisfied|(QOS|Assoc)(Max\w*PerJob|Min)"
+)
+"""In the reason of a job that waits: it will not run as it was submitted (PBS's comment, Slurm's words)."""
+_ORDINARY = re.compile(r"$|None$|Priority|Resources|Not Running: (Insufficient amount|Job would|Not enough)")
+"""Reasons for which every job waits at some time."""
 _MOST_MPI_RUNS = 64
 """Runs at once in a block of mode mpi, where the profile does not say: each holds a small Python process."""
 
@@ -139,6 +149,8 @@ class BatchExecutor(Executor):
         self._given_back: set[str] = set()
         self._running_since: dict[str, float] = {}
         self._warned: set[str] = set()
+        self._waits: dict[str, tuple[str, float]] = {}
+        self._told_waiting: set[tuple[str, str]] = set()
         self._vanished: dict[str, float] = {}
         self._scaled_at = self._submit_after = 0.0
         self._refusals = 0
@@ -236,6 +248,7 @@ class BatchExecutor(Executor):
                 self._ended_blocks.add(block_id)
                 self._block_ended(block_id, job)
         self._settle(jobs)
+        self._tell_waiting(jobs)
         if time.monotonic() - self._scaled_at > _SCALE_EVERY_S and not self.bad_state_is_set and not self._closed:
             self._scaled_at = time.monotonic()
             self._scale(jobs)
@@ -245,6 +258,34 @@ class BatchExecutor(Executor):
         if down and not self._told_down:
             self.tell(f"the scheduler does not answer ({down}); runs go on, new jobs wait until it does")
         self._told_down = bool(down)
+
+    def _tell_waiting(self, jobs: Mapping[str, Job]) -> None:
+        """Say once of each job why it waits, and give up where the scheduler says that none can ever run."""
+        now, polls_s = time.monotonic(), 2 * self.provider.status_polling_interval
+        live = [b for b in self.blocks_to_job_id if b not in self._ended_blocks and b not in self._given_back]
+        never: list[Job] = []
+        for block_id in live:
+            job = jobs[self.blocks_to_job_id[block_id]]
+            if job.state not in ("pending", "held"):
+                continue
+            kind = _why(job)
+            if self._waits.get(block_id, ("", 0.0))[0] != kind:
+                self._waits[block_id] = kind, now
+            since = self._waits[block_id][1]
+            after = {"never": 0.0, "unusual": polls_s, "ordinary": _WAITS_S}[kind]
+            if now - since >= after and (block_id, kind) not in self._told_waiting:
+                self._told_waiting.add((block_id, kind))
+                self.tell(_about_waiting(job, kind, now - since))
+            if kind == "never" and now - since > polls_s:  # it was said more than once
+                never.append(job)
+        if never and len(never) == len(live) and not self.bad_state_is_set:
+            self.provider.cancel([job.job_id for job in never])
+            self._fail(
+                SiteFailed(
+                    f"{_about_waiting(never[0], 'never', 0.0)}. It was cancelled. Ask for other nodes, cores or "
+                    "walltime, or another queue ([block] of the profile; --nodes, --walltime, --queue)."
+                )
+            )
 
     def _block_ended(self, block_id: str, job: Job) -> None:
         self._command(("EXPIRE", block_id))  # not until its heartbeats have been missed
@@ -418,6 +459,25 @@ class BatchExecutor(Executor):
         self.provider.end_all()
 
 
+def _why(job: Job) -> Literal["never", "unusual", "ordinary"]:
+    """What kind of reason a job waits for.
+
+    Example:
+        >>> _why(Job("7", "pending", reason="Priority")), _why(Job("7", "pending", reason="BadConstraints"))
+        ('ordinary', 'never')
+    """
+    if _NEVER.search(job.reason):
+        return "never"
+    return "ordinary" if job.state == "pending" and _ORDINARY.match(job.reason) else "unusual"
+
+
+def _about_waiting(job: Job, kind: str, seconds: float) -> str:
+    reason = f" ({job.reason})" if job.reason else ""
+    if kind == "never":
+        return f"job {job.job_id} can never run, says the scheduler{reason}"
+    return f"job {job.job_id} {'is held' if job.state == 'held' else 'waits'} since {seconds:.0f} s{reason}"
+
+
 def _about(job: Job) -> str:
     """A job's end in words.
 
@@ -475,7 +535,7 @@ def batch_executor(
         count = workers or block.max_workers_per_node or min(_MOST_MPI_RUNS, block.nodes_per_block * cores)
     else:
         count = workers or block.max_workers_per_node or max(1, cores // settings.cores_per_worker)
-    addresses = _addresses(profile)
+    addresses = addresses_of(profile)
     executor = BatchExecutor(
         label=label,
         provider=provider,
@@ -567,7 +627,7 @@ def _time(profile: Profile, block: Block, inside: Allocation | None) -> list[str
     return [f"--lasts_s={block.walltime_s - profile.margin_s}"]
 
 
-def _addresses(profile: Profile) -> list[str]:
+def addresses_of(profile: Profile) -> list[str]:
     """Where workers reach the coordinator: as the profile says, or any of this machine's networks."""
     if profile.address:
         return [profile.address]
@@ -590,7 +650,9 @@ def _launcher(profile: Profile, block: Block) -> Any:  # Parsl's Launcher
         return SimpleLauncher()
     if block.worker_launcher == "srun":
         return SrunWorkers(block.overrides)
-    return MpiExecLauncher(bind_cmd=block.bind_cmd, overrides=block.overrides)
+    from hpcagent.sites.pbs_blocks import MpiexecWorkers
+
+    return MpiexecWorkers(block.bind_cmd, block.overrides)
 
 
 def _worker_init(profile: Profile, block: Block, worker_init: str, cores_per_worker: int) -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ __all__ = ["NEVER_SEEN_GRACE_S", "BatchBlocks"]
 NEVER_SEEN_GRACE_S = 120.0
 """A job that was submitted but that the scheduler has not shown yet is pending for this long. Parsl calls it
 completed at once: measured, a new job is not in Slurm's accounting for 2 s and more."""
+_CLOCKS_S = 5.0
+"""So far the clocks of two machines may be apart."""
 
 _PARSL: dict[State, JobState] = {
     "pending": JobState.PENDING,
@@ -51,6 +54,8 @@ class BatchBlocks:
     scheduler: Scheduler
     ledger: Ledger
     poll_s = 15.0
+    grace_s = NEVER_SEEN_GRACE_S
+    """Until a job that is not shown yet counts as gone."""
     resources: dict[Any, dict[str, Any]]  # Parsl's: by job id
     script_dir: str | None  # Parsl's
 
@@ -70,7 +75,10 @@ class BatchBlocks:
         self._submitted: dict[str, float] = {}
         self._unheard: dict[str, float] = {}
         self._to_cancel: set[str] = set()
+        self._cancelled: set[str] = set()  # by us
         self._asking = threading.Lock()
+        self._submitting = threading.Lock()
+        self._closed = False
         self.down: str | None = None
 
     @property
@@ -85,6 +93,13 @@ class BatchBlocks:
             Refused: The scheduler did not take it; with its words.
             StoreFull: The ledger cannot be written; nothing was submitted, or what was is cancelled.
         """
+        # At the end of the site no job may come up behind the back of `end_all`.
+        with self._submitting:
+            if self._closed:
+                raise Refused("The site is being closed; no job is submitted any more.")
+            return self._submit_one(command, tasks_per_node, job_name)
+
+    def _submit_one(self, command: str, tasks_per_node: int, job_name: str) -> str:
         # Unique, so that a job whose id was never heard (sbatch timed out) can be found by its name.
         name = f"{job_name}.{uuid.uuid4().hex[:8]}"
         self.ledger.submitting(name, self.scheduler.name, **self._about, block=job_name.rpartition("-")[2])
@@ -110,7 +125,7 @@ class BatchBlocks:
     def _begin(self, name: str, job_id: str) -> None:
         self._names[job_id] = name
         self._submitted[job_id] = time.monotonic()
-        self._jobs[job_id] = Job(job_id, "pending", name)
+        self._jobs[job_id] = Job(job_id, "pending", name)  # last: others read it without a lock
 
     def _found_after(self, refusal: Refused, name: str) -> str | None:
         """The id of a job that was taken although its submission failed; None if it was not, or nobody knows."""
@@ -169,9 +184,9 @@ class BatchBlocks:
             return  # the first final state stays
         if job is None:
             unseen = before.state == "pending" and not before.reason and job_id in self._submitted
-            if unseen and time.monotonic() - self._submitted[job_id] < NEVER_SEEN_GRACE_S:
+            if unseen and time.monotonic() - self._submitted[job_id] < self.grace_s:
                 return
-            job = Job(job_id, "failed", before.name, reason="the scheduler does not know this job any more")
+            job = self._vanished(before)
         else:
             self._submitted.pop(job_id, None)  # it has been seen
         if job.over:
@@ -180,6 +195,19 @@ class BatchBlocks:
             with contextlib.suppress(StoreFull):
                 self.ledger.ended(self._names[job_id], job)
         self._jobs[job_id] = job
+
+    def _vanished(self, before: Job) -> Job:
+        """How a job ended that the scheduler does not know any more, as far as that can be told."""
+        if before.job_id in self._cancelled:
+            return replace(before, state="cancelled", reason="cancelled by hpcagent")
+        with contextlib.suppress(SchedulerDown):  # should it be there all the same, nobody would look after it
+            self.scheduler.cancel([before.job_id])
+        known, words = self.scheduler.history()
+        why = "the scheduler does not know this job any more"
+        reason = why if known else f"{why}; {words.partition(':')[0]}"
+        if before.ends_at is not None and time.time() > before.ends_at - _CLOCKS_S:
+            return replace(before, state="timeout", reason=f"{reason}; its walltime was over by then")
+        return replace(before, state="failed", reason=reason)
 
     def _judged(self, job: Job) -> Job:
         """Say more of how a job ended than the scheduler does, e.g. from what it printed."""
@@ -195,6 +223,7 @@ class BatchBlocks:
             job_id = self._found(name)
             if job_id is not None:
                 self.scheduler.cancel([job_id])
+                self._cancelled.add(job_id)
                 with contextlib.suppress(StoreFull):  # its name is there
                     self.ledger.submitted(name, job_id)
                 self._begin(name, job_id)
@@ -228,7 +257,9 @@ class BatchBlocks:
 
         False for one whose scheduler does not answer; it is cancelled as soon as it does.
         """
-        open_ids = [job_id for job_id in job_ids if not self._jobs[job_id].over]
+        known = self.known()  # without one that another thread is just submitting
+        open_ids = [job_id for job_id in job_ids if job_id not in known or not known[job_id].over]
+        self._cancelled.update(open_ids)
         try:
             self.scheduler.cancel(open_ids)
         except SchedulerDown as error:
@@ -243,12 +274,15 @@ class BatchBlocks:
         Raises:
             Unverified: Some could not be seen gone; they stay open in the ledger, for `hpcagent reap`.
         """
+        with self._submitting:  # waits for one that is under way
+            self._closed = True
         words = ""
         try:
             self._end_unheard()
         except SchedulerDown as error:
             words = str(error)
         left = [job_id for job_id, job in list(self._jobs.items()) if not job.over]
+        self._cancelled.update(left)
         try:
             ended = self.scheduler.cancel_and_see(left, within_s=within_s)
         except Unverified as error:

@@ -200,6 +200,7 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
 
     def process_tasks_to_send(self, interesting: set[bytes], radio: Any) -> None:
         """Give waiting tasks to managers with room for them, the most urgent first."""
+        interesting.intersection_update(self._ready_managers)  # those of an expired block are gone
         if not self._choosy:
             self._choosy = any(m.get("hosts") or m.get("ends_at") for m in self._ready_managers.values())
         if not self._choosy:
@@ -229,6 +230,8 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
         tasks: list[dict[str, Any]] = []
         entries: list[Any] = []
         no_room: set[tuple[Any, ...]] = set()
+        passed: list[int] = []
+        m.pop("kept_for", None)
         for entry in reversed(self.pending_task_queue[-_LOOKED_THROUGH:]):
             task = entry[-1]
             task_id, needs = task["task_id"], task["context"].get("needs")
@@ -240,11 +243,14 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
                 if place is None:
                     no_room.add(key)
                     if room.could(needs, now):
-                        self._passed[task_id] = self._passed.get(task_id, 0) + 1
-                        if self._passed[task_id] > _PASSED_OVER:
+                        if self._passed.get(task_id, 0) >= _PASSED_OVER and not self._kept_elsewhere(task_id, m):
+                            m["kept_for"] = task_id
                             break  # what becomes free is kept for it
+                        passed.append(task_id)
                     continue
             self._passed.pop(task_id, None)
+            for waiting in passed:
+                self._passed[waiting] = self._passed.get(waiting, 0) + 1
             entries.append(entry)
             tasks.append(placed(task, place) if m.get("room") and place is not None else task)
             if len(tasks) == capacity:
@@ -252,6 +258,13 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
         for entry in entries:
             self.pending_task_queue.remove(entry)
         return tasks
+
+    def _kept_elsewhere(self, task_id: int, here: Any) -> bool:
+        """Whether another block is being kept free for the task: one is enough."""
+        return any(
+            m is not here and m.get("kept_for") == task_id and m["active"] and not m["draining"]
+            for m in self._ready_managers.values()
+        )
 
 
 def _room(m: Any) -> Room | None:

@@ -146,7 +146,7 @@ def write_profile(answers: Answers, *, folder: Path) -> Path:
         folder: Where it goes, as NAME.toml.
 
     Raises:
-        BadInput: The name is none for a file, the file is there already, or a value is wrong; nothing is left then.
+        BadInput: The name cannot be a file's, the file is there already, or a value is wrong; nothing is left.
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", answers.name) or answers.name == "auto":
         raise BadInput(f"{answers.name!r} cannot be the name of a site: letters, digits, _, - and . can.")

@@ -11,6 +11,9 @@ from typing import Any
 
 __all__ = ["Room", "share"]
 
+_Parts = Mapping[str, tuple[list[int], list[str]]]
+"""Cores and GPUs of each node, by its name."""
+
 
 def share(needs: Mapping[str, Any], hosts: int, cores: int, gpus: int) -> float:
     """Return which part of an empty block a run takes, to tell how many blocks are wanted.
@@ -50,7 +53,7 @@ class Room:
 
     def could(self, needs: Mapping[str, Any], now: float) -> bool:
         """Whether a run would fit if nothing else ran here."""
-        return self._in_time(needs, now) and self._hosts(needs, self._all) is not None
+        return self._in_time(needs, now) and self._fit(needs, self._all) is not None
 
     def take(self, task_id: int, needs: Mapping[str, Any], now: float) -> dict[str, Any] | None:
         """Return the place of a run, which has it until `give`; None if it does not fit beside what runs.
@@ -65,18 +68,15 @@ class Room:
             >>> room.take(2, {"nodes": 2, "cores": 2}, 0.0) is None
             True
         """
-        if not self._in_time(needs, now):
+        place = self._fit(needs, self._free) if self._in_time(needs, now) else None
+        if place is None:
             return None
-        names = self._hosts(needs, self._free)
-        if names is None:
-            return None
-        place = []
-        for name in names:
-            cores, gpus = self._free[name]
-            mine = _together(cores, int(needs.get("cores", 1)))
-            ids = gpus[: int(needs.get("gpus", 0))]
-            self._free[name] = ([c for c in cores if c not in mine], gpus[len(ids) :])
-            place.append({"name": name, "cores": mine, "gpus": ids})
+        for part in place:
+            cores, gpus = self._free[part["name"]]
+            self._free[part["name"]] = (
+                [c for c in cores if c not in part["cores"]],
+                [g for g in gpus if g not in part["gpus"]],
+            )
         self._taken[task_id] = place
         return {"hosts": place, "first": self._first}
 
@@ -97,10 +97,8 @@ class Room:
     def _in_time(self, needs: Mapping[str, Any], now: float) -> bool:
         return self.ends_at is None or now + float(needs.get("walltime_s") or 0.0) <= self.ends_at
 
-    def _hosts(
-        self, needs: Mapping[str, Any], free: Mapping[str, tuple[list[int], list[str]]]
-    ) -> list[str] | None:
-        """The nodes that a run would get: the fullest that can take it, so that empty ones stay whole."""
+    def _fit(self, needs: Mapping[str, Any], free: _Parts) -> list[dict[str, Any]] | None:
+        """What a run would get: of the fullest nodes that can take it, so that empty ones stay whole."""
         cores, gpus = int(needs.get("cores", 1)), int(needs.get("gpus", 0))
         fitting = [name for name, (c, g) in free.items() if len(c) >= cores and len(g) >= gpus]
         if needs.get("here"):  # runs in the worker itself, which is on the manager's node
@@ -108,7 +106,37 @@ class Room:
         wanted = int(needs.get("nodes", 1))
         if len(fitting) < wanted:
             return None
-        return sorted(fitting, key=lambda name: len(free[name][0]))[:wanted]
+        fitting.sort(key=lambda name: len(free[name][0]))
+        place = _alike(fitting, wanted, free, cores, gpus)
+        if place is None and _alike(list(self._all), wanted, self._all, cores, gpus) is None:
+            # Nodes that name their cores differently never agree; a launcher then binds nothing.
+            place = [
+                {"name": name, "cores": _together(free[name][0], cores), "gpus": free[name][1][:gpus]}
+                for name in fitting[:wanted]
+            ]
+        return place
+
+
+def _alike(names: Sequence[str], wanted: int, free: _Parts, cores: int, gpus: int) -> list[dict[str, Any]] | None:
+    """So many of the nodes with the same cores and GPUs free, the first that will do; None if there are none.
+
+    A launcher is told one list of cores for all nodes of a run, and its processes one list of GPUs.
+    """
+    for first in range(len(names) - wanted + 1):
+        found = [names[first]]
+        same_cores, same_gpus = set(free[names[first]][0]), set(free[names[first]][1])
+        for name in names[first + 1 :]:
+            if len(found) == wanted:
+                break
+            fewer_cores, fewer_gpus = same_cores & set(free[name][0]), same_gpus & set(free[name][1])
+            if len(fewer_cores) >= cores and len(fewer_gpus) >= gpus:
+                found.append(name)
+                same_cores, same_gpus = fewer_cores, fewer_gpus
+        if len(found) == wanted and len(same_cores) >= cores and len(same_gpus) >= gpus:
+            mine = _together([core for core in free[found[0]][0] if core in same_cores], cores)
+            ids = [gpu for gpu in free[found[0]][1] if gpu in same_gpus][:gpus]
+            return [{"name": name, "cores": list(mine), "gpus": list(ids)} for name in found]
+    return None
 
 
 def _together(cores: Sequence[int], count: int) -> list[int]:

@@ -120,6 +120,10 @@ class Site:
             return len(usable_cores())
         return int(next(iter(self._executors.values())).hosts_cores)
 
+    def tell(self, *sentences: str) -> None:
+        """Add to what `news` returns next."""
+        self._news.extend(sentences)
+
     def news(self) -> list[str]:
         """Return what has happened to the site's jobs since this was last asked: a sentence each."""
         told = []
@@ -366,6 +370,7 @@ def open_site(
         )
     temporary = run_dir is None
     folder = Path(run_dir or _own_folder(private and not found.batch)).absolute()
+    notes = _preflight(found) if found.kind == "pbs" and not inside else []
     if found.batch:
         executors, counts = _batch_executors(found, workers, folder, charged, allocation)
     else:
@@ -400,9 +405,37 @@ def open_site(
         temporary=temporary,
         inside=allocation,
     )
+    site.tell(*notes, *([] if inside else _guessed(found, executors)))
     if not private:
         _current = site
     return site
+
+
+def _preflight(profile: Profile) -> list[str]:
+    """Look whether PBS is what answers, before anything is submitted; what the user should know of it.
+
+    TORQUE and Slurm's wrappers have commands of the same names.
+
+    Raises:
+        SchedulerDown: The commands are not there, or not PBS's.
+    """
+    from hpcagent.sites.schedulers.base import scheduler
+
+    asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
+    asked.version()
+    known, words = asked.history()
+    return [] if known else [words]
+
+
+def _guessed(profile: Profile, executors: Mapping[str, Any]) -> list[str]:
+    """Say where PBS was told a number of cores that nobody knows."""
+    labels = [e for e in executors if profile.kind == "pbs" and block_of(profile, e).cpus_per_node is None]
+    return [
+        "How many cores a node has is not known (PBS does not say, or its nodes differ): the jobs of the "
+        f"executor {label} ask for one (ncpus=1). Set cores_per_node in [block] of the profile."
+        for label in labels
+        if executors[label].hosts_cores == 1
+    ]
 
 
 def _to_the_first(submit: Callable[..., Any], label: str) -> Callable[..., Any]:

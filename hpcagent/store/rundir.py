@@ -148,7 +148,8 @@ class Holder:
     since: float
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}, since {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.since))}"
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.since))
+        return f"process {self.pid} on {self.host}, since {since}"
 
 
 def holder(root: str | Path) -> tuple[bool, Holder | None]:

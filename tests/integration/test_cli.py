@@ -194,3 +194,149 @@ def test_a_campaign_in_which_no_run_completed_ends_with_exit_code_1(tmp_path):
     (tmp_path / "my.toml").write_text(text)
     done = hpcagent("run", "my.toml", cwd=tmp_path, env=os.environ | {"HPCAGENT_LAMMPS": "/nowhere/lmp"})
     assert done.returncode == 1 and "NoExecutable" in done.stdout and "no answer" in done.stdout
+
+
+SLOW = (
+    GOOD.replace("max_runs = 8", "max_runs = 800").replace('"threads"', '"laptop"') + "[fixed]\nrun_time_s = 0.1\n"
+)
+
+
+def wait_for(true, within_s=30.0):
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def has_results(folder):
+    events = folder / "events.jsonl"
+    return events.exists() and b'"results"' in events.read_bytes()
+
+
+def test_a_detached_campaign_goes_on_by_itself_and_can_be_followed_and_stopped(tmp_path):
+    (tmp_path / "my.toml").write_text(SLOW)
+    folder = tmp_path / "runs" / "my"
+    done = hpcagent("run", "my.toml", "--detach", cwd=tmp_path)
+    assert done.returncode == 0 and "kill -TERM" in done.stdout, done.stderr
+    pid = int(done.stdout.split("process ")[1].split()[0])
+    try:
+        wait_for(lambda: has_results(folder))
+        told = json.loads(hpcagent("status", "runs/my", "--json", cwd=tmp_path).stdout)
+        assert told["attended"] and told["coordinator"]["pid"] == pid and told["jobs"] == []
+        for more in ([], ["--detach"]):
+            second = hpcagent("run", "my.toml", *more, cwd=tmp_path)
+            assert second.returncode == 1 and f"process {pid}" in second.stderr
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "hpcagent.cli", "status", "runs/my", "--follow"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert follower.stdout is not None
+        first = [follower.stdout.readline() for _ in range(3)]
+        assert "of 800 run(s) so far" in first[0] and f"a coordinator is at it (process {pid}" in first[1]
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    rest, errors = follower.communicate(timeout=30)
+    assert follower.returncode == 1 and "batch" in rest and "hpcagent resume runs/my" in errors
+    assert "stopped by SIGTERM" in (folder / "coordinator.log").read_text()
+    status = hpcagent("status", "runs/my", cwd=tmp_path).stdout
+    assert "no coordinator is at it" in status and "hpcagent resume runs/my" in status
+
+
+def test_what_keeps_a_detached_campaign_from_beginning_is_told_at_once_and_leaves_nothing(tmp_path):
+    (tmp_path / "my.toml").write_text(GOOD)
+    done = hpcagent("run", "my.toml", "--detach", "--inside", cwd=tmp_path)
+    assert done.returncode == 2 and "knows no jobs" in done.stderr
+    assert not (tmp_path / "runs" / "my" / "coordinator.log").exists()
+    wrong = hpcagent("run", "my.toml", "--detach", "--queue", "debug", cwd=tmp_path)
+    assert wrong.returncode == 2 and "submits no jobs" in wrong.stderr
+
+
+def test_following_a_finished_campaign_tells_its_answer_and_leaving_one_is_no_error(tmp_path):
+    (tmp_path / "my.toml").write_text(GOOD)
+    assert hpcagent("run", "my.toml", "--no-plots", cwd=tmp_path).returncode == 0
+    done = hpcagent("status", "runs/my", "--follow", cwd=tmp_path)
+    assert done.returncode == 0 and "8 of 8 run(s) so far" in done.stdout and "best: x = " in done.stdout
+    kinds = [
+        json.loads(line)["event"]
+        for line in hpcagent("status", "runs/my", "--follow", "--json", cwd=tmp_path).stdout.splitlines()
+    ]
+    assert kinds == ["opened", "stopped"]
+    assert hpcagent("reap", "runs/my", cwd=tmp_path).stdout == "no job was left\n"
+
+
+def test_a_dry_run_on_a_cluster_shows_its_job_and_what_the_worst_case_costs(tmp_path):
+    done = hpcagent(
+        "run", "lj_tuning", "--site", "polaris", "--dry-run", "--blocks", "2", "--set", "until.max_runs=64",
+        cwd=tmp_path, env={k: v for k, v in os.environ.items() if "ACCOUNT" not in k},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "executor workers takes the runs: up to 2 job(s) at a time, 1 node(s) each for 1 h 0 min",
+        "at worst 1 node-hours: 1 whole job(s)",  # 32 workers of 11 runs of 300 s each: one job of one hour
+        "needs an account",
+        "#PBS -l select=1:ncpus=64:ngpus=4:system=polaris",
+        "#PBS -A ACCOUNT",
+        "nothing was written or submitted",
+    ):
+        assert words in done.stdout, done.stdout
+    with_account = hpcagent(
+        "run", "lj_tuning", "--site", "polaris", "--dry-run", "--account", "mine", "--queue", "debug-scaling",
+        "--blocks", "4", cwd=tmp_path,
+    ).stdout  # fmt: skip
+    assert "#PBS -A mine" in with_account and "max_blocks is 1 in place of 4" in with_account
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_profile_is_written_and_read_back_and_never_written_over(tmp_path):
+    words = ("site", "new", "mine", "--kind", "pbs", "--yes", "--queue", "work", "--cores", "16", "--walltime",
+             "02:00:00", "--nodes", "2", "--lammps", "lmp -sf omp", "--worker-init", 'module load "lammps"')  # fmt: skip
+    done = hpcagent(*words, cwd=tmp_path)
+    assert done.returncode == 0 and "hpcagent doctor --site mine" in done.stdout, done.stderr
+    shown = json.loads(hpcagent("sites", "mine", cwd=tmp_path).stdout)
+    assert shown["block"] | {"queue": "work", "walltime": "02:00:00", "nodes_per_block": 2} == shown["block"]
+    assert shown["apps"]["lammps"]["command"] == ["lmp", "-sf", "omp"]
+    assert shown["executors"]["mpi"]["worker_init"] == 'module load "lammps"'
+    assert "queue" not in hpcagent("sites", "pbs", cwd=tmp_path).stderr.split("executor")[0]
+    again = hpcagent(*words, cwd=tmp_path)
+    assert again.returncode == 2 and "is there already" in again.stderr
+    bad = hpcagent("site", "new", "other", "--kind", "pbs", "--yes", "--walltime", "2:00", cwd=tmp_path)
+    assert (
+        bad.returncode == 2 and "HH:MM:SS" in bad.stderr and not (tmp_path / "site_profiles/other.toml").exists()
+    )
+
+
+def test_a_new_profile_can_be_asked_for_without_options(tmp_path):
+    done = hpcagent("site", "new", "--kind", "local", cwd=tmp_path, input="desk\n\nmodule load lammps\n")
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(hpcagent("sites", "desk", cwd=tmp_path).stdout)
+    assert shown["kind"] == "local" and shown["executors"]["workers"]["worker_init"] == "module load lammps"
+
+
+def test_the_doctor_looks_at_this_machine_and_says_what_is_wrong(tmp_path):
+    done = hpcagent("doctor", "--site", "threads", "--json", cwd=tmp_path)
+    found = {c["what"]: c["status"] for c in map(json.loads, done.stdout.splitlines())}
+    assert done.returncode == 0 and found["run directory"] == found["executor workers"] == "ok"
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "runs").write_text("in the way")
+    bad = hpcagent("doctor", "--site", "threads", cwd=tmp_path)
+    assert bad.returncode == 1 and "FAIL  run directory" in bad.stdout
+    away = hpcagent("doctor", "--site", "slurm", "--no-submit", cwd=tmp_path, env=os.environ | {"PATH": ""})
+    assert away.returncode == 1 and "FAIL  scheduler" in away.stdout and "sbatch" in away.stdout
+
+
+def test_the_coordinator_has_one_thread_for_sums_and_its_workers_those_of_the_profile(tmp_path):
+    (tmp_path / "mine.toml").write_text('kind = "local"\n[executors.workers]\ncores_per_worker = 2\n')
+    code = (
+        "import os, hpcagent.cli as c; c._few_threads(); "
+        "from hpcagent.sites.site import open_site\n"
+        "with open_site('mine.toml', private=True) as site:\n"
+        "    print(os.environ['OMP_NUM_THREADS'], site.submit(os.getenv, 'OMP_NUM_THREADS').result())"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.split() == ["1", "2"]

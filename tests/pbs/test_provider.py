@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import threading
 import time
 
 import pytest
@@ -12,7 +14,7 @@ from parsl.providers import PBSProProvider
 from parsl.providers.errors import SubmitException
 
 from hpcagent.sites.ledger import Ledger, read_ledger
-from hpcagent.sites.pbs_blocks import PbsBlocks
+from hpcagent.sites.pbs_blocks import MpiexecWorkers, PbsBlocks
 from hpcagent.sites.schedulers.base import Refused
 from hpcagent.sites.schedulers.pbs import Pbs
 
@@ -170,6 +172,43 @@ def test_blocks_of_several_nodes_are_scattered_unless_the_site_says_otherwise(pb
     assert "place=" not in provider.script("x")
 
 
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ("mpiexec (OpenRTE) 4.1.4", ["--map-by", "ppr:1:node", "--bind-to", "none", "-x", "SITE"]),
+        ("mpirun (Open MPI) 5.0.3", ["--map-by", "ppr:1:node", "--bind-to", "none", "-x", "SITE"]),
+        ("HYDRA build details:", ["-ppn", "1", "-bind-to", "none"]),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.9", ["-ppn", "1", "-genv", "I_MPI_PIN", "0"]),
+        ("mpiexec version 1.3.4", ["--ppn", "1", "--cpu-bind", "none"]),  # PALS
+    ],
+)
+def test_every_mpiexec_is_told_one_process_a_node_in_its_own_words(tmp_path, says, words):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "nodefile").write_text("n2\nn1\nn2\n")
+    tool = folder / "mpiexec"
+    tool.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{says}"; exit; fi\nprintf "%s\\n" "$@"\n')
+    tool.chmod(0o755)
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "JOBNAME": "j", "SITE": "x"}
+    environment["PBS_NODEFILE"] = str(folder / "nodefile")
+
+    def told(launcher, command="work --path='$HOME'"):
+        lines = launcher(command, 1, 2, str(folder))
+        return subprocess.run(
+            ["/bin/bash", "-ec", lines], env=environment, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+
+    given = told(MpiexecWorkers())
+    assert given[:4] == ["-n", "2", "--hostfile", f"{folder}/j.nodes"]
+    assert given[4:8] == words[:4] and set(words) <= set(given)
+    assert given[-2:] == ["work", "--path=$HOME"]
+    assert (folder / "j.nodes").read_text() == "n1\nn2\n"
+    # What the profile says stands.
+    given = told(MpiexecWorkers(overrides="--depth=64 --ppn 1"), "work")
+    assert given[4:] == ["--cpu-bind", "none", "--depth=64", "--ppn", "1", "work"]
+    assert told(MpiexecWorkers("--bind-to"), "work")[4:] == ["--bind-to", "none", "work"]
+
+
 def test_the_name_is_one_that_pbs_takes_and_the_folder_of_its_output_is_there(pbs, blocks, tmp_path):
     job_id = blocks.submit("echo out; echo err >&2", 1, "parsl.htex.block-0")
     name = pbs.wait(job_id)["name"]
@@ -242,3 +281,76 @@ def test_ending_all_leaves_nothing_in_the_queue(pbs, blocks, variant):
     blocks.end_all()
     assert pbs.open_jobs() == []
     assert [entry.ended for entry in read_ledger(blocks.ledger.path)] == ["cancelled"] * 4
+
+
+# ---- jobs that the scheduler does not know any more
+
+
+def test_a_deleted_block_is_cancelled_also_where_no_history_is_kept(pbs, blocks):
+    pbs.set(history=False)
+    job_id = blocks.submit("sleep 60", 1, "block")
+    until(blocks, [job_id], [RUNNING])
+    assert blocks.cancel([job_id]) == [True]
+    until(blocks, [job_id], [JobState.CANCELLED])
+    (entry,) = read_ledger(blocks.ledger.path)
+    assert (entry.ended, entry.reason) == ("cancelled", "cancelled by hpcagent")
+
+
+def test_one_that_somebody_else_deleted_is_told_with_the_history_that_is_missing(pbs, blocks):
+    pbs.set(history=False)
+    job_id = blocks.submit("sleep 60", 1, "block")
+    until(blocks, [job_id], [RUNNING])
+    pbs.run("qdel", job_id)
+    until(blocks, [job_id], [JobState.FAILED])
+    assert blocks.known()[job_id].reason == (
+        "the scheduler does not know this job any more; PBS keeps no history of jobs here "
+        "(job_history_enable is off)"
+    )
+
+
+def test_one_that_is_gone_when_its_walltime_is_over_ran_out_of_time(pbs, blocks):
+    pbs.set(history=False, kill_delay_s=0.2)
+    blocks.walltime = "00:00:03"
+    job_id = blocks.submit("sleep 60", 1, "block")
+    until(blocks, [job_id], [RUNNING])
+    until(blocks, [job_id], [JobState.TIMEOUT])
+    assert blocks.known()[job_id].reason.endswith("its walltime was over by then")
+
+
+def test_one_purged_from_the_history_is_named(pbs, blocks):
+    job_id = blocks.submit("exit 0", 1, "block")
+    pbs.wait(job_id)
+    pbs.purge(job_id)
+    blocks.grace_s = 0.0
+    until(blocks, [job_id], [JobState.FAILED])
+    assert blocks.known()[job_id].reason == "the scheduler does not know this job any more"
+
+
+def test_a_job_whose_submission_is_under_way_at_the_end_is_ended_too(pbs, blocks):
+    pbs.set(answer_s=1.0)
+    refused = []
+
+    def submit():
+        for _ in range(2):
+            try:
+                blocks.submit("sleep 60", 1, "block")
+            except Refused as refusal:
+                refused.append(str(refusal))
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    give_up = time.monotonic() + 10
+    while not pbs.calls("qsub"):
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    blocks.end_all()
+    thread.join(20)
+    assert pbs.open_jobs() == []
+    assert refused == ["The site is being closed; no job is submitted any more."]
+    assert [entry.ended for entry in read_ledger(blocks.ledger.path)] == ["cancelled"]
+
+
+def test_a_job_that_no_look_has_seen_can_be_cancelled(pbs, blocks):
+    job_id = pbs.qsub("sleep 60")
+    assert blocks.cancel([job_id]) == [True]
+    pbs.wait(job_id)

@@ -150,10 +150,9 @@ class Driven:
 
     def managers(self) -> list[psutil.Process]:
         """The processes that hold the workers of a node."""
-        pools = self.job_processes("worker_pool")
+        pools = [p for p in self.job_processes("worker_pool") if p.name() != "srun"]
         ids = {p.pid for p in pools}
-        # Workers are children of their manager; srun and the script name it too.
-        return [p for p in pools if (p.name().startswith("python") and p.ppid() not in ids) or _forks(p)]
+        return [p for p in pools if p.ppid() not in ids]  # ours are the parents of processes like themselves
 
     def interchange(self) -> psutil.Process:
         """The coordinator's interchange."""
@@ -165,17 +164,15 @@ class Driven:
         self.disturbed = time.time()
 
     def first_done_after(self) -> float | None:
-        """Seconds from the disturbance to the first run that was begun and done after it."""
-        times = []
-        for done in (self.folder / "marks").glob("done-*"):
-            begun = done.with_name(done.name.replace("done-", "begun-"))
-            if begun.stat().st_mtime > self.disturbed:
-                times.append(done.stat().st_mtime - self.disturbed)
-        return min(times, default=None)
-
-
-def _forks(process: psutil.Process) -> bool:
-    return len(process.children()) >= 2 and process.name().startswith("python")
+        """Seconds from the disturbance to the first result of a run that was cut off by it."""
+        folder = self.folder / "marks"
+        cut = {
+            begun.name.split("-")[1]
+            for begun in folder.glob("begun-*")
+            if begun.stat().st_mtime < self.disturbed and not (folder / begun.name.replace("begun-", "done-")).exists()
+        }
+        times = [done.stat().st_mtime for done in folder.glob("done-*") if done.name.split("-")[1] in cut]
+        return min(times) - self.disturbed if times else None
 
 
 # --- the faults: each takes a Driven that has just been started
@@ -191,8 +188,10 @@ def block_cancelled(driven: Driven) -> None:
 def walltime(driven: Driven) -> None:
     """The walltime of a job is over."""
     driven.until_runs()
+    job = driven.jobs()[0]
+    driven.cluster.run_out(job)
+    driven.until(lambda: driven.cluster.jobs().get(job, ("",))[0] != "RUNNING", name="the end of the job")
     driven.disturb()
-    driven.cluster.run_out(driven.jobs()[0])
 
 
 def worker_killed(driven: Driven) -> None:
@@ -200,7 +199,7 @@ def worker_killed(driven: Driven) -> None:
     driven.until_runs()
     driven.disturb()
     manager = driven.managers()[0]
-    workers = [p for p in manager.children() if p.name().startswith("python")]
+    workers = [p for p in manager.children() if "resource_tracker" not in " ".join(p.cmdline())]
     workers[-1].send_signal(signal.SIGKILL)
 
 

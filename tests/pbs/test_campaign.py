@@ -1,0 +1,344 @@
+"""A campaign on PBS while things go wrong: nothing is lost, nothing is done twice, nothing is left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FAULTS = Path(__file__).parents[1] / "slurm" / "faults"
+NODES = {"n1": 2, "n2": 2}
+
+PROFILE = """\
+kind = "pbs"
+address = "127.0.0.1"
+poll_s = 0.5
+heartbeat_s = 8
+margin_s = 5
+cmd_timeout_s = 10
+{top}
+[env]
+FAULTS_FOLDER = "{folder}"
+[block]
+max_blocks = 2
+cores_per_node = 2
+walltime = "00:10:00"
+{block}
+[executors.workers]
+worker_init = '''{worker_init}'''
+"""
+
+
+def _module(name: str, path: Path) -> Any:
+    """A file of a folder that is no package."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+faults = _module("tests_slurm_faults", FAULTS / "faults.py")
+RUNS = faults.RUNS
+
+
+class Cluster:
+    """The fake PBS, as the faults know the Slurm cluster."""
+
+    def __init__(self, pbs: Any) -> None:
+        self.pbs, self.env = pbs, pbs.env
+
+    def jobs(self) -> list[str]:
+        return list(self.pbs.open_jobs())
+
+    def processes(self) -> list[int]:
+        return list(self.pbs.processes())
+
+
+class Driven(faults.Driven):  # type: ignore[misc]  # loaded from a file
+    """A campaign in a process of its own, on PBS."""
+
+    def __init__(self, pbs: Any, folder: Path, *, seconds: float = 0.7, **words: str) -> None:
+        self.profile_words = {"top": "", "block": "", "worker_init": "", "folder": str(folder)} | words
+        super().__init__(Cluster(pbs), folder, faults.Setting(seconds=seconds))
+
+    def start(self) -> subprocess.Popen[str]:
+        self.site.write_text(PROFILE.format(**self.profile_words))
+        return super().start()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def drive(pbs: Any, tmp_path: Path) -> Iterator[Callable[..., Driven]]:
+    """Start a campaign; whatever happens, it is ended with the test."""
+    pbs.set(hosts=NODES, kill_delay_s=0.5)
+    started: list[Driven] = []
+
+    def start(folder: Path = tmp_path, **words: Any) -> Driven:
+        started.append(Driven(pbs, folder, **words))
+        return started[-1]
+
+    yield start
+    for driven in started:
+        if driven.process.poll() is None:
+            driven.process.terminate()
+            driven.process.communicate(timeout=60)
+
+
+def ledger(driven: Driven) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (driven.run_dir / "jobs.jsonl").read_text().splitlines()]
+
+
+def check_clean(driven: Driven) -> None:
+    """No job is in the queue, every one has its end in the ledger, and no process of theirs is left."""
+    assert driven.jobs() == []
+    lines = ledger(driven)
+    submitted = {line["job_id"] for line in lines if line["event"] == "submitted"}
+    assert submitted == {line["job_id"] for line in lines if line["event"] == "ended"}
+    deadline = time.monotonic() + 10
+    while (left := driven.cluster.pbs.processes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def check_whole(driven: Driven, answer: dict[str, Any]) -> None:
+    """Every run has its right result and was finished once."""
+    assert answer["error"] is None, answer["error"]
+    assert sorted((r["n"], r["ok"], r["square"]) for r in answer["results"]) == [
+        (n, True, n * n) for n in range(RUNS)
+    ]
+    assert driven.marks("done") == sorted(map(str, range(RUNS)))
+    check_clean(driven)
+
+
+def retries(driven: Driven) -> set[str]:
+    """Names of the failures after which runs were started again."""
+    events = [json.loads(line) for line in (driven.run_dir / "events.jsonl").read_text().splitlines()]
+    return {e["failure"]["name"] for e in events if e["event"] == "retry"}
+
+
+def told(answer: dict[str, Any], words: str) -> int:
+    return sum(words in line for line in answer["news"])
+
+
+@pytest.mark.parametrize("settings", [{"variant": "M"}, {"history": False}], ids=str)
+def test_a_campaign_submits_as_many_jobs_as_it_needs_whatever_qstat_hides(pbs: Any, drive: Any, settings: dict[str, Any]) -> None:
+    pbs.set(**settings)
+    driven = drive()
+    driven.until_runs()
+    assert len(driven.jobs()) == 2  # Parsl alone submits more and more where it believes that they have ended
+    answer = driven.answer()
+    check_whole(driven, answer)
+    assert retries(driven) == set()
+    assert {line["state"] for line in ledger(driven) if line["event"] == "ended"} == {"cancelled"}
+    assert told(answer, "PBS keeps no history of jobs") == ("history" in settings)
+    submits = [line for line in ledger(driven) if line["event"] == "submitting"]
+    assert len(submits) == 2
+
+
+def block_deleted(driven: Driven) -> None:
+    """Somebody deletes a job that has runs in it."""
+    driven.until_runs()
+    driven.cluster.pbs.run("qdel", driven.jobs()[0])
+
+
+def walltime_over(driven: Driven) -> None:
+    """The walltime of a job is over."""
+    driven.until_runs()
+    pbs, job_id = driven.cluster.pbs, driven.jobs()[0]
+    pbs.edit(job_id, resources={**pbs.jobs()[job_id]["resources"], "walltime_s": 1})
+
+
+def server_away(driven: Driven) -> None:
+    """The server does not answer for some seconds."""
+    driven.until_runs()
+    driven.cluster.pbs.kill_server()
+    time.sleep(2)
+    driven.cluster.pbs.start_server()
+
+
+def job_purged(driven: Driven) -> None:
+    """A job ends, and the server has forgotten it by the time it can be asked again."""
+    driven.until_runs()
+    pbs, job_id = driven.cluster.pbs, driven.jobs()[0]
+    pbs.kill_server()
+    os.kill(pbs.jobs()[job_id]["pid"], signal.SIGKILL)
+    pbs.wait(job_id)
+    pbs.purge(job_id)
+    pbs.start_server()
+
+
+def output_folder_missing(driven: Driven) -> None:
+    """The folder of a job's output is gone when it is deleted: the job stays in E."""
+    driven.until_runs()
+    scripts = driven.run_dir / "parsl" / "000" / "submit_scripts"
+    scripts.rename(scripts.with_name("elsewhere"))
+    pbs, job_id = driven.cluster.pbs, driven.jobs()[0]
+    pbs.run("qdel", job_id)
+    pbs.wait(job_id, "E")
+    time.sleep(1)
+    assert pbs.jobs()[job_id]["state"] == "E"
+
+
+@pytest.mark.parametrize(
+    ("fault", "settings", "names", "words"),
+    [
+        (block_deleted, {"variant": "M"}, {"BlockCancelled"}, "and terminated by"),
+        (block_deleted, {"history": False}, {"BlockFailed"}, "PBS keeps no history of jobs here"),
+        (walltime_over, {"variant": "R"}, {"BlockTimeout"}, "and exceeded resource walltime"),
+        (server_away, {}, set(), "the scheduler does not answer"),
+        (job_purged, {}, {"BlockFailed"}, "the scheduler does not know this job any more"),
+        (output_folder_missing, {"copy_retry_s": 2.5}, {"BlockCancelled"}, "and terminated by"),
+        (faults.worker_killed, {}, {"WorkerLost"}, ""),
+        (faults.manager_killed, {}, {"BlockFailed"}, ""),
+    ],
+    ids=lambda value: getattr(value, "__name__", "" if isinstance(value, set | str) else str(value)),
+)
+def test_a_campaign_comes_through(
+    pbs: Any, drive: Any, fault: Callable[[Any], None], settings: dict[str, Any], names: set[str], words: str
+) -> None:
+    pbs.set(**settings)
+    driven = drive()
+    fault(driven)
+    answer = driven.answer()
+    check_whole(driven, answer)
+    assert retries(driven) == names
+    assert told(answer, words) >= 1
+
+
+def test_qsub_fails_three_times_and_then_works(pbs: Any, drive: Any) -> None:
+    pbs.set(qsub_fails=[38, "qsub: would exceed queue generic's per-user limit of jobs in 'Q' state"])
+    driven = drive()
+    driven.until(lambda: len(pbs.calls("qsub")) == 3)
+    pbs.set(qsub_fails=None)
+    answer = driven.answer()
+    check_whole(driven, answer)
+    assert retries(driven) == set()
+    assert told(answer, "per-user limit of jobs in 'Q' state Trying again") == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "block", "words"),
+    [
+        ({}, 'queue = "nosuch"', "qsub: Unknown queue"),
+        ({"queues": {"workq": {"max_walltime": 300}}}, "", "qsub: Job violates queue and/or server resource limits"),
+    ],
+    ids=["unknown queue", "over the queue's walltime"],
+)
+def test_a_job_that_pbs_refuses_is_told_in_seconds_and_in_its_own_words(
+    pbs: Any, drive: Any, settings: dict[str, Any], block: str, words: str
+) -> None:
+    pbs.set(**settings)
+    driven = drive(block=block)
+    answer = driven.answer()
+    assert words in answer["error"]
+    assert answer["at"] - driven.began < 15
+    assert driven.marks("begun") == []
+    assert [line["event"] for line in ledger(driven)] == ["submitting", "refused"]
+
+
+@pytest.mark.parametrize("history", [True, False], ids=["history", "no history"])
+def test_a_bad_worker_init_is_told_with_what_it_printed(pbs: Any, drive: Any, history: bool) -> None:
+    pbs.set(history=history)
+    driven = drive(worker_init="echo no such module: lammps >&2; exit 7")
+    answer = driven.answer()
+    assert "before its workers were ready" in answer["error"] and "no such module: lammps" in answer["error"]
+    assert ("exit code 7" in answer["error"]) == history
+    assert driven.marks("begun") == []
+    check_clean(driven)
+
+
+def test_a_job_that_can_never_run_is_not_waited_for(pbs: Any, drive: Any) -> None:
+    pbs.set(hosts={"n1": 1, "n2": 1})  # fewer cores than the profile says: qsub takes it, and it waits for ever
+    driven = drive()
+    answer = driven.answer()
+    assert "can never run" in answer["error"]
+    assert "Can Never Run: Insufficient amount of resource: ncpus (R: 2 A: 1 T: 1)" in answer["error"]
+    assert answer["at"] - driven.began < 20
+    assert driven.marks("begun") == []
+    check_clean(driven)
+
+
+def test_kill_9_and_the_same_script_again_while_its_jobs_still_run(pbs: Any, drive: Any) -> None:
+    driven = drive()
+    driven.until_runs()
+    left = driven.jobs()
+    driven.process.kill()
+    driven.process.communicate()
+    assert driven.jobs() == left  # nobody was there to delete them
+    driven.start()
+    check_whole(driven, driven.answer())
+
+
+def test_sigterm_deletes_every_job_and_says_how_to_go_on(pbs: Any, drive: Any) -> None:
+    driven = drive()
+    faults.sigterm(driven)
+    answer = driven.answer(within_s=30)
+    assert "stopped by SIGTERM" in answer["error"] and "hpcagent resume" in answer["error"]
+    check_clean(driven)
+
+
+def test_two_campaigns_at_once_do_not_meet(pbs: Any, drive: Any, tmp_path: Path) -> None:
+    pbs.set(variant="M", hosts={name: 2 for name in ("n1", "n2", "n3", "n4")})
+    both = [drive(tmp_path / name) for name in ("a", "b")]
+    answers = [driven.answer() for driven in both]
+    for driven, answer in zip(both, answers, strict=True):
+        check_whole(driven, answer)
+
+
+def mpiexec(folder: Path, *, says: str, takes: str) -> Path:
+    """A folder with an mpiexec of that kind: it refuses words of others, and starts a process a line of hosts."""
+    folder.mkdir()
+    tool = folder / "mpiexec"
+    tool.write_text(
+        f"""#!{sys.executable}
+import argparse, os, subprocess, sys
+if sys.argv[1:] == ["--version"]:
+    sys.exit(print({says!r}))
+words, rest = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False), []
+words.add_argument("-n", type=int, required=True)
+words.add_argument("--hostfile", required=True)
+for word in {takes!r}.split():
+    words.add_argument(word, required=True)
+begin = sys.argv.index({sys.executable!r})
+told = words.parse_args(sys.argv[1:begin])
+hosts = open(told.hostfile).read().split()
+assert len(hosts) == told.n and told.hostfile.startswith("/"), (hosts, told)
+open({str(folder)!r} + "/told", "a").write(" ".join(sys.argv[1:begin]) + "\\n")
+ends = [subprocess.Popen(sys.argv[begin:], env={{**os.environ, "RANK_HOST": host}}) for host in hosts]
+sys.exit(max(end.wait() for end in ends))
+"""
+    )
+    tool.chmod(0o755)
+    return folder
+
+
+PALS = {"says": "mpiexec version 1.3.4", "takes": "--ppn --cpu-bind"}
+
+
+@pytest.mark.parametrize("kind", ["hydra", "pals"])
+def test_a_block_of_two_nodes_has_workers_on_both(pbs: Any, drive: Any, tmp_path: Path, kind: str) -> None:
+    where = Path(sys.prefix) / "bin"
+    if kind == "pals":
+        where = mpiexec(tmp_path / "pals", **PALS)
+    elif not (where / "mpiexec.hydra").is_file():
+        pytest.skip("the mpich package is not installed")
+    # Hydra would reach the nodes by ssh; they are this machine.
+    init = f"export PATH={where}:$PATH HYDRA_LAUNCHER=fork"
+    driven = drive(block="nodes_per_block = 2", worker_init=init)
+    driven.until_runs()
+    job_id = driven.jobs()[0]  # another waits
+    assert len(driven.managers()) == 2
+    answer = driven.answer()
+    check_whole(driven, answer)
+    assert told(answer, f"job {job_id} runs on n1, n2") == 1
+    assert list((pbs.home / "home").iterdir()) == []  # Parsl writes its list of hosts there

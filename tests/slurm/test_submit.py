@@ -1,0 +1,189 @@
+"""The coordinator in jobs: one after another, with their own nodes, killed, cancelled, and by hand with --inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hpcagent.sites.ledger import read_ledger
+
+pytestmark = pytest.mark.slow
+
+CAMPAIGN = """
+app = "synthetic"
+batch_size = 4
+[space]
+x = {{}}
+y = {{}}
+[fixed]
+run_time_s = {run_time_s}
+[objective]
+maximize = "value"
+[until]
+max_runs = {runs}
+[policy]
+name = "sobol"
+"""
+SITE = """
+kind = "slurm"
+address = "127.0.0.1"
+poll_s = 0.5
+heartbeat_s = 10
+margin_s = {margin_s}
+[nodes.n]
+cores = 2
+[queues.debug]
+node = "n"
+[block]
+queue = "debug"
+walltime = "00:01:00"
+nodes_per_block = {nodes}
+max_idletime = 5
+[executors.workers]
+"""
+
+
+@pytest.fixture
+def here(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(*, margin_s, nodes=1, runs=12, run_time_s=2.0):
+    Path("my.toml").write_text(CAMPAIGN.format(runs=runs, run_time_s=run_time_s))
+    Path("here.toml").write_text(SITE.format(margin_s=margin_s, nodes=nodes))
+
+
+def hpcagent(*words, check=True):
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcagent.cli", *words], capture_output=True, text=True, check=False, timeout=180
+    )
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def until(what, within_s=90.0):
+    deadline = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < deadline, log()
+        time.sleep(0.2)
+
+
+def log():
+    path = Path("r/coordinator.log")
+    printed = [p.read_text() for p in Path("r/coordinator").glob("*") if p.is_file()]
+    return "\n".join([path.read_text() if path.exists() else "(no log)", *printed])
+
+
+def events():
+    return [json.loads(line) for line in Path("r/events.jsonl").read_text().splitlines()]
+
+
+def results():
+    """How many results there are of each run."""
+    found = [r["execution_id"] for e in events() if e["event"] == "results" for r in e["results"]]
+    return Counter(found)
+
+
+def coordinators():
+    return [e for e in read_ledger(Path("r/jobs.jsonl")) if (e.about or {}).get("role") == "coordinator"]
+
+
+def pids():
+    return [e["pid"] for e in events() if e["event"] == "session"]
+
+
+def test_jobs_follow_one_another_on_their_own_nodes_until_the_campaign_stops(here, cluster):
+    write(margin_s=44, nodes=2, runs=40)
+    shown = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r", "--inside", "--dry-run").stdout
+    assert "#SBATCH --nodes=2" in shown and not Path("r").exists()
+    first = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r", "--inside").stdout
+    assert "#SBATCH --nodes=2" in first and "hpcagent status r --follow" in first
+    told = hpcagent("status", "r", "--follow").stdout
+    assert "stopped: All 40 runs were made." in told and "its time was over" in told, log()
+    until(lambda: not cluster.jobs())
+    assert len(results()) == 40 and set(results().values()) == {1}
+    chain = coordinators()
+    assert len(chain) == 3 and [e.ended for e in chain] == ["completed", "completed", "cancelled"], log()
+    sessions = [e for e in events() if e["event"] == "session"]
+    assert len(sessions) == 2 and sessions[0]["workers"] == 4
+    assert not list(Path("r/work").glob("*/attempt-2"))
+    hosts = Counter(json.loads(p.read_text())["host"] for p in Path("r/work").glob("*/result.json"))
+    assert len(hosts) >= 2 and min(hosts.values()) > 3
+
+
+def test_a_coordinator_that_is_killed_is_followed_by_the_next_job(here, cluster):
+    write(margin_s=10, runs=12)
+    hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r")
+    until(lambda: Path("r/events.jsonl").exists() and results().total() >= 4)
+    os.kill(pids()[0], signal.SIGKILL)
+    told = hpcagent("status", "r", "--follow").stdout
+    assert "stopped: All 12 runs were made." in told, log()
+    until(lambda: not cluster.jobs())
+    assert len(results()) == 12 and set(results().values()) == {1} and len(pids()) == 2
+    assert {e.ended for e in read_ledger(Path("r/jobs.jsonl"))} <= {"completed", "cancelled", "failed"}
+
+
+def test_a_coordinator_that_is_cancelled_is_followed_by_none_and_reap_leaves_nothing(here, cluster):
+    write(margin_s=10, runs=40)
+    hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r")
+    again = hpcagent("submit", "r", "--site", "here.toml", check=False)
+    assert again.returncode == 2 and "is the coordinator of r already" in again.stderr
+    until(lambda: Path("r/events.jsonl").exists() and results().total() >= 4)
+    first, second = coordinators()
+    cluster.run(f"scancel {first.job_id}")
+    until(lambda: first.job_id not in cluster.jobs())
+    assert second.job_id not in cluster.jobs() and "ended from outside" in log()
+    hpcagent("reap", "r")
+    assert cluster.jobs() == {} and all(e.ended for e in read_ledger(Path("r/jobs.jsonl")))
+    assert hpcagent("reap", "r").stdout == "no job was left\n"
+
+
+def test_a_job_without_a_new_result_is_not_repeated(here, cluster):
+    write(margin_s=50, run_time_s=300.0)
+    hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r")
+    until(lambda: "no new result, so none follows" in log())
+    until(lambda: not cluster.jobs())
+    assert "no other one goes on" in log() and len(pids()) == 1
+    left = hpcagent("status", "r", "--follow", check=False)
+    assert left.returncode == 1 and "hpcagent resume r" in left.stderr
+
+
+def test_inside_a_job_the_coordinator_stops_in_time_and_says_how_to_go_on(here, cluster):
+    write(margin_s=50, nodes=2, runs=400, run_time_s=0.5)
+    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
+    Path("job.sh").write_text(f"#!/bin/bash\n{words} > out.txt 2>&1\necho $? > code.txt\n")
+    cluster.run(f"cd {here} && sbatch -N2 --exclusive -t1 -o job.out job.sh")
+    until(lambda: Path("code.txt").exists() and Path("code.txt").read_text())
+    out = Path("out.txt").read_text()
+    assert Path("code.txt").read_text() == "75\n" and "hpcagent resume r --inside" in out, out
+    assert results().total() > 4 and set(results().values()) == {1}
+    assert Path("r/jobs.jsonl").exists() is False
+    until(lambda: not cluster.jobs())
+
+
+def test_inside_of_no_job_is_refused(here):
+    write(margin_s=10)
+    done = hpcagent("run", "my.toml", "--site", "here.toml", "--inside", check=False)
+    assert done.returncode == 2 and "in no slurm job" in done.stderr
+
+
+def test_where_the_site_wants_its_coordinators_is_heeded_with_its_reason(here):
+    write(margin_s=10)
+    text = Path("here.toml").read_text()
+    rule = '[coordinator]\nwhere = ["{}"]\nnote = "So says the site."\n'
+    Path("here.toml").write_text(text + rule.format("login"))
+    refused = hpcagent("submit", "my.toml", "--site", "here.toml", check=False)
+    assert refused.returncode == 2 and "So says the site." in refused.stderr
+    Path("here.toml").write_text(text + rule.format("job"))
+    for more in ([], ["--detach"]):
+        refused = hpcagent("run", "my.toml", "--site", "here.toml", "--run-dir", "r", *more, check=False)
+        assert refused.returncode == 2 and "So says the site." in refused.stderr, refused.stderr
