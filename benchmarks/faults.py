@@ -70,7 +70,11 @@ FAULTS: dict[str, tuple[str, Callable[[Any], None], dict[str, Any]]] = {
     "sbatch_flaky": ("sbatch fails three times, then works", faults.nothing, {"flaky": True}),
     "bad_partition": ("no such partition", faults.nothing, {"partition": "nope"}),
     "bad_worker_init": ("worker_init fails", faults.nothing, {"worker_init": "echo no such module >&2; exit 7"}),
-    "memory": ("a run eats the memory of its job", faults.nothing, {"memory_gb": 1, "eats_mb": 1400, "seconds": 3.0}),
+    "memory": (
+        "a run eats the memory of its job",
+        faults.nothing,
+        {"memory_gb": 1, "eats_mb": 1400, "seconds": 3.0},
+    ),
     "coordinator_killed": ("kill -9 of the script, and the script again", faults.coordinator_killed, {}),
     "sigterm": ("SIGTERM to the script", faults.sigterm, {}),
     "two_at_once": ("two campaigns at once", faults.nothing, {"two": True}),
@@ -89,7 +93,10 @@ def try_out(cluster: Any, name: str, kind: str) -> dict[str, Any]:
     settings = {k: v for k, v in other.items() if k not in ("flaky", "two", "small_disk")}
     if other.get("flaky"):
         settings["environment"] = flaky_sbatch(folder)
-    drivens = [faults.Driven(cluster, folder / part, faults.Setting(**settings), kind=kind) for part in ("", "b")[: 2 if other.get("two") else 1]]
+    drivens = [
+        faults.Driven(cluster, folder / part, faults.Setting(**settings), kind=kind)
+        for part in ("", "b")[: 2 if other.get("two") else 1]
+    ]
     found: dict[str, Any] = {}
     try:
         fault(drivens[0])
@@ -98,7 +105,10 @@ def try_out(cluster: Any, name: str, kind: str) -> dict[str, Any]:
             other_one = driven.answer(within_s=GIVE_UP_S)
             found["error"] = found["error"] or other_one["error"]
     except (subprocess.TimeoutExpired, AssertionError, IndexError, StopIteration) as error:
-        found = {"error": f"nothing after {GIVE_UP_S:.0f} s" if "Timeout" in type(error).__name__ else str(error), "stuck": True}
+        found = {
+            "error": f"nothing after {GIVE_UP_S:.0f} s" if "Timeout" in type(error).__name__ else str(error),
+            "stuck": True,
+        }
     driven = drivens[0]
     done = driven.marks("done")
     ended = time.time()
@@ -129,7 +139,17 @@ def try_out(cluster: Any, name: str, kind: str) -> dict[str, Any]:
     return outcome
 
 
-_NO_RERUN = {"controller_restarted", "node_drained", "sbatch_flaky", "bad_partition", "bad_worker_init", "memory", "two_at_once", "disk_full", "sigterm"}
+_NO_RERUN = {
+    "controller_restarted",
+    "node_drained",
+    "sbatch_flaky",
+    "bad_partition",
+    "bad_worker_init",
+    "memory",
+    "two_at_once",
+    "disk_full",
+    "sigterm",
+}
 
 
 def words(outcome: dict[str, Any]) -> str:
@@ -179,7 +199,9 @@ def main() -> None:
                 print(json.dumps(outcomes[-1]), flush=True)
     print(table(outcomes))
     leaked = sum(o["jobs_left"] for o in outcomes if o["kind"] == "hpcagent")
-    print(f"jobs left behind: hpcagent {leaked}, Parsl {sum(o['jobs_left'] for o in outcomes if o['kind'] == 'parsl')}")
+    print(
+        f"jobs left behind: hpcagent {leaked}, Parsl {sum(o['jobs_left'] for o in outcomes if o['kind'] == 'parsl')}"
+    )
     if args.write:
         before, _, rest = PAGE.read_text().partition(BEGIN)
         PAGE.write_text(f"{before}{BEGIN}\n{table(outcomes)}\n{END}{rest.partition(END)[2]}")

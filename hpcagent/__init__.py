@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it.
 _WHERE = {
+    "AllocationEnded": "hpcagent.errors",
     "App": "hpcagent.apps.base",
     "BadInput": "hpcagent.errors",
     "Batch": "hpcagent.campaign.batch",
@@ -51,6 +52,7 @@ _WHERE = {
     "at_least": "hpcagent.model.objective",
     "at_most": "hpcagent.model.objective",
     "find_app": "hpcagent.apps.catalog",
+    "follow": "hpcagent.campaign.follow",
     "lammps": "hpcagent.apps.lammps.contract",
     "load_campaign": "hpcagent.campaign.record",
     "make_policy": "hpcagent.policies.base",
@@ -62,8 +64,11 @@ _WHERE = {
     "open_site": "hpcagent.sites.site",
     "plateau": "hpcagent.policies.stop",
     "read_run": "hpcagent.campaign.coordinator",
+    "reap": "hpcagent.sites.reap",
     "report": "hpcagent.campaign.report",
     "run": "hpcagent.campaign.coordinator",
+    "run_mpi": "hpcagent.apps.launch",
+    "submit": "hpcagent.campaign.submit",
     "target": "hpcagent.policies.stop",
     "wall_time": "hpcagent.policies.stop",
     "watch": "hpcagent.campaign.view",
@@ -77,6 +82,7 @@ if TYPE_CHECKING:
     from hpcagent.apps.base import app as app
     from hpcagent.apps.catalog import find_app as find_app
     from hpcagent.apps.lammps.contract import lammps as lammps
+    from hpcagent.apps.launch import run_mpi as run_mpi
     from hpcagent.apps.run import Outcome as Outcome
     from hpcagent.apps.run import Run as Run
     from hpcagent.campaign.answer import CampaignResult as CampaignResult
@@ -85,12 +91,15 @@ if TYPE_CHECKING:
     from hpcagent.campaign.coordinator import Coordinator as Coordinator
     from hpcagent.campaign.coordinator import read_run as read_run
     from hpcagent.campaign.coordinator import run as run
+    from hpcagent.campaign.follow import follow as follow
     from hpcagent.campaign.record import Campaign as Campaign
     from hpcagent.campaign.record import Confirm as Confirm
     from hpcagent.campaign.record import Reference as Reference
     from hpcagent.campaign.record import load_campaign as load_campaign
     from hpcagent.campaign.report import report as report
+    from hpcagent.campaign.submit import submit as submit
     from hpcagent.campaign.view import watch as watch
+    from hpcagent.errors import AllocationEnded as AllocationEnded
     from hpcagent.errors import BadInput as BadInput
     from hpcagent.errors import HpcAgentError as HpcAgentError
     from hpcagent.errors import Interrupted as Interrupted
@@ -120,6 +129,7 @@ if TYPE_CHECKING:
     from hpcagent.policies.stop import plateau as plateau
     from hpcagent.policies.stop import target as target
     from hpcagent.policies.stop import wall_time as wall_time
+    from hpcagent.sites.reap import reap as reap
     from hpcagent.sites.site import Site as Site
     from hpcagent.sites.site import open_site as open_site
 

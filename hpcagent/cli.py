@@ -558,8 +558,8 @@ def _show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path |
     if made.jobs is not None:
         jobs = made.jobs
         print(
-            f"executor {jobs.executor} takes the runs: up to {jobs.at_once} job(s) at a time, {jobs.nodes} node(s) "
-            f"each for {duration(jobs.walltime_s)}, account {jobs.account or 'none'}"
+            f"executor {jobs.executor} takes the runs: up to {jobs.at_once} job(s) at a time, "
+            f"{jobs.nodes} node(s) each for {duration(jobs.walltime_s)}, account {jobs.account or 'none'}"
         )
     if made.runs is not None:
         assert made.expected_s is not None

@@ -103,8 +103,8 @@ class BlockLost(SiteFailed):
 
     Args:
         message: What became of the job, in the scheduler's words.
-        name: `BlockTimeout`, `BlockOutOfMemory`, `NodeFailed`, `BlockCancelled`, `BlockPreempted`, `BlockFailed` or
-            `ManagerLost`.
+        name: `BlockTimeout`, `BlockOutOfMemory`, `NodeFailed`, `BlockCancelled`, `BlockPreempted`,
+            `BlockFailed` or `ManagerLost`.
         log_tail: Last lines of what the job printed.
     """
 

@@ -115,8 +115,9 @@ class LocalExecutor(Executor):
         cores = int(needs.get("nodes", 1)) * int(needs.get("cores", 1))
         if "cores" in needs and (cores > self.hosts_cores or int(needs["nodes"]) > 1):
             raise BadInput(
-                f"A run of {needs['nodes']} node(s) x {needs['cores']} core(s) does not fit on this machine, which "
-                f"has one node with {self.hosts_cores} usable core(s); choose another --site, or give the run less.",
+                f"A run of {needs['nodes']} node(s) x {needs['cores']} core(s) does not fit on this machine, "
+                f"which has one node with {self.hosts_cores} usable core(s); choose another --site, or give the "
+                "run less.",
                 value=cores,
             )
 

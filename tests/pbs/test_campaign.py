@@ -131,7 +131,9 @@ def told(answer: dict[str, Any], words: str) -> int:
 
 
 @pytest.mark.parametrize("settings", [{"variant": "M"}, {"history": False}], ids=str)
-def test_a_campaign_submits_as_many_jobs_as_it_needs_whatever_qstat_hides(pbs: Any, drive: Any, settings: dict[str, Any]) -> None:
+def test_a_campaign_submits_as_many_jobs_as_it_needs_whatever_qstat_hides(
+    pbs: Any, drive: Any, settings: dict[str, Any]
+) -> None:
     pbs.set(**settings)
     driven = drive()
     driven.until_runs()
@@ -230,7 +232,11 @@ def test_qsub_fails_three_times_and_then_works(pbs: Any, drive: Any) -> None:
     ("settings", "block", "words"),
     [
         ({}, 'queue = "nosuch"', "qsub: Unknown queue"),
-        ({"queues": {"workq": {"max_walltime": 300}}}, "", "qsub: Job violates queue and/or server resource limits"),
+        (
+            {"queues": {"workq": {"max_walltime": 300}}},
+            "",
+            "qsub: Job violates queue and/or server resource limits",
+        ),
     ],
     ids=["unknown queue", "over the queue's walltime"],
 )
@@ -288,7 +294,7 @@ def test_sigterm_deletes_every_job_and_says_how_to_go_on(pbs: Any, drive: Any) -
 
 
 def test_two_campaigns_at_once_do_not_meet(pbs: Any, drive: Any, tmp_path: Path) -> None:
-    pbs.set(variant="M", hosts={name: 2 for name in ("n1", "n2", "n3", "n4")})
+    pbs.set(variant="M", hosts=dict.fromkeys(("n1", "n2", "n3", "n4"), 2))
     both = [drive(tmp_path / name) for name in ("a", "b")]
     answers = [driven.answer() for driven in both]
     for driven, answer in zip(both, answers, strict=True):

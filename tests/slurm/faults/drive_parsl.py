@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import parsl
 from parsl.config import Config
@@ -16,8 +17,8 @@ from work import work
 
 partition, run_dir, runs, seconds, eats = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5]
 worker_init, memory, walltime = sys.argv[6], sys.argv[7], sys.argv[8]
-here = os.path.dirname(os.path.abspath(__file__))
-path = f"export PATH={os.path.dirname(sys.executable)}:$PATH PYTHONPATH={here}"
+here = Path(__file__).resolve().parent
+path = f"export PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={here}"
 config = Config(
     executors=[
         HighThroughputExecutor(

@@ -169,7 +169,8 @@ class Driven:
         cut = {
             begun.name.split("-")[1]
             for begun in folder.glob("begun-*")
-            if begun.stat().st_mtime < self.disturbed and not (folder / begun.name.replace("begun-", "done-")).exists()
+            if begun.stat().st_mtime < self.disturbed
+            and not (folder / begun.name.replace("begun-", "done-")).exists()
         }
         times = [done.stat().st_mtime for done in folder.glob("done-*") if done.name.split("-")[1] in cut]
         return min(times) - self.disturbed if times else None
