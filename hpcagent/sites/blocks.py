@@ -274,8 +274,9 @@ class BatchBlocks:
         Raises:
             Unverified: Some could not be seen gone; they stay open in the ledger, for `hpcagent reap`.
         """
-        with self._submitting:  # waits for one that is under way
-            self._closed = True
+        self._closed = True
+        with self._submitting:  # one that is under way
+            pass
         words = ""
         try:
             self._end_unheard()

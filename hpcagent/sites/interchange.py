@@ -38,6 +38,8 @@ _LOOK_EVERY_S = 0.5
 _MESSAGES_A_ROUND = 64
 _PASSED_OVER = 8
 """So often may smaller runs go before one that waits for a larger part of a block; then it is kept free for it."""
+_FRESH_S = 5.0
+"""So long after its workers have come a block takes runs that want all of its time; see `Room.could`."""
 _LOOKED_THROUGH = 2000
 """Waiting tasks looked at in one round, at most."""
 
@@ -64,7 +66,8 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
         super().__init__(**config)
 
     def _send_monitoring_info(self, monitoring_radio: Any, manager: Any) -> None:
-        """Nobody listens; Parsl's copies the manager's record for every result."""
+        """Note when a manager came. Nobody listens; Parsl's copies the manager's record for every result."""
+        manager.setdefault("came", time.time())
 
     # --- messages
 
@@ -271,16 +274,19 @@ def _room(m: Any) -> Room | None:
     """The manager's room; one without cores to hand out has only an end."""
     if "room" not in m and ("hosts" in m or m.get("ends_at")):
         # Without places to hand out every task fits, if there is time.
-        m["room"] = Room(m["hosts"], m.get("ends_at")) if m.get("hosts") else _Clock(m.get("ends_at"))
+        hosts = m.get("hosts")
+        m["room"] = (Room if hosts else _Clock)(
+            hosts or [{"name": "", "cores": []}],
+            m.get("ends_at"),
+            lasts_s=m.get("lasts_s"),
+            fresh_until=m["came"] + _FRESH_S,
+        )
     found: Room | None = m.get("room")
     return found
 
 
 class _Clock(Room):
     """Room without end for all that ends in time: the workers of the manager have cores of their own."""
-
-    def __init__(self, ends_at: float | None) -> None:
-        super().__init__([{"name": "", "cores": []}], ends_at)
 
     def could(self, needs: Mapping[str, Any], now: float) -> bool:
         """Whether a run would end in time."""

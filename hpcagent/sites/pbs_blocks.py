@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -14,11 +15,14 @@ from parsl.providers.errors import SubmitException
 from parsl.providers.pbspro.template import template_string
 
 from hpcagent.sites.blocks import BatchBlocks
+from hpcagent.sites.schedulers.pbs import tool
 
 __all__ = ["MpiexecWorkers", "PbsBlocks"]
 
 _LONGEST_NAME = 230  # PBS takes 236
 _PALS_BIND = "--cpu-bind"
+_THIS_PBS = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT")
+"""Say which PBS is meant, where it is not that of /etc/pbs.conf."""
 
 # How one process on each node, not bound, is said to each mpiexec. Without it Open MPI (seen with 4.1) puts all
 # on the first node; and it alone gives other nodes nothing of the job's environment.
@@ -76,9 +80,9 @@ class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has
             ncpus=self.cpus_per_node,
             select_options=f":{select}" if select and not select.startswith(":") else select,
             scheduler_options="\n".join(self._directives()),
-            job_stdout_path=out,
-            job_stderr_path=err,
-            worker_init=self.worker_init,
+            job_stdout_path=_word(out),
+            job_stderr_path=_word(err),
+            worker_init="\n".join([*_this_pbs(), self.worker_init]),
             user_script=self.launcher(command, tasks_per_node, self.nodes_per_block, self.script_dir or ""),
         )
 
@@ -107,7 +111,7 @@ class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has
         return self._known(self.scheduler.submit(path), name)
 
     def _found(self, name: str) -> str | None:
-        job_id = super()._found(name)
+        job_id = super()._found(_job_name(name))
         return None if job_id is None else self._known(job_id, name)
 
     def _known(self, job_id: str, name: str) -> str:
@@ -120,6 +124,20 @@ class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has
             "job_stderr_path": str(err),
         }
         return job_id
+
+
+def _this_pbs() -> list[str]:
+    """Shell lines by which a job finds the PBS that it was submitted to: it begins as after a login, where the
+    commands of one that is installed beside the system are not on the PATH."""
+    lines = [f"export {name}={shlex.quote(os.environ[name])}" for name in _THIS_PBS if os.environ.get(name)]
+    qsub = tool("qsub")
+    folder = str(Path(qsub).absolute().parent) if qsub else "/usr/bin"
+    return lines if folder in os.defpath.split(":") else [*lines, f'export PATH="$PATH":{shlex.quote(folder)}']
+
+
+def _word(path: Path) -> str:
+    """A path as one word of a directive."""
+    return f'"{path}"' if re.search(r"\s", str(path)) else str(path)
 
 
 def _job_name(name: str) -> str:

@@ -42,17 +42,37 @@ class Room:
     Args:
         hosts: `name`, `cores` (their numbers) and `gpus` (their ids) of each node, the manager's own first.
         ends_at: Unix time after which nothing is to run any more, or None.
+        lasts_s: How long the block was to be usable, before the start of its workers took a part of that.
+        fresh_until: Unix time until which a run may come that wants all of it; see `could`.
     """
 
-    def __init__(self, hosts: Sequence[Mapping[str, Any]], ends_at: float | None = None) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[Mapping[str, Any]],
+        ends_at: float | None = None,
+        *,
+        lasts_s: float | None = None,
+        fresh_until: float = 0.0,
+    ) -> None:
         self.ends_at = ends_at
+        self._lasts_s = lasts_s or 0.0
+        self._fresh_until = fresh_until
         self._first = str(hosts[0]["name"])
         self._all = {str(h["name"]): (list(h["cores"]), list(h.get("gpus", ()))) for h in hosts}
         self._free = {name: (list(cores), list(gpus)) for name, (cores, gpus) in self._all.items()}
         self._taken: dict[int, list[dict[str, Any]]] = {}
 
     def could(self, needs: Mapping[str, Any], now: float) -> bool:
-        """Whether a run would fit if nothing else ran here."""
+        """Whether a run would fit if nothing else ran here.
+
+        One that wants as long as a block lasts fits while the block is fresh, although some seconds have gone by:
+        no other block would have more of them, and blocks would be asked for and given back for ever.
+
+        Example:
+            >>> room = Room([{"name": "n1", "cores": [0]}], ends_at=98.0, lasts_s=100.0, fresh_until=10.0)
+            >>> [room.could({"walltime_s": 100.0}, now) for now in (2.0, 11.0)]
+            [True, False]
+        """
         return self._in_time(needs, now) and self._fit(needs, self._all) is not None
 
     def take(self, task_id: int, needs: Mapping[str, Any], now: float) -> dict[str, Any] | None:
@@ -95,7 +115,10 @@ class Room:
             )
 
     def _in_time(self, needs: Mapping[str, Any], now: float) -> bool:
-        return self.ends_at is None or now + float(needs.get("walltime_s") or 0.0) <= self.ends_at
+        wanted = float(needs.get("walltime_s") or 0.0)
+        if self.ends_at is None or now + wanted <= self.ends_at:
+            return True
+        return now <= self._fresh_until and wanted <= self._lasts_s
 
     def _fit(self, needs: Mapping[str, Any], free: _Parts) -> list[dict[str, Any]] | None:
         """What a run would get: of the fullest nodes that can take it, so that empty ones stay whole."""

@@ -151,12 +151,13 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
         cores: list[set[int]],
         hosts: list[dict[str, Any]] | None,
         ends_at: float | None,
+        lasts_s: float | None,
         local: bool,
         **arguments: Any,  # Parsl's own
     ) -> None:
         self._logdir = logdir
         self._cores = cores
-        self._about = {"hosts": hosts, "ends_at": ends_at}
+        self._about = {"hosts": hosts, "ends_at": ends_at, "lasts_s": lasts_s}
         self._local = local
         self._useless = 0
         self._workers: dict[int, Any] = {}  # multiprocessing's ForkProcess by worker id
@@ -409,6 +410,7 @@ def main() -> None:
         cores=_groups(args.cores, workers, args.threads, args.node_cores),
         hosts=hosts,
         ends_at=ends_at,
+        lasts_s=args.lasts_s,
         local=local,
         port=_read_port(args.port_file, args.opener, args.opener_birth) if args.port_file else args.port,
         addresses=args.addresses,

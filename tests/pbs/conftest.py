@@ -151,6 +151,12 @@ def _defaults() -> dict[str, Any]:
     return module.DEFAULTS
 
 
+@pytest.fixture(scope="session")
+def fake_pbs() -> type[FakePbs]:
+    """For tests that make several."""
+    return FakePbs
+
+
 @pytest.fixture
 def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePbs]:
     """A private PBS of one host, `vm`, with two cores; its commands are first on the PATH."""

@@ -1,8 +1,12 @@
-"""A campaign on PBS while things go wrong: nothing is lost, nothing is done twice, nothing is left behind."""
+"""A campaign on PBS while things go wrong: nothing is lost, nothing is done twice, nothing is left behind.
+
+The bodies of these tests run side by side, each with a PBS of its own: they spend most of their time waiting.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
 import signal
@@ -10,11 +14,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
+AT_ONCE = 3
 FAULTS = Path(__file__).parents[1] / "slurm" / "faults"
 NODES = {"n1": 2, "n2": 2}
 
@@ -72,26 +80,64 @@ class Driven(faults.Driven):  # type: ignore[misc]  # loaded from a file
         self.profile_words = {"top": "", "block": "", "worker_init": "", "folder": str(folder)} | words
         super().__init__(Cluster(pbs), folder, faults.Setting(seconds=seconds))
 
+    def managers(self) -> list[Any]:
+        """The processes that hold the workers of a node; what started them has their words as well."""
+        return [p for p in self.job_processes("worker_pool") if "python" in p.name() and _starts_alone(p)]
+
     def start(self) -> subprocess.Popen[str]:
         self.site.write_text(PROFILE.format(**self.profile_words))
         return super().start()  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def drive(pbs: Any, tmp_path: Path) -> Iterator[Callable[..., Driven]]:
-    """Start a campaign; whatever happens, it is ended with the test."""
+def _starts_alone(process: Any) -> bool:
+    parent = process.parent()
+    return parent is None or "python" not in parent.name() or "worker_pool" not in " ".join(parent.cmdline())
+
+
+def play(body: Callable[..., None], pbs: Any, folder: Path, params: dict[str, Any]) -> None:
+    """Run the body of a test; whatever happens, its campaigns end with it."""
     pbs.set(hosts=NODES, kill_delay_s=0.5)
     started: list[Driven] = []
 
-    def start(folder: Path = tmp_path, **words: Any) -> Driven:
+    def drive(folder: Path = folder, **words: Any) -> Driven:
         started.append(Driven(pbs, folder, **words))
         return started[-1]
 
-    yield start
-    for driven in started:
-        if driven.process.poll() is None:
-            driven.process.terminate()
-            driven.process.communicate(timeout=60)
+    try:
+        body(pbs, drive, **params)
+    finally:
+        for driven in started:
+            if driven.process.poll() is None:
+                driven.process.terminate()
+                driven.process.communicate(timeout=60)
+    pbs.close()
+
+
+@pytest.fixture(scope="module")
+def played(request: Any, tmp_path_factory: Any, fake_pbs: Any) -> Iterator[dict[str, Future[None]]]:
+    """What became of each chosen test of this file, by its id."""
+    pool = ThreadPoolExecutor(AT_ONCE)
+    outcomes = {}
+    for item in (i for i in request.session.items if i.path == request.path):
+        folder = tmp_path_factory.mktemp("campaign")
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        outcomes[item.nodeid] = pool.submit(play, item.function.body, fake_pbs(folder / "pbs"), folder, params)
+    yield outcomes
+    pool.shutdown(cancel_futures=True)
+
+
+def side_by_side(body: Callable[..., None]) -> Callable[..., None]:
+    """Make a test of a body, which takes a PBS, a way to start a campaign on it, and its parameters."""
+
+    def test(**given: Any) -> None:
+        given["played"][given["request"].node.nodeid].result()
+
+    names = ["played", "request", *list(inspect.signature(body).parameters)[2:]]
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # pytest reads it
+    test.__name__, test.__doc__ = body.__name__, body.__doc__
+    test.body = body  # type: ignore[attr-defined]
+    return test
 
 
 def ledger(driven: Driven) -> list[dict[str, Any]]:
@@ -131,6 +177,7 @@ def told(answer: dict[str, Any], words: str) -> int:
 
 
 @pytest.mark.parametrize("settings", [{"variant": "M"}, {"history": False}], ids=str)
+@side_by_side
 def test_a_campaign_submits_as_many_jobs_as_it_needs_whatever_qstat_hides(
     pbs: Any, drive: Any, settings: dict[str, Any]
 ) -> None:
@@ -205,6 +252,7 @@ def output_folder_missing(driven: Driven) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", "" if isinstance(value, set | str) else str(value)),
 )
+@side_by_side
 def test_a_campaign_comes_through(
     pbs: Any, drive: Any, fault: Callable[[Any], None], settings: dict[str, Any], names: set[str], words: str
 ) -> None:
@@ -217,6 +265,7 @@ def test_a_campaign_comes_through(
     assert told(answer, words) >= 1
 
 
+@side_by_side
 def test_qsub_fails_three_times_and_then_works(pbs: Any, drive: Any) -> None:
     pbs.set(qsub_fails=[38, "qsub: would exceed queue generic's per-user limit of jobs in 'Q' state"])
     driven = drive()
@@ -240,6 +289,7 @@ def test_qsub_fails_three_times_and_then_works(pbs: Any, drive: Any) -> None:
     ],
     ids=["unknown queue", "over the queue's walltime"],
 )
+@side_by_side
 def test_a_job_that_pbs_refuses_is_told_in_seconds_and_in_its_own_words(
     pbs: Any, drive: Any, settings: dict[str, Any], block: str, words: str
 ) -> None:
@@ -253,6 +303,7 @@ def test_a_job_that_pbs_refuses_is_told_in_seconds_and_in_its_own_words(
 
 
 @pytest.mark.parametrize("history", [True, False], ids=["history", "no history"])
+@side_by_side
 def test_a_bad_worker_init_is_told_with_what_it_printed(pbs: Any, drive: Any, history: bool) -> None:
     pbs.set(history=history)
     driven = drive(worker_init="echo no such module: lammps >&2; exit 7")
@@ -263,6 +314,7 @@ def test_a_bad_worker_init_is_told_with_what_it_printed(pbs: Any, drive: Any, hi
     check_clean(driven)
 
 
+@side_by_side
 def test_a_job_that_can_never_run_is_not_waited_for(pbs: Any, drive: Any) -> None:
     pbs.set(hosts={"n1": 1, "n2": 1})  # fewer cores than the profile says: qsub takes it, and it waits for ever
     driven = drive()
@@ -274,6 +326,7 @@ def test_a_job_that_can_never_run_is_not_waited_for(pbs: Any, drive: Any) -> Non
     check_clean(driven)
 
 
+@side_by_side
 def test_kill_9_and_the_same_script_again_while_its_jobs_still_run(pbs: Any, drive: Any) -> None:
     driven = drive()
     driven.until_runs()
@@ -285,6 +338,7 @@ def test_kill_9_and_the_same_script_again_while_its_jobs_still_run(pbs: Any, dri
     check_whole(driven, driven.answer())
 
 
+@side_by_side
 def test_sigterm_deletes_every_job_and_says_how_to_go_on(pbs: Any, drive: Any) -> None:
     driven = drive()
     faults.sigterm(driven)
@@ -293,9 +347,10 @@ def test_sigterm_deletes_every_job_and_says_how_to_go_on(pbs: Any, drive: Any) -
     check_clean(driven)
 
 
-def test_two_campaigns_at_once_do_not_meet(pbs: Any, drive: Any, tmp_path: Path) -> None:
+@side_by_side
+def test_two_campaigns_at_once_do_not_meet(pbs: Any, drive: Any) -> None:
     pbs.set(variant="M", hosts=dict.fromkeys(("n1", "n2", "n3", "n4"), 2))
-    both = [drive(tmp_path / name) for name in ("a", "b")]
+    both = [drive(pbs.home.with_name(name)) for name in ("a", "b")]
     answers = [driven.answer() for driven in both]
     for driven, answer in zip(both, answers, strict=True):
         check_whole(driven, answer)
@@ -332,10 +387,11 @@ PALS = {"says": "mpiexec version 1.3.4", "takes": "--ppn --cpu-bind"}
 
 
 @pytest.mark.parametrize("kind", ["hydra", "pals"])
-def test_a_block_of_two_nodes_has_workers_on_both(pbs: Any, drive: Any, tmp_path: Path, kind: str) -> None:
+@side_by_side
+def test_a_block_of_two_nodes_has_workers_on_both(pbs: Any, drive: Any, kind: str) -> None:
     where = Path(sys.prefix) / "bin"
     if kind == "pals":
-        where = mpiexec(tmp_path / "pals", **PALS)
+        where = mpiexec(pbs.home.with_name("pals"), **PALS)
     elif not (where / "mpiexec.hydra").is_file():
         pytest.skip("the mpich package is not installed")
     # Hydra would reach the nodes by ssh; they are this machine.

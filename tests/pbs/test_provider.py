@@ -13,8 +13,12 @@ from parsl.launchers import SimpleLauncher
 from parsl.providers import PBSProProvider
 from parsl.providers.errors import SubmitException
 
+from hpcagent.sites.batch import coordinator_script, job_script
+from hpcagent.sites.executor import log_tail
 from hpcagent.sites.ledger import Ledger, read_ledger
+from hpcagent.sites.limits import with_overrides
 from hpcagent.sites.pbs_blocks import MpiexecWorkers, PbsBlocks
+from hpcagent.sites.profile import find_profile
 from hpcagent.sites.schedulers.base import Refused
 from hpcagent.sites.schedulers.pbs import Pbs
 
@@ -219,6 +223,41 @@ def test_the_name_is_one_that_pbs_takes_and_the_folder_of_its_output_is_there(pb
     assert "#PBS -N job-123\n" in blocks.script("x", "123")
     assert "#PBS -N a_b\n" in blocks.script("x", "a b")
     assert len(re.search("#PBS -N (.*)", blocks.script("x", "n" * 300))[1]) <= 236
+
+
+def test_a_folder_with_a_space_is_no_harm(pbs, tmp_path):
+    provider = make(PbsBlocks, tmp_path)
+    provider.script_dir = str(tmp_path / "my runs" / "scripts")
+    job_id = provider.submit("echo out", 1, "block")
+    pbs.wait(job_id)
+    assert provider.logs(job_id)[1].read_text() == "out\n"
+
+
+def test_a_job_finds_the_pbs_that_it_was_submitted_to(pbs, blocks, monkeypatch):
+    """One beside the system has its commands and its settings where a fresh login does not look."""
+    monkeypatch.setenv("PBS_CONF_FILE", "/somewhere/pbs.conf")
+    job_id = blocks.submit("echo $PBS_CONF_FILE; qstat -f $PBS_JOBID | grep '^    job_state'", 1, "block")
+    pbs.wait(job_id)
+    err, out = blocks.logs(job_id)
+    assert out.read_text() == "/somewhere/pbs.conf\n    job_state = R\n", err.read_text()
+
+
+def test_a_block_of_one_node_starts_its_workers_without_mpiexec(pbs, tmp_path):
+    profile = find_profile("pbs")
+    for label in profile.executors:
+        assert "mpiexec" not in job_script(profile, label, run_dir=tmp_path)
+    two = with_overrides(profile, nodes=2)
+    assert "mpiexec" in job_script(two, "workers", run_dir=tmp_path)
+    assert "mpiexec" not in job_script(two, "mpi", run_dir=tmp_path)  # there, runs are started by it
+    assert "mpiexec" not in coordinator_script(two, "workers", "true", name="c", folder=tmp_path, nodes=2)
+
+
+def test_output_joined_into_one_file_is_found(pbs, tmp_path):
+    provider = make(PbsBlocks, tmp_path, scheduler_options="#PBS -j oe")
+    job_id = provider.submit("echo no such module >&2; exit 3", 1, "block")
+    pbs.wait(job_id)
+    err, out = provider.logs(job_id)
+    assert not err.exists() and log_tail(err, out) == "no such module"
 
 
 def test_a_job_waits_in_exiting_while_the_folder_of_its_output_is_missing(pbs, blocks, tmp_path):

@@ -258,6 +258,40 @@ def test_line_ends_in_the_environment_of_a_job_are_no_harm(pbs, monkeypatch):
     assert Pbs().jobs(["7.vm"])["7.vm"].state == "running"
 
 
+def another_qstat(pbs, monkeypatch, lines):
+    """Put a qstat of one's own before the fake's."""
+    folder = pbs.home / "another"
+    folder.mkdir()
+    (folder / "qstat").write_text(f"#!/bin/sh\n{lines}\n")
+    (folder / "qstat").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [("qstat: Unknown Job Id 7.vm", 153), ("qstat: PBS is not configured to maintain job history 7.vm", 0)],
+)
+def test_an_answer_that_is_empty_beside_its_words_is_that_nothing_is_known(pbs, monkeypatch, words, code):
+    another_qstat(pbs, monkeypatch, f"echo '{words}' >&2; exit {code}")
+    assert Pbs().jobs(["7.vm", "8.vm"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [("", 0), ("", 1), ("Connection refused", 111), ("qstat: Invalid credential", 231)]
+)
+def test_an_answer_that_is_none_is_not_that_jobs_have_ended(pbs, monkeypatch, words, code):
+    another_qstat(pbs, monkeypatch, f"echo '{words}' >&2; exit {code}")
+    with pytest.raises(SchedulerDown, match=words or "qstat"):
+        Pbs().jobs(["7.vm"])
+
+
+def test_members_of_arrays_beside_our_jobs_are_no_harm(pbs, monkeypatch):
+    jobs = '"16[].vm": {"job_state": "B", "Job_Name": "theirs"}, "17.vm": {"job_state": "R", "Job_Name": "ours"}'
+    another_qstat(pbs, monkeypatch, f"""echo '{{"timestamp": 1, "Jobs": {{{jobs}}}}}'""")
+    seen = Pbs().jobs(["16[].vm", "17.vm"])
+    assert [(job_id, job.state) for job_id, job in seen.items()] == [("16[].vm", "running"), ("17.vm", "running")]
+
+
 def test_a_server_that_is_down_is_told_and_nothing_is_believed_of_the_jobs(pbs):
     job_id = pbs.qsub("sleep 30")
     pbs.kill_server()
@@ -367,14 +401,25 @@ def test_a_submission_without_an_answer_may_have_been_taken_and_is_found_by_its_
     Pbs().cancel(["1.vm"])
 
 
-def test_a_job_after_another_starts_when_that_has_ended_in_whatever_way(pbs, tmp_path):
+@pytest.mark.parametrize("history", [True, False])
+def test_a_job_after_another_starts_when_that_has_ended_in_whatever_way(pbs, tmp_path, history):
     first = pbs.qsub("sleep 30")
-    second = Pbs().submit(script(tmp_path), after=first)
+    second = Pbs().submit(script(tmp_path, "sleep 1"), after=first)
     pbs.wait(first, "R")
     assert Pbs().jobs([second])[second].state == "held"
+    pbs.set(history=history)
     Pbs().cancel([first])
-    pbs.wait(second)
-    assert Pbs().jobs([second])[second].state == "completed"
+    pbs.wait(second, "R")
+    assert Pbs().jobs([second])[second].state == "running"
+    Pbs().cancel_and_see([second])
+
+
+def test_a_job_after_one_that_nobody_knows_has_ended_without_having_run(pbs, tmp_path):
+    job_id = Pbs().submit(script(tmp_path), after="999.vm")
+    record = pbs.wait(job_id)
+    assert (record["substate"], record["exit_status"]) == (92, None)
+    job = Pbs().jobs([job_id])[job_id]
+    assert job.state == "failed" and "without having run" in job.reason
 
 
 def test_cancelling_ends_the_good_ones_whatever_the_others_are(pbs):
@@ -383,6 +428,23 @@ def test_cancelling_ends_the_good_ones_whatever_the_others_are(pbs):
     pbs.purge(gone)
     Pbs().cancel([gone, ended, good])
     assert pbs.wait(good)["substate"] == 91
+
+
+def test_one_that_is_ending_already_needs_no_second_qdel(pbs):
+    pbs.set(exit_lag_s=1.0)
+    job_id = pbs.qsub("exit 0")
+    pbs.wait(job_id, "E")
+    refused = pbs.run("qdel", job_id, check=False)
+    assert refused.returncode != 0 and "invalid for state" in refused.stderr
+    assert Pbs().cancel_and_see([job_id], within_s=20)[job_id].state == "completed"
+
+
+def test_a_force_that_is_needed_in_exiting_is_not_ours_to_use(pbs):
+    """The output of a job that is copied is what tells how it ended."""
+    job_id = pbs.qsub("sleep 30")
+    pbs.wait(job_id, "R")
+    Pbs().cancel([job_id])
+    assert pbs.calls("qdel") == [["qdel", job_id]]
 
 
 def test_cancelling_can_be_seen_to_the_end(pbs):
@@ -444,6 +506,16 @@ def test_a_job_starts_at_home_without_the_environment_of_its_submitter(pbs, monk
     assert environ["PWD"] == str(pbs.home / "home") and "VIRTUAL_ENV" not in environ
     assert environ["PBS_O_WORKDIR"] == os.getcwd()  # noqa: PTH109
     assert (environ["NCPUS"], environ["OMP_NUM_THREADS"], environ["PBS_ENVIRONMENT"]) == ("2", "2", "PBS_BATCH")
+    Pbs().cancel([job_id])
+
+
+def test_the_commands_are_found_in_a_job_that_does_not_have_them_on_its_path(pbs, monkeypatch):
+    job_id, environ = inside(pbs, "-l select=1:ncpus=2")
+    assert str(pbs.bin) not in environ["PATH"].split(":")
+    monkeypatch.setenv("PATH", environ["PATH"])
+    monkeypatch.setenv("PBS_O_PATH", environ["PBS_O_PATH"])
+    assert Pbs().jobs([job_id])[job_id].state == "running"
+    assert [job.job_id for job in Pbs().named("job0.sh")] == [job_id]
     Pbs().cancel([job_id])
 
 

@@ -19,8 +19,6 @@ from hpcagent.sites.reap import end_leftovers, reap
 @pytest.fixture
 def here(pbs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # Jobs of PBS begin with a fresh environment.
-    lines = "\n".join(f"export {name}='{value}'" for name, value in pbs.env.items())
     return Profile.model_validate(
         {
             "name": "here",
@@ -29,7 +27,7 @@ def here(pbs, tmp_path, monkeypatch):
             "poll_s": 0.5,
             "margin_s": 3.0,
             "block": {"walltime": "00:00:16", "cores_per_node": 1},
-            "executors": {"workers": {"worker_init": lines}},
+            "executors": {"workers": {}},
         }
     )
 
@@ -63,8 +61,8 @@ def test_a_job_whose_time_is_over_is_followed_by_one_submitted_at_its_end_if_the
     wait(lambda: read_run("r").reason)
     wait(lambda: not pbs.open_jobs())
     assert len(read_run("r").results) == 14
-    ended = [entry.ended for entry in coordinators()]
-    assert ended == ["completed", "refused", "completed", "cancelled"], log()
+    assert [entry.ended for entry in coordinators()] == ["completed", "completed", "cancelled"], log()
+    assert '"refused"' in Path("r/jobs.jsonl").read_text()
 
 
 def test_a_job_that_waits_is_reaped_and_a_second_submission_is_refused_until_then(pbs, here):

@@ -73,6 +73,8 @@ def _lent(cluster: Any, patch: pytest.MonkeyPatch) -> Iterator[Any]:
             break
         time.sleep(0.2)
     cluster.cancel_all()
+    while cluster.processes() and time.monotonic() < deadline:  # a job's end and its processes' are not one moment
+        time.sleep(0.1)
     processes = cluster.kill_leftovers()
     assert not left, f"the test left jobs: {left}"
     assert not processes, f"the test left processes of jobs: {processes}"

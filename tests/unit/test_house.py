@@ -105,6 +105,8 @@ def test_third_parties_stay_in_their_rooms(path):
 def test_no_module_prints_or_logs_or_reads_the_environment_when_imported(path):
     top_level = [n for n in ast.parse(path.read_text()).body if isinstance(n, (ast.Expr, ast.Assign))]
     for statement in top_level:
+        if isinstance(statement.value, ast.Constant):
+            continue  # a text does nothing
         text = ast.unparse(statement)
         assert not any(word in text for word in ("os.environ", "basicConfig", "open(", "read_text("))
 

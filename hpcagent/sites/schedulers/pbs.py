@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from hpcagent.sites.schedulers.base import (
     State,
 )
 
-__all__ = ["Pbs"]
+__all__ = ["Pbs", "tool"]
 
 _STATES: dict[str, State] = {
     "Q": "pending",
@@ -113,6 +113,18 @@ class Pbs(Scheduler):
         super().__init__(timeout_s=timeout_s)
         self._has_history = True
 
+    def _ask(
+        self, command: Sequence[str], *, given: str | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of its commands (`env`: its whole environment, in place of ours).
+
+        Raises:
+            SchedulerDown: It is not there, or took longer than `timeout_s`.
+        """
+        name, *rest = command
+        found = name if shutil.which(name) else tool(name)
+        return super()._ask([found or name, *rest], given=given, env=env)
+
     def jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
         """Return how these jobs stand. One that is missing in the answer is not known (yet, or any more).
 
@@ -191,7 +203,7 @@ class Pbs(Scheduler):
         """
         # `qstat -u` shortens names and ids, also with -w; of -f it makes the short form again.
         user = pwd.getpwuid(os.getuid()).pw_name
-        if shutil.which("qselect"):
+        if tool("qselect"):
             done = self._told(["qselect", "-u", user])
             records = self._records(done.stdout.split())
         else:
@@ -214,7 +226,7 @@ class Pbs(Scheduler):
         try:
             done = self._ask(["qsub", *dependency, str(script)])
         except SchedulerDown as error:  # it may have been taken all the same, unless there is no qsub
-            raise Refused(str(error), transient=shutil.which("qsub") is not None) from error
+            raise Refused(str(error), transient=tool("qsub") is not None) from error
         words = _words(done)
         if done.returncode == 0:
             for line in reversed(done.stdout.splitlines()):  # some sites' qsub greets first
@@ -321,11 +333,19 @@ class Pbs(Scheduler):
         if found is None:
             said = _words(done) or done.stdout.strip()
             raise SchedulerDown(
-                f"{shutil.which('qstat')} is not the qstat of OpenPBS or PBS Professional: `qstat --version` says "
+                f"{tool('qstat')} is not the qstat of OpenPBS or PBS Professional: `qstat --version` says "
                 f"{said[:100]!r}, not `pbs_version = …`. Slurm's wrappers (Debian's slurm-wlm-torque) look like "
                 'it: then use scheduler = "slurm". TORQUE is not supported.'
             )
         return f"PBS {found[1]}"
+
+
+def tool(name: str) -> str | None:
+    """Return where one of its commands is.
+
+    In a job, which begins with the PATH of a login, that may be where it was for whoever submitted the job.
+    """
+    return shutil.which(name) or shutil.which(name, path=os.environ.get("PBS_O_PATH", ""))
 
 
 def _words(done: subprocess.CompletedProcess[str]) -> str:

@@ -46,11 +46,14 @@ DEFAULTS = {
     "qsub_says": "",  # a greeting of the site's
     "qsub_fails": None,  # [exit code, words] of any other failure
     "id_chars": None,  # the length to which ids in answers are cut, as some short forms are
+    "job_has_commands": False,  # whether PBS's are on the PATH of a job
+    "job_path": "/usr/local/bin:/usr/bin:/bin",
     "qsub_hangs_after": False,  # takes the job, and never answers
 }
 RESOURCES = ("walltime", "ncpus", "mem", "nodect", "place", "select", "mpiprocs", "ngpus", "cput", "pmem", "vmem")
 UNKNOWN_JOB, SYSTEM, BAD_VALUE, UNKNOWN_QUEUE, NOT_ENABLED, BAD_UID = 153, 162, 166, 170, 173, 175
 UNKNOWN_RESOURCE, OVER_LIMIT, FINISHED, TOO_MANY = 187, 188, 35, 38
+BAD_STATE = 168  # of the job; this one was not captured, and is as the source has it
 
 
 def config():
@@ -151,7 +154,7 @@ def qsub(arguments, settings):
     if settings["qsub_fails"]:
         raise PbsError(settings["qsub_fails"][1], settings["qsub_fails"][0])
     now = time.time()
-    after = [i for i in options.get("W", "").removeprefix("depend=afterany:").split(":") if i]
+    after = [full(i, settings) for i in options.get("W", "").removeprefix("depend=afterany:").split(":") if i]
     job = {
         "number": number,
         "name": job_name,
@@ -165,6 +168,7 @@ def qsub(arguments, settings):
         "out": options.get("o") or str(Path.cwd() / f"{job_name}.o{number}"),
         "err": options.get("e") or str(Path.cwd() / f"{job_name}.e{number}"),
         "shell": options.get("S", "/bin/bash"),
+        "join": options.get("j") == "oe",
         "after": after,
         "workdir": str(Path.cwd()),
         "arguments": shlex.join(arguments),
@@ -297,10 +301,11 @@ def started(job_id):
         if settings["down"]:
             return None
         if job["substate"] == 22:
-            if any(i not in data["jobs"] for i in job["after"]):
+            waits_for = [data["jobs"].get(i, {"state": "?"})["state"] for i in job["after"]]
+            if "?" in waits_for:
                 finish(data, job_id, settings, substate=92, comment="", status=None)
                 return False
-            if all(data["jobs"][i]["state"] == "F" for i in job["after"]):
+            if set(waits_for) <= {"F"}:
                 job.update(state="Q", substate=10)
         if job["state"] == "H" or not settings["queues"][job["queue"]].get("started", True):
             return None
@@ -377,14 +382,15 @@ def run(job_id, job, settings):
     tmp = HOME / "tmp" / f"pbs.{job_id}"
     tmp.mkdir(parents=True, exist_ok=True)
     cores = str(job["resources"]["chunks"][0]["ncpus"])
-    # As after a login: nothing of the submitter's environment but what PBS hands on as PBS_O_*.
+    # As after a login: nothing of the submitter's environment but what PBS hands on as PBS_O_*. Where PBS is
+    # installed beside the system, its commands are not on this PATH.
     environment = {
         "HOME": str(user_home),
         "USER": USER,
         "LOGNAME": USER,
         "SHELL": "/bin/bash",
         "LANG": "C.UTF-8",
-        "PATH": f"{HERE}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{HERE}:{settings['job_path']}" if settings["job_has_commands"] else settings["job_path"],
         "FAKE_PBS_HOME": str(HOME),
         "FAKE_PBS_PYTHON": sys.executable,
         "PBS_JOBID": job_id,
@@ -410,7 +416,7 @@ def run(job_id, job, settings):
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=out,
-            stderr=err,
+            stderr=out if job["join"] else err,
             start_new_session=True,
         )
 
@@ -462,7 +468,7 @@ def watch(job_id, process):
 def copied(job_id, job):
     for stream, path in (("OU", job["out"]), ("ER", job["err"])):
         spooled = HOME / "spool" / f"{job_id}.{stream}"
-        if spooled.exists():
+        if spooled.exists() and not (stream == "ER" and job["join"]):
             try:
                 Path(path).write_bytes(spooled.read_bytes())
             except OSError:
@@ -475,6 +481,8 @@ def finish(data, job_id, settings, *, substate, comment, status):
     job = data["jobs"][job_id]
     now = time.time()
     job.update(state="F", substate=substate, comment=comment, exit_status=status, mtime=now, etime=now)
+    for other in data["jobs"].values():
+        other["after"] = [i for i in other["after"] if i != job_id]
     if not settings["history"]:
         del data["jobs"][job_id]
 
@@ -610,7 +618,12 @@ def job_record(job_id, job, settings):
         "qtime": time.ctime(job["ctime"]),
         "Resource_List": resources,
         "substate": job["substate"],
-        "Variable_List": {"PBS_O_HOME": str(HOME / "home"), "PBS_O_WORKDIR": job["workdir"], "ODD": "ba#ODD#d"},
+        "Variable_List": {
+            "PBS_O_HOME": str(HOME / "home"),
+            "PBS_O_WORKDIR": job["workdir"],
+            "ODD": "ba#ODD#d",
+            "LIST": "one,job_state=F,two = 3",
+        },
         "Submit_arguments": job["arguments"],
         "project": "_pbs_project_default",
     }
@@ -748,6 +761,9 @@ def qdel(arguments, settings):
             elif job["state"] in "QH":
                 comment = f"{job['comment']} and terminated".strip()
                 finish(data, job_id, settings, substate=91, comment=comment, status=None)
+            elif job["state"] == "E" and how != "force":
+                sys.stderr.write(f"qdel: Request invalid for state of job {job_id}\n")
+                code = BAD_STATE
             else:
                 job["delete"] = how
     return code
