@@ -599,6 +599,7 @@ def _answer_data(result: Any) -> dict[str, Any]:
         "failures": result.failures,
         "distrusted": result.distrusted,
         "node_hours": result.node_hours,
+        "jobs_node_hours": sum(job.node_hours for job in result.jobs) if result.jobs else None,
         "reason": result.reason,
         "run_dir": str(result.run_dir),
         "best": None

@@ -118,6 +118,8 @@ class Launcher:
         own: In place of `words` where the run is on the worker's own host alone.
         own_bound: In place of `bound` there.
         binds: Whether its binding can be relied on, so that threads may be pinned inside of it.
+        binds_anywhere: Whether it can bind to cores that are named; else only runs with whole nodes are bound,
+            because two that share a node would both sit on its first cores.
     """
 
     words: tuple[str, ...]
@@ -126,6 +128,7 @@ class Launcher:
     own: tuple[str, ...] = ()
     own_bound: tuple[str, ...] | None = None
     binds: bool = False
+    binds_anywhere: bool = True
 
 
 LAUNCHERS: dict[str, Launcher] = {
@@ -166,6 +169,7 @@ LAUNCHERS: dict[str, Launcher] = {
             "-np", "{ranks}", "--host", "localhost:{ranks}",
         ),
         own_bound=("--bind-to", "none"),
+        binds_anywhere=False,
     ),
     # TACC. It takes its hosts from the job, in order; -o skips the slots of those before.
     "ibrun": Launcher(words=("ibrun", "-n", "{ranks}", "-o", "{offset}")),
@@ -282,6 +286,8 @@ def planned(
     name, launcher = _chosen(run.site, settings.get("launcher"), own_mpich)
     disjoint = len(place.hosts[0].cores) >= per_node * threads
     extra = _threads(threads, inherited, pinned=launcher.binds and disjoint and _alike(place)) | extra
+    if not launcher.binds_anywhere and len(place.hosts[0].cores) < int(run.site.get("node_cores") or 0):
+        launcher = replace(launcher, bound=launcher.unbound)
     front = _filled(name, launcher, place, per_node, threads, sets, words, inherited)
     if name == "openmpi" and front[0] == "mpirun":
         front[0] = _open_mpis_mpirun(inherited.get("PATH", os.defpath))
@@ -293,7 +299,7 @@ def planned(
     complete = [*front, *(["env", *given] if given else []), *words]
     outside = {k: v for k, v in extra.items() if k not in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
     pinned = place.hosts[0].cores if name == "openmpi" and place.own and Place.of(environ) is not None else None
-    return Launch(complete, _for_launcher(name, inherited | outside), pinned or None, name)
+    return Launch(complete, _for_launcher(name, inherited | outside, per_node), pinned or None, name)
 
 
 def _place(run: Run, nodes: int, environ: Mapping[str, str]) -> Place:
@@ -508,10 +514,13 @@ def _expanded(nodelist: str) -> list[str]:
     return names
 
 
-def _for_launcher(name: str, env: dict[str, str]) -> dict[str, str]:
+def _for_launcher(name: str, env: dict[str, str], per_node: int) -> dict[str, str]:
     if name in ("hydra", "openmpi"):
         # Inside a Slurm job both start their daemons with srun, which would wait for cores in use.
         env["SLURM_OVERLAP"] = "1"
+    if name == "openmpi" and "SLURM_TASKS_PER_NODE" in env:
+        # It takes this for the slots of each node, whatever --host says; the job of a block has one task on each.
+        env["SLURM_TASKS_PER_NODE"] = f"{per_node}(x{env.get('SLURM_JOB_NUM_NODES', '1')})"
     if name == "openmpi" and os.geteuid() == 0:
         env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return env

@@ -16,6 +16,8 @@ from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
 from hpcagent.policies.points import key
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
+from hpcagent.sites.ledger import Entry, read_ledger
+from hpcagent.store.rundir import RunDir
 
 __all__ = ["Best", "CampaignResult", "Speedup", "answer", "number", "point_text"]
 
@@ -102,7 +104,7 @@ class CampaignResult:
         comparison: How the reference point did.
         run_dir: The campaign's folder.
         front: With several goals: the results on the Pareto front.
-        node_hours: Node-hours spent.
+        node_hours: Node-hours that the runs had, without the idle part of jobs.
         wall_s: Wall time of the coordinator, in seconds.
         points: What is known of every point: those that keep the limits first, best first.
     """
@@ -140,6 +142,22 @@ class CampaignResult:
         return dict(Counter(r.failure.name for r in self.results if r.failure is not None))
 
     @property
+    def jobs(self) -> tuple[Entry, ...]:
+        """The jobs that were submitted for it, as `jobs.jsonl` has them now; none on a site without a scheduler."""
+        return tuple(entry for entry in read_ledger(RunDir(self.run_dir).jobs) if entry.ended != "refused")
+
+    @property
+    def charged(self) -> str:
+        """What the runs and their jobs took, in words."""
+        words = f"{self.node_hours:.2g} node-hours"
+        jobs = self.jobs
+        if jobs:
+            going = sum(entry.ended is None for entry in jobs)
+            words += f" in {len(jobs)} job(s) of {sum(entry.node_hours for entry in jobs):.2g} node-hours"
+            words += f" ({going} without an end yet)" if going else ""
+        return words
+
+    @property
     def distrusted(self) -> int:
         """How many runs did not have their core."""
         return sum(r.distrusted is not None for r in self.results)
@@ -147,7 +165,7 @@ class CampaignResult:
     def __str__(self) -> str:
         completed = sum(r.ok for r in self.results)
         lines = [f"{self.campaign.name}: {self.campaign.objective}"]
-        lines.append(f"{len(self.results)} runs, {completed} completed, {self.node_hours:.2g} node-hours")
+        lines.append(f"{len(self.results)} runs, {completed} completed, {self.charged}")
         if self.failures:
             lines.append("failed: " + ", ".join(f"{n} {name}" for name, n in sorted(self.failures.items())))
         if self.reason:

@@ -88,7 +88,7 @@ def _head(result: CampaignResult) -> str:
     )
     completed = sum(r.ok for r in result.results)
     lines.append(
-        f"- {len(result.results)} runs, {completed} completed, {result.node_hours:.3g} node-hours, "
+        f"- {len(result.results)} runs, {completed} completed, {result.charged}, "
         f"{duration(result.wall_s)} of wall time"
     )
     lines.append(f"- stopped: {result.reason}" if result.reason else "- not finished")

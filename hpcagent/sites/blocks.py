@@ -190,7 +190,7 @@ class BatchBlocks:
         else:
             self._submitted.pop(job_id, None)  # it has been seen
         if job.over:
-            job = self._judged(job)
+            job = self._judged(job if job.started_at is not None else replace(job, started_at=before.started_at))
             # Should the disk be full, its end stays open in the ledger, and `reap` finds it ended.
             with contextlib.suppress(StoreFull):
                 self.ledger.ended(self._names[job_id], job)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import socket
 import threading
@@ -37,6 +38,8 @@ class Entry:
         ended: The final state (`completed`, `timeout`, ...), `refused`, or None while it may still run.
         reason: The scheduler's words on the end.
         exit_code: Of the job script, where known.
+        started_at: Unix time, in seconds; None if it never ran, or where that is not known.
+        ended_at: Unix time, in seconds, at the latest; None while it may still run.
     """
 
     name: str
@@ -47,6 +50,18 @@ class Entry:
     ended: str | None = None
     reason: str = ""
     exit_code: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def node_hours(self) -> float:
+        """Nodes x time from its start to its end; 0 for a job that did not run, or has no end yet."""
+        started = self.started_at
+        if started is None and self.ended not in ("cancelled", "refused"):
+            started = self.submitted_at  # it ran, from nobody knows when
+        if started is None or self.ended_at is None:
+            return 0.0
+        return int((self.about or {}).get("nodes", 1)) * max(0.0, self.ended_at - started) / 3600
 
 
 class Ledger:
@@ -95,6 +110,8 @@ class Ledger:
                 "state": job.state,
                 "reason": job.reason,
                 "exit_code": job.exit_code,
+                "started_at": job.started_at,
+                "ended_at": min(time.time(), job.ends_at or math.inf),
             }
         )
 
@@ -148,6 +165,8 @@ def _note(jobs: dict[str, Entry], line: dict[str, Any]) -> None:
             ended=str(line["state"]),
             reason=str(line.get("reason", "")),
             exit_code=line.get("exit_code"),
+            started_at=line.get("started_at"),
+            ended_at=line.get("ended_at"),
             job_id=jobs[name].job_id or line.get("job_id"),
         )
 

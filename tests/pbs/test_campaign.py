@@ -22,7 +22,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-AT_ONCE = 3
+AT_ONCE = 4
 FAULTS = Path(__file__).parents[1] / "slurm" / "faults"
 NODES = {"n1": 2, "n2": 2}
 
@@ -176,6 +176,30 @@ def told(answer: dict[str, Any], words: str) -> int:
     return sum(words in line for line in answer["news"])
 
 
+@side_by_side
+def test_qsub_fails_three_times_and_then_works(pbs: Any, drive: Any) -> None:
+    pbs.set(qsub_fails=[38, "qsub: would exceed queue generic's per-user limit of jobs in 'Q' state"])
+    driven = drive()
+    driven.until(lambda: len(pbs.calls("qsub")) == 3)
+    pbs.set(qsub_fails=None)
+    answer = driven.answer()
+    check_whole(driven, answer)
+    assert retries(driven) == set()
+    assert told(answer, "per-user limit of jobs in 'Q' state Trying again") == 3
+
+
+@side_by_side
+def test_kill_9_and_the_same_script_again_while_its_jobs_still_run(pbs: Any, drive: Any) -> None:
+    driven = drive()
+    driven.until_runs()
+    left = driven.jobs()
+    driven.process.kill()
+    driven.process.communicate()
+    assert driven.jobs() == left  # nobody was there to delete them
+    driven.start()
+    check_whole(driven, driven.answer())
+
+
 @pytest.mark.parametrize("settings", [{"variant": "M"}, {"history": False}], ids=str)
 @side_by_side
 def test_a_campaign_submits_as_many_jobs_as_it_needs_whatever_qstat_hides(
@@ -265,18 +289,6 @@ def test_a_campaign_comes_through(
     assert told(answer, words) >= 1
 
 
-@side_by_side
-def test_qsub_fails_three_times_and_then_works(pbs: Any, drive: Any) -> None:
-    pbs.set(qsub_fails=[38, "qsub: would exceed queue generic's per-user limit of jobs in 'Q' state"])
-    driven = drive()
-    driven.until(lambda: len(pbs.calls("qsub")) == 3)
-    pbs.set(qsub_fails=None)
-    answer = driven.answer()
-    check_whole(driven, answer)
-    assert retries(driven) == set()
-    assert told(answer, "per-user limit of jobs in 'Q' state Trying again") == 3
-
-
 @pytest.mark.parametrize(
     ("settings", "block", "words"),
     [
@@ -324,18 +336,6 @@ def test_a_job_that_can_never_run_is_not_waited_for(pbs: Any, drive: Any) -> Non
     assert answer["at"] - driven.began < 20
     assert driven.marks("begun") == []
     check_clean(driven)
-
-
-@side_by_side
-def test_kill_9_and_the_same_script_again_while_its_jobs_still_run(pbs: Any, drive: Any) -> None:
-    driven = drive()
-    driven.until_runs()
-    left = driven.jobs()
-    driven.process.kill()
-    driven.process.communicate()
-    assert driven.jobs() == left  # nobody was there to delete them
-    driven.start()
-    check_whole(driven, driven.answer())
 
 
 @side_by_side

@@ -32,11 +32,11 @@ SITE = {
     "queues": {"debug": {"node": "n"}},
     "block": {"queue": "debug", "walltime": "00:05:00"},
     "executors": {"workers": {}, "mpi": {"mode": "mpi", "block": {"nodes_per_block": 2}}},
-    # Both nodes of this cluster are one machine, which MPICH does not expect: no shared memory between "nodes".
+    # Both nodes of this cluster are one machine, which no MPI expects: no shared memory between "nodes".
     "apps": {
         "mpich": {"launcher": "hydra", "env": {"MPIR_CVAR_NOLOCAL": "1"}},
         "lammps": {"launcher": "hydra", "env": {"MPIR_CVAR_NOLOCAL": "1"}},
-        "openmpi": {"launcher": "openmpi"},
+        "openmpi": {"launcher": "openmpi", "env": {"OMPI_MCA_btl": "tcp,self", "PMIX_MCA_gds": "hash"}},
     },
 }
 
@@ -246,13 +246,13 @@ def test_each_app_has_the_launcher_of_its_own_mpi(cluster, tmp_path, placed):
     with ha.open_site(site(executors=executors), run_dir=tmp_path):
         futures = [
             app(nodes=nodes, ranks=ranks, seconds=0.2)
-            for nodes, ranks in ((1, 2), (2, 1))
+            for nodes, ranks in ((1, 2), (2, 1), (2, 2))
             for app in (placed.mpich, placed.openmpi)
         ]
         runs = told(placed, [future.result(timeout=90) for future in futures])
-    assert [run[0]["mpi"] for run in runs] == ["mpich", "openmpi"] * 2
-    assert [len({r["node"] for r in run}) for run in runs] == [1, 1, 2, 2]
-    assert all(len(run) == 2 and {r["size"] for r in run} == {2} for run in runs)
+    assert [run[0]["mpi"] for run in runs] == ["mpich", "openmpi"] * 3
+    assert [len({r["node"] for r in run}) for run in runs] == [1, 1, 2, 2, 2, 2]
+    assert [[r["size"] for r in run] for run in runs] == [[2] * 2] * 4 + [[4] * 4] * 2
     assert len({r["job"] for run in runs for r in run}) == 1
 
 

@@ -74,7 +74,7 @@ class Job:
         exit_code: Of the job script; negative: ended by that signal. None where unknown.
         hosts: Names of its nodes.
         started_at: Unix time, in seconds, or None.
-        ends_at: When its walltime is over, Unix time in seconds, or None.
+        ends_at: When its walltime is over, or of a job that is over: when it ended; Unix time in seconds, or None.
     """
 
     job_id: str

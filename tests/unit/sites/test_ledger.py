@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ def test_a_job_is_followed_from_its_name_to_its_end(tmp_path: Path) -> None:
     assert (c.job_id, c.ended) == ("3", None)
     assert (d.job_id, d.ended, d.scheduler) == (None, None, "slurm")
     assert d.about is not None and d.about["nodes"] == 2 and d.about["site"] == "here" and d.submitted_at > 0
+
+
+def test_node_hours_of_a_job_are_its_nodes_times_the_time_from_its_start_to_its_end(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "jobs.jsonl")
+    for name in ("ran", "waited", "unknown", "open"):
+        ledger.submitting(name, "slurm", nodes=4)
+    now = time.time()
+    ledger.ended("ran", Job("1", "cancelled", started_at=now - 3600, ends_at=now - 1800))
+    ledger.ended("waited", Job("2", "cancelled"))
+    ledger.ended("unknown", Job("3", "failed", ends_at=now + 7200))  # the end of a walltime that it did not reach
+    ran, waited, unknown, still_open = read_ledger(ledger.path)
+    assert (ran.node_hours, waited.node_hours, still_open.node_hours) == (pytest.approx(2.0), 0.0, 0.0)
+    assert 0.0 <= unknown.node_hours < 0.1
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
