@@ -163,7 +163,14 @@ def _script(
     # exec: the scheduler's SIGTERM then reaches the coordinator, not only the shell.
     line = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(command)}"
     return coordinator_script(
-        profile, label, line, name=name, folder=root / "coordinator", nodes=nodes, account=profile.account
+        profile,
+        label,
+        line,
+        name=name,
+        folder=root / "coordinator",
+        nodes=nodes,
+        whole=inside,
+        account=profile.account,
     )
 
 

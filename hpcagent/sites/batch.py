@@ -64,6 +64,8 @@ _NEVER = re.compile(
 """In the reason of a job that waits: it will not run as it was submitted (PBS's comment, Slurm's words)."""
 _ORDINARY = re.compile(r"$|None$|Priority|Resources|Not Running: (Insufficient amount|Job would|Not enough)")
 """Reasons for which every job waits at some time."""
+_COORDINATOR_CPUS, _COORDINATOR_GB = 2, 4.0
+"""What a coordinator in a job of its own asks for; it and its interchange take 0.2 GB, measured."""
 _MOST_MPI_RUNS = 64
 """Runs at once in a block of mode mpi, where the profile does not say: each holds a small Python process."""
 
@@ -745,6 +747,7 @@ def coordinator_script(
     name: str,
     folder: str | Path,
     nodes: int = 1,
+    whole: bool = True,
     account: str | None = None,
 ) -> str:
     """Return the script of a job in which the coordinator itself runs, such as blocks of an executor are.
@@ -756,10 +759,20 @@ def coordinator_script(
         name: Of the job.
         folder: Where the job's own output goes.
         nodes: Of the job.
+        whole: Whether the nodes are wanted for runs, too. A coordinator alone asks for a small part of one,
+            which on a queue of shared nodes is all that is charged.
         account: Who is charged.
     """
     settings = profile.executors[label]
     block = dataclasses.replace(block_of(profile, label), nodes_per_block=nodes, worker_launcher="single")
+    if not whole:
+        cpus, memory = block.cpus_per_node, block.mem_per_node_gb
+        block = dataclasses.replace(
+            block,
+            exclusive=False,
+            cpus_per_node=min(_COORDINATOR_CPUS, cpus or _COORDINATOR_CPUS),
+            mem_per_node_gb=min(_COORDINATOR_GB, memory) if memory else None,
+        )
     provider = _provider(
         profile, block, account_of(profile, account), settings.worker_init, settings.cores_per_worker
     )

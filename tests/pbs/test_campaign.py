@@ -206,7 +206,7 @@ def test_a_campaign_submits_as_many_jobs_as_it_needs_whatever_qstat_hides(
     pbs: Any, drive: Any, settings: dict[str, Any]
 ) -> None:
     pbs.set(**settings)
-    driven = drive()
+    driven = drive(seconds=3.0)  # for longer than a job may stay unseen
     driven.until_runs()
     assert len(driven.jobs()) == 2  # Parsl alone submits more and more where it believes that they have ended
     answer = driven.answer()

@@ -436,6 +436,7 @@ def test_one_that_is_ending_already_needs_no_second_qdel(pbs):
     pbs.wait(job_id, "E")
     refused = pbs.run("qdel", job_id, check=False)
     assert refused.returncode != 0 and "invalid for state" in refused.stderr
+    Pbs().cancel([job_id])
     assert Pbs().cancel_and_see([job_id], within_s=20)[job_id].state == "completed"
 
 

@@ -104,7 +104,7 @@ def pids():
 def test_jobs_follow_one_another_on_their_own_nodes_until_the_campaign_stops(here, cluster):
     write(margin_s=44, nodes=2, runs=40)
     shown = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r", "--inside", "--dry-run").stdout
-    assert "#SBATCH --nodes=2" in shown and not Path("r").exists()
+    assert "#SBATCH --nodes=2" in shown and "--exclusive" in shown and not Path("r").exists()
     first = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r", "--inside").stdout
     assert "#SBATCH --nodes=2" in first and "hpcagent status r --follow" in first
     told = hpcagent("status", "r", "--follow").stdout
@@ -122,7 +122,8 @@ def test_jobs_follow_one_another_on_their_own_nodes_until_the_campaign_stops(her
 
 def test_a_coordinator_that_is_killed_is_followed_by_the_next_job(here, cluster):
     write(margin_s=10, runs=12)
-    hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r")
+    shown = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r").stdout
+    assert "--cpus-per-task=2" in shown and "--exclusive" not in shown  # for the coordinator alone, a part of a node
     until(lambda: Path("r/events.jsonl").exists() and results().total() >= 4)
     os.kill(pids()[0], signal.SIGKILL)
     told = hpcagent("status", "r", "--follow").stdout
