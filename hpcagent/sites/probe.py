@@ -8,13 +8,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.launch import run_mpi
+from hpcagent.apps.launch import LAUNCHERS, run_mpi
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 
@@ -59,6 +60,7 @@ def node(folder: str, token: str, site: Mapping[str, Any], gpu_env: str) -> dict
         gpu_env: The variable that shows a worker its GPU.
     """
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    scratch = tempfile.gettempdir()
     told: dict[str, Any] = {
         "host": host,
         "at": time.time(),
@@ -67,6 +69,9 @@ def node(folder: str, token: str, site: Mapping[str, Any], gpu_env: str) -> dict
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "gpu_variable": os.environ.get(gpu_env, ""),
         "gpus": _gpus(),
+        "programs": _programs(site),
+        "scratch": scratch,
+        "free_gb": [shutil.disk_usage(place).free / 1e9 for place in (folder, scratch)],
     }
     try:
         told["read"] = (Path(folder) / "there.txt").read_text() == token
@@ -84,6 +89,17 @@ def node(folder: str, token: str, site: Mapping[str, Any], gpu_env: str) -> dict
     except AppFailed as error:
         told["no_lammps"] = str(error)
     return told
+
+
+def _programs(site: Mapping[str, Any]) -> dict[str, str]:
+    """Where the programs are that the profile names, by name; empty for one that is nowhere."""
+    apps = site["apps"].values()
+    launchers = {name for name in (site["launcher"], *(app.get("launcher") for app in apps)) if name}
+    own = site["launchers"]
+    words = [app["command"][0] for app in apps if app.get("command")]
+    words += [own[name][0] if name in own else LAUNCHERS[name].words[0] for name in launchers]
+    # One in braces is looked for in the program's own environment, run by run.
+    return {word: shutil.which(word) or "" for word in sorted(set(words)) if "{" not in word}
 
 
 def _gpus() -> int | None:

@@ -45,6 +45,7 @@ def test_a_site_that_works_is_found_to_work_down_to_a_run_of_lammps(cluster, tmp
     assert checks["2 rank(s) on 1 node(s)"].found.count(" on n1") == 2
     assert "ended well" in checks["LAMMPS run of 2 rank(s)"].found
     assert checks["shared folder"].status == checks["clocks"].status == checks["versions of mpi"].status == "ok"
+    assert checks["programs on n1"].found.endswith("/srun") and checks["free space"].status == "ok"
     assert checks["history of jobs"].status == "warn"  # this Slurm has no accounting
     assert cluster.jobs() == {} and not (tmp_path / "runs").exists()
 
@@ -74,6 +75,12 @@ def test_workers_that_do_not_start_are_a_failure_with_what_the_job_printed(clust
     broken = site(executors={"workers": {"worker_init": "echo no such module >&2; exit 3"}})
     check = found(broken, tmp_path)["executor workers"]
     assert check.status == "FAIL" and "no such module" in check.found and "worker_init" in check.todo
+
+
+@pytest.mark.slow
+def test_a_program_that_the_nodes_do_not_have_is_found(cluster, tmp_path):
+    check = found(site(apps={"lammps": {"command": ["lmp_of_theirs"]}}), tmp_path)["programs on n1"]
+    assert check.status == "FAIL" and check.found == "lmp_of_theirs not found" and "module" in check.todo
 
 
 @pytest.mark.slow

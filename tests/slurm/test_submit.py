@@ -123,7 +123,7 @@ def test_jobs_follow_one_another_on_their_own_nodes_until_the_campaign_stops(her
 def test_a_coordinator_that_is_killed_is_followed_by_the_next_job(here, cluster):
     write(margin_s=10, runs=12)
     shown = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r").stdout
-    assert "--cpus-per-task=2" in shown and "--exclusive" not in shown  # for the coordinator alone, a part of a node
+    assert "--cpus-per-task=2" in shown and "--exclusive" not in shown  # the coordinator needs no whole node
     until(lambda: Path("r/events.jsonl").exists() and results().total() >= 4)
     os.kill(pids()[0], signal.SIGKILL)
     told = hpcagent("status", "r", "--follow").stdout
