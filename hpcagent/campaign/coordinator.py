@@ -429,7 +429,8 @@ class Coordinator:
         confirm = self.campaign.confirm
         reserve = 0
         if confirm is not None and confirm.runs and not self._confirmed():
-            reserve = confirm.runs + (self.campaign.reference is not None)
+            # Not more than half: with few runs there would be nothing to confirm.
+            reserve = min(budget // 2, confirm.runs + (self.campaign.reference is not None))
         return max(0, budget - reserve - len(self._state.manifests))
 
     def _confirmed(self) -> bool:

@@ -131,6 +131,8 @@ def submit(
         return Submitted(folder.root, script, None, block, nodes, most_jobs, tuple(notes))
     there = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
     _refuse_second(folder, there)
+    if not inside:
+        _refuse_no_room(profile, block, there)
     coordinator.prepare()
     with refusing_clearly(folder.root):
         (folder.root / "coordinator").mkdir(exist_ok=True)
@@ -190,6 +192,30 @@ def _refuse_second(folder: RunDir, there: Scheduler) -> None:
                 "waits.",
                 value=job_id,
             )
+
+
+def _refuse_no_room(profile: Profile, block: Block, there: Scheduler) -> None:
+    """Where there are few nodes, the coordinator's job and a block that wants all of them wait for each other."""
+    from hpcagent.sites.batch import COORDINATOR_CPUS
+
+    try:
+        queues = there.queues()
+    except SchedulerDown:
+        return
+    chosen = next((q for q in queues if (q.name == block.queue if block.queue else q.default)), None)
+    if chosen is None or chosen.nodes is None or chosen.cores is None:
+        return
+    own = min(COORDINATOR_CPUS, block.cpus_per_node or COORDINATOR_CPUS)
+    wanted = chosen.cores if block.exclusive else block.cpus_per_node or chosen.cores
+    beside = 1 if own + wanted <= chosen.cores else 0
+    if chosen.nodes - 1 + beside < block.nodes_per_block:
+        raise BadInput(
+            f"The queue {chosen.name} of {profile.name} has {chosen.nodes} node(s) of {chosen.cores} cores, of "
+            f"which the coordinator's job takes {own} cores and a block {block.nodes_per_block} node(s) x {wanted} "
+            "cores: its runs would wait for ever. Give --inside (the job's own nodes do the runs), or blocks less "
+            "(nodes_per_block, cores_per_node in [block] of the profile).",
+            value=wanted,
+        )
 
 
 def _submit_job(

@@ -64,7 +64,7 @@ _NEVER = re.compile(
 """In the reason of a job that waits: it will not run as it was submitted (PBS's comment, Slurm's words)."""
 _ORDINARY = re.compile(r"$|None$|Priority|Resources|Not Running: (Insufficient amount|Job would|Not enough)")
 """Reasons for which every job waits at some time."""
-_COORDINATOR_CPUS, _COORDINATOR_GB = 2, 4.0
+COORDINATOR_CPUS, _COORDINATOR_GB = 2, 4.0
 """What a coordinator in a job of its own asks for; it and its interchange take 0.2 GB, measured."""
 _MOST_MPI_RUNS = 64
 """Runs at once in a block of mode mpi, where the profile does not say: each holds a small Python process."""
@@ -765,12 +765,17 @@ def coordinator_script(
     """
     settings = profile.executors[label]
     block = dataclasses.replace(block_of(profile, label), nodes_per_block=nodes, worker_launcher="single")
+    if whole and profile.kind == "pbs" and block.cpus_per_node is None:  # PBS has to be told, as for blocks
+        from hpcagent.sites.schedulers.base import scheduler
+
+        asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
+        block = dataclasses.replace(block, cpus_per_node=_cores_of(block, asked, None))
     if not whole:
         cpus, memory = block.cpus_per_node, block.mem_per_node_gb
         block = dataclasses.replace(
             block,
             exclusive=False,
-            cpus_per_node=min(_COORDINATOR_CPUS, cpus or _COORDINATOR_CPUS),
+            cpus_per_node=min(COORDINATOR_CPUS, cpus or COORDINATOR_CPUS),
             mem_per_node_gb=min(_COORDINATOR_GB, memory) if memory else None,
         )
     provider = _provider(

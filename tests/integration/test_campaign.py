@@ -53,6 +53,15 @@ def outcome(folder):
     ], (result.best.params, result.best.metrics)
 
 
+@pytest.mark.parametrize("runs", [1, 2, 4, 5, 6])
+def test_a_budget_smaller_than_the_confirmation_is_used_all_the_same(tmp_path, runs):
+    small = campaign(confirm=ha.Confirm(top=2, replicates=2), until=ha.max_runs(runs))
+    result = ha.run(small, run_dir=tmp_path)
+    assert len(result.results) == runs and result.best is not None
+    suggested = sum(r.manifest.role != "replicate" for r in result.results)
+    assert suggested >= (runs + 1) // 2
+
+
 def test_a_campaign_ends_with_an_answer_a_table_and_files(tmp_path):
     result = ha.run(campaign(confirm=ha.Confirm(top=2, replicates=2)), run_dir=tmp_path)
     assert len(result.results) == 24 and result.reason.startswith("All 24 runs")

@@ -440,8 +440,8 @@ def test_one_that_is_ending_already_needs_no_second_qdel(pbs):
     assert Pbs().cancel_and_see([job_id], within_s=20)[job_id].state == "completed"
 
 
-def test_a_force_that_is_needed_in_exiting_is_not_ours_to_use(pbs):
-    """The output of a job that is copied is what tells how it ended."""
+def test_jobs_are_not_deleted_by_force(pbs):
+    """PBS would give up on processes that may still run, and on what the job has printed."""
     job_id = pbs.qsub("sleep 30")
     pbs.wait(job_id, "R")
     Pbs().cancel([job_id])

@@ -76,3 +76,21 @@ def test_a_job_that_waits_is_reaped_and_a_second_submission_is_refused_until_the
     again = submit("r", site=here)
     assert pbs.open_jobs() == [again.job_id]
     reap("r")
+
+
+def test_a_job_that_does_its_runs_itself_has_all_cores_of_a_node_also_where_only_pbs_knows_them(pbs, here):
+    site = here.model_copy(update={"block": type(here.block)(walltime="00:01:00")})
+    pbs.set(hosts={"n1": 6, "n2": 6})
+    assert ":ncpus=6\n" in submit("synthetic", site=site, dry_run=True, inside=True).script
+    assert ":ncpus=2\n" in submit("synthetic", site=site, dry_run=True).script
+    assert pbs.jobs() == {}
+
+
+def test_a_coordinator_beside_which_the_only_node_has_no_room_for_its_runs_is_refused(pbs, here):
+    site = here.model_copy(update={"block": type(here.block)(walltime="00:01:00")})
+    with pytest.raises(BadInput, match=r"1 node\(s\) of 2 cores.*--inside"):
+        submit("synthetic", site=site, run_dir="r")
+    assert pbs.jobs() == {} and not Path("r").exists()
+    pbs.set(hosts={"n1": 2, "n2": 2}, queues={"workq": {"started": False}})
+    assert submit("synthetic", site=site, run_dir="r").job_id in pbs.open_jobs()
+    reap("r")
