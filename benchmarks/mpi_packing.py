@@ -146,7 +146,9 @@ def main() -> None:
     args = parser.parse_args()
     beside = CORES // args.ranks
     best = -(-args.runs // beside) * args.seconds
-    print(f"{args.runs} runs of {args.ranks} ranks and {args.seconds} s on a node of {CORES} cores: {best:.1f} s at best")
+    print(
+        f"{args.runs} runs of {args.ranks} ranks and {args.seconds} s on a node of {CORES} cores: {best:.1f} s at best"
+    )
     ratios = []
     # Parsl starts its interchange by bare name.
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -136,7 +136,9 @@ def test_the_coordinator_is_light_on_its_login_node(cluster, tmp_path):
         'app = "synthetic"\nbatch_size = 20\n[space]\nx = {}\ny = {}\n[fixed]\nrun_time_s = 0.2\n'
         '[objective]\nmaximize = "value"\n[until]\nmax_runs = 40\n[policy]\nname = "sobol"\n'
     )
-    _, queue, sizes, blas = watched(cluster, tmp_path, "my.toml", "--site", str(site), "--run-dir", "r", "--no-plots")
+    _, queue, sizes, blas = watched(
+        cluster, tmp_path, "my.toml", "--site", str(site), "--run-dir", "r", "--no-plots"
+    )
     processes, threads = max(n for n, _ in sizes), max(n for _, n in sizes)
     assert max(queue) == 2
     # the coordinator and its interchange, and one command of Slurm at a time or two

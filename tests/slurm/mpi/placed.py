@@ -57,7 +57,11 @@ def openmpi(nodes: int, ranks: int, copy: int, seconds: float, run: ha.Run) -> d
 
 
 @ha.app(
-    parameters={"gpus": ha.Int(0, 4), "copy": ha.Int(0, 1000, default=0), "seconds": ha.Float(0, 100, default=1.0)},
+    parameters={
+        "gpus": ha.Int(0, 4),
+        "copy": ha.Int(0, 1000, default=0),
+        "seconds": ha.Float(0, 100, default=1.0),
+    },
     metrics={"size": "1"},
     resources=ha.Resources(ranks_per_node=1, walltime_s=40),
     resources_from={"gpus_per_node": "gpus"},

@@ -1,6 +1,6 @@
 """One rank of a real MPI program, without a compiler: says which it is, on which node and cores, and for how long.
 
-    python rank.py LIBRARY SECONDS      in the run's directory; LIBRARY is MPICH's or Open MPI's libmpi
+python rank.py LIBRARY SECONDS      in the run's directory; LIBRARY is MPICH's or Open MPI's libmpi
 """
 
 import ctypes
@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 library, seconds = sys.argv[1], float(sys.argv[2])
 mpi = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
@@ -35,7 +36,7 @@ about = {
     "began": began,
     "ended": time.time(),
 }
-with open(f"rank-{number.value}-{os.getpid()}.json", "w") as file:
+with Path(f"rank-{number.value}-{os.getpid()}.json").open("w") as file:
     json.dump(about, file)
 mpi.MPI_Barrier(world)
 mpi.MPI_Finalize()
