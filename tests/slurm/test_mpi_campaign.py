@@ -254,6 +254,8 @@ def test_each_app_has_the_launcher_of_its_own_mpi(cluster, tmp_path, placed):
     assert [len({r["node"] for r in run}) for run in runs] == [1, 1, 2, 2, 2, 2]
     assert [[r["size"] for r in run] for run in runs] == [[2] * 2] * 4 + [[4] * 4] * 2
     assert len({r["job"] for run in runs for r in run}) == 1
+    # Open MPI binds only where it has whole nodes: elsewhere two runs would both sit on the first cores
+    assert all(len(r["cores"]) == 1 for r in runs[5]) and all(len(r["cores"]) > 1 for r in runs[3]), runs
 
 
 def test_each_worker_of_a_job_has_a_gpu_and_threads_of_its_own(cluster, tmp_path, placed):
