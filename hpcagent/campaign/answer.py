@@ -187,8 +187,9 @@ def answer(
     run_dir: Path,
     reason: str | None = None,
     wall_s: float = 0.0,
+    node_hours: float | None = None,
 ) -> CampaignResult:
-    """Work out what the results say."""
+    """Work out what the results say; `node_hours` with those of attempts that were repeated, where known."""
     comparison = compare(campaign, results)
     seen = observations(campaign, results, comparison)
     noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
@@ -210,7 +211,7 @@ def answer(
         comparison=comparison,
         run_dir=run_dir,
         front=front,
-        node_hours=sum(r.cost.node_hours for r in results),
+        node_hours=sum(r.cost.node_hours for r in results) if node_hours is None else node_hours,
         wall_s=wall_s,
         points=_ranked(campaign, seen, noise),
     )

@@ -676,6 +676,7 @@ class Coordinator:
             run_dir=self.folder.root,
             reason=self._reason,
             wall_s=self._elapsed_s() if self._opened_at else self._state.elapsed_s,
+            node_hours=self._state.node_hours,
         )
 
     def _note(self, event: Mapping[str, Any], *, sync: bool = False) -> None:
@@ -776,6 +777,7 @@ def read_run(run_dir: str | Path) -> CampaignResult:
         run_dir=folder.root,
         reason=state.stopped if not state.waiting() else None,
         wall_s=state.elapsed_s,
+        node_hours=state.node_hours,
     )
 
 

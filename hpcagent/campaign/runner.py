@@ -12,6 +12,7 @@ from typing import Any
 from hpcagent.apps.base import App
 from hpcagent.apps.worker import execute, execute_each, read_result
 from hpcagent.campaign.state import State, result_event, uncharged
+from hpcagent.campaign.suspects import OUT_OF_MEMORY, Suspects
 from hpcagent.model.records import Failure, Manifest, Result
 from hpcagent.sites.site import Site, failure_of
 from hpcagent.store.journal import Journal
@@ -80,6 +81,7 @@ class Runner:
         self._finished: queue.SimpleQueue[Pack] = queue.SimpleQueue()
         self._about_site = site.about
         self._held: Pack | None = None
+        self._suspects = Suspects()
         self.running: dict[str, Manifest] = {}
         self.given_up: set[str] = set()
 
@@ -157,22 +159,31 @@ class Runner:
             except queue.Empty:
                 break
         results, events, again = [], [], []
-        for manifest, answer in ((m, a) for pack in ended for m, a in _answers(*pack)):
+        read = [self._result(m, a) for pack in ended for m, a in _answers(*pack)]
+        starved = {r.manifest.execution_id for r, _ in read if r.failure and r.failure.name == OUT_OF_MEMORY}
+        culprit = self._suspects.culprit(starved) if starved else None
+        for result, event in read:
+            manifest = result.manifest
             self.running.pop(manifest.execution_id, None)
-            result, event = self._result(manifest, answer)
-            if self._worth_retrying(result):
+            charged = not (result.failure and uncharged(result.failure.model_dump()))
+            if manifest.execution_id in starved:
+                charged = manifest.execution_id == culprit
+            if self._worth_retrying(result, charged):
                 if retry:
-                    again.append(result)
+                    again.append((result, charged))
                 continue
+            self._suspects.done(manifest.execution_id)
             if result.failure is not None and result.failure.kind in ("infrastructure", "cancelled"):
                 self.given_up.add(manifest.execution_id)
             results.append(result)
             events.append(event)
         self._record(results, events)
         # Before the first of them is sent, which may fail with the site: see `move`.
-        self.running.update((r.manifest.execution_id, r.manifest) for r in again)
-        for result in again:
-            self._retry(result)
+        self.running.update((r.manifest.execution_id, r.manifest) for r, _ in again)
+        for result, charged in again:
+            self._retry(result, charged, suspect=result.manifest.execution_id in starved)
+        for execution_id in self._suspects.release() if retry else ():
+            self._submit([self.running[execution_id]], priority=0)
         return results
 
     def move(self, site: Site) -> None:
@@ -180,6 +191,7 @@ class Runner:
         before = dict(self.running)
         self._take(retry=False)
         self._finished = queue.SimpleQueue()
+        self._suspects = Suspects()
         self._site = site
         self._about_site = site.about
         left = [m for i, m in before.items() if i not in self._state.results or not self._state.final(i)]
@@ -204,18 +216,18 @@ class Runner:
         )
         return result, result_event(result)
 
-    def _worth_retrying(self, result: Result) -> bool:
+    def _worth_retrying(self, result: Result, charged: bool) -> bool:
         failure = result.failure
         if failure is None or failure.kind != "infrastructure":
             return False
         lost = self._state.lost.get(result.manifest.execution_id, 0)
-        if uncharged(failure.model_dump()):
+        if not charged:
             return lost < MOST_LOST
         if failure.name in NOT_RETRIED:
             return False
         return result.attempt - lost <= self._retries
 
-    def _retry(self, result: Result) -> None:
+    def _retry(self, result: Result, charged: bool, *, suspect: bool) -> None:
         manifest = result.manifest
         event = {
             "event": "retry",
@@ -223,10 +235,15 @@ class Runner:
             "execution_id": manifest.execution_id,
             "attempt": result.attempt + 1,
             "failure": None if result.failure is None else result.failure.model_dump(mode="json"),
+            "charged": charged,
+            "node_hours": result.cost.node_hours,
         }
         self._journal.append([event])
         self._state.apply(event)
-        self._submit([manifest], priority=0)  # before those that have not had their turn
+        if suspect:
+            self._suspects.add(manifest.execution_id)
+        else:
+            self._submit([manifest], priority=0)  # before those that have not had their turn
 
     def _record(self, results: list[Result], events: list[dict[str, Any]]) -> None:
         if not results:

@@ -45,10 +45,10 @@ class State:
         sessions: How many times a coordinator opened the folder.
         damaged: Lines of the journal that could not be read.
         elapsed_s: Wall time of the sessions so far, in seconds.
-        node_hours: Node-hours of all results.
+        node_hours: Node-hours of all results, and of attempts that were repeated.
         failed: How many results are failures.
         retried: Execution id -> the attempt that was started last, where that is not the first.
-        lost: Execution id -> how many attempts ended through no fault of the run; see `uncharged`.
+        lost: Execution id -> how many attempts ended through no fault of the run.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,8 @@ class State:
         elif kind == "retry":
             identity = event["execution_id"]
             self.retried[identity] = event["attempt"]
-            if event.get("failure") and uncharged(event["failure"]):
+            self.node_hours += event.get("node_hours", 0.0)
+            if not event.get("charged", not (event.get("failure") and uncharged(event["failure"]))):
                 self.lost[identity] = self.lost.get(identity, 0) + 1
         elif kind == "stop":
             self.stopped = event["reason"]

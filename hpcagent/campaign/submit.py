@@ -211,9 +211,9 @@ def _refuse_no_room(profile: Profile, block: Block, there: Scheduler) -> None:
     if chosen.nodes - 1 + beside < block.nodes_per_block:
         raise BadInput(
             f"The queue {chosen.name} of {profile.name} has {chosen.nodes} node(s) of {chosen.cores} cores, of "
-            f"which the coordinator's job takes {own} cores and a block {block.nodes_per_block} node(s) x {wanted} "
-            "cores: its runs would wait for ever. Give --inside (the job's own nodes do the runs), or blocks less "
-            "(nodes_per_block, cores_per_node in [block] of the profile).",
+            f"which the coordinator's job takes {own} cores and a block {block.nodes_per_block} node(s) x "
+            f"{wanted} cores: its runs would wait for ever. Give --inside (the job's own nodes do the runs), or "
+            "blocks less (nodes_per_block, cores_per_node in [block] of the profile).",
             value=wanted,
         )
 

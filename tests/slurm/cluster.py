@@ -104,8 +104,12 @@ class Cluster:
             # without this line sacct looks for munge's socket in /run
             f"AccountingStoragePass={folder}/run/munge.socket"
         )
+        # MPICH names its shared memory after job and step: what a killed run of an earlier cluster left there
+        # makes the same step of this one hang.
+        first_job = random.SystemRandom().randrange(10_000, 60_000_000)
         lines = f"""\
 ClusterName=hpcagent
+FirstJobId={first_job}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
 SlurmdPort={slurmd[0]}

@@ -311,6 +311,15 @@ def test_a_run_whose_block_is_over_is_not_started(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "started").exists()
 
 
+def test_what_a_killed_rank_leaves_in_memory_is_removed(tmp_path: Path) -> None:
+    # Stands for MPICH, which names the segment so and removes it when the program ends well.
+    program = "import os, sys, time; open(sys.argv[1], 'w').write(p := f'/dev/shm/mpich_shm_{os.getpid():x}_0')"
+    program += "; open(p, 'w').close(); time.sleep(60)"
+    with pytest.raises(AppFailed, match="walltime"):
+        run_mpi(run_of(tmp_path, walltime_s=2.0), [sys.executable, "-c", program, "name"])
+    assert not Path((tmp_path / "name").read_text()).exists()
+
+
 def test_no_place_is_none() -> None:
     assert Place.of({}) is None
 
