@@ -1,10 +1,11 @@
 """The fault matrix on a private Slurm: a campaign of ours, and the same work with Parsl alone beside it.
 
-    python benchmarks/faults.py [FAULT ...] [--only hpcagent|parsl] [--write]
+    python benchmarks/faults.py [FAULT ...] [--only hpcagent|parsl] [--add FILE ...] [--write]
 
 Needs Debian's packages of tests/apt.txt. Parsl runs with its defaults (heartbeats, polling), retries=2 and the
 launcher of its documentation; a fault is given up after five minutes. With --write the table of
-docs/howto/when_the_cluster_misbehaves.md is replaced. About 40 minutes, most of it waiting for Parsl.
+docs/howto/when_the_cluster_misbehaves.md is replaced. An hour, most of it waiting for Parsl; it can be had in
+parts: --add takes what earlier calls printed.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def full_disk(driven: Any) -> None:
 # name -> (in words, what is done, what of the set-up is other)
 FAULTS: dict[str, tuple[str, Callable[[Any], None], dict[str, Any]]] = {
     "block_cancelled": ("a job is cancelled under its runs", faults.block_cancelled, {}),
-    "walltime": ("the walltime of a job is over", faults.walltime, {"seconds": 12.0}),
+    "walltime": ("the walltime of a job is over", faults.walltime, {"runs": 4, "seconds": 32.0}),
     "worker_killed": ("a worker process is killed", faults.worker_killed, {}),
     "manager_killed": ("the manager of a node is killed", faults.manager_killed, {}),
     "interchange_killed": ("the interchange is killed", faults.interchange_killed, {}),
@@ -188,10 +189,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("faults", nargs="*", help=f"of {', '.join(FAULTS)}; all by default")
     parser.add_argument("--only", choices=("hpcagent", "parsl"))
+    parser.add_argument("--add", nargs="*", type=Path, default=[], help="files with what earlier calls printed")
     parser.add_argument("--write", action="store_true", help="replace the table of the documentation")
     args = parser.parse_args()
-    outcomes = []
-    for name in args.faults or FAULTS:
+    outcomes = [json.loads(line) for f in args.add for line in f.read_text().splitlines() if line[:1] == "{"]
+    for name in args.faults or ([] if args.add else FAULTS):
         for kind in ("hpcagent", "parsl"):
             if args.only in (None, kind):
                 with Cluster(accounting=name == "memory", memory_kill=name == "memory") as cluster:

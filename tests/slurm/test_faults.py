@@ -9,7 +9,8 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,27 @@ def drive(cluster: Any, tmp_path: Path) -> Any:
         if driven.process.poll() is None:
             driven.process.terminate()
             driven.process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def out_of_time(the_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[Any]]:
+    """A campaign on a cluster of its own, beside the other tests: Slurm looks every 30 s whose time is over."""
+
+    def body() -> tuple[Any, dict[str, Any]]:
+        with type(the_cluster)() as cluster:
+            driven = Driven(cluster, tmp_path_factory.mktemp("out-of-time"), Setting(runs=4, seconds=32.0))
+            try:
+                faults.walltime(driven)
+                answer = driven.answer()
+                check_whole(driven, answer, runs=4)
+            finally:
+                if driven.process.poll() is None:
+                    driven.process.terminate()
+                    driven.process.communicate(timeout=60)
+            return driven, answer
+
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(body)
 
 
 def check_whole(driven: Any, answer: dict[str, Any], *, runs: int = faults.RUNS) -> None:
@@ -93,15 +115,6 @@ def test_a_campaign_comes_through(drive: Any, fault: Callable[[Any], None], name
     check_whole(driven, driven.answer())
     assert set(retries(driven)) <= names
     assert bool(retries(driven)) == bool(names)
-
-
-def test_the_walltime_of_a_block_is_over(drive: Any) -> None:
-    driven = drive(Setting(seconds=12.0))
-    faults.walltime(driven)
-    answer = driven.answer()
-    check_whole(driven, answer)
-    assert set(retries(driven)) == {"BlockTimeout"}
-    assert any("timeout" in line for line in answer["news"])
 
 
 def test_runs_go_only_where_they_have_time(cluster: Any, drive: Any) -> None:
@@ -261,3 +274,9 @@ def test_blocks_come_with_the_work_and_go_without(cluster: Any, tmp_path: Path) 
         assert cluster.jobs() == {}
         assert site.submit(max, 1, 2).result(60) == 2  # and come again
     assert cluster.jobs() == {}
+
+
+def test_the_walltime_of_a_block_is_over(out_of_time: Any) -> None:
+    driven, answer = out_of_time.result(timeout=120)
+    assert set(retries(driven)) == {"BlockTimeout"}
+    assert any("timeout" in line for line in answer["news"])
