@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from hpcagent.apps.base import App
+from hpcagent.apps.run import CONTINUES
 from hpcagent.apps.worker import execute, execute_each, read_result
 from hpcagent.campaign.state import State, result_event, uncharged
 from hpcagent.campaign.suspects import OUT_OF_MEMORY, Suspects
@@ -25,6 +26,9 @@ NOT_RETRIED = frozenset(
     {"Walltime", "NoExecutable", "MPILibraryMissing", "AppNotImportable", "ReadOnly", "NoPermission"}
 )
 
+
+# A run was still going when the time of its block was over.
+CUT = frozenset({"BlockEnded", "BlockTimeout"})
 
 # So often may the job under a run end (walltime, cancelled, preempted, node lost) before the run is given up.
 MOST_LOST = 20
@@ -82,6 +86,7 @@ class Runner:
         self._about_site = site.about
         self._held: Pack | None = None
         self._suspects = Suspects()
+        self._wants_s: dict[str, float] = {}
         self.running: dict[str, Manifest] = {}
         self.given_up: set[str] = set()
 
@@ -122,7 +127,9 @@ class Runner:
         future.add_done_callback(lambda done: self._finished.put((manifests, done)))
 
     def _place(self, manifest: Manifest) -> tuple[str, dict[str, Any]]:
-        return self._site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
+        label, needs = self._site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
+        wants_s = self._wants_s.get(manifest.execution_id, 0.0)
+        return label, {**needs, "walltime_s": max(wants_s, needs.get("walltime_s", 0.0))} if wants_s else needs
 
     def _order(self, manifest: Manifest) -> dict[str, Any]:
         # The gate: whatever suggested this, nothing outside the contract reaches a worker.
@@ -166,6 +173,13 @@ class Runner:
             manifest = result.manifest
             self.running.pop(manifest.execution_id, None)
             charged = not (result.failure and uncharged(result.failure.model_dump()))
+            if not charged and result.failure and result.failure.name in CUT and not self._more_time(result):
+                result, event = self._had_a_block(result)
+                self.given_up.add(manifest.execution_id)
+                self._suspects.done(manifest.execution_id)
+                results.append(result)
+                events.append(event)
+                continue
             if manifest.execution_id in starved:
                 charged = manifest.execution_id == culprit
             if self._worth_retrying(result, charged):
@@ -226,6 +240,32 @@ class Runner:
         if failure.name in NOT_RETRIED:
             return False
         return result.attempt - lost <= self._retries
+
+    def _more_time(self, result: Result) -> bool:
+        """Ask for more time for a run that its block's end has cut off; False if it had all that a block has."""
+        failure, name = result.failure, result.manifest.execution_id
+        whole = self._site.longest_s(result.manifest.resources)
+        goes_on = failure is not None and str(failure.repair or "").startswith(CONTINUES)
+        if whole is None or goes_on or "restart" in self._app.settings:
+            return True
+        had = self._wants_s.get(name, 0.0)
+        if had >= whole:
+            return False
+        # How long it ran is known where it was stopped in time; where the scheduler ended the job it is not.
+        known = result.cost.wall_s if not had else 0.0
+        self._wants_s[name] = min(2 * known, whole) if known else whole
+        return True
+
+    def _had_a_block(self, result: Result) -> tuple[Result, dict[str, Any]]:
+        """The result of a run that the whole time of a block was not enough for."""
+        assert result.failure is not None
+        whole = self._site.longest_s(result.manifest.resources)
+        words = f"{result.failure.message} It had the whole usable time of a block ({whole:g} s)."
+        repair = "longer blocks (--walltime; walltime in [block]), shorter runs, or restart files ([restart])"
+        result = result.model_copy(
+            update={"failure": result.failure.model_copy(update={"message": words, "repair": repair})}
+        )
+        return result, result_event(result)
 
     def _retry(self, result: Result, charged: bool, *, suspect: bool) -> None:
         manifest = result.manifest

@@ -184,6 +184,13 @@ class Site:
             self._executors[label].refuse_impossible(needs)
         return label, needs
 
+    def longest_s(self, resources: Resources) -> float | None:
+        """Return the usable time of a fresh block for such runs, in seconds; None where no block ends."""
+        if not self.profile.batch or self.inside is not None:
+            return None
+        label, _ = self.place(resources)
+        return block_of(self.profile, label).walltime_s - self.profile.margin_s
+
     def workers_for(self, resources: Resources) -> int:
         """Return how many runs with these resources go at once, with all the blocks there may be.
 

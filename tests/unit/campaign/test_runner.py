@@ -1,0 +1,140 @@
+"""Which runs are started again after their job has ended, and which are not: the site is played here."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcagent.apps.base import App
+from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign.runner import Runner
+from hpcagent.campaign.state import State
+from hpcagent.errors import BlockLost
+from hpcagent.store.journal import Journal, read_events
+from hpcagent.store.rundir import RunDir
+
+WHOLE_S = 3000.0
+
+
+class PlayedSite:
+    """Keeps what is submitted until the test ends it."""
+
+    about: dict[str, Any] = {}
+    workers = 4
+
+    def __init__(self) -> None:
+        self.sent: dict[str, tuple[Future[Any], dict[str, Any]]] = {}
+
+    def place(self, resources: Any, *, estimated_runtime_s: float | None = None) -> tuple[str, dict[str, Any]]:
+        return "workers", {"walltime_s": 30.0}
+
+    def longest_s(self, resources: Any) -> float:
+        return WHOLE_S
+
+    def submit(self, function: Any, order: Any, *, needs: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.sent[Path(order["workdir"]).name] = future, needs
+        return future
+
+    def lose(self, *names: str, how: str) -> None:
+        sent = [self.sent.pop(name)[0] for name in names]
+        for future in sent:
+            future.set_exception(BlockLost("job 7 ended", name=how))
+
+    def cut(self, name: str, *, after_s: float, repair: str = "") -> None:
+        failure = {"kind": "infrastructure", "name": "BlockEnded", "message": "stopped", "repair": repair}
+        self.sent.pop(name)[0].set_result(
+            {"status": "FAILED", "failure": failure, "cost": {"wall_s": after_s, "node_hours": after_s / 3600}}
+        )
+
+    def end(self, name: str) -> None:
+        self.sent.pop(name)[0].set_result({"status": "COMPLETED", "metrics": {"value": 1.0, "error": 0.1}})
+
+
+class Bench:
+    def __init__(self, folder: Path, app: App, runs: int) -> None:
+        self.site, self.state, self.folder = PlayedSite(), State(), RunDir(folder)
+        journal = Journal.open(self.folder.events)
+        self.manifests = [app.manifest({"x": (n + 1) / 10}, index=n, batch=0) for n in range(runs)]
+        event = {"event": "batch", "batch": 0, "manifests": [m.model_dump(mode="json") for m in self.manifests]}
+        self.state.apply(event)
+        self.runner = Runner(app, self.site, self.state, journal, self.folder)  # type: ignore[arg-type]
+        self.names = [m.execution_id for m in self.manifests]
+        self.runner.start(self.manifests)
+
+    def wants_s(self, name: str) -> float:
+        return float(self.site.sent[name][1]["walltime_s"])
+
+    def retries(self) -> list[dict[str, Any]]:
+        return [e for e in read_events(self.folder.events) if e["event"] == "retry"]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, synthetic, 4)
+
+
+def test_a_run_that_its_block_cut_off_asks_for_more_time_and_then_for_all_that_there_is(bench: Bench) -> None:
+    (name, *_) = bench.names
+    assert bench.wants_s(name) == 30
+    bench.site.cut(name, after_s=400)
+    assert bench.runner.collect() == [] and bench.wants_s(name) == 800
+    bench.site.cut(name, after_s=800)
+    assert bench.runner.collect() == [] and bench.wants_s(name) == WHOLE_S
+    bench.site.cut(name, after_s=WHOLE_S)
+    (result,) = bench.runner.collect()
+    assert result.failure is not None and result.failure.name == "BlockEnded" and name not in bench.site.sent
+    assert "whole usable time of a block (3000 s)" in result.failure.message
+    assert "--walltime" in str(result.failure.repair)
+    assert bench.state.node_hours == pytest.approx((400 + 800 + WHOLE_S) / 3600)
+
+
+def test_a_run_whose_job_was_ended_at_its_walltime_gets_a_whole_block_once(bench: Bench) -> None:
+    (name, *_) = bench.names
+    bench.site.lose(name, how="BlockTimeout")
+    assert bench.runner.collect() == [] and bench.wants_s(name) == WHOLE_S
+    bench.site.lose(name, how="BlockTimeout")
+    (result,) = bench.runner.collect()
+    assert result.failure is not None and "whole usable time" in result.failure.message
+
+
+def test_a_run_that_goes_on_from_its_restart_file_may_be_cut_off_often(bench: Bench) -> None:
+    (name, *_) = bench.names
+    for _ in range(6):
+        bench.site.cut(name, after_s=WHOLE_S, repair="continues from its restart file at step 100")
+        assert bench.runner.collect() == [] and bench.wants_s(name) == 30
+    bench.site.end(name)
+    (result,) = bench.runner.collect()
+    assert result.ok
+
+
+def test_a_run_whose_job_was_cancelled_is_not_blamed_for_it(bench: Bench) -> None:
+    (name, *_) = bench.names
+    for _ in range(6):
+        bench.site.lose(name, how="BlockCancelled")
+        assert bench.runner.collect() == [] and bench.wants_s(name) == 30
+    assert not any(event["charged"] for event in bench.retries())
+
+
+def test_runs_of_a_job_that_ran_out_of_memory_go_one_after_the_other_until_one_is_caught(bench: Bench) -> None:
+    a, b, c, d = bench.names
+    bench.site.lose(a, b, how="BlockOutOfMemory")
+    assert bench.runner.collect() == []
+    assert set(bench.site.sent) == {a, c, d}  # b waits, and is not forgotten
+    assert set(bench.runner.running) == {a, b, c, d}
+    bench.site.end(a)
+    bench.runner.collect()
+    assert set(bench.site.sent) == {b, c, d}
+    bench.site.lose(b, c, how="BlockOutOfMemory")  # of these, b was the only one suspected
+    bench.runner.collect()
+    assert set(bench.site.sent) == {c, d}
+    bench.site.end(c)
+    bench.runner.collect()
+    bench.site.lose(b, how="BlockOutOfMemory")
+    assert bench.runner.collect() == []
+    bench.site.lose(b, how="BlockOutOfMemory")
+    assert [r.manifest.execution_id for r in bench.runner.collect()] == [b]
+    assert {e["execution_id"] for e in bench.retries() if e["charged"]} == {b}
