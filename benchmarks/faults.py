@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -135,7 +136,8 @@ def try_out(cluster: Any, name: str, kind: str) -> dict[str, Any]:
         "twice": len(done) - len(set(done)),
         "again_s": driven.first_done_after() if name not in _NO_RERUN else None,
         "told_s": ended - driven.began if found.get("error") else None,
-        "error": (found.get("error") or "")[:200],
+        "took_s": ended - driven.began,
+        "error": (found.get("error") or "")[:400],
         "jobs_left": len(cluster.jobs()),
         "processes_left": len(cluster.processes()),
     }
@@ -167,12 +169,12 @@ def words(outcome: dict[str, Any]) -> str:
     """A cell of the table."""
     parts = []
     if outcome["error"]:
-        text = " ".join(outcome["error"].split()).replace("|", "/")
-        parts.append(f"after {outcome['told_s']:.0f} s: {text[:90]}{'…' if len(text) > 90 else ''}")
+        text = re.sub(r"/\S*/", "", " ".join(outcome["error"].split()).replace("|", "/"))
+        parts.append(f"after {outcome['told_s']:.0f} s: {text[:130]}{'…' if len(text) > 130 else ''}")
     else:
         parts.append(f"{outcome['right']} of {outcome['runs']} runs right")
         if outcome["failed"]:
-            parts.append(f"failed: {', '.join(outcome['failed'])}")
+            parts.append(f"the others, after {outcome['took_s']:.0f} s: {', '.join(outcome['failed'])}")
     if outcome["twice"]:
         parts.append(f"{outcome['twice']} done twice")
     if outcome["again_s"]:
@@ -210,10 +212,8 @@ def main() -> None:
                     outcomes.append(try_out(cluster, name, kind))
                 print(json.dumps(outcomes[-1]), flush=True)
     print(table(outcomes))
-    leaked = sum(o["jobs_left"] for o in outcomes if o["kind"] == "hpcagent")
-    print(
-        f"jobs left behind: hpcagent {leaked}, Parsl {sum(o['jobs_left'] for o in outcomes if o['kind'] == 'parsl')}"
-    )
+    left = {kind: sum(o["jobs_left"] for o in outcomes if o["kind"] == kind) for kind in ("hpcagent", "parsl")}
+    print(f"jobs left behind: hpcagent {left['hpcagent']}, Parsl {left['parsl']}")
     if args.write:
         before, _, rest = PAGE.read_text().partition(BEGIN)
         PAGE.write_text(f"{before}{BEGIN}\n{table(outcomes)}\n{END}{rest.partition(END)[2]}")

@@ -315,6 +315,8 @@ class Coordinator:
             confirming = self._plan_confirmation()
             if confirming:
                 return confirming
+            if self.campaign.confirm is not None and not any(r.ok for r in self._state.results.values()):
+                reason = "no run has completed, so there is none to repeat with what is left of the budget."
         self._finish(reason or "its contenders are confirmed.")
         return []
 

@@ -62,6 +62,12 @@ def test_a_budget_smaller_than_the_confirmation_is_used_all_the_same(tmp_path, r
     assert suggested >= (runs + 1) // 2
 
 
+def test_where_no_run_completes_there_is_nothing_to_confirm(tmp_path):
+    broken = campaign(fixed={"fail_above": 0.02}, confirm=ha.Confirm(top=2, replicates=2), until=ha.max_runs(4))
+    result = ha.run(broken, run_dir=tmp_path)
+    assert result.best is None and "none to repeat" in result.reason
+
+
 def test_a_campaign_ends_with_an_answer_a_table_and_files(tmp_path):
     result = ha.run(campaign(confirm=ha.Confirm(top=2, replicates=2)), run_dir=tmp_path)
     assert len(result.results) == 24 and result.reason.startswith("All 24 runs")
