@@ -170,11 +170,17 @@ def words(outcome: dict[str, Any]) -> str:
     parts = []
     if outcome["error"]:
         text = re.sub(r"/\S*/", "", " ".join(outcome["error"].split()).replace("|", "/"))
-        parts.append(f"after {outcome['told_s']:.0f} s: {text[:130]}{'…' if len(text) > 130 else ''}")
+        if text.startswith("nothing after"):
+            parts.append("hangs (given up after 300 s)")
+        elif text.startswith("nothing printed"):
+            parts.append(f"ends after {outcome['told_s']:.0f} s without a word")
+        else:
+            parts.append(f"after {outcome['told_s']:.0f} s: {text[:130]}{'…' if len(text) > 130 else ''}")
     else:
-        parts.append(f"{outcome['right']} of {outcome['runs']} runs right")
+        parts.append(f"{outcome['right'] or 'none'} of {outcome['runs']} runs right")
         if outcome["failed"]:
-            parts.append(f"the others, after {outcome['took_s']:.0f} s: {', '.join(outcome['failed'])}")
+            which = {0: "all", outcome["runs"] - 1: "the other"}.get(outcome["right"], "the others")
+            parts.append(f"{which}, after {outcome['took_s']:.0f} s: {', '.join(outcome['failed'])}")
     if outcome["twice"]:
         parts.append(f"{outcome['twice']} done twice")
     if outcome["again_s"]:
@@ -190,7 +196,8 @@ def table(outcomes: list[dict[str, Any]]) -> str:
     """All outcomes as Markdown."""
     lines = ["| what happens | with hpcagent | with Parsl alone |", "| --- | --- | --- |"]
     for name, (title, _, _) in FAULTS.items():
-        cells = {o["kind"]: words(o) for o in outcomes if o["fault"] == name}
+        last = {o["kind"]: o for o in outcomes if o["fault"] == name}
+        cells = {kind: words(outcome) for kind, outcome in last.items()}
         if cells:
             lines.append(f"| {title} | {cells.get('hpcagent', '')} | {cells.get('parsl', '')} |")
     return "\n".join(lines)
@@ -212,7 +219,8 @@ def main() -> None:
                     outcomes.append(try_out(cluster, name, kind))
                 print(json.dumps(outcomes[-1]), flush=True)
     print(table(outcomes))
-    left = {kind: sum(o["jobs_left"] for o in outcomes if o["kind"] == kind) for kind in ("hpcagent", "parsl")}
+    last = {(o["fault"], o["kind"]): o["jobs_left"] for o in outcomes}
+    left = {kind: sum(n for (_, k), n in last.items() if k == kind) for kind in ("hpcagent", "parsl")}
     print(f"jobs left behind: hpcagent {left['hpcagent']}, Parsl {left['parsl']}")
     if args.write:
         before, _, rest = PAGE.read_text().partition(BEGIN)
