@@ -95,11 +95,19 @@ def plan(
     budget = campaign.until.budget()
     manifests = _first_batch(campaign, count, budget)
     estimate = contract.estimated_runtime_s
-    expected_s = None if budget is None else math.ceil(budget / count) * estimate
+    # In batch mode, a batch waits for its last run before the next one is suggested.
+    size = len(manifests) if campaign.mode == "batch" else count
+    expected_s = None if budget is None else math.ceil(budget / size) * math.ceil(size / count) * estimate
     if profile.batch:
         jobs, notes = _jobs(campaign, profile, largest, count, budget, run_dir)
         # Whole nodes are charged, also while some of their cores have no run.
-        used = None if budget is None else min(jobs.at_once, math.ceil(budget / max(1, count // jobs.at_once)))
+        in_one = max(1, count // jobs.at_once)
+        used = None if budget is None else min(jobs.at_once, math.ceil(min(budget, size) / in_one))
+        if size < count:
+            notes += (
+                f"a batch has {size} runs, and {count} could go at a time: the rest of the nodes would be idle. "
+                "Set batch_size, or ask for less (--nodes, --blocks).",
+            )
         worst = None if jobs.in_all is None else jobs.in_all * jobs.nodes * jobs.walltime_s / 3600
         expected = None if used is None or expected_s is None else used * jobs.nodes * expected_s / 3600
         if worst is not None and expected is not None:

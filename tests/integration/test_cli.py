@@ -277,6 +277,7 @@ def test_a_dry_run_on_a_cluster_shows_its_job_and_what_the_worst_case_costs(tmp_
         "executor workers takes the runs: up to 2 job(s) at a time, 1 node(s) each for 1 h 0 min",
         "at worst 1 node-hours: 1 whole job(s)",  # 32 workers of 11 runs of 300 s each: one job of one hour
         "needs an account",
+        "a batch has 6 runs, and 64 could go at a time",
         "#PBS -l select=1:ncpus=64:ngpus=4:system=polaris",
         "#PBS -A ACCOUNT",
         "nothing was written or submitted",
