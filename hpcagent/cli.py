@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ EXIT_CODES = """Exit codes: 0 done; 1 something broke (site, disk), or no run co
 was started; 3 the campaign ended without a feasible point; 75 the job it ran inside of has no time left (resume
 goes on); 130 stopped by Ctrl-C or SIGTERM (resume goes on)."""
 
+_BEGUN_S = 30.0
 NOTHING_WORKED = 1
 NO_ANSWER = 3
 
@@ -95,10 +98,16 @@ def run(
 ) -> None:
     """Run a campaign to its end, or go on with it if its folder is there."""
     from hpcagent.campaign.record import load_campaign
+    from hpcagent.campaign.where import chosen_site
 
     loaded = load_campaign(campaign, changes=_parse_changes(changes or []))
     profile = _profile(
-        site or loaded.site, account=account, queue=queue, walltime=walltime, nodes=nodes, blocks=blocks
+        chosen_site(loaded, run_dir, site),
+        account=account,
+        queue=queue,
+        walltime=walltime,
+        nodes=nodes,
+        blocks=blocks,
     )
     if dry_run:
         _show_plan(loaded, profile, workers, run_dir, as_json)
@@ -130,10 +139,16 @@ def resume(
 ) -> None:
     """Go on with a campaign where it stopped; finished runs are not repeated."""
     from hpcagent.campaign.coordinator import load_run
+    from hpcagent.campaign.where import chosen_site
 
     loaded = load_run(run_dir, changes=_parse_changes(changes or []))
     profile = _profile(
-        site or loaded.site, account=account, queue=queue, walltime=walltime, nodes=nodes, blocks=blocks
+        chosen_site(loaded, run_dir, site),
+        account=account,
+        queue=queue,
+        walltime=walltime,
+        nodes=nodes,
+        blocks=blocks,
     )
     how = _How(profile, workers=workers, inside=inside, as_json=as_json, plots=plots)
     _run_detached(loaded, run_dir, how) if detach else _run(loaded, run_dir, how)
@@ -165,10 +180,16 @@ def submit(
 ) -> None:
     """Submit the coordinator as a job of its own, followed by others until the campaign stops."""
     from hpcagent.campaign.submit import submit as submit_coordinator
+    from hpcagent.campaign.where import chosen_site
 
     loaded, folder = _campaign_or_folder(campaign, run_dir, _parse_changes(changes or []))
     profile = _profile(
-        site or loaded.site, account=account, queue=queue, walltime=walltime, nodes=nodes, blocks=blocks
+        chosen_site(loaded, folder, site),
+        account=account,
+        queue=queue,
+        walltime=walltime,
+        nodes=nodes,
+        blocks=blocks,
     )
     done = submit_coordinator(
         loaded, site=profile, run_dir=folder, inside=inside, most_jobs=most_jobs, dry_run=dry_run
@@ -220,8 +241,15 @@ def _run(campaign: Any, run_dir: Path | None, how: _How, begun: Callable[[], Non
 
     view: View = JsonLines(campaign, sys.stdout) if how.as_json else watch(campaign)
 
+    opened = math.inf
+
     def seen(event: Any) -> None:
+        nonlocal opened
         if event.kind == "opened":
+            opened = time.monotonic()
+        # Where it asks for jobs, it has begun when the first was taken, or after a while without an answer.
+        taken = event.kind == "finished" or (event.kind == "site" and " submitted" in event.reason)
+        if taken or not how.profile.batch or how.inside or time.monotonic() - opened > _BEGUN_S:
             begun()
         view(event)
 
@@ -429,43 +457,47 @@ def site_new(
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: defaults where nothing is given.")] = False,
 ) -> None:
     """Write a first profile of this machine's batch system."""
-    from hpcagent.sites.new_profile import Answers, proposed, queue_table, scheduler_queues, write_profile
+    from hpcagent.sites.new_profile import answered, proposed, queue_table, scheduler_queues, target, write_profile
 
-    def ask(what: str, given: Any, default: Any) -> Any:
-        if given is not None or yes:
-            return default if given is None else given
-        answer = typer.prompt(what, default="" if default is None else str(default))
-        return answer or None
+    folder = to or Path("site_profiles")
+    asked = proposed(kind)
 
-    found = proposed(kind)
-    name = ask("name of the site", name, found.name)
-    asked = Answers(name=str(name), kind=found.kind)
-    if found.kind != "local":
-        queues = scheduler_queues(found.kind)
+    def ask(key: str, what: str, given: Any, *, if_empty: str = "") -> None:
+        """Add one answer: the option's, the default's with --yes, or what is typed, until it can be."""
+        nonlocal asked
+        default = getattr(asked, key)
+        while True:
+            if given is not None or yes:
+                answer = default if given is None else given
+            else:
+                text = what if default is not None or not if_empty else f"{what} (empty: {if_empty})"
+                shown = "" if default is None else str(default)
+                answer = typer.prompt(text, default=shown, show_default=default is not None) or None
+            try:
+                if key == "name":
+                    target(str(answer), folder)
+                asked = answered(asked, key, answer)
+                return
+            except BadInput as error:
+                if given is not None or yes:
+                    raise
+                print(error, file=sys.stderr)
+
+    ask("name", "name of the site", name)
+    if asked.kind != "local":
+        queues = scheduler_queues(asked.kind)
         print(queue_table(queues), file=sys.stderr)
-        asked = proposed(kind, queue=ask("queue", queue, found.queue), queues=queues)._replace(name=str(name))
-        asked = asked._replace(
-            account=ask("account to write down (empty: from the environment or --account)", account, None),
-            walltime=ask("walltime of a job", walltime, asked.walltime),
-            nodes=int(ask("nodes of a job", nodes, asked.nodes)),
-            cores=_whole(ask("cores of a node", cores, asked.cores)),
-        )
-    asked = asked._replace(
-        lammps=ask("command that starts LAMMPS (empty: looked for)", lammps, None),
-        worker_init=ask("shell line before the workers (empty: none)", worker_init, None),
-    )
-    path = write_profile(asked, folder=to or Path("site_profiles"))
-    site = name if to is None else path
+        asked = proposed(asked.kind, queues=queues)._replace(name=asked.name)
+        ask("queue", "queue", queue, if_empty="the scheduler's default")
+        ask("account", "account to write down", account, if_empty="from the environment or --account")
+        ask("walltime", "walltime of a job", walltime)
+        ask("nodes", "nodes of a job", nodes)
+        ask("cores", "cores of a node", cores, if_empty="not known")
+    ask("lammps", "command that starts LAMMPS", lammps, if_empty="looked for")
+    ask("worker_init", "shell line before the workers", worker_init, if_empty="none")
+    path = write_profile(asked, folder=folder)
+    site = asked.name if to is None else path
     print(f"{path}\nnext: hpcagent doctor --site {site}\nthen: hpcagent run CAMPAIGN --site {site} --dry-run")
-
-
-def _whole(answer: Any) -> int | None:
-    if answer is None:
-        return None
-    try:
-        return int(answer)
-    except ValueError:
-        raise BadInput(f"{answer!r} is not a whole number.", value=answer) from None
 
 
 @cli.command()

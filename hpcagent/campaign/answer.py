@@ -168,10 +168,15 @@ class CampaignResult:
         lines.append(f"{len(self.results)} runs, {completed} completed, {self.charged}")
         if self.failures:
             lines.append("failed: " + ", ".join(f"{n} {name}" for name, n in sorted(self.failures.items())))
+        if self.distrusted:
+            lines.append(
+                f"{self.distrusted} run(s) did not have their core: their speed is an estimate from CPU time"
+            )
         if self.reason:
             lines.append(f"stopped: {self.reason}")
         if self.best is None:
-            lines.append("no answer: no run completed with the objective's metrics")
+            ended = "no answer: no run completed" if self.reason else "no answer yet: no run has completed"
+            lines.append(f"{ended} with the objective's metrics")
         else:
             label = "best" if self.best.feasible else "most probable"
             lines.append(f"{label}: {self.best}")

@@ -21,6 +21,7 @@ from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.campaign.state import State
+from hpcagent.campaign.where import chosen_site, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, Interrupted, RunDirChanged, SiteFailed
 from hpcagent.model.records import Manifest, Observation, Result, Role
 from hpcagent.model.space import Params
@@ -95,7 +96,7 @@ class Coordinator:
                 f"the app {campaign.app.name!r} is a function of a script or notebook ({campaign.app.source}); "
                 "run that script or cell again to go on, or move the function into a module that can be imported."
             )
-        wanted = site if site is not None else campaign.site
+        wanted = site if site is not None else chosen_site(campaign, self.folder.root)
         # Looked up now, so that a wrong name costs nothing and leaves no folder behind.
         self._wanted_site: Site | Profile = wanted if isinstance(wanted, Site) else find_profile(wanted)
         if isinstance(self._wanted_site, Profile):
@@ -158,6 +159,7 @@ class Coordinator:
             self._state = State.replay(read_events(self.folder.events)) if resumed else State()
             self._runner = self._make_runner()
             self._opened_at = time.time()
+            note_site(self.folder, self._site.profile)
             self._note({"event": "session", **_about_session(self._site)})
             recovered = self._runner.recover()
         except BaseException:
@@ -168,7 +170,8 @@ class Coordinator:
             again += f", {len(recovered)} of them found in their own folders"
         if leftovers:
             again += f"; {len(leftovers)} job(s) that the last coordinator left were cancelled"
-        self._tell("opened", reason=again)
+        again += f", on {self._site.profile.name}"
+        self._tell("opened", results=tuple(self._state.in_order()), reason=again)
 
     def prepare(self) -> None:
         """Write the campaign into its folder, for a coordinator that starts later; nothing is run.
@@ -180,7 +183,7 @@ class Coordinator:
         """
         resumed = self.folder.exists
         self.folder.create()
-        lock = Lock(self.folder.root)
+        lock = Lock(self.folder.root, passing=True)
         lock.acquire()
         try:
             if resumed:

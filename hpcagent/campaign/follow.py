@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hpcagent.store.rundir import Holder, RunDir, holder
 
 __all__ = ["Standing", "follow", "standing"]
 
+_PATIENCE_S = 10.0
 _ASK_EVERY_S = 20.0
 """The scheduler is asked no more often than this after a job that is to go on with the campaign."""
 _MANY = 3
@@ -35,11 +37,13 @@ class Standing:
         attended: Whether a coordinator has the folder.
         coordinator: The one that has it, or had it last; None if it was never written down.
         jobs: Jobs without an end in the ledger.
+        states: Job id -> what the scheduler says of it, as far as it was asked and answered.
     """
 
     attended: bool
     coordinator: Holder | None
     jobs: tuple[Entry, ...]
+    states: Mapping[str, Job] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if self.attended:
@@ -47,12 +51,12 @@ class Standing:
         else:
             last = f"; the last was {self.coordinator}" if self.coordinator else ""
             lines = [f"no coordinator is at it, as far as this machine can tell{last}"]
-        lines += [f"job {job_words(entry)}" for entry in self.jobs]
+        lines += [f"job {job_words(entry, self.states.get(entry.job_id or ''))}" for entry in self.jobs]
         return "\n".join(lines)
 
 
 def standing(run_dir: str | Path) -> Standing:
-    """Say who is at a campaign. Asks no scheduler and changes nothing.
+    """Say who is at a campaign, and how its open jobs stand. Changes nothing.
 
     Raises:
         BadInput: The folder is not that of a campaign.
@@ -68,11 +72,17 @@ def standing(run_dir: str | Path) -> Standing:
     folder = RunDir(run_dir)
     folder.require()
     held, who = holder(folder.root)
-    return Standing(held, who, tuple(e for e in read_ledger(folder.jobs) if e.ended is None))
+    jobs = tuple(e for e in read_ledger(folder.jobs) if e.ended is None)
+    states: dict[str, Job] = {}
+    for kind in {entry.scheduler for entry in jobs}:
+        with contextlib.suppress(HpcAgentError):  # no scheduler here, or none that answers
+            ids = [e.job_id for e in jobs if e.scheduler == kind and e.job_id is not None]
+            states |= scheduler(kind, timeout_s=_PATIENCE_S).jobs(ids)
+    return Standing(held, who, jobs, states)
 
 
-def job_words(entry: Entry) -> str:
-    """A job of the ledger in brief."""
+def job_words(entry: Entry, now: Job | None = None) -> str:
+    """A job of the ledger in brief, and how it stands now where that is known."""
     about = entry.about or {}
     nodes = about.get("nodes")
     words = [
@@ -82,6 +92,10 @@ def job_words(entry: Entry) -> str:
         words.append(f"{nodes} node{'s' if nodes != 1 else ''}")
     if entry.ended:
         words.append(entry.ended + (f" ({entry.reason})" if entry.reason else ""))
+    elif now is not None:
+        words.append(f"{now.state} ({now.reason})" if now.reason else now.state)
+        if now.hosts:
+            words.append(f"on {', '.join(now.hosts)}")
     else:
         words.append("no end recorded yet")
     return f"{entry.job_id or entry.name}: {', '.join(words)}"
@@ -136,7 +150,7 @@ class _Follower:
         for event in self._journal.read():
             self.state.apply(event)
         self._known = {entry.name: entry for entry in read_ledger(self.folder.jobs)}
-        yield self._event("opened", reason=self._so_far())
+        yield self._event("opened", reason=self._so_far(), ids=list(self.state.results))
         away = 0
         while True:
             # Before reading: what it wrote until it let go is then read below.

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from hpcagent.campaign.batch import Event
 from hpcagent.campaign.coordinator import Coordinator, load_run
 from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.where import SITE, chosen_site, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, StoreFull
 from hpcagent.sites.launch import python_command
 from hpcagent.sites.ledger import Entry, Ledger, read_ledger
@@ -44,7 +43,6 @@ ROLE = "coordinator"
 """What the ledger says of a job in which the coordinator itself runs."""
 LOG = "coordinator.log"
 SCRIPT = "coordinator.sh"
-SITE = "site.toml"
 _NAME = re.compile(r"hpcagent\.coordinator-(\d+)\.[0-9a-f]{8}")
 
 
@@ -100,7 +98,7 @@ def submit(
     if most_jobs < 1:
         raise BadInput(f"most_jobs={most_jobs}: at least one job is needed.", value=most_jobs)
     campaign, run_dir = _campaign_and_folder(campaign, run_dir)
-    profile = find_profile(site if site is not None else campaign.site)
+    profile = find_profile(site if site is not None else chosen_site(campaign, run_dir))
     if not profile.batch:
         raise BadInput(
             f'The site {profile.name} has kind = "{profile.kind}", which takes no jobs; `hpcagent run --detach` '
@@ -136,9 +134,7 @@ def submit(
     coordinator.prepare()
     with refusing_clearly(folder.root):
         (folder.root / "coordinator").mkdir(exist_ok=True)
-    write_whole(
-        folder.root / SITE, tomli_w.dumps(profile.model_dump(mode="json", exclude_unset=True, exclude_none=True))
-    )
+    note_site(folder, profile)
     about = {"site": profile.name, "executor": label, "nodes": nodes, "walltime_s": block.walltime_s}
     job_id = _submit_job(folder, there, name, script, about=about)
     return Submitted(folder.root, script, job_id, block, nodes, most_jobs, tuple(notes))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hpcagent.campaign.answer import number
@@ -37,11 +39,14 @@ class Tally:
         self.began = time.monotonic()
         self.runs = 0
         self.before = 0
+        self.earlier: Sequence[Result] = ()
 
     def take(self, event: Event) -> None:
         """Take in one event."""
         if event.kind == "opened":
-            self.before = event.runs
+            self.before, self.results = event.runs, list(event.results)
+            best = self.best()
+            self.results, self.earlier = [], [] if best is None else [best]
         if event.kind == "finished":
             self.results += event.results
         if event.kind == "batch" and event.results:
@@ -59,9 +64,10 @@ class Tally:
         return sum(r.cost.node_hours for r in self.results)
 
     def best(self) -> Result | None:
-        """The best single feasible run of this session so far (the answer itself pools repeats)."""
+        """The best single feasible run so far (the answer itself pools repeats)."""
         objective = self.campaign.objective
-        known = [r for r in self.results if r.ok and objective.known(r.metrics) and objective.feasible(r.metrics)]
+        done = (r for r in (*self.earlier, *self.results) if r.ok)
+        known = [r for r in done if objective.known(r.metrics) and objective.feasible(r.metrics)]
         return max(known, key=lambda r: objective.score(r.metrics), default=None)
 
     def left(self) -> tuple[float, float] | None:
@@ -76,7 +82,9 @@ class Tally:
     def summary(self) -> str:
         """One line."""
         total = f"/{self.budget}" if self.budget is not None else ""
-        parts = [f"{self.runs}{total} runs", f"{self.running} running"]
+        parts = [f"{self.runs}{total} runs"]
+        if self.running:
+            parts.append(f"{self.running} running")
         if self.failures:
             parts.append(", ".join(f"{n} {name}" for name, n in sorted(self.failures.items())))
         best = self.best()
@@ -108,7 +116,8 @@ class Lines:
             self._say(f"stopped: {event.reason}")
 
     def _say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # `... | head`: who looked on has gone, the campaign goes on
+            print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Nothing to put away."""

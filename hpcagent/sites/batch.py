@@ -98,13 +98,16 @@ class SrunWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type informat
 class InsideBlocks(LocalBlocks):
     """The one block of a coordinator that runs inside an allocation: workers started here, on its nodes."""
 
+    allocation = ""
+    """Id of the scheduler's job around; the ids of blocks here are those of processes, which say nothing."""
+
     def known(self) -> dict[str, Job]:
         """Return how the block stands; nobody needs to be asked."""
         jobs = {}
         for job_id, job in self.resources.items():
             code = job["process"].poll()
             state: Any = "running" if code is None else ("cancelled" if job["cancelled"] else "failed")
-            jobs[job_id] = Job(job_id, state, exit_code=code, reason="" if code is None else f"exit code {code}")
+            jobs[job_id] = Job(job_id, state, exit_code=code)
         return jobs
 
     def submit(self, command: str, tasks_per_node: int, job_name: str = "block") -> str:
@@ -160,6 +163,7 @@ class BatchExecutor(Executor):
         self._results_at_last_death = -1
         self._quiet_since: float | None = None
         self._told_down = False
+        self._reported: set[str] = set()
         super().start()
 
     # --- tasks
@@ -245,7 +249,8 @@ class BatchExecutor(Executor):
             job = jobs[job_id]
             if job.state == "running" and block_id not in self._running_since:
                 self._running_since[block_id] = time.monotonic()
-                self.tell(f"job {job_id} runs{' on ' + ', '.join(job.hosts) if job.hosts else ''}")
+                if not self._inside:  # there it says nothing of the workers
+                    self.tell(f"job {job_id} runs{' on ' + ', '.join(job.hosts) if job.hosts else ''}")
             if job.over and block_id not in self._ended_blocks:
                 self._ended_blocks.add(block_id)
                 self._block_ended(block_id, job)
@@ -294,8 +299,9 @@ class BatchExecutor(Executor):
         if block_id in self._given_back:
             return
         started = Path(self.worker_logdir, f"block-{block_id}", "up").exists()
-        about = _about(job)
-        self.tell(f"{about}{'' if started else ' before its workers were ready'}")
+        about = self._end_of(job)
+        before = f" before {'they' if self._inside else 'its workers'} were ready"
+        self.tell(f"{about}{'' if started else before}")
         self._deaths = self._deaths + 1 if self._results == self._results_at_last_death else 1
         self._results_at_last_death = self._results
         hopeless = not started and job.state in ("failed", "completed", "out_of_memory")
@@ -303,12 +309,10 @@ class BatchExecutor(Executor):
             return
         err, out = self.provider.logs(job.job_id)
         tail = log_tail(err, out, *Path(self.worker_logdir, f"block-{block_id}").glob("manager-*.log"))
-        how = (
-            "before its workers were ready" if hopeless else f"as {self._deaths} in a row did, without one result"
-        )
+        how = before if hopeless else f" as {self._deaths} in a row did, without one result"
         self._fail(
             SiteFailed(
-                f"{about[0].upper()}{about[1:]} {how}. What it printed ({err}) ends:\n{tail or '(nothing)'}",
+                f"{about[0].upper()}{about[1:]}{how}. What {'was' if self._inside else 'it'} printed ({err}) ends:\n{tail or '(nothing)'}",
                 log_tail=tail,
             )
         )
@@ -322,12 +326,12 @@ class BatchExecutor(Executor):
             job = jobs.get(job_id) if job_id else None
             if job is not None and job.over:
                 err, out = self.provider.logs(job.job_id)
-                message = f"{_about(job)} while the run was in it."
+                message = f"{self._end_of(job)} while the run was {'with them' if self._inside else 'in it'}."
                 future.set_exception(
                     BlockLost(message, name=_NAMES.get(job.state, "BlockFailed"), log_tail=log_tail(err, out))
                 )
             elif job is None or self._closed or time.monotonic() - since > _WORD_WITHIN_S:
-                state = "" if job is None else f"; job {job.job_id} is {job.state}"
+                state = f"; job {job.job_id} is {job.state}" if job is not None and not self._inside else ""
                 future.set_exception(
                     BlockLost(f"Contact with the workers on {error.hostname} was lost{state}.", name="ManagerLost")
                 )
@@ -344,7 +348,35 @@ class BatchExecutor(Executor):
         except Exception:  # Parsl's own, which say no more than that
             return None
 
+    # --- words
+
+    @property
+    def _inside(self) -> str:
+        """The job that the coordinator runs inside of; empty: blocks are jobs of their own."""
+        return self.provider.allocation if isinstance(self.provider, InsideBlocks) else ""
+
+    @property
+    def _workers(self) -> str:
+        return f"the workers on the nodes of job {self._inside}"
+
+    def _end_of(self, job: Job) -> str:
+        """How a block ended, in words."""
+        if not self._inside:
+            return _about(job)
+        how = f" with exit code {job.exit_code}" if job.state == "failed" else ""
+        return f"{self._workers} {'ended' if how else 'were ended'}{how}"
+
     # --- scaling
+
+    def _ask_of_reported(self, up: Mapping[str, Any], jobs: Mapping[str, Job]) -> None:
+        """Let the scheduler be asked at once when the workers of a job report that it has not shown running.
+
+        Else the news that it runs would come up to `poll_s` later, after that of results.
+        """
+        for block_id in up.keys() & self.blocks_to_job_id.keys() - self._reported:
+            self._reported.add(block_id)
+            if jobs[self.blocks_to_job_id[block_id]].state in ("pending", "held"):
+                self._last_poll_time = 0.0
 
     def _scale(self, jobs: Mapping[str, Job]) -> None:
         state = self._command("STATE")
@@ -353,6 +385,7 @@ class BatchExecutor(Executor):
         now = time.monotonic()
         live = [b for b in self.blocks_to_job_id if b not in self._ended_blocks and b not in self._given_back]
         up: dict[str, dict[str, Any]] = state["blocks"]
+        self._ask_of_reported(up, jobs)
         not_yet = [b for b in live if b not in up and b not in state["seen"]]
         self._watch_silent(not_yet, [b for b in live if b not in up and b in state["seen"]], jobs, now)
         self._quiet_since = None if self.tasks else self._quiet_since or now
@@ -394,14 +427,20 @@ class BatchExecutor(Executor):
             if since is not None and now - since > _SILENT_S and block_id not in self._warned:
                 self._warned.add(block_id)
                 job_id = self.blocks_to_job_id[block_id]
+                begun = "the workers were started" if self._inside else f"job {job_id} runs since"
                 self.tell(
-                    f"job {job_id} runs since {now - since:.0f} s, but its workers have not reported; "
-                    f"what it prints is in {self.provider.logs(job_id)[0]}"
+                    f"{begun} {now - since:.0f} s{' ago' if self._inside else ''}, but "
+                    f"{'they' if self._inside else 'its workers'} have not reported; what "
+                    f"{'their start' if self._inside else 'it'} prints is in {self.provider.logs(job_id)[0]}"
                 )
         self._vanished = {b: self._vanished.get(b, now) for b in gone}
         for block_id, since in self._vanished.items():
             if now - since > 2 * self.heartbeat_period + 5:  # its workers are gone, the job is not
-                self.tell(f"job {self.blocks_to_job_id[block_id]} has lost its workers and is given back")
+                self.tell(
+                    f"{self._workers} do not answer any more, and are started again if there is work"
+                    if self._inside
+                    else f"job {self.blocks_to_job_id[block_id]} has lost its workers and is given back"
+                )
                 self._give_back(block_id)
 
     def _give_back(self, block_id: str) -> None:
@@ -426,9 +465,11 @@ class BatchExecutor(Executor):
         self.blocks_to_job_id[block_id] = job_id
         self.job_ids_to_block[job_id] = block_id
         self._status[block_id] = JobStatus(JobState.PENDING)
-        nodes = self.block.nodes_per_block
+        nodes = f"{self.block.nodes_per_block} node{'s' if self.block.nodes_per_block > 1 else ''}"
         self.tell(
-            f"job {job_id} submitted: {nodes} node{'s' if nodes > 1 else ''}, walltime {self.block.walltime}"
+            f"workers start on the {nodes} of job {self._inside}"
+            if self._inside
+            else f"job {job_id} submitted: {nodes}, walltime {self.block.walltime}"
         )
         return True
 
@@ -520,6 +561,7 @@ def batch_executor(
     cores = _cores_of(block, scheduler, inside)
     if inside is not None:
         provider = _inside_provider(profile, block)
+        provider.allocation = inside.job_id
     else:
         if block.cpus_per_node is None:  # PBS has to be told
             block = dataclasses.replace(block, cpus_per_node=cores)

@@ -13,7 +13,16 @@ from hpcagent.errors import BadInput, HpcAgentError, nearest
 from hpcagent.sites.profile import Profile, block_of, find_profile, identify_site, walltime_s
 from hpcagent.sites.schedulers.base import Queue, SchedulerDown, scheduler
 
-__all__ = ["Answers", "proposed", "queue_table", "scheduler_queues", "summary", "write_profile"]
+__all__ = [
+    "Answers",
+    "answered",
+    "proposed",
+    "queue_table",
+    "scheduler_queues",
+    "summary",
+    "target",
+    "write_profile",
+]
 
 _KINDS = ("local", "pbs", "slurm")
 _HOUR_S = 3600.0
@@ -33,6 +42,7 @@ class Answers(NamedTuple):
         lammps: The command that starts LAMMPS there; None: it is looked for.
         worker_init: A shell line before the workers.
         about: What the scheduler says of the queue.
+        queues: What it says of all of them.
     """
 
     name: str
@@ -45,6 +55,7 @@ class Answers(NamedTuple):
     lammps: str | None = None
     worker_init: str | None = None
     about: Queue | None = None
+    queues: tuple[Queue, ...] = ()
 
 
 def proposed(kind: str | None = None, *, queue: str | None = None, queues: Sequence[Queue] = ()) -> Answers:
@@ -70,7 +81,7 @@ def proposed(kind: str | None = None, *, queue: str | None = None, queues: Seque
         raise BadInput(f"There is no queue {queue!r} here; {nearest(queue, known)}", value=queue)
     chosen = known.get(queue or "") or next((one for one in queues if one.default and one.open), None)
     if chosen is None:
-        return Answers(f"my_{kind}", kind, queue)
+        return Answers(f"my_{kind}", kind, queue, queues=tuple(queues))
     longest = min(_HOUR_S, chosen.max_walltime_s or _HOUR_S)
     return Answers(
         f"my_{kind}",
@@ -80,6 +91,7 @@ def proposed(kind: str | None = None, *, queue: str | None = None, queues: Seque
         nodes=chosen.min_nodes or 1,
         cores=chosen.cores,
         about=chosen,
+        queues=tuple(queues),
     )
 
 
@@ -90,6 +102,88 @@ def _kind_here() -> str:
     if shutil.which("sbatch"):
         return "slurm"
     return "local"
+
+
+def answered(answers: Answers, key: str, value: Any) -> Answers:
+    """Return the answers with one more, held against what the scheduler says of the queue.
+
+    Args:
+        answers: Those given before, the queue before walltime, nodes and cores.
+        key: A field of `Answers`.
+        value: The answer, as typed or as an option; None where nothing is to be said.
+
+    Raises:
+        BadInput: It cannot be read, or the queue does not give so much; with both numbers.
+
+    Example:
+        >>> answered(Answers("mine", "slurm"), "nodes", "4").nodes
+        4
+    """
+    if key == "queue":
+        chosen = proposed(answers.kind, queue=value, queues=answers.queues)
+        return chosen._replace(name=answers.name, account=answers.account)
+    if key == "walltime":
+        value = _fitting_walltime(answers, value)
+    elif key in ("nodes", "cores") and value is not None:
+        value = _fitting_number(answers, key, value)
+    return answers._replace(**{key: value})
+
+
+def _fitting_walltime(answers: Answers, text: str | None) -> str:
+    seconds = walltime_s(text or "")
+    if answers.kind == "slurm" and seconds < 60:
+        raise BadInput(f"walltime {text!r}: on Slurm a job has one minute at least, '00:01:00'.", value=text)
+    most = answers.about.max_walltime_s if answers.about else None
+    if most is not None and seconds > most:
+        raise BadInput(
+            f"walltime {text!r} is over the {_walltime(most)} that the queue {answers.queue} gives; "
+            f"take that or less, or another queue.{_other_queues(answers)}",
+            value=text,
+        )
+    return str(text)
+
+
+def _fitting_number(answers: Answers, key: str, answer: Any) -> int:
+    try:
+        number = int(answer)
+    except ValueError:
+        raise BadInput(f"{key}: {answer!r} is not a whole number.", value=answer) from None
+    if number < 1:
+        raise BadInput(f"{key}: {number} is too few; 1 is the least.", value=number)
+    if answers.about is None:
+        return number
+    queue = answers.about
+    if key == "cores":
+        if queue.cores is not None and number > queue.cores:
+            raise BadInput(
+                f"cores: {number} are more than the {queue.cores} that most nodes of the queue {queue.name} have; "
+                f"take {queue.cores} or fewer, or another queue.{_other_queues(answers)}",
+                value=number,
+            )
+        return number
+    most = _most_nodes(queue)
+    if most is not None and number > most:
+        raise BadInput(
+            f"nodes: {number} are more than the {most} that the queue {queue.name} gives a job; take {most} or "
+            f"fewer, or another queue.{_other_queues(answers)}",
+            value=number,
+        )
+    if queue.min_nodes is not None and number < queue.min_nodes:
+        raise BadInput(
+            f"nodes: {number} are fewer than the {queue.min_nodes} that the queue {queue.name} wants of a job; "
+            f"take {queue.min_nodes} or more, or another queue.{_other_queues(answers)}",
+            value=number,
+        )
+    return number
+
+
+def _most_nodes(queue: Queue) -> int | None:
+    return min((n for n in (queue.max_nodes, queue.nodes) if n), default=None)
+
+
+def _other_queues(answers: Answers) -> str:
+    others = [_queue_line(one) for one in answers.queues if one.name != answers.queue]
+    return f" Others: {'; '.join(others)}." if others else ""
 
 
 def scheduler_queues(kind: str) -> list[Queue]:
@@ -138,6 +232,24 @@ def _walltime(seconds: float) -> str:
     return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
+def target(name: str, folder: Path) -> Path:
+    """Return the file that a new profile of this name becomes.
+
+    Raises:
+        BadInput: The name cannot be a file's, or the file is there already.
+
+    Example:
+        >>> target("mine", Path("new_folder")).name
+        'mine.toml'
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or name == "auto":
+        raise BadInput(f"{name!r} cannot be the name of a site: letters, digits, _, - and . can.", value=name)
+    path = folder / f"{name}.toml"
+    if path.exists():
+        raise BadInput(f"{path} is there already; give another NAME, or remove it.", value=str(path))
+    return path
+
+
 def write_profile(answers: Answers, *, folder: Path) -> Path:
     """Write a profile and read it back.
 
@@ -146,14 +258,13 @@ def write_profile(answers: Answers, *, folder: Path) -> Path:
         folder: Where it goes, as NAME.toml.
 
     Raises:
-        BadInput: The name cannot be a file's, the file is there already, or a value is wrong; nothing is left.
+        BadInput: The name cannot be a file's, the file is there already, or a value is wrong or more than the
+            queue gives; nothing is left.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", answers.name) or answers.name == "auto":
-        raise BadInput(f"{answers.name!r} cannot be the name of a site: letters, digits, _, - and . can.")
-    path = folder / f"{answers.name}.toml"
-    if path.exists():
-        raise BadInput(f"{path} is there already; give another NAME, or remove it.", value=str(path))
-    walltime_s(answers.walltime)
+    path = target(answers.name, folder)
+    if answers.kind != "local":
+        for key in ("walltime", "nodes", "cores"):
+            answered(answers, key, getattr(answers, key))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(_toml(answers))
@@ -170,21 +281,17 @@ def write_profile(answers: Answers, *, folder: Path) -> Path:
 
 
 def _toml(answers: Answers) -> str:
-    def line(key: str, value: Any, comment: str = "") -> str:
-        text = json.dumps(value, ensure_ascii=False)  # TOML's basic strings are JSON's
-        return f"{key} = {text}" + (f"  # {comment}" if comment else "")
-
     batch = answers.kind != "local"
     lines = [
         f"# {answers.name}: written by `hpcagent site new`; every key is in the docs, reference/site_profile.",
         f"# Check it with `hpcagent doctor --site {answers.name}`.",
-        line("description", f"{answers.name}, written by hpcagent site new"),
-        line("kind", answers.kind),
+        _line("description", f"{answers.name}, written by hpcagent site new"),
+        _line("kind", answers.kind),
     ]
     if batch:
         variables = "SBATCH_ACCOUNT" if answers.kind == "slurm" else "PBS_ACCOUNT"
         lines.append(
-            line("account", answers.account)
+            _line("account", answers.account)
             if answers.account
             else f'# account = "NAME"  # or --account NAME, or $HPCAGENT_ACCOUNT or ${variables}'
         )
@@ -193,49 +300,87 @@ def _toml(answers: Answers) -> str:
             '# interface = ["hsn0", "ib0"]',
             "",
             "[block]  # the jobs in which the workers are",
-            line("queue", answers.queue) if answers.queue else '# queue = "NAME"  # the scheduler\'s default',
-            line("walltime", answers.walltime),
-            line("nodes_per_block", answers.nodes),
+            _line("queue", answers.queue) if answers.queue else '# queue = "NAME"  # the scheduler\'s default',
+            _line("walltime", answers.walltime),
+            _line("nodes_per_block", answers.nodes),
             "max_blocks = 1  # jobs at a time",
         ]
         if answers.cores and not (answers.queue and answers.about):
-            lines.append(line("cores_per_node", answers.cores))
+            lines.append(_line("cores_per_node", answers.cores))
         if answers.kind == "pbs":
             lines.append('directives = ["-l place=scatter"]  # without it PBS may put two chunks on one node')
     lines += ["", "[executors.workers]  # many small runs, one on each core", "cores_per_worker = 1"]
     if answers.worker_init:
-        lines.append(line("worker_init", answers.worker_init))
+        lines.append(_line("worker_init", answers.worker_init))
     else:
         lines.append('# worker_init = "module load lammps"  # shell lines before the workers')
     lines += ["", "[executors.mpi]  # runs of several ranks", 'mode = "mpi"']
     if answers.worker_init:
-        lines.append(line("worker_init", answers.worker_init))
+        lines.append(_line("worker_init", answers.worker_init))
     if answers.lammps:
-        lines += ["", "[apps.lammps]", line("command", answers.lammps.split())]
+        lines += ["", "[apps.lammps]", _line("command", answers.lammps.split())]
     else:
         lines += ["", "# [apps.lammps]", '# command = ["lmp"]']
     if batch and answers.queue and answers.about is not None:
-        lines += _tables(answers, answers.about, line)
+        lines += _tables(answers, answers.about)
     return "\n".join([*lines, ""])
 
 
-def _tables(answers: Answers, queue: Queue, line: Any) -> list[str]:
-    """What the scheduler says of nodes and queue, so that what cannot be is refused before it is submitted."""
+def _line(key: str, value: Any) -> str:
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}"  # TOML's basic strings are JSON's
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _tables(answers: Answers, chosen: Queue) -> list[str]:
+    """What the scheduler says of nodes and queues, so that what cannot be is refused before it is submitted.
+
+    All the queues: where a profile has any, it takes no other.
+    """
     if not answers.cores:
         return []
-    lines = [
-        "",
-        "# As the scheduler told it; correct what is wrong (cores may count hardware threads).",
-        "[nodes.standard]",
+    lines = ["", "# As the scheduler told it; correct what is wrong (cores may count hardware threads)."]
+    names: dict[tuple[Any, ...], str] = {}
+    tables: list[str] = []
+    for queue in sorted(
+        answers.queues or (chosen,), key=lambda one: one.name != chosen.name
+    ):  # the chosen one first
+        # Of one whose nodes were not told no more is known than of the chosen one's.
+        shape = _shape(queue) if queue.cores and queue is not chosen else _shape(chosen)
+        if shape not in names:
+            names[shape] = "standard" if queue is chosen else f"of_{queue.name}"
+            cores = answers.cores if queue is chosen else queue.cores
+            lines += [*([""] if queue is not chosen else []), f"[nodes.{_key(names[shape])}]"]
+            lines += _node_lines(queue, cores)
+        tables += [
+            "",
+            f"[queues.{_key(queue.name)}]" + ("" if queue.open else "  # closed as this was written"),
+        ]
+        tables += _queue_lines(queue, names[shape])
+    return lines + tables
+
+
+def _shape(queue: Queue) -> tuple[Any, ...]:
+    return queue.cores, round(queue.memory_gb or 0, 1), queue.gpus or 0
+
+
+def _node_lines(queue: Queue, cores: int | None) -> list[str]:
+    _, memory, gpus = _shape(queue)
+    return [
+        _line("cores", cores),
+        *([_line("memory_gb", memory)] if memory else []),
+        *([_line("gpus", gpus)] if gpus else []),
     ]
-    lines.append(line("cores", answers.cores))
-    lines += [line("memory_gb", round(queue.memory_gb, 1))] if queue.memory_gb else []
-    lines += [line("gpus", queue.gpus)] if queue.gpus else []
-    lines += ["", f"[queues.{json.dumps(answers.queue)}]", line("node", "standard")]
-    lines += [line("min_nodes", queue.min_nodes)] if queue.min_nodes and queue.min_nodes > 1 else []
-    most = queue.max_nodes or queue.nodes
-    lines += [line("max_nodes", most)] if most else []
-    lines += [line("max_walltime", _walltime(queue.max_walltime_s))] if queue.max_walltime_s else []
+
+
+def _queue_lines(queue: Queue, node: str) -> list[str]:
+    lines = [_line("node", node)]
+    least, most = queue.min_nodes or 1, _most_nodes(queue)
+    lines += [_line("min_nodes", least)] if least > 1 else []
+    lines += [_line("max_nodes", most)] if most and most >= least else []
+    lines += [_line("max_walltime", _walltime(queue.max_walltime_s))] if queue.max_walltime_s else []
     return lines
 
 

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -45,6 +46,7 @@ __all__ = [
 BUILT_IN_LAUNCHERS = ("srun", "mpiexec", "hydra", "openmpi", "ibrun")
 """Ways to start MPI programs that every profile may name; `hpcagent.apps.launch` has their words."""
 
+_APPS = ("lammps", "synthetic", "thermo")
 _AFFINITIES = ("none", "block")
 _LAUNCHER_OF = {"slurm": "srun", "pbs": "mpiexec", "local": "hydra", "threads": "hydra"}
 _ACCOUNT_VARIABLES = {
@@ -462,6 +464,22 @@ class Profile(Record):
                 raise BadInput(f"executors: {label!r} must be letters, digits and underscores.", value=label)
             if label.startswith("_"):
                 raise BadInput(f"executors: {label!r}: a leading underscore is Parsl's own.", value=label)
+        return value
+
+    @field_validator("apps")
+    @classmethod
+    def _no_misspelt_app(cls, value: dict[str, AppSettings]) -> dict[str, AppSettings]:
+        """Any name may be an app of the user's own; but `[apps.lamps]` would pass and mean nothing."""
+        for name in value:
+            if name in _APPS or name.startswith(_APPS):  # lammps2 is no slip
+                continue
+            close = get_close_matches(name.lower(), _APPS, n=1, cutoff=0.75)
+            if close:
+                raise BadInput(
+                    f"apps.{name}: there is no app {name!r}; did you mean [apps.{close[0]}]? An app of your own "
+                    "needs a name less like it.",
+                    value=name,
+                )
         return value
 
     @model_validator(mode="after")

@@ -61,7 +61,7 @@ def reap(
     if not root.is_dir():
         raise BadInput(f"There is no folder {root}; name the one that `hpcagent run` wrote.", value=str(root))
     path = RunDir(root).root / "jobs.jsonl"
-    lock = Lock(root)
+    lock = Lock(root, passing=True)
     lock.acquire()
     try:
         return end_leftovers(path, within_s=within_s, ask=ask, coordinators=True)

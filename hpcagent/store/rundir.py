@@ -71,11 +71,18 @@ class RunDir:
 
 
 class Lock:
-    """Held by the one coordinator of a run directory; the kernel frees it when that process dies."""
+    """Held by the one coordinator of a run directory; the kernel frees it when that process dies.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: The run directory.
+        passing: Taken for a moment only: afterwards the coordinator that had it last is still named.
+    """
+
+    def __init__(self, root: Path, *, passing: bool = False) -> None:
         self._path = root / ".lock"
         self._descriptor = -1
+        self._passing = passing
+        self._before = b""
 
     def acquire(self) -> None:
         """Take the lock.
@@ -106,6 +113,7 @@ class Lock:
                 "directory elsewhere (scratch, home).",
                 path=str(self._path.parent),
             ) from error
+        self._before = os.pread(self._descriptor, 4096, 0)
         text = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()})
         with refusing_clearly(self._path):
             os.ftruncate(self._descriptor, 0)
@@ -128,6 +136,9 @@ class Lock:
         """Free the lock; harmless when it is not held."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
+                if self._passing:
+                    os.ftruncate(self._descriptor, 0)
+                    os.pwrite(self._descriptor, self._before, 0)
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1

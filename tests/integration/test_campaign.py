@@ -424,3 +424,16 @@ def test_the_table_of_points_puts_those_that_keep_the_limits_first(tmp_path):
     assert keeps == sorted(keeps, reverse=True)
     scores = [e.score for e in result.points if e.probability_feasible >= 0.9 and e.metrics["error"] <= 1]
     assert scores == sorted(scores, reverse=True)
+
+
+def test_a_campaign_goes_on_where_it_was_last_unless_told_otherwise(tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text('kind = "threads"\n[executors.workers]\n')
+    folder = tmp_path / "run"
+    few = campaign(until=ha.max_runs(2), batch_size=2, site="laptop")
+    told = []
+    ha.run(few, site=mine, run_dir=folder, watch=told.append)
+    for sites in ({}, {"site": "threads"}):
+        more = few.model_copy(update={"until": ha.max_runs(2 + 2 * len(told))} | sites)
+        ha.run(more, run_dir=folder, watch=told.append)
+    assert [e.reason.rpartition(" ")[2] for e in told if e.kind == "opened"] == ["mine", "mine", "threads"]
