@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import PrivateAttr
+from pydantic import PrivateAttr, field_serializer
 
+from hpcagent.apps import carried
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, build, canonical_json
 from hpcagent.model.contract import Contract, Metric, Resources
@@ -35,7 +36,8 @@ class App(Record):
             defined in a script or notebook, which travels by value.
         settings: Plain data for the function, e.g. the text of an input script.
         source: What the user named: a packaged name or a path.
-        code_digest: SHA-256 of the function's source, for functions that are not hpcagent's own.
+        code_digest: SHA-256 of the function's source, for functions that are not hpcagent's own. Written down with
+            what a function of a script uses of it.
         vary: Names of the parameters that a campaign varies if it does not say; all that have no default, or
             all, where empty.
 
@@ -73,7 +75,14 @@ class App(Record):
         """SHA-256 of the settings, input files and function: what decides a result beside the parameters."""
         # Where a file lies does not decide what a run gives, what is in it does.
         settings = {k: v for k, v in self.settings.items() if k != "paths"}
-        return hashlib.sha256(canonical_json([self.function, self.code_digest, settings]).encode()).hexdigest()
+        code = self._whole_code(self.code_digest)
+        return hashlib.sha256(canonical_json([self.function, code, settings]).encode()).hexdigest()
+
+    @field_serializer("code_digest")
+    def _whole_code(self, code_digest: str) -> str:
+        # Only now: a script may define below the app what the app's function uses.
+        by_value = code_digest and self._callable is not None and not self.function
+        return carried.code_digest(self._callable) if by_value else code_digest
 
     def with_resources(self, **changes: Any) -> App:
         """A copy that asks for other resources, e.g. `walltime_s=60`.
@@ -169,7 +178,7 @@ class App(Record):
         """
         return {
             "manifest": manifest.model_dump(),
-            "function": self.function or self._callable,
+            "function": self.function or (self._callable and carried.carry(self._callable)),
             "settings": self.settings,
             "workdir": f"{work}/{manifest.execution_id}",
             "promises": self.promises() if promises is None else promises,
@@ -281,7 +290,7 @@ def app(
             function=f"{module}:{function.__qualname__}" if importable else "",
             source=f"{module}:{function.__qualname__}",
             # Our own apps are versioned; a user rarely changes a version number, so their code counts.
-            code_digest="" if module.startswith("hpcagent.") else _sha256(_source_of(function)),
+            code_digest="" if module.startswith("hpcagent.") else carried.source_digest(function),
         )
         made._callable = function
         return made
@@ -303,15 +312,3 @@ def _check_signature(function: Callable[..., Any], space: Space) -> None:
             raise BadInput(
                 f"argument {name!r} of {function.__name__}() has no parameter; add it to parameters=.", value=name
             )
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _source_of(function: Callable[..., Any]) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
-        code = getattr(function, "__code__", None)
-        return "" if code is None else repr((code.co_code, code.co_consts))

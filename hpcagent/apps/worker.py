@@ -23,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.carried import Carried
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 
@@ -38,7 +39,7 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
     Finished work is not repeated: a directory whose `result.json` is final answers at once.
 
     Args:
-        order: `manifest`, `function` ("module:name" or a callable), `settings`, `workdir`, `promises`
+        order: `manifest`, `function` ("module:name", a `Carried` or a callable), `settings`, `workdir`, `promises`
             (name -> (unit, required)), `site` and `attempt`.
         upstream: Results (or their dicts) of the runs this one takes as input.
     """
@@ -177,7 +178,9 @@ def _wants_run(function: Callable[..., Any]) -> bool:
     return "run" in inspect.signature(function).parameters
 
 
-def _function(reference: str | Callable[..., Any]) -> Callable[..., Any]:
+def _function(reference: str | Carried | Callable[..., Any]) -> Callable[..., Any]:
+    if isinstance(reference, Carried):
+        return reference.function()
     return _imported(reference) if isinstance(reference, str) else reference
 
 

@@ -125,7 +125,7 @@ class Coordinator:
         self._history: list[Observation] = []
         self._seen = 0
         self._watched_batches = 0
-        self._mended = 0
+        self._mended = self._results_before = 0
 
     # -- opening and closing ------------------------------------------------------------------
 
@@ -162,6 +162,7 @@ class Coordinator:
             note_site(self.folder, self._site.profile)
             self._note({"event": "session", **_about_session(self._site)})
             recovered = self._runner.recover()
+            self._results_before = len(self._state.results)
         except BaseException:
             self.close()
             raise
@@ -398,7 +399,25 @@ class Coordinator:
         self._tell_news()
         assert self._site is not None
         if self._site.spent:
+            self._refuse_short_job()
             raise AllocationEnded("the job that the coordinator runs inside of has no time left for another run")
+
+    def _refuse_short_job(self) -> None:
+        """Raise `BadInput` where another job like this one could not do better."""
+        assert self._site is not None
+        site, ends_at = self._site, self._site.ends_at
+        wanted = site.place(self._largest, estimated_runtime_s=self.campaign.app.contract.estimated_runtime_s)[1]
+        needs_s, margin_s = wanted.get("walltime_s", 0.0), site.profile.margin_s
+        if ends_at is None or self._results_before < len(self._state.results):
+            return
+        had_s = ends_at - self._opened_at
+        if needs_s + margin_s > had_s:
+            raise BadInput(
+                f"No run fits into this job, of which {had_s:.0f} s were left at the beginning: a run wants "
+                f"{needs_s:g} s (walltime_s) and the site keeps {margin_s:g} s at the end (margin_s). Ask for a "
+                "longer job, or give the runs less time.",
+                value=needs_s,
+            )
 
     def _start(self, manifests: Sequence[Manifest]) -> None:
         assert self._runner is not None

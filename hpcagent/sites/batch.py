@@ -312,7 +312,8 @@ class BatchExecutor(Executor):
         how = before if hopeless else f" as {self._deaths} in a row did, without one result"
         self._fail(
             SiteFailed(
-                f"{about[0].upper()}{about[1:]}{how}. What {'was' if self._inside else 'it'} printed ({err}) ends:\n{tail or '(nothing)'}",
+                f"{about[0].upper()}{about[1:]}{how}. What {'they' if self._inside else 'it'} printed ({err}) ends:\n"
+                f"{tail or '(nothing)'}",
                 log_tail=tail,
             )
         )
@@ -427,12 +428,12 @@ class BatchExecutor(Executor):
             if since is not None and now - since > _SILENT_S and block_id not in self._warned:
                 self._warned.add(block_id)
                 job_id = self.blocks_to_job_id[block_id]
-                begun = "the workers were started" if self._inside else f"job {job_id} runs since"
-                self.tell(
-                    f"{begun} {now - since:.0f} s{' ago' if self._inside else ''}, but "
-                    f"{'they' if self._inside else 'its workers'} have not reported; what "
-                    f"{'their start' if self._inside else 'it'} prints is in {self.provider.logs(job_id)[0]}"
+                silent = (
+                    f"{self._workers} have not reported for {now - since:.0f} s"
+                    if self._inside
+                    else f"job {job_id} runs since {now - since:.0f} s, but its workers have not reported"
                 )
+                self.tell(f"{silent}; what was printed is in {self.provider.logs(job_id)[0]}")
         self._vanished = {b: self._vanished.get(b, now) for b in gone}
         for block_id, since in self._vanished.items():
             if now - since > 2 * self.heartbeat_period + 5:  # its workers are gone, the job is not

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,56 @@ def test_a_new_profile_has_what_the_scheduler_tells_of_the_queue(cluster, tmp_pa
     profile = find_profile(str(write_profile(answers, folder=tmp_path)))
     assert profile.queues["short"].max_walltime == "00:02:00" and profile.block.queue == "short"
     assert found(profile, tmp_path, submit=False)["queue of workers"].status == "ok"
+    text = next(tmp_path.glob("*.toml")).read_text()
+    assert "[queues.short]" in text and "[nodes.standard]" in text
+
+
+def site_new(folder, *words, typed=""):
+    return subprocess.run(
+        [sys.executable, "-m", "hpcagent.cli", "site", "new", *words],
+        cwd=folder,
+        input=typed,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_queue_of_the_scheduler_may_be_named_with_a_new_profile(cluster, tmp_path):
+    done = site_new(tmp_path, "mine", "--yes")
+    assert done.returncode == 0, done.stderr
+    profile = find_profile(str(tmp_path / "site_profiles/mine.toml"))
+    assert profile.block.queue == "debug" and set(profile.queues) == {"debug", "short"}
+    other = with_overrides(profile, queue="short", walltime="00:02:00")
+    assert found(other, tmp_path, submit=False)["queue of workers"].status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--walltime", "01:00:00"), ("'01:00:00' is over the 00:02:00", "the queue short", "Others: debug")),
+        (("--walltime", "9"), ("'9' is not HH:MM:SS",)),
+        (("--walltime", "00:00:30"), ("one minute at least",)),
+        (("--nodes", "9"), ("nodes: 9 are more than the 4",)),
+        (("--cores", "64"), ("cores: 64 are more than the 2",)),
+        (("--queue", "shrt"), ("no queue 'shrt'", "did you mean 'short'")),
+    ],
+)
+def test_a_new_profile_is_not_written_of_what_the_queue_does_not_give(cluster, tmp_path, words, says):
+    done = site_new(tmp_path, "mine", "--queue", "short", "--yes", *words)
+    assert done.returncode == 2 and all(word in done.stderr for word in says), done.stderr
+    assert not (tmp_path / "site_profiles").exists()
+
+
+def test_a_question_is_asked_again_until_the_answer_can_be(cluster, tmp_path):
+    queue, account, walltime = ["gone", "short"], [""], ["9", "01:00:00", ""]
+    typed = ["mine", *queue, *account, *walltime, "9", "4", "64", "x", "2", "", ""]
+    done = site_new(tmp_path, typed="\n".join(typed) + "\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "queue [debug]:" in done.stdout and done.stdout.count("walltime of a job [00:02:00]:") == 3
+    for words in ("no queue 'gone'", "'9' is not HH:MM:SS", "over the 00:02:00", "more than the 4", "'x' is not"):
+        assert words in done.stderr, done.stderr
+    block = find_profile(str(tmp_path / "site_profiles/mine.toml")).block
+    assert (block.queue, block.walltime, block.nodes_per_block) == ("short", "00:02:00", 4)
+    again = site_new(tmp_path, "mine")
+    assert again.returncode == 2 and "is there already" in again.stderr and again.stdout == ""

@@ -162,13 +162,39 @@ def test_inside_a_job_the_coordinator_stops_in_time_and_says_how_to_go_on(here, 
     write(margin_s=50, nodes=2, runs=400, run_time_s=0.5)
     words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
     Path("job.sh").write_text(f"#!/bin/bash\n{words} > out.txt 2>&1\necho $? > code.txt\n")
-    cluster.run(f"cd {here} && sbatch -N2 --exclusive -t1 -o job.out job.sh")
+    job = cluster.run(f"cd {here} && sbatch -N2 --exclusive -t1 -o job.out job.sh")
     until(lambda: Path("code.txt").exists() and Path("code.txt").read_text())
     out = Path("out.txt").read_text()
     assert Path("code.txt").read_text() == "75\n" and "hpcagent resume r --inside" in out, out
+    job_id = job.rpartition(" ")[2].strip()  # "Submitted batch job 7"
+    assert out.count(f"workers start on the 2 nodes of job {job_id}") == 1, out
+    assert "submitted" not in out and f"job {job_id} runs" not in out and "walltime" not in out, out
     assert results().total() > 4 and set(results().values()) == {1}
     assert Path("r/jobs.jsonl").exists() is False
     until(lambda: not cluster.jobs())
+
+
+def test_workers_that_end_inside_a_job_are_told_of_as_workers_and_not_as_a_job(here, cluster):
+    write(margin_s=10)
+    with Path("here.toml").open("a") as site:
+        site.write('worker_init = "echo no such module >&2; exit 3"\n')
+    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
+    Path("job.sh").write_text(f"#!/bin/bash\n{words} > out.txt 2>&1\necho $? > code.txt\n")
+    job_id = cluster.run(f"cd {here} && sbatch --parsable -N1 --exclusive -t1 -o job.out job.sh").strip()
+    until(lambda: Path("code.txt").exists() and Path("code.txt").read_text())
+    out = Path("out.txt").read_text()
+    ended = f"he workers on the nodes of job {job_id} ended with exit code 3 before they were ready"
+    assert Path("code.txt").read_text() == "1\n" and ended in out and "no such module" in out, out
+    assert f"workers start on the 1 node of job {job_id}" in out and "submitted" not in out, out
+    until(lambda: not cluster.jobs())
+
+
+def test_that_a_job_runs_is_told_when_its_workers_report_however_seldom_the_scheduler_is_asked(here, cluster):
+    write(margin_s=10, runs=8, run_time_s=2.0)
+    Path("here.toml").write_text(Path("here.toml").read_text().replace("poll_s = 0.5", "poll_s = 300"))
+    done = hpcagent("run", "my.toml", "--site", "here.toml", "--run-dir", "r", "--json")
+    told = done.stderr + done.stdout
+    assert told.index(" runs on n1") < told.index('"event": "batch"'), told
 
 
 def test_inside_of_no_job_is_refused(here):
@@ -188,3 +214,33 @@ def test_where_the_site_wants_its_coordinators_is_heeded_with_its_reason(here):
     for more in ([], ["--detach"]):
         refused = hpcagent("run", "my.toml", "--site", "here.toml", "--run-dir", "r", *more, check=False)
         assert refused.returncode == 2 and "So says the site." in refused.stderr, refused.stderr
+
+
+@pytest.mark.slow
+def test_a_job_too_short_for_any_run_is_bad_input_and_not_a_job_to_be_repeated(here, cluster):
+    write(margin_s=70)
+    Path("here.toml").write_text(Path("here.toml").read_text().replace("00:01:00", "00:02:00"))
+    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
+    Path("job.sh").write_text(f"#!/bin/bash\n{words} > out.txt 2>&1\necho $? > code.txt\n")
+    cluster.run(f"cd {here} && sbatch --exclusive -t1 -o job.out job.sh")
+    until(lambda: Path("code.txt").exists() and Path("code.txt").read_text())
+    assert Path("code.txt").read_text() == "2\n" and "Ask for a longer job" in Path("out.txt").read_text()
+    until(lambda: not cluster.jobs())
+
+
+@pytest.mark.slow
+def test_a_coordinator_in_the_background_is_reported_only_when_its_first_job_was_taken(here, cluster):
+    write(margin_s=10, runs=40)
+    wrong = Path("here.toml").read_text().replace('"debug"', '"gone"').replace("[queues.debug]", "[queues.gone]")
+    Path("wrong.toml").write_text(wrong)
+    refused = hpcagent("run", "my.toml", "--site", "wrong.toml", "--run-dir", "r", "--detach", check=False)
+    assert refused.returncode == 1 and "nvalid partition" in refused.stderr and "goes on" not in refused.stdout
+    taken = hpcagent("run", "my.toml", "--site", "here.toml", "--run-dir", "r", "--detach").stdout
+    assert "goes on in the background" in taken and cluster.jobs()
+    until(lambda: "running, on n" in hpcagent("status", "r").stdout)
+    os.kill(pids()[-1], signal.SIGTERM)
+    until(lambda: not cluster.jobs())
+    before = results().total()
+    hpcagent("resume", "r", "--set", f"until.max_runs={before + 2}")  # no --site: where it was last
+    assert [e["site"] for e in events() if e["event"] == "session"] == ["wrong", "here", "here"]
+    assert "process" in hpcagent("status", "r").stdout

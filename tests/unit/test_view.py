@@ -64,3 +64,22 @@ def test_the_live_view_has_a_bar_a_summary_and_the_latest_runs_each_on_lines_of_
     assert any(line.endswith("━" * 10) for line in lines)
     assert any(line.lstrip().startswith("3/36 runs") for line in lines)
     assert any("SyntheticCrash" in line and "0.12" in line for line in lines)
+
+
+def test_a_view_whose_reader_has_gone_is_silent():
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    view = Lines(load_campaign("synthetic"), Gone())
+    for event in EVENTS:
+        view(event)
+
+
+def test_the_best_so_far_is_that_of_earlier_sessions_too():
+    stream = io.StringIO()
+    view = Lines(CAMPAIGN, stream)
+    view(Event("opened", reason="resumed", results=(result(9),), runs=1, budget=36))
+    view(Event("finished", results=(result(0),), runs=2, budget=36))
+    view(Event("batch", results=(result(0),), runs=2, budget=36))
+    assert "best value 19" in stream.getvalue().splitlines()[-1]

@@ -19,7 +19,7 @@ from hpcagent.store.export import export_table
 from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.metrics_file import MetricsFile, read_table, table_of, units_of
-from hpcagent.store.rundir import Lock
+from hpcagent.store.rundir import Lock, holder
 
 CONTRACT = Contract(
     name="a",
@@ -215,3 +215,13 @@ def test_a_journal_line_is_plain_json(tmp_path):
     journal.close()
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["results", "raw"]
+
+
+def test_who_holds_a_folder_for_a_moment_does_not_pass_for_its_coordinator(tmp_path):
+    (tmp_path / ".lock").write_text('{"host": "login1", "pid": 7, "since": 0}')
+    lock = Lock(tmp_path, passing=True)
+    lock.acquire()
+    assert holder(tmp_path)[0] and holder(tmp_path)[1].pid == os.getpid()
+    lock.release()
+    held, who = holder(tmp_path)
+    assert not held and who is not None and (who.host, who.pid) == ("login1", 7)

@@ -1,0 +1,315 @@
+"""A function of a script or notebook on its way to a worker, with what it uses of the script.
+
+A worker cannot import the script, so the function travels by value. With it go the script's functions, classes and
+constants that it uses, and the names of the modules it imported at its top.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import importlib
+import inspect
+import json
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from hpcagent.errors import AppFailed, BadInput
+
+__all__ = ["Carried", "carry", "code_digest", "source_digest"]
+
+_SCRIPT = "__main__"
+# Containers are looked through for functions (a table of kernels); long ones are data.
+_LONG = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Same:
+    """Equal to the same object only; keeps it alive, so that no other gets its address."""
+
+    value: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+class Carried:
+    """A function that pickles by value, together with what it uses of its script."""
+
+    def __init__(self, function: Callable[..., Any] | None, packed: bytes | None = None) -> None:
+        self._function = function
+        self._packed = packed
+
+    def __reduce__(self) -> tuple[type[Carried], tuple[None, bytes]]:
+        if self._packed is None:
+            assert self._function is not None
+            self._packed = _pack(self._function)
+        return Carried, (None, self._packed)
+
+    def function(self) -> Callable[..., Any]:
+        """The function itself.
+
+        Raises:
+            AppFailed: The worker lacks a module that the function uses.
+        """
+        if self._function is None:
+            assert self._packed is not None
+            self._function = _unpack(self._packed)
+        return self._function
+
+
+def carry(function: Callable[..., Any]) -> Carried:
+    """The function, ready to be sent; the same object as long as nothing it uses was defined anew."""
+    return _carried(_Same(function), *(_Same(value) for value in _used(function).values()))
+
+
+@functools.lru_cache(maxsize=16)
+def _carried(function: _Same, *uses: _Same) -> Carried:
+    return Carried(function.value)  # type: ignore[arg-type]
+
+
+def code_digest(function: Callable[..., Any]) -> str:
+    """SHA-256 of the function's source and, for one of a script, of what it uses of the script."""
+    return _digest(_Same(function), *(_Same(value) for value in _used(function).values()))
+
+
+def source_digest(function: Callable[..., Any]) -> str:
+    """SHA-256 of the function's own source."""
+    return _sha256(_source_of(function))
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(function: _Same, *uses: _Same) -> str:
+    made: Any = function.value
+    own = source_digest(made)
+    used = _used(made)
+    if not used:
+        return own
+    seen: dict[int, int] = {id(made): 0}
+    return _sha256(_text([own, [[name, _described(used[name], seen)] for name in sorted(used)]]))
+
+
+# --- what a function uses
+
+
+def _used(function: Callable[..., Any]) -> dict[str, Any]:
+    """Name -> value of the globals and outer variables that a function of a script uses, and those that they use."""
+    found: dict[str, Any] = {}
+    if function.__module__ == _SCRIPT:
+        _note(function, found, {id(function)})
+    return found
+
+
+def _note(function: Any, found: dict[str, Any], seen: set[int]) -> None:
+    variables = [
+        (name, function.__globals__[name]) for name in _names(function.__code__) if name in function.__globals__
+    ]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            variables.append((f"{function.__qualname__}.{name}", cell.cell_contents))
+        except ValueError:  # not set yet
+            continue
+    for name, value in variables:
+        if name.startswith("__") and name.endswith("__"):
+            continue
+        found[name] = value
+        for inner in _functions_in(value, seen):
+            _note(inner, found, seen)
+
+
+def _functions_in(value: Any, seen: set[int]) -> Iterator[Any]:
+    """Functions of the script in a value: itself, what it wraps, methods of a class, items of a short container."""
+    if isinstance(value, (str, bytes, int, float, ModuleType)) or id(value) in seen:
+        return
+    seen.add(id(value))
+    plain = _wrapped(value)
+    if plain is not None:
+        yield from _functions_in(plain, seen)
+    elif isinstance(value, FunctionType):
+        if value.__module__ == _SCRIPT:
+            yield value
+    elif isinstance(value, type):
+        if value.__module__ == _SCRIPT:
+            for member in (*value.__bases__, *vars(value).values()):
+                yield from _functions_in(member, seen)
+    elif isinstance(value, functools.partial):
+        for part in (value.func, value.args, value.keywords):
+            yield from _functions_in(part, seen)
+    elif isinstance(value, property):
+        for part in (value.fget, value.fset):
+            yield from _functions_in(part, seen)
+    elif isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) <= _LONG:
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _functions_in(item, seen)
+    elif type(value).__module__ == _SCRIPT:  # an object of one of the script's own classes
+        yield from _functions_in(type(value), seen)
+
+
+def _wrapped(value: Any) -> Any:
+    """The function in an app, a cached function, a static or class method; None for anything else."""
+    if isinstance(value, type):
+        return None
+    if callable(getattr(type(value), "__call__", None)) or isinstance(value, (staticmethod, classmethod)):
+        return getattr(value, "plain_function", None) or getattr(value, "__wrapped__", None)
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _names(code: CodeType) -> tuple[str, ...]:
+    """Names that the code looks up outside of itself, nested functions included."""
+    names = {i.argval: None for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            names |= dict.fromkeys(_names(inner))
+    return tuple(names)
+
+
+# --- its digest
+
+
+def _described(value: Any, seen: dict[int, int]) -> Any:
+    """A value as plain data that is the same in every process: code by its source, modules by their name."""
+    if isinstance(value, (bytes, bytearray)):
+        return [type(value).__name__, hashlib.sha256(value).hexdigest()]
+    if (
+        value is None
+        or isinstance(value, (bool, int, float, complex, str))
+        and type(value).__module__ == "builtins"
+    ):
+        return repr(value)
+    if isinstance(value, ModuleType):
+        return ["module", value.__name__]
+    if id(value) in seen:
+        return ["seen", seen[id(value)]]
+    seen[id(value)] = len(seen)
+    plain = _wrapped(value)
+    if plain is not None:
+        return [type(value).__name__, _described(plain, seen)]
+    if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
+        source = _source_of(value) if value.__module__ == _SCRIPT else ""
+        return [f"{value.__module__}.{value.__qualname__}", source]
+    if isinstance(value, (list, tuple)) and type(value).__module__ == "builtins":
+        return [type(value).__name__, [_described(item, seen) for item in value]]
+    if isinstance(value, (set, frozenset)):
+        return [type(value).__name__, sorted(_text(_described(item, seen)) for item in value)]
+    if isinstance(value, dict) and type(value) is dict:
+        return ["dict", [[_described(k, seen), _described(v, seen)] for k, v in value.items()]]
+    try:
+        parts = value.__reduce_ex__(4)
+    except Exception:
+        return [type(value).__qualname__]  # cannot be sent either
+    if isinstance(parts, str):
+        return [type(value).__qualname__, parts]
+    # Function, arguments, state, and iterators over items: what pickle builds the object from.
+    return [_described(list(p) if isinstance(p, Iterator) else p, seen) for p in parts]
+
+
+def _source_of(made: Any) -> str:
+    try:
+        return inspect.getsource(made)
+    except (OSError, TypeError):
+        if isinstance(made, type):
+            members = {n: _source_of(m) for n, m in vars(made).items() if isinstance(m, FunctionType)}
+            return _text(members)
+        code = getattr(made, "__code__", None)
+        return "" if code is None else _code_text(code)
+
+
+def _code_text(code: CodeType) -> str:
+    if not any(isinstance(c, CodeType) for c in code.co_consts):
+        return repr((code.co_code, code.co_consts))
+    # The repr of code has its address, which is another in every process.
+    return repr((code.co_code, [_code_text(c) if isinstance(c, CodeType) else c for c in code.co_consts]))
+
+
+def _text(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- on the wire
+
+
+def _pack(function: Callable[..., Any]) -> bytes:
+    import dill  # type: ignore[import-untyped]  # comes with Parsl
+
+    used = _used(function)
+    # Of a module that can be imported, workers have the globals themselves.
+    by_value = function.__module__ == _SCRIPT
+    try:
+        packed = dill.dumps(function, recurse=by_value)
+    except Exception as error:
+        raise _cannot_be_sent(function, used, error) from error
+    return pickle.dumps((_modules(function, used), packed), protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _modules(function: Callable[..., Any], used: dict[str, Any]) -> list[str]:
+    """Modules to import beside those the globals hold: `import a.b` gives the name `a`, but needs `a.b`."""
+    tops = tuple(f"{value.__name__}." for value in used.values() if isinstance(value, ModuleType))
+    if not tops:
+        return []
+    seen: set[int] = set()
+    functions = [inner for value in (function, *used.values()) for inner in _functions_in(value, seen)]
+    words = {word for made in functions for word in _words(made.__code__)}
+    wanted = []
+    for name in list(sys.modules):
+        top = next((t for t in tops if name.startswith(t)), None)
+        if top is not None and words.issuperset(name.removeprefix(top).split(".")):
+            wanted.append(name)
+    return wanted
+
+
+def _words(code: CodeType) -> set[str]:
+    return set(code.co_names).union(*(_words(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+def _cannot_be_sent(function: Callable[..., Any], used: dict[str, Any], error: Exception) -> BadInput:
+    import dill
+
+    for name, value in used.items():
+        try:
+            dill.dumps(value, recurse=True)
+        except Exception as why:
+            if isinstance(value, FunctionType):
+                continue  # because of what it uses, which has a name of its own
+            return BadInput(
+                f"the app's function {function.__qualname__}() uses {name!r} of its script, a "
+                f"{type(value).__name__}, which cannot be sent to a worker ({why}); make it inside the function, or "
+                "put the function into a module that workers can import.",
+                value=name,
+            )
+    return BadInput(
+        f"the app's function {function.__qualname__}() cannot be sent to a worker ({error}); put it into a module "
+        "that workers can import.",
+        value=function.__qualname__,
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _unpack(packed: bytes) -> Callable[..., Any]:
+    import dill
+
+    modules, body = pickle.loads(packed)
+    try:
+        for name in modules:
+            importlib.import_module(name)
+        function: Callable[..., Any] = dill.loads(body)
+    except ImportError as error:
+        raise AppFailed(
+            f"the worker cannot import what the app's function uses ({error}); install it where the workers run, or "
+            "put the functions it needs into the script.",
+            kind="infrastructure",
+            name="AppNotImportable",
+        ) from error
+    return function
