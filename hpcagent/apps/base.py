@@ -81,8 +81,9 @@ class App(Record):
     @field_serializer("code_digest")
     def _whole_code(self, code_digest: str) -> str:
         # Only now: a script may define below the app what the app's function uses.
-        by_value = code_digest and self._callable is not None and not self.function
-        return carried.code_digest(self._callable) if by_value else code_digest
+        if self._callable is None or self.function or not code_digest:
+            return code_digest
+        return carried.code_digest(self._callable)
 
     def with_resources(self, **changes: Any) -> App:
         """A copy that asks for other resources, e.g. `walltime_s=60`.

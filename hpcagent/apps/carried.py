@@ -101,7 +101,7 @@ def _digest(function: _Same, *uses: _Same) -> str:
 
 
 def _used(function: Callable[..., Any]) -> dict[str, Any]:
-    """Name -> value of the globals and outer variables that a function of a script uses, and those that they use."""
+    """Name -> value of the globals and outer variables that a function of a script, and what it calls there, uses."""
     found: dict[str, Any] = {}
     if function.__module__ == _SCRIPT:
         _note(function, found, {id(function)})
@@ -126,7 +126,7 @@ def _note(function: Any, found: dict[str, Any], seen: set[int]) -> None:
 
 
 def _functions_in(value: Any, seen: set[int]) -> Iterator[Any]:
-    """Functions of the script in a value: itself, what it wraps, methods of a class, items of a short container."""
+    """Functions of the script in a value: itself, methods of a class, items of a short container."""
     if isinstance(value, (str, bytes, int, float, ModuleType)) or id(value) in seen:
         return
     seen.add(id(value))
@@ -141,11 +141,9 @@ def _functions_in(value: Any, seen: set[int]) -> Iterator[Any]:
             for member in (*value.__bases__, *vars(value).values()):
                 yield from _functions_in(member, seen)
     elif isinstance(value, functools.partial):
-        for part in (value.func, value.args, value.keywords):
-            yield from _functions_in(part, seen)
+        yield from _functions_in((value.func, *value.args, *value.keywords.values()), seen)
     elif isinstance(value, property):
-        for part in (value.fget, value.fset):
-            yield from _functions_in(part, seen)
+        yield from _functions_in((value.fget, value.fset), seen)
     elif isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) <= _LONG:
         for item in value.values() if isinstance(value, dict) else value:
             yield from _functions_in(item, seen)
@@ -155,11 +153,14 @@ def _functions_in(value: Any, seen: set[int]) -> Iterator[Any]:
 
 def _wrapped(value: Any) -> Any:
     """The function in an app, a cached function, a static or class method; None for anything else."""
-    if isinstance(value, type):
+    if isinstance(value, (staticmethod, classmethod)):
+        return value.__func__
+    if isinstance(value, (FunctionType, type)):
         return None
-    if callable(getattr(type(value), "__call__", None)) or isinstance(value, (staticmethod, classmethod)):
-        return getattr(value, "plain_function", None) or getattr(value, "__wrapped__", None)
-    return None
+    if type(value).__module__ == "hpcagent.apps.base":
+        return value.plain_function
+    inner = getattr(value, "__dict__", {}).get("__wrapped__")
+    return inner if isinstance(inner, FunctionType) else None
 
 
 @functools.lru_cache(maxsize=256)
@@ -179,11 +180,7 @@ def _described(value: Any, seen: dict[int, int]) -> Any:
     """A value as plain data that is the same in every process: code by its source, modules by their name."""
     if isinstance(value, (bytes, bytearray)):
         return [type(value).__name__, hashlib.sha256(value).hexdigest()]
-    if (
-        value is None
-        or isinstance(value, (bool, int, float, complex, str))
-        and type(value).__module__ == "builtins"
-    ):
+    if type(value) in (type(None), bool, int, float, complex, str):
         return repr(value)
     if isinstance(value, ModuleType):
         return ["module", value.__name__]
@@ -194,7 +191,8 @@ def _described(value: Any, seen: dict[int, int]) -> Any:
     if plain is not None:
         return [type(value).__name__, _described(plain, seen)]
     if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
-        source = _source_of(value) if value.__module__ == _SCRIPT else ""
+        # Of the code: `getsource` of a function that was decorated gives the inner one.
+        source = _source_of(getattr(value, "__code__", value)) if value.__module__ == _SCRIPT else ""
         return [f"{value.__module__}.{value.__qualname__}", source]
     if isinstance(value, (list, tuple)) and type(value).__module__ == "builtins":
         return [type(value).__name__, [_described(item, seen) for item in value]]
@@ -219,8 +217,8 @@ def _source_of(made: Any) -> str:
         if isinstance(made, type):
             members = {n: _source_of(m) for n, m in vars(made).items() if isinstance(m, FunctionType)}
             return _text(members)
-        code = getattr(made, "__code__", None)
-        return "" if code is None else _code_text(code)
+        code = getattr(made, "__code__", made)
+        return _code_text(code) if isinstance(code, CodeType) else ""
 
 
 def _code_text(code: CodeType) -> str:
@@ -285,8 +283,8 @@ def _cannot_be_sent(function: Callable[..., Any], used: dict[str, Any], error: E
                 continue  # because of what it uses, which has a name of its own
             return BadInput(
                 f"the app's function {function.__qualname__}() uses {name!r} of its script, a "
-                f"{type(value).__name__}, which cannot be sent to a worker ({why}); make it inside the function, or "
-                "put the function into a module that workers can import.",
+                f"{type(value).__name__}, which cannot be sent to a worker ({why}); make it inside the function, "
+                "or put the function into a module that workers can import.",
                 value=name,
             )
     return BadInput(
@@ -307,8 +305,8 @@ def _unpack(packed: bytes) -> Callable[..., Any]:
         function: Callable[..., Any] = dill.loads(body)
     except ImportError as error:
         raise AppFailed(
-            f"the worker cannot import what the app's function uses ({error}); install it where the workers run, or "
-            "put the functions it needs into the script.",
+            f"the worker cannot import what the app's function uses ({error}); install it where the workers run, "
+            "or put the functions it needs into the script.",
             kind="infrastructure",
             name="AppNotImportable",
         ) from error

@@ -312,8 +312,8 @@ class BatchExecutor(Executor):
         how = before if hopeless else f" as {self._deaths} in a row did, without one result"
         self._fail(
             SiteFailed(
-                f"{about[0].upper()}{about[1:]}{how}. What {'they' if self._inside else 'it'} printed ({err}) ends:\n"
-                f"{tail or '(nothing)'}",
+                f"{about[0].upper()}{about[1:]}{how}. What {'they' if self._inside else 'it'} printed "
+                f"({err}) ends:\n{tail or '(nothing)'}",
                 log_tail=tail,
             )
         )

@@ -341,3 +341,13 @@ def test_the_coordinator_has_one_thread_for_sums_and_its_workers_those_of_the_pr
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment, check=True
     )
     assert done.stdout.split() == ["1", "2"]
+
+
+def test_a_name_that_is_taken_is_refused_before_the_questions_or_asked_for_again(tmp_path):
+    (tmp_path / "site_profiles").mkdir()
+    (tmp_path / "site_profiles/desk.toml").write_text('kind = "local"\n')
+    given = hpcagent("site", "new", "desk", "--kind", "local", cwd=tmp_path, input="\n\n")
+    assert given.returncode == 2 and "is there already" in given.stderr and given.stdout == ""
+    typed = hpcagent("site", "new", "--kind", "local", cwd=tmp_path, input="desk\ndesk two\ndesk2\n\n\n")
+    assert typed.returncode == 0 and (tmp_path / "site_profiles/desk2.toml").exists(), typed.stderr
+    assert "is there already" in typed.stderr and "'desk two' cannot be the name" in typed.stderr

@@ -100,6 +100,8 @@ def test_an_unknown_name_gets_the_nearest_one_and_the_places_searched() -> None:
         ("kind = local\n", r"p\.toml: not valid TOML: .*line 1"),
         ('kind = "local"\nlammps = ["lmp"]\n', r'p\.toml: .*write \[apps\.lammps\].*command = \["lmp"\]'),
         ('kind = "local"\n[apps.lammps]\ncomand = ["lmp"]\n', r"apps\.lammps: .*did you mean 'command'"),
+        ('kind = "local"\n[apps.lamps]\n', r"p\.toml.*apps\.lamps: .*did you mean \[apps\.lammps\]"),
+        ('kind = "local"\n[apps.Thermo]\n', r"did you mean \[apps\.thermo\]"),
         ('kind = "local"\npoll_s = 5\n', r'poll_s has no meaning for kind = "local", which submits no jobs'),
         ('kind = "threads"\n[block]\n', r'block has no meaning for kind = "threads"'),
         ('kind = "local"\n[executors.w.block]\nqueue = "q"\n', r"executors\.w: block has no meaning"),
@@ -165,6 +167,11 @@ def test_other_toml_files_beside_the_user_are_not_listed_but_broken_profiles_are
     entries = {entry.name: entry.description for entry in list_profiles()}
     assert "my_campaign" not in entries
     assert entries["broken"].startswith("not usable: ")
+
+
+def test_an_app_of_ones_own_may_have_any_name_that_is_no_slip_of_the_pen() -> None:
+    named = {name: {} for name in ("lammps", "lammps2", "thermo_npt", "namd", "mine", "md")}
+    assert set(Profile.model_validate({"name": "x", "kind": "local", "apps": named}).apps) == set(named)
 
 
 def test_a_profile_may_name_several_executors(tmp_path: Path) -> None:
