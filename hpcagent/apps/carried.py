@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib
 import inspect
+import io
 import json
 import pickle
 import sys
@@ -101,7 +102,7 @@ def _digest(function: _Same, *uses: _Same) -> str:
 
 
 def _used(function: Callable[..., Any]) -> dict[str, Any]:
-    """Name -> value of the globals and outer variables that a function of a script, and what it calls there, uses."""
+    """Name -> value of the globals and outer variables that a function of a script uses, also through others."""
     found: dict[str, Any] = {}
     if function.__module__ == _SCRIPT:
         _note(function, found, {id(function)})
@@ -240,16 +241,31 @@ def _sha256(text: str) -> str:
 
 
 def _pack(function: Callable[..., Any]) -> bytes:
-    import dill  # type: ignore[import-untyped]  # comes with Parsl
-
     used = _used(function)
     # Of a module that can be imported, workers have the globals themselves.
     by_value = function.__module__ == _SCRIPT
     try:
-        packed = dill.dumps(function, recurse=by_value)
+        packed = _dumped(function, recurse=by_value)
     except Exception as error:
         raise _cannot_be_sent(function, used, error) from error
     return pickle.dumps((_modules(function, used), packed), protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _dumped(value: Any, *, recurse: bool) -> bytes:
+    import dill  # type: ignore[import-untyped]  # comes with Parsl
+
+    buffer = io.BytesIO()
+    pickler = dill.Pickler(buffer, recurse=recurse)
+    # Dill would send all that is in a module outside of site-packages, e.g. of an editable installation.
+    pickler.reducer_override = _module_by_name
+    pickler.dump(value)
+    return buffer.getvalue()
+
+
+def _module_by_name(value: Any) -> Any:
+    if isinstance(value, ModuleType) and value.__name__ != _SCRIPT and sys.modules.get(value.__name__) is value:
+        return importlib.import_module, (value.__name__,)
+    return NotImplemented
 
 
 def _modules(function: Callable[..., Any], used: dict[str, Any]) -> list[str]:
@@ -265,7 +281,7 @@ def _modules(function: Callable[..., Any], used: dict[str, Any]) -> list[str]:
         top = next((t for t in tops if name.startswith(t)), None)
         if top is not None and words.issuperset(name.removeprefix(top).split(".")):
             wanted.append(name)
-    return wanted
+    return []
 
 
 def _words(code: CodeType) -> set[str]:
@@ -273,14 +289,11 @@ def _words(code: CodeType) -> set[str]:
 
 
 def _cannot_be_sent(function: Callable[..., Any], used: dict[str, Any], error: Exception) -> BadInput:
-    import dill
-
-    for name, value in used.items():
+    # The thing itself before the functions that use it.
+    for name, value in sorted(used.items(), key=lambda item: any(True for _ in _functions_in(item[1], set()))):
         try:
-            dill.dumps(value, recurse=True)
+            _dumped(value, recurse=True)
         except Exception as why:
-            if isinstance(value, FunctionType):
-                continue  # because of what it uses, which has a name of its own
             return BadInput(
                 f"the app's function {function.__qualname__}() uses {name!r} of its script, a "
                 f"{type(value).__name__}, which cannot be sent to a worker ({why}); make it inside the function, "

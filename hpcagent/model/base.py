@@ -56,7 +56,7 @@ def build(cls: type[R], data: Mapping[str, Any], *, where: str) -> R:
 
 def explain(cls: type[BaseModel], error: ValidationError, where: str = "") -> BadInput:
     """The first problem pydantic found, as one sentence with its place."""
-    problem = error.errors()[0]
+    problem = _telling(error.errors())
     inner = problem.get("ctx", {}).get("error")
     loc = problem["loc"][:-1] if problem["type"] in ("extra_forbidden", "missing") else problem["loc"]
     path = ".".join(str(part) for part in loc)
@@ -66,6 +66,16 @@ def explain(cls: type[BaseModel], error: ValidationError, where: str = "") -> Ba
         return BadInput(f"{at}{inner.message}", **inner.details)
     details = {"where": where, "value": problem.get("input")}
     return BadInput(f"{at}{_sentence(cls, problem)}", **details)
+
+
+def _telling(problems: list[ErrorDetails]) -> ErrorDetails:
+    """The first problem; where a key is missing and one beside it is unknown, that: it may be misspelt."""
+    first = problems[0]
+    if first["type"] == "missing":
+        for other in problems:
+            if other["type"] == "extra_forbidden" and other["loc"][:-1] == first["loc"][:-1]:
+                return other
+    return first
 
 
 def _sentence(cls: type[BaseModel], problem: ErrorDetails) -> str:

@@ -219,6 +219,16 @@ def test_records_are_frozen_and_refuse_unknown_keys():
         build(Manifest, {"execution_id": "x", "app": "a", "app_version": "1.0.0", "sede": 1}, where="line 3")
 
 
+def test_of_a_missing_and_an_unknown_key_the_unknown_is_named_with_what_was_meant():
+    with pytest.raises(BadInput, match=r"x\.toml: unknown key 'nmae'; did you mean 'name'\?"):
+        build(Contract, {"nmae": "a"}, where="x.toml")
+    with pytest.raises(BadInput, match=r"x\.toml, metrics\.0: unknown key 'unti'; did you mean 'unit'\?"):
+        build(Contract, {"name": "a", "metrics": [{"name": "m", "unti": "1"}]}, where="x.toml")
+    # One elsewhere says nothing about what is missing here.
+    with pytest.raises(BadInput, match=r"metrics\.0: the key 'unit' is missing"):
+        build(Contract, {"name": "a", "metrics": [{"name": "m"}], "resources": {"zz": 1}}, where="x.toml")
+
+
 @pytest.mark.parametrize("name", [n for n in errors.__all__ if n != "nearest"])
 def test_every_error_survives_pickling_with_its_values(name):
     made = getattr(errors, name)("a full sentence.", value=3)

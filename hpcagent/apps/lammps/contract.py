@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.space import Parameter, Space
+from hpcagent.units import STYLES, factor, unit_style
 
 __all__ = ["ContractFile", "lammps", "packaged_inputs"]
 
@@ -26,6 +28,8 @@ __all__ = ["ContractFile", "lammps", "packaged_inputs"]
 _FASTER = ("ns_per_day", "ns_per_day_cpu", "tau_per_day", "timesteps_per_s")
 # What a script whose contract names no metrics must at least yield.
 _ALWAYS = ("timesteps_per_s", "loop_time_s", "n_atoms")
+# What a misspelt unit of a timestep may have meant.
+_TIMES = ("fs", "ps", "ns", "us", "tau")
 
 
 class Variable(Record):
@@ -160,7 +164,7 @@ def lammps(
     """
     script_path, contract_path = _find(Path(script).expanduser(), contract)
     where = str(contract_path or script_path)
-    file = ContractFile() if contract_path is None else build(ContractFile, read_toml(contract_path), where=where)
+    file = ContractFile() if contract_path is None else _contract_file(contract_path, script_path)
     if file.script is not None and Path(file.script).name != script_path.name:
         raise BadInput(
             f"{where}: it is the contract of {file.script!r}, not of {script_path.name!r}; name the right "
@@ -171,6 +175,7 @@ def lammps(
     space = _space(read, file, variables or {}, where)
     deciding = file.resources_from if resources_from is None else dict(resources_from)
     _check_variables(read, space, file, where, deciding)
+    _check_timestep(read, space, where)
     text = read.text
     if file.restart is not None:
         rule = file.restart
@@ -229,7 +234,7 @@ def _find(script: Path, contract: str | Path | None) -> tuple[Path, Path | None]
         script = Path(contract)
     if script.suffix == ".toml":
         contract = contract or script
-        data = build(ContractFile, read_toml(Path(contract)), where=str(contract))
+        data = _contract_file(Path(contract))
         if data.script is None:
             raise BadInput(f"{contract}: the key 'script' is missing; name the input script beside it.")
         return Path(contract).parent / data.script, Path(contract)
@@ -248,6 +253,22 @@ def _find(script: Path, contract: str | Path | None) -> tuple[Path, Path | None]
             if beside.is_file():
                 return script, beside
     return script, None
+
+
+def _contract_file(path: Path, script: Path | None = None) -> ContractFile:
+    data = read_toml(path)
+    if "objective" in data or "app" in data:
+        key = "[objective]" if "objective" in data else "the key 'app'"
+        if script is None:
+            raise BadInput(
+                f"{path}: it is a campaign ({key}), not a contract; name the contract.", value=str(path)
+            )
+        raise BadInput(
+            f"{path}: {path.name} beside {script.name} is read as its contract, but it looks like a campaign "
+            f"({key}); rename one of them.",
+            value=str(path),
+        )
+    return build(ContractFile, data, where=str(path))
 
 
 def _stem(script: Path) -> str:
@@ -341,6 +362,35 @@ def _check_variables(
                 f"contract's variables, or write `variable {name} index VALUE` in the script.",
                 value=name,
             )
+
+
+def _check_timestep(read: Script, space: Space, where: str) -> None:
+    """Refuse a timestep whose unit is not that of the script: its number goes to LAMMPS as it is."""
+    if read.units not in STYLES:
+        return  # said with the metrics
+    right = unit_style(read.units).time
+    for name in sorted(read.timesteps.intersection(space.names)):
+        unit = space[name].unit
+        try:
+            fits = unit == "1" or factor(unit, right) == 1.0
+        except BadInput:
+            # Of another dimension, or unknown: a word we do not know may be right, a misspelt one is not.
+            fits = not (_known(unit) or get_close_matches(unit.lower(), (right, *_TIMES), cutoff=0.75))
+        if not fits:
+            raise BadInput(
+                f"{where}: {name!r} is in {unit}, but the script's `timestep ${{{name}}}` under "
+                f"`units {read.units}` takes {right}; the number goes to the "
+                f"script as it stands, so give bounds and unit in {right}.",
+                value=unit,
+            )
+
+
+def _known(unit: str) -> bool:
+    try:
+        factor(unit, unit)
+    except BadInput:
+        return False
+    return True
 
 
 def _metrics(read: Script, file: ContractFile, asked: tuple[str, ...] | None, where: str) -> tuple[Metric, ...]:

@@ -17,6 +17,7 @@ __all__ = ["KEEPS_EARLIER_VALUE", "Script", "read_script"]
 KEEPS_EARLIER_VALUE = ("index", "loop", "world", "universe", "uloop", "string", "getenv")
 
 _REFERENCE = re.compile(r"\$\{(\w+)\}|\$(\w)|\bv_(\w+)")
+_ALONE = re.compile(r"\$\{(\w+)\}|\$(\w)")
 
 # Which words of a command are files it writes; where one lies beside the script, it is left from a run by hand.
 _WRITES = {
@@ -51,6 +52,7 @@ class Script:
         files: Files beside the script that it reads, relative to the script's folder.
         only_read: Those of `files` that no command of the script can write to.
         folders: Folders that it writes to, relative to the directory it runs in.
+        timesteps: Names of the variables that are, alone, the argument of a `timestep` command.
     """
 
     path: Path
@@ -63,6 +65,7 @@ class Script:
     files: tuple[str, ...]
     only_read: tuple[str, ...]
     folders: tuple[str, ...]
+    timesteps: frozenset[str]
 
 
 def read_script(path: Path) -> Script:
@@ -85,6 +88,7 @@ def read_script(path: Path) -> Script:
         files=tuple(found.files),
         only_read=tuple(name for name, only_read in found.files.items() if only_read),
         folders=tuple(dict.fromkeys(found.folders)),
+        timesteps=frozenset(found.timesteps),
     )
 
 
@@ -113,6 +117,7 @@ class _Found:
     files: dict[str, bool] = field(default_factory=dict)  # name -> only read so far
     written: set[str] = field(default_factory=set)
     folders: list[str] = field(default_factory=list)
+    timesteps: set[str] = field(default_factory=set)
 
     def read(self, text: str) -> None:
         for line in _lines(text):
@@ -131,6 +136,9 @@ class _Found:
                     self.conditional.add(name)
             case ["units", units, *_]:
                 self.units = units
+            case ["timestep", argument, *_]:
+                if alone := _ALONE.fullmatch(argument):
+                    self.timesteps.add(alone[1] or alone[2])
             case ["log", name, *_] if name != "none" and "$" not in name:
                 self.logs.append(name)
             case ["next", *names]:

@@ -73,6 +73,21 @@ def app_of(folder: Path, contract: str | None = None, script: str = SCRIPT, **mo
         ('seed_variables = ["sed"]', "never uses the variable 'sed'; did you mean 'seed'?"),
         (TIMESTEP + "[dummy]\n", "unknown key 'dummy'"),
         ('seed_variables = ["timestep"]' + TIMESTEP, "'timestep' is both a variable and a seed variable"),
+        (
+            TIMESTEP.replace('"ps"', '"fs"'),
+            "'timestep' is in fs, but the script's `timestep ${timestep}` under `units metal` takes ps",
+        ),
+        (TIMESTEP.replace('"ps"', '"angstrom"'), "'timestep' is in angstrom, but"),
+        (TIMESTEP.replace('"ps"', '"tau"'), "'timestep' is in tau, but"),
+        (TIMESTEP.replace('"ps"', '"pss"'), "'timestep' is in pss, but"),
+        (
+            'app = "in.md"\n[objective]\nmaximize = "ns_per_day"',
+            "md.toml beside in.md is read as its contract, but it looks like a campaign ([objective]); rename one of them.",
+        ),
+        (
+            'app = "in.md"',
+            "md.toml beside in.md is read as its contract, but it looks like a campaign (the key 'app')",
+        ),
         ('version = "1"', "version '1' is not a semantic version like 1.0.0"),
         ("estimated_runtime_s = nan", "estimated_runtime_s=nan must be a number of seconds"),
         ("[resources]\nwalltime_s = 0", "walltime_s=0 must be a positive number of seconds"),
@@ -202,6 +217,33 @@ def test_without_a_contract_the_variables_given_are_all_there_is(tmp_path: Path)
     # The script's own `variable x index ...` are the defaults.
     assert app.contract.space.validated({}) == {"timestep": 0.002, "steps": 1000, "mode": "b", "level": 2}
     assert {m.name for m in app.contract.metrics if m.required} == {"timesteps_per_s", "loop_time_s", "n_atoms"}
+
+
+@pytest.mark.parametrize(
+    ("units", "unit", "line"),
+    [
+        ("metal", "1", "timestep ${timestep}"),
+        ("metal", "picoseconds", "timestep ${timestep}"),
+        ("lj", "tau", "timestep ${timestep}"),
+        ("lj", "reduced", "timestep ${timestep}"),
+        ("real", "fs", "timestep ${timestep}"),
+        ("micro", "µs", "timestep ${timestep}"),
+        ("metal", "fs", "timestep $(v_timestep/1000)"),
+        ("metal", "fs", "variable dt equal ${timestep}/1000\ntimestep ${dt}"),
+    ],
+)
+def test_a_timestep_in_the_units_of_the_script_or_converted_by_it_is_taken(
+    tmp_path: Path, units: str, unit: str, line: str
+) -> None:
+    script = SCRIPT.replace("metal", units).replace("timestep ${timestep}", line)
+    made = app_of(tmp_path, script=script, variables={"timestep": ha.Float(0.1, 0.2, unit=unit)})
+    assert made.contract.space["timestep"].unit == unit
+
+
+def test_a_campaign_named_where_a_contract_belongs_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "tune.toml").write_text('app = "in.md"')
+    with pytest.raises(BadInput, match="it is a campaign"):
+        lammps(tmp_path / "tune.toml")
 
 
 def test_a_default_of_the_script_out_of_bounds_is_none(tmp_path: Path) -> None:

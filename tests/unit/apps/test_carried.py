@@ -1,0 +1,199 @@
+"""A function of a script takes along what it uses of the script, and counts it as part of itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcagent.apps.base import app
+from hpcagent.apps.carried import source_digest
+from hpcagent.model.space import Float
+
+SCRIPT = """
+import functools
+import os
+import sys
+import threading
+import xml.etree.ElementTree
+from dataclasses import dataclass
+from math import hypot
+
+import numpy as np
+import hpcagent as ha
+
+TABLE = np.arange(4.0)
+
+
+@dataclass
+class Point:
+    a: float
+
+    def length(self):
+        return hypot(self.a, np.sqrt(9.0))
+
+
+START = Point(4.0)
+
+
+def shifted(function):
+    @functools.wraps(function)
+    def wrapper(x):
+        return function(x) + OFFSET
+
+    return wrapper
+
+
+@shifted
+def one(x):
+    return float(np.sum(TABLE * x))
+
+
+@functools.lru_cache
+def factorial(n):
+    return 1 if n == 0 else n * factorial(n - 1)
+
+
+KERNELS = {"one": one, "two": lambda x: 2 * late(x)}
+
+
+def made_in_a_function(power):
+    @ha.app(parameters={"x": ha.Float(0, 2)}, metrics={"y": "1"}, name="inner")
+    def inner(x):
+        return {"y": float(np.abs(x) ** power)}
+
+    return inner
+
+
+@ha.app(parameters={"x": ha.Float(0, 2)}, metrics={"y": "1", "pid": "1"})
+def full(x, run: ha.Run):
+    xml.etree.ElementTree.fromstring("<a/>")
+    value = sum(kernel(x) for kernel in KERNELS.values()) + START.length() + factorial(3)
+    return ha.Outcome(metrics={"y": value, "pid": os.getpid()})
+
+
+def late(x):
+    return x  # HELPER
+
+
+OFFSET = 10.0
+"""
+
+
+def script(folder: Path, end: str, *changes: tuple[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the script with `end` below it, in a Python of its own."""
+    text = SCRIPT
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = folder / "script.py"
+    path.write_text(f"{text}\n\nif __name__ == '__main__':\n    {end}\n")
+    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, path], cwd=folder, capture_output=True, text=True, timeout=120, env=env)
+
+
+CALL = """with ha.open_site({site!r}, workers=1) as site:
+        result = full(x=1.0).result(60)
+        inner = made_in_a_function(2)(x=3.0 / 2).result(60)
+    print(result.failure, result["y"], inner["y"], result["pid"] == os.getpid())"""
+
+
+@pytest.mark.parametrize("site", ["threads", "laptop"])
+def test_modules_helpers_classes_and_constants_of_a_script_reach_the_worker(site, tmp_path):
+    done = script(tmp_path, CALL.format(site=site))
+    # One: 0 + 1 + 2 + 3 + 10; two: 2; hypot(4, 3) = 5; 3! = 6.
+    assert done.stdout.split() == ["None", "29.0", "2.25", str(site == "threads")], done.stderr
+
+
+CAMPAIGN = """campaign = ha.Campaign(full, ha.minimize("y"), until=ha.max_runs(2), batch_size=2, name="c")
+    print(len(ha.run(campaign, site={site!r}, workers=1, run_dir="run").results))"""
+
+
+def test_a_changed_helper_is_not_mixed_into_an_old_folder(tmp_path):
+    end = CAMPAIGN.format(site="laptop")
+    assert script(tmp_path, end).stdout.split() == ["2"]
+    assert script(tmp_path, end).stdout.split() == ["2"]
+    changed = script(tmp_path, end, ("return x  # HELPER", "return 2 * x  # HELPER"))
+    assert changed.returncode != 0 and "RunDirChanged" in changed.stderr
+
+
+def test_what_cannot_be_sent_is_named_before_anything_runs(tmp_path):
+    lines = (
+        ("return x  # HELPER", "return x + len(list(PLACES))  # HELPER"),
+        ("OFFSET =", "PLACES = iter(i for i in 'ab')\nOFFSET ="),
+    )
+    done = script(tmp_path, CAMPAIGN.format(site="laptop"), *lines)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "BadInput" in last and "full() uses 'PLACES' of its script, a generator" in last
+    assert not list((tmp_path / "run" / "work").glob("*"))
+
+
+def test_a_module_that_the_worker_lacks_is_a_failure_that_names_it(tmp_path):
+    (tmp_path / "beside.py").write_text("VALUE = 1\n")
+    lines = (
+        ("import numpy as np", "import numpy as np\nimport beside"),
+        ("return x  # HELPER", "return x * beside.VALUE"),
+    )
+    end = """os.remove("beside.py")
+    with ha.open_site("laptop", workers=1):
+        failure = full(x=1.0).result(60).failure
+    print(failure.name, failure.message)"""
+    done = script(tmp_path, end, *lines)
+    assert "AppNotImportable" in done.stdout and "'beside'" in done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def digest(tmp_path_factory):
+    found = script(tmp_path_factory.mktemp("digest"), "print(full.digest)").stdout.strip()
+    assert len(found) == 64
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("return x  # HELPER", "return 2 * x  # HELPER"),
+        ("OFFSET = 10.0", "OFFSET = 11.0"),
+        ("np.arange(4.0)", "np.arange(5.0)"),
+        ("return function(x) + OFFSET", "return function(x) - OFFSET"),
+        ("return hypot(self.a", "return hypot(1.0"),
+        ("START = Point(4.0)", "START = Point(5.0)"),
+        ("return 1 if n == 0", "return 2 if n == 0"),
+        ('"two": lambda x: 2 *', '"two": lambda x: 3 *'),
+        ("from math import hypot", "from numpy import hypot"),
+        ("import xml.etree.ElementTree", "import numpy as xml"),
+    ],
+)
+def test_whatever_the_function_uses_is_part_of_its_digest(change, digest, tmp_path):
+    assert script(tmp_path, "print(full.digest)", change).stdout.strip() not in ("", digest)
+
+
+def test_what_the_function_does_not_use_is_no_part_of_its_digest(digest, tmp_path):
+    other = ("import threading", "import tempfile\nUNUSED = 3")
+    assert script(tmp_path, "print(full.digest)", other).stdout.strip() == digest
+
+
+def test_a_helper_defined_anew_counts_from_then_on_and_json_keeps_the_digest(tmp_path):
+    end = """first = full.digest
+    read = type(full).model_validate_json(full.model_dump_json())
+    def late(x): return 3 * x
+    print(read.digest == first, full.digest == first, sep=",")"""
+    assert script(tmp_path, end).stdout.strip() == "True,False"
+
+
+def test_outer_variables_count_too(tmp_path):
+    done = script(tmp_path, "print(made_in_a_function(2).digest == made_in_a_function(3).digest)")
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_function_of_a_module_keeps_its_digest():
+    @app(parameters={"x": Float(0, 1)}, metrics={"y": "1"})
+    def local(x):
+        return {"y": os.getpid()}
+
+    made = local.plain_function
+    assert made is not None
+    assert local.code_digest == source_digest(made) == local.model_dump()["code_digest"]
