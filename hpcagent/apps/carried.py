@@ -281,7 +281,7 @@ def _modules(function: Callable[..., Any], used: dict[str, Any]) -> list[str]:
         top = next((t for t in tops if name.startswith(t)), None)
         if top is not None and words.issuperset(name.removeprefix(top).split(".")):
             wanted.append(name)
-    return []
+    return wanted
 
 
 def _words(code: CodeType) -> set[str]:
