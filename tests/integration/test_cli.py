@@ -239,7 +239,7 @@ def test_a_detached_campaign_goes_on_by_itself_and_can_be_followed_and_stopped(t
     finally:
         os.kill(pid, signal.SIGTERM)
     rest, errors = follower.communicate(timeout=30)
-    assert follower.returncode == 1 and "batch" in rest and "hpcagent resume runs/my" in errors
+    assert follower.returncode == 1 and "batch" in first[2] + rest and "hpcagent resume runs/my" in errors
     assert "stopped by SIGTERM" in (folder / "coordinator.log").read_text()
     status = hpcagent("status", "runs/my", cwd=tmp_path).stdout
     assert "no coordinator is at it" in status and "hpcagent resume runs/my" in status
