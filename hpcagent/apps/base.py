@@ -196,7 +196,8 @@ class App(Record):
         """Start one run on the open site.
 
         Args:
-            upstream: Futures or `Result`s of the runs this app takes as input.
+            upstream: The runs this app takes as input: futures or `Result`s. Where it takes a structure, an ASE
+                `Atoms` or the path of a structure file will do.
             seed: Random seed handed to the app.
             replicate: A counter for deliberate repetitions of the same parameters.
             params: The app's parameters, in the units of its contract.
@@ -208,15 +209,16 @@ class App(Record):
             NoSite: Neither a site nor a Parsl configuration is open.
             BadInput: A parameter is not allowed, or an input is missing.
         """
+        from hpcagent.apps.structures import given
         from hpcagent.sites.calls import call
 
-        if len(upstream) != len(self.contract.inputs):
+        if not self.contract.takes(len(upstream)):
             wanted = ", ".join(self.contract.inputs) or "no"
             raise BadInput(
                 f"app {self.name!r} takes {wanted} input run(s) as positional arguments; got {len(upstream)}. "
                 "Parameters are given by name."
             )
-        return call(self, upstream, params, seed=seed, replicate=replicate)
+        return call(self, tuple(map(given, upstream)), params, seed=seed, replicate=replicate)
 
 
 def app(

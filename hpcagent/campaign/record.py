@@ -183,6 +183,13 @@ class Campaign(Record):
             whole[name].validated(value)
             if self.space and name in self.space:
                 raise BadInput(f"parameter {name!r} is both in space and fixed; drop one.", value=name)
+        for p in self.search.parameters:
+            if p.kind == "text":
+                raise BadInput(
+                    f"parameter {p.name!r} is a text, which cannot be varied; give it in fixed, or say which texts: "
+                    f'space.{p.name} = {{choices = ["...", "..."]}}.',
+                    value=p.name,
+                )
         if len(self.search.free) == 0:
             raise BadInput(
                 f"the space is empty: nothing varies. Name parameters of app {self.app.name!r} in space; "
@@ -209,8 +216,8 @@ class Campaign(Record):
             named = [whole[n] for n in self.app.vary if n not in self.fixed]
             if named:
                 return Space(parameters=tuple(named))
-        open_ones = [p for p in whole.parameters if p.name not in self.fixed and p.default is None]
-        chosen = open_ones or [p for p in whole.parameters if p.name not in self.fixed]
+        left = [p for p in whole.parameters if p.name not in self.fixed and p.kind != "text"]
+        chosen = [p for p in left if p.default is None] or left
         return Space(parameters=tuple(chosen))
 
     def complete(self, params: Mapping[str, Scalar]) -> Params:

@@ -98,7 +98,8 @@ class Contract(Record):
         app_type: simulation, analysis, ml, database or optimization.
         description: One or two sentences.
         space: The parameters, with bounds, units and defaults.
-        inputs: Names of the upstream results it needs (`("run",)` for an analysis of a run).
+        inputs: Names of the upstream results it needs (`("run",)` for an analysis of a run). Three dots after the
+            last name stand for one or more: `("runs...",)`.
         metrics: The numbers it returns.
         resources: What one run occupies by default.
         resources_from: Resources that a parameter decides, e.g. `{"ranks_per_node": "ranks"}`: so runs of
@@ -166,6 +167,16 @@ class Contract(Record):
                 f"at least {least}.",
                 value=values[0],
             )
+
+    def takes(self, n: int) -> bool:
+        """Whether `n` upstream results are what it needs.
+
+        Example:
+            >>> Contract(name="fit", inputs=("runs...",)).takes(7)
+            True
+        """
+        several = bool(self.inputs) and self.inputs[-1].endswith("...")
+        return n >= len(self.inputs) if several else n == len(self.inputs)
 
     def resources_for(self, params: Mapping[str, Any]) -> Resources:
         """What a run with these parameters occupies.

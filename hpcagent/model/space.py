@@ -17,7 +17,7 @@ from pydantic import model_validator
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build
 
-__all__ = ["Choice", "Float", "Int", "Parameter", "Params", "Space"]
+__all__ = ["Choice", "Float", "Int", "Parameter", "Params", "Space", "Text"]
 
 Params: TypeAlias = dict[str, Scalar]
 
@@ -26,14 +26,18 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 WORD = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+./-]*\Z")
 
 
-class Parameter(Record):
-    """One knob: a number between bounds with a unit, or one of a few choices.
+# A text is data for an app's own function (a formula, a SMILES, a path), never a word of a program's input.
+LONGEST_TEXT = 4096
 
-    Use `Float`, `Int` or `Choice` to make one.
+
+class Parameter(Record):
+    """One knob: a number between bounds with a unit, one of a few choices, or a text that is set and not varied.
+
+    Use `Float`, `Int`, `Choice` or `Text` to make one.
 
     Attributes:
         name: An identifier, as the app spells it.
-        kind: `float`, `int` or `choice`.
+        kind: `float`, `int`, `choice` or `text`.
         low: Smallest allowed value, in `unit`.
         high: Largest allowed value, in `unit`.
         unit: Unit of the value; `"1"` for a pure number.
@@ -44,7 +48,7 @@ class Parameter(Record):
     """
 
     name: str
-    kind: Literal["float", "int", "choice"] = "float"
+    kind: Literal["float", "int", "choice", "text"] = "float"
     low: float | None = None
     high: float | None = None
     unit: str = "1"
@@ -61,6 +65,9 @@ class Parameter(Record):
             raise BadInput(f"parameter {self.label} has no unit; write '1' for a pure number.")
         if self.kind == "choice":
             self._check_choices()
+        elif self.kind == "text":
+            if self.low is not None or self.high is not None or self.log or self.choices:
+                raise BadInput(f"parameter {self.label} is a text; low, high, log and choices do not apply.")
         else:
             self._check_bounds()
         if self.default is not None:
@@ -107,6 +114,8 @@ class Parameter(Record):
         """The allowed values as text: `[0.3, 6] angstrom` or `{off, opt, omp}`."""
         if self.kind == "choice":
             return "{" + ", ".join(map(str, self.choices)) + "}"
+        if self.kind == "text":
+            return "any text"
         return f"[{self.low:g}, {self.high:g}]{self._suffix}"
 
     @property
@@ -115,7 +124,9 @@ class Parameter(Record):
 
     @property
     def constant(self) -> bool:
-        """Whether only one value is allowed."""
+        """Whether there is nothing to vary: one value is allowed, or it is a text."""
+        if self.kind == "text":
+            return True
         return len(self.choices) == 1 if self.kind == "choice" else self.low == self.high
 
     def validated(self, value: object) -> Scalar:
@@ -126,6 +137,8 @@ class Parameter(Record):
         """
         if self.kind == "choice":
             return self._validated_choice(value)
+        if self.kind == "text":
+            return self._validated_text(value)
         if type(value) is not float and (
             isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.integer, np.floating))
         ):
@@ -150,9 +163,27 @@ class Parameter(Record):
             value=value,
         )
 
+    def _validated_text(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise BadInput(f"{self.name}={value!r} is not a text; write it in quotes.", value=value)
+        if len(value) > LONGEST_TEXT or not value.isprintable():
+            raise BadInput(
+                f"{self.name} is a text of {len(value)} characters; allowed: at most {LONGEST_TEXT} printable ones "
+                "on one line.",
+                value=value,
+            )
+        return value
+
+    def _only_value(self) -> Scalar:
+        if self.default is None:
+            raise BadInput(f"parameter {self.label} is a text and has no default; set it, it cannot be varied.")
+        return self.default
+
     def from_unit(self, u: float) -> Scalar:
         """Map `u` in [0, 1] onto the range (log scale where `log`; equal shares for ints and choices)."""
         u = min(max(float(u), 0.0), 1.0)
+        if self.kind == "text":
+            return self._only_value()
         if self.kind == "choice":
             return self.choices[min(int(u * len(self.choices)), len(self.choices) - 1)]
         assert self.low is not None and self.high is not None
@@ -174,6 +205,8 @@ class Parameter(Record):
         """The inverse of `from_unit`: where in [0, 1] the value lies (middle of its share for choices)."""
         if self.kind == "choice":
             return (self.choices.index(value) + 0.5) / len(self.choices)
+        if self.kind == "text":
+            return 0.5
         assert self.low is not None and self.high is not None and not isinstance(value, str)
         low, high, x = self.low, self.high, float(value)
         if self.kind == "int":
@@ -190,6 +223,8 @@ class Parameter(Record):
             raise BadInput(f"a grid needs at least 1 level of {self.label}; got {n}.", value=n)
         if self.kind == "choice":
             return self.choices
+        if self.kind == "text":
+            return (self._only_value(),)
         if self.constant:
             return (self.validated(self.low),)
         assert self.low is not None and self.high is not None
@@ -203,7 +238,7 @@ class Parameter(Record):
         return tuple(min(max(float(f"{v:.10g}"), self.low), self.high) for v in values)
 
     def narrowed(self, **changes: Any) -> Parameter:
-        """A copy with tighter bounds, fewer choices or another default.
+        """A copy with tighter bounds, fewer choices or another default; a text becomes one of the `choices`.
 
         Raises:
             BadInput: The new range is not inside the old one.
@@ -213,9 +248,12 @@ class Parameter(Record):
             if key not in known:
                 raise BadInput(f"unknown key {key!r} for parameter {self.label}; {nearest(key, known)}")
         data = self.model_dump()
+        if self.kind == "text" and "choices" in changes:
+            data["kind"] = "choice"  # a text that is one of a few can be varied
         if "value" in changes:
             value = self.validated(changes.pop("value"))
-            changes |= {"choices": (value,)} if self.kind == "choice" else {"low": value, "high": value}
+            if self.kind != "text":
+                changes |= {"choices": (value,)} if self.kind == "choice" else {"low": value, "high": value}
             changes["default"] = value
         for key in ("low", "high"):
             if key in changes:
@@ -234,6 +272,8 @@ class Parameter(Record):
         schema: dict[str, Any] = {"description": self.description, "unit": self.unit}
         if self.kind == "choice":
             schema["enum"] = list(self.choices)
+        elif self.kind == "text":
+            schema |= {"type": "string", "maxLength": LONGEST_TEXT}
         else:
             schema |= {"type": "integer" if self.kind == "int" else "number"}
             assert self.low is not None and self.high is not None
@@ -296,6 +336,18 @@ def Choice(  # noqa: N802
     return _made(name, kind="choice", choices=choices, unit=unit, default=default, description=description)
 
 
+def Text(  # noqa: N802
+    *, default: str | None = None, name: str = "_", description: str = ""
+) -> Parameter:
+    """A text that is set and never varied: a formula, a SMILES, the name of a functional.
+
+    Example:
+        >>> Text(default="PBE").validated("LDA")
+        'LDA'
+    """
+    return _made(name, kind="text", default=default, description=description)
+
+
 def _made(name: str, **fields: Any) -> Parameter:
     return build(Parameter, {"name": name, **fields}, where="" if name == "_" else name)
 
@@ -343,6 +395,8 @@ class Space(Record):
         for p in self.parameters:
             if p.kind == "choice":
                 total *= len(p.choices)
+            elif p.kind == "text":
+                continue
             elif p.kind == "int":
                 assert p.low is not None and p.high is not None
                 total *= p.high - p.low + 1
@@ -377,7 +431,7 @@ class Space(Record):
         for p in self.parameters:
             given = params.get(p.name, p.default)
             if given is None:
-                if p.constant:
+                if p.constant and p.kind != "text":
                     given = p.choices[0] if p.kind == "choice" else p.low
                 else:
                     raise BadInput(f"parameter {p.name!r} has no value{place}; allowed: {p.range}.")
@@ -392,7 +446,7 @@ class Space(Record):
         values: Params = {}
         for p in self.parameters:
             value = params[p.name]
-            if p.kind == "choice":
+            if p.kind in ("choice", "text"):
                 values[p.name] = p.validated(value)
                 continue
             assert p.low is not None and p.high is not None and not isinstance(value, str)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcagent.apps.structures import Given
 from hpcagent.apps.worker import execute_as_result
 from hpcagent.errors import BadInput, NoSite
 from hpcagent.model.records import Result
@@ -29,7 +30,7 @@ def call(
 
     Raises:
         NoSite: Nothing is open.
-        BadInput: A parameter is not allowed, or an input is neither a future of an app nor a `Result`.
+        BadInput: A parameter is not allowed, or an input is none that could be one.
     """
     dfk = current_dfk()
     if dfk is None:
@@ -53,6 +54,7 @@ def call(
         where, how = [label], {"parsl_resource_specification": needs}
         work = site.work_dir.absolute()
     order = app.order(manifest, work=work, site=about)
+    upstream = tuple(u.fields if isinstance(u, Given) else u for u in upstream)
     future = dfk.submit(
         run_placed,
         app_args=(order, *upstream),
@@ -75,6 +77,8 @@ def run_placed(order: Mapping[str, Any], *upstream: Any, parsl_resource_specific
 def _identity(upstream: Any) -> str:
     if isinstance(upstream, Result):
         return upstream.manifest.execution_id
+    if isinstance(upstream, Given):
+        return upstream.identity
     identity = getattr(upstream, "execution_id", None)
     if isinstance(upstream, Future) and isinstance(identity, str):
         return identity
@@ -82,5 +86,7 @@ def _identity(upstream: Any) -> str:
         # A future of the user's own Parsl app: its task number is all that is known of it.
         return f"parsl task {getattr(upstream, 'tid', id(upstream))}"
     raise BadInput(
-        f"an input run is the future of an app or its Result; got {type(upstream).__name__}.", value=upstream
+        "an input run is the future of an app, its Result, an ASE Atoms or the path of a structure file; got "
+        f"{type(upstream).__name__}.",
+        value=upstream,
     )

@@ -1,0 +1,1 @@
+"""Chains: functions over the futures of apps, steerable as one app."""

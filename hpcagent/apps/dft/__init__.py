@@ -1,0 +1,1 @@
+"""Density functional theory (and what stands in for it) as apps."""

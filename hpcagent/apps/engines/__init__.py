@@ -1,0 +1,1 @@
+"""Engines: what computes energies and forces, each as an ASE `Calculator`."""

@@ -1,0 +1,126 @@
+"""What an engine is, and the level of theory it is asked for.
+
+Every engine is an ASE `Calculator`: energies in eV, forces in eV/angstrom, stresses in eV/angstrom^3. An engine
+module has one `ENGINE`, the registry in `hpcagent.apps.engines.registry` finds it by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from hpcagent.errors import AppFailed
+from hpcagent.model.space import Choice, Float, Int, Parameter, Text
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+    from hpcagent.apps.run import Run
+
+__all__ = ["ENGINES", "LEVEL", "Engine", "Iteration", "Level", "NotConverged"]
+
+ENGINES = ("pyscf", "tblite", "gpaw", "espresso", "vasp", "mace", "emt", "lj", "ase")
+"""Names of the engines; `ase` is any calculator by dotted path."""
+
+LEVEL: dict[str, Parameter] = {
+    "engine": Choice(*ENGINES, default="pyscf", description="what computes; `ase`: the calculator named in settings"),
+    "xc": Text(default="", description="functional (DFT) or method (tblite); empty: PBE, GFN2-xTB"),
+    "basis": Text(default="", description="basis set (pyscf) or mode (gpaw: pw, lcao, fd); empty: the engine's own"),
+    "ecut": Float(0.0, 5000.0, unit="eV", default=0.0, description="plane-wave cutoff; 0: the engine's own"),
+    "kpts": Int(1, 64, default=1, description="k-points along the longest reciprocal vector, others in proportion"),
+    "smearing": Float(0.0, 5.0, unit="eV", default=0.0, description="width of the smeared occupations; 0: none"),
+    "charge": Int(-20, 20, default=0, unit="1", description="total charge in elementary charges"),
+    "magmom": Float(
+        -10.0, 10.0, default=0.0, unit="1", description="initial moment of each atom in Bohr magnetons; 0: no spin"
+    ),
+    "tolerance": Float(
+        1e-10, 1e-2, unit="eV", log=True, default=1e-5, description="largest change of the energy in the last SCF step"
+    ),
+    "max_scf": Int(1, 10000, default=100, description="SCF steps before it counts as not converged"),
+    "mixing": Float(0.0, 1.0, default=0.0, description="share of the new density mixed in; 0: the engine's own"),
+    "repairs": Int(0, 4, default=2, description="how often an SCF that does not converge is tried otherwise"),
+}
+"""The parameters by which an app is told what to compute with; the same for every engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of theory: the values of `LEVEL`, and what the app's settings say beside them.
+
+    Attributes:
+        options: Settings of the app (plain data), e.g. `pseudopotentials`, `command`, `calculator`, `checkpoint`,
+            `keywords` (passed on to the calculator as they are).
+    """
+
+    engine: str
+    xc: str = ""
+    basis: str = ""
+    ecut: float = 0.0
+    kpts: int = 1
+    smearing: float = 0.0
+    charge: int = 0
+    magmom: float = 0.0
+    tolerance: float = 1e-5
+    max_scf: int = 100
+    mixing: float = 0.0
+    repairs: int = 2
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(params: Mapping[str, Any], options: Mapping[str, Any]) -> Level:
+        """The level in an app's parameters; others than those of `LEVEL` are passed over."""
+        return Level(**{k: v for k, v in params.items() if k in LEVEL}, options=dict(options))
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One step of a self-consistent field.
+
+    Attributes:
+        energy: Total energy, in eV; NaN where the engine does not print it.
+        change: Absolute change or estimated error of the energy, in eV; NaN where not known.
+    """
+
+    energy: float
+    change: float
+
+
+class NotConverged(AppFailed):
+    """An SCF that did not converge; raised by an engine's calculator.
+
+    Args:
+        message: A full sentence.
+        history: The `Iteration`s, as far as they are known.
+    """
+
+    def __init__(self, message: str, *, history: tuple[Iteration, ...] = (), **details: Any) -> None:
+        super().__init__(message, **({"name": "NotConverged"} | details), history=history)
+
+
+class Engine(Protocol):
+    """One engine.
+
+    Rules: `calculator` imports what it needs inside; a missing package or program is an `AppFailed` of kind
+    `infrastructure` named `NoEngine` that says how to get it. The calculator's `calculate` raises `NotConverged`.
+    All files go into `run.workdir`.
+    """
+
+    name: str
+    kind: Literal["dft", "semi-empirical", "classical", "machine-learned", "other"]
+    # Heavy, or not to be trusted with the worker's process: the app's function runs in a child process of its own.
+    isolated: bool
+    # Names of parameters in LEVEL that it takes into account; others must have their defaults.
+    takes: tuple[str, ...]
+
+    def calculator(self, atoms: Atoms, level: Level, run: Run) -> Any:
+        """An ASE calculator for these atoms (not attached to them yet)."""
+
+    def iterations(self, calculator: Any) -> tuple[Iteration, ...]:
+        """SCF history of the calculator's last calculation; empty for engines without an SCF."""
+
+    def repairs(self, level: Level) -> tuple[tuple[str, Level], ...]:
+        """What to try when an SCF at this level has not converged, in this order: (name, changed level)."""
+
+    def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
+        """An `ase.spectrum.band_structure.BandStructure` along an ASE `BandPath`, after an SCF."""

@@ -1,0 +1,153 @@
+"""Structures between runs: ASE `Atoms`, written as extended XYZ in the directory of the run that made them.
+
+A run that makes a structure has the artifact `structure`. Lengths are in angstrom, energies in eV, as everywhere
+in ASE.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcagent.apps.run import Run
+from hpcagent.errors import AppFailed, BadInput
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+__all__ = ["FILE", "Given", "given", "read_structure", "structure_of", "write_structure"]
+
+FILE = "structure.xyz"
+"""Name of the structure's file in a run's directory (extended XYZ)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A structure that no run has made: stands where the result of a run would.
+
+    Attributes:
+        identity: Derived from what is in it; part of the execution id of the runs that use it.
+        fields: What a worker is handed in place of a result.
+    """
+
+    identity: str
+    fields: Mapping[str, Any]
+
+
+def given(value: Any) -> Any:
+    """A structure given as ASE `Atoms` or as a path in place of a run; anything else comes back as it is.
+
+    Raises:
+        BadInput: The file is not there, or ASE finds no structure in it.
+
+    Example:
+        >>> from ase.build import bulk
+        >>> given(bulk("Cu")).identity[:10]
+        'structure '
+    """
+    if isinstance(value, (str, Path)):
+        return _of_text(_text_of(_from_file(Path(value).expanduser())))
+    # Without importing ASE: where nobody has made an Atoms, none is given.
+    if any(base.__module__ == "ase.atoms" and base.__name__ == "Atoms" for base in type(value).__mro__):
+        return _of_text(_text_of(value))
+    return value
+
+
+@lru_cache(maxsize=256)
+def _of_text(text: str) -> Given:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Given(f"structure {digest}", {"status": "COMPLETED", "metrics": {}, "structure": text, "workdir": ""})
+
+
+def _text_of(atoms: Atoms) -> str:
+    from ase.io.extxyz import write_extxyz
+
+    bare: Atoms = atoms.copy()  # type: ignore[no-untyped-call]
+    bare.info = _writable(bare.info)
+    file = io.StringIO()
+    write_extxyz(file, [bare])
+    return file.getvalue()
+
+
+def _writable(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `Atoms.info` extended XYZ can hold; ASE warns of the rest (`adsorbate_info` of a slab)."""
+    return {k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))}
+
+
+def _from_file(path: Path) -> Atoms:
+    import ase.io
+
+    if not path.is_file():
+        raise BadInput(
+            f"{path}: no such structure file. An input is the future of a run, its Result, an ASE Atoms or the path "
+            "of a file that ASE reads.",
+            value=str(path),
+        )
+    try:
+        found = ase.io.read(path)
+    except Exception as error:  # each format fails in its own way
+        raise BadInput(f"{path}: ASE cannot read a structure from it: {error}.", value=str(path)) from None
+    return found[-1] if isinstance(found, list) else found
+
+
+def structure_of(fields: Mapping[str, Any]) -> Atoms:
+    """The structure of an input run, as `Run.upstream` holds it.
+
+    Raises:
+        AppFailed: `NoStructure`: the run has made none.
+    """
+    from ase.io.extxyz import read_xyz
+
+    if "structure" in fields:
+        found: Atoms = next(read_xyz(io.StringIO(fields["structure"]), 0))
+        return found
+    name = (fields.get("artifacts") or {}).get("structure")
+    if name is None:
+        raise AppFailed(
+            f"the input run {fields.get('workdir') or '(without a directory)'} has no structure among its "
+            f"artifacts (it has: {', '.join(fields.get('artifacts') or {}) or 'none'}).",
+            kind="contract",
+            name="NoStructure",
+            repair="pass a run that builds, relaxes or moves atoms",
+        )
+    path = Path(fields["workdir"]) / name
+    try:
+        with path.open() as file:
+            last: Atoms = next(read_xyz(file, -1))
+            return last
+    except FileNotFoundError:
+        raise AppFailed(
+            f"the structure of the input run is gone: {path}.", kind="infrastructure", name="MissingFile"
+        ) from None
+
+
+def read_structure(run: Run, index: int = 0) -> Atoms:
+    """The structure of the run's input number `index`.
+
+    Raises:
+        AppFailed: `NoStructure`, or `MissingFile`.
+    """
+    return structure_of(run.upstream[index])
+
+
+def write_structure(run: Run, atoms: Atoms, name: str = FILE) -> dict[str, str]:
+    """Write a structure into the run's directory, with its energy and forces if they are known.
+
+    Returns:
+        `{"structure": name}`, for the artifacts of the `Outcome`.
+    """
+    from ase.io.extxyz import write_extxyz
+
+    kept = atoms.info
+    atoms.info = _writable(kept)
+    try:
+        with (run.workdir / name).open("w") as file:
+            write_extxyz(file, [atoms])
+    finally:
+        atoms.info = kept
+    return {"structure": name}
