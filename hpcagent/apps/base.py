@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -34,7 +35,7 @@ class App(Record):
         contract: What it takes and gives.
         function: `"package.module:name"`, importable where the workers run; empty for a function that is
             defined in a script or notebook, which travels by value.
-        settings: Plain data for the function, e.g. the text of an input script.
+        settings: Plain data for the function, e.g. the text of an input script; see `with_settings`.
         source: What the user named: a packaged name or a path.
         code_digest: SHA-256 of the function's source, for functions that are not hpcagent's own. Written down with
             what a function of a script uses of it.
@@ -100,6 +101,30 @@ class App(Record):
         wanted = self.contract.resources.model_dump() | changes
         resources = build(Resources, wanted, where=f"resources of app {self.name}")
         return self._changed(contract=self.contract.model_copy(update={"resources": resources}))
+
+    def with_settings(self, **settings: Any) -> App:
+        """A copy with other settings: plain data that decides a result but is no parameter, e.g. pseudopotentials.
+
+        A setting that names a file counts by what is in the file, not by where it lies.
+
+        Raises:
+            BadInput: The app has no such setting, its value is no plain data, or its file is not there.
+
+        Example:
+            >>> from hpcagent.apps.dft.energy import dft_energy
+            >>> dft_energy.with_settings(keywords={"verbose": 4}).settings["keywords"]
+            {'verbose': 4}
+        """
+        made = dict(self.settings)
+        for name, value in settings.items():
+            if name not in self.settings or name in ("files", "paths"):
+                known = [k for k in self.settings if k not in ("files", "paths")]
+                raise BadInput(f"app {self.name!r} has no setting {name!r}; {nearest(name, known)}", value=name)
+            if name in self.settings.get("files", {}):
+                made |= _with_file(made, name, value)
+            else:
+                made[name] = _plain(value, f"setting {name!r} of app {self.name!r}")
+        return self._changed(settings=made)
 
     def _changed(self, **update: Any) -> App:
         copy = self.model_copy(update=update)
@@ -233,6 +258,11 @@ def app(
     description: str | None = None,
     estimated_runtime_s: float = 1.0,
     deterministic: bool = True,
+    app_type: str = "simulation",
+    failure_modes: tuple[str, ...] = (),
+    settings: Mapping[str, Any] | None = None,
+    files: tuple[str, ...] = (),
+    vary: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], App]:
     """Turn a Python function into an app.
 
@@ -250,6 +280,12 @@ def app(
         description: One sentence; the first line of the docstring by default.
         estimated_runtime_s: Expected wall time, in seconds.
         deterministic: Whether the same manifest gives the same metrics.
+        app_type: simulation, analysis, ml, database or optimization.
+        failure_modes: Names of the failures it can return.
+        settings: Plain data handed to the function as `run.settings`: the names and values it has if
+            `with_settings` does not say otherwise.
+        files: Names of settings that are paths of files; the function finds them in `run.settings["paths"]`.
+        vary: Parameters that a campaign varies if it does not say.
 
     Raises:
         BadInput: A parameter is not an argument of the function, or an argument has no parameter.
@@ -283,6 +319,8 @@ def app(
                 "resources_from": dict(resources_from or {}),
                 "estimated_runtime_s": estimated_runtime_s,
                 "deterministic": deterministic,
+                "app_type": app_type,
+                "failure_modes": failure_modes,
             },
             where=f"app {name or function.__name__}",
         )
@@ -294,11 +332,50 @@ def app(
             source=f"{module}:{function.__qualname__}",
             # Our own apps are versioned; a user rarely changes a version number, so their code counts.
             code_digest="" if module.startswith("hpcagent.") else carried.source_digest(function),
+            settings=declared_settings(settings or {}, files),
+            vary=vary,
         )
         made._callable = function
         return made
 
     return wrap
+
+
+def declared_settings(settings: Mapping[str, Any], files: tuple[str, ...]) -> dict[str, Any]:
+    """The settings of an app before anybody has changed them; `files` are those that are paths of files."""
+    made = {k: _plain(v, f"setting {k!r}") for k, v in settings.items()}
+    if files:
+        made |= dict.fromkeys(files, "") | {"files": dict.fromkeys(files, ""), "paths": dict.fromkeys(files, "")}
+    return made
+
+
+def _with_file(settings: Mapping[str, Any], name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, (str, Path)):
+        raise BadInput(f"setting {name!r} is the path of a file; got {value!r}.", value=value)
+    path = Path(value).expanduser().absolute() if str(value) else None
+    if path is not None and not path.is_file():
+        raise BadInput(f"setting {name!r}: {value}: no such file.", value=str(value))
+    digest = "" if path is None else _sha256(path)
+    return {
+        name: "" if path is None else path.name,
+        "files": {**settings["files"], name: digest},
+        "paths": {**settings["paths"], name: "" if path is None else str(path)},
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _plain(value: object, where: str) -> Any:
+    """The value as plain data: what JSON can say."""
+    try:
+        return json.loads(canonical_json(value))
+    except (TypeError, ValueError):
+        raise BadInput(
+            f"{where} is {value!r}; it must be plain data: numbers, texts, lists and dicts of them.", value=value
+        ) from None
 
 
 def _check_signature(function: Callable[..., Any], space: Space) -> None:

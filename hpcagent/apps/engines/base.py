@@ -24,18 +24,29 @@ ENGINES = ("pyscf", "tblite", "gpaw", "espresso", "vasp", "mace", "emt", "lj", "
 """Names of the engines; `ase` is any calculator by dotted path."""
 
 LEVEL: dict[str, Parameter] = {
-    "engine": Choice(*ENGINES, default="pyscf", description="what computes; `ase`: the calculator named in settings"),
+    "engine": Choice(
+        *ENGINES, default="pyscf", description="what computes; `ase`: the calculator named in settings"
+    ),
     "xc": Text(default="", description="functional (DFT) or method (tblite); empty: PBE, GFN2-xTB"),
-    "basis": Text(default="", description="basis set (pyscf) or mode (gpaw: pw, lcao, fd); empty: the engine's own"),
+    "basis": Text(
+        default="", description="basis set (pyscf) or mode (gpaw: pw, lcao, fd); empty: the engine's own"
+    ),
     "ecut": Float(0.0, 5000.0, unit="eV", default=0.0, description="plane-wave cutoff; 0: the engine's own"),
-    "kpts": Int(1, 64, default=1, description="k-points along the longest reciprocal vector, others in proportion"),
+    "kpts": Int(
+        1, 64, default=1, description="k-points along the longest reciprocal vector, others in proportion"
+    ),
     "smearing": Float(0.0, 5.0, unit="eV", default=0.0, description="width of the smeared occupations; 0: none"),
     "charge": Int(-20, 20, default=0, unit="1", description="total charge in elementary charges"),
     "magmom": Float(
         -10.0, 10.0, default=0.0, unit="1", description="initial moment of each atom in Bohr magnetons; 0: no spin"
     ),
     "tolerance": Float(
-        1e-10, 1e-2, unit="eV", log=True, default=1e-5, description="largest change of the energy in the last SCF step"
+        1e-10,
+        1e-2,
+        unit="eV",
+        log=True,
+        default=1e-5,
+        description="largest change of the energy in the last SCF step",
     ),
     "max_scf": Int(1, 10000, default=100, description="SCF steps before it counts as not converged"),
     "mixing": Float(0.0, 1.0, default=0.0, description="share of the new density mixed in; 0: the engine's own"),
