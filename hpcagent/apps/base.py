@@ -22,6 +22,8 @@ from hpcagent.model.space import Parameter, Params, Space
 if TYPE_CHECKING:
     from parsl.dataflow.futures import AppFuture
 
+    from hpcagent.apps.chain import Part
+
 __all__ = ["App", "app"]
 
 
@@ -41,6 +43,7 @@ class App(Record):
             what a function of a script uses of it.
         vary: Names of the parameters that a campaign varies if it does not say; all that have no default, or
             all, where empty.
+        chain: Whether its runs are made of runs of other apps (see `hpcagent.apps.chain`).
 
     Example:
         >>> from hpcagent.apps.landscape import synthetic
@@ -54,6 +57,7 @@ class App(Record):
     source: str = ""
     code_digest: str = ""
     vary: tuple[str, ...] = ()
+    chain: bool = False
     _callable: Callable[..., Any] | None = PrivateAttr(default=None)
 
     @property
@@ -217,25 +221,28 @@ class App(Record):
         needed = set(required)
         return {m.name: (m.unit, m.required or m.name in needed) for m in self.contract.metrics}
 
-    def __call__(self, *upstream: Any, seed: int = 0, replicate: int = 0, **params: Any) -> AppFuture:
-        """Start one run on the open site.
+    def __call__(
+        self, *upstream: Any, seed: int | None = None, replicate: int | None = None, **params: Any
+    ) -> AppFuture | Part:
+        """Start one run on the open site, or, in the function of a chain, as an inner run of it.
 
         Args:
             upstream: The runs this app takes as input: futures or `Result`s. Where it takes a structure, an ASE
                 `Atoms` or the path of a structure file will do.
-            seed: Random seed handed to the app.
-            replicate: A counter for deliberate repetitions of the same parameters.
+            seed: Random seed handed to the app; 0 if not given, in a chain the chain's.
+            replicate: A counter for deliberate repetitions of the same parameters; likewise.
             params: The app's parameters, in the units of its contract.
 
         Returns:
-            A Parsl `AppFuture`; its result is a `Result`, also when the run failed.
+            A Parsl `AppFuture` (of a chain, or in one: another future); its result is a `Result`, also when the
+            run failed.
 
         Raises:
             NoSite: Neither a site nor a Parsl configuration is open.
             BadInput: A parameter is not allowed, or an input is missing.
         """
+        from hpcagent.apps.chain import CALLER
         from hpcagent.apps.structures import given
-        from hpcagent.sites.calls import call
 
         if not self.contract.takes(len(upstream)):
             wanted = ", ".join(self.contract.inputs) or "no"
@@ -243,7 +250,13 @@ class App(Record):
                 f"app {self.name!r} takes {wanted} input run(s) as positional arguments; got {len(upstream)}. "
                 "Parameters are given by name."
             )
-        return call(self, tuple(map(given, upstream)), params, seed=seed, replicate=replicate)
+        inputs = tuple(map(given, upstream))
+        chain = CALLER.get()
+        if chain is not None:
+            return chain.ask(self, inputs, params, seed, replicate)
+        from hpcagent.sites.calls import call
+
+        return call(self, inputs, params, seed=seed or 0, replicate=replicate or 0)
 
 
 def app(
@@ -258,6 +271,7 @@ def app(
     description: str | None = None,
     estimated_runtime_s: float = 1.0,
     deterministic: bool = True,
+    seeded: bool = True,
     app_type: str = "simulation",
     failure_modes: tuple[str, ...] = (),
     settings: Mapping[str, Any] | None = None,
@@ -280,6 +294,7 @@ def app(
         description: One sentence; the first line of the docstring by default.
         estimated_runtime_s: Expected wall time, in seconds.
         deterministic: Whether the same manifest gives the same metrics.
+        seeded: Whether the result depends on the run's seed and replicate.
         app_type: simulation, analysis, ml, database or optimization.
         failure_modes: Names of the failures it can return.
         settings: Plain data handed to the function as `run.settings`: the names and values it has if
@@ -300,45 +315,84 @@ def app(
     """
 
     def wrap(function: Callable[..., Any]) -> App:
-        space = Space.of(**(parameters or {}))
-        _check_signature(function, space)
-        lines = (inspect.getdoc(function) or "").splitlines()
-        contract = build(
-            Contract,
-            {
-                "name": name or function.__name__,
-                "version": version,
-                "description": description or (lines[0] if lines else ""),
-                "space": space,
-                "inputs": inputs,
-                "metrics": tuple(
-                    m.model_copy(update={"name": n}) if isinstance(m, Metric) else Metric(name=n, unit=m)
-                    for n, m in metrics.items()
-                ),
-                "resources": resources or Resources(),
-                "resources_from": dict(resources_from or {}),
-                "estimated_runtime_s": estimated_runtime_s,
-                "deterministic": deterministic,
-                "app_type": app_type,
-                "failure_modes": failure_modes,
-            },
-            where=f"app {name or function.__name__}",
-        )
-        module = function.__module__
-        importable = module != "__main__" and "<locals>" not in function.__qualname__
-        made = App(
-            contract=contract,
-            function=f"{module}:{function.__qualname__}" if importable else "",
-            source=f"{module}:{function.__qualname__}",
-            # Our own apps are versioned; a user rarely changes a version number, so their code counts.
-            code_digest="" if module.startswith("hpcagent.") else carried.source_digest(function),
-            settings=declared_settings(settings or {}, files),
+        return app_of(
+            function,
+            metrics=metrics,
+            parameters=parameters,
+            name=name,
+            version=version,
+            inputs=inputs,
+            resources=resources,
+            resources_from=resources_from,
+            description=description,
+            estimated_runtime_s=estimated_runtime_s,
+            deterministic=deterministic,
+            seeded=seeded,
+            app_type=app_type,
+            failure_modes=failure_modes,
+            settings=settings,
+            files=files,
             vary=vary,
         )
-        made._callable = function
-        return made
 
     return wrap
+
+
+def app_of(
+    function: Callable[..., Any],
+    *,
+    metrics: Mapping[str, str | Metric],
+    chain: bool = False,
+    name: str | None = None,
+    parameters: Mapping[str, Parameter] | None = None,
+    description: str | None = None,
+    resources: Resources | None = None,
+    settings: Mapping[str, Any] | None = None,
+    files: tuple[str, ...] = (),
+    vary: tuple[str, ...] = (),
+    inputs: tuple[str, ...] = (),
+    resources_from: Mapping[str, str] | None = None,
+    **contract: Any,
+) -> App:
+    """Make the app of a function; what `app` and `chain` have in common.
+
+    Raises:
+        BadInput: A parameter is not an argument of the function, or an argument has no parameter.
+    """
+    space = Space.of(**(parameters or {}))
+    _check_signature(function, space, inputs if chain else ())
+    lines = (inspect.getdoc(function) or "").splitlines()
+    made_contract = build(
+        Contract,
+        {
+            "name": name or function.__name__,
+            "description": description or (lines[0] if lines else ""),
+            "space": space,
+            "inputs": inputs,
+            "metrics": tuple(
+                m.model_copy(update={"name": n}) if isinstance(m, Metric) else Metric(name=n, unit=m)
+                for n, m in metrics.items()
+            ),
+            "resources": resources or Resources(),
+            "resources_from": dict(resources_from or {}),
+            **contract,
+        },
+        where=f"app {name or function.__name__}",
+    )
+    module = function.__module__
+    importable = module != "__main__" and "<locals>" not in function.__qualname__
+    made = App(
+        contract=made_contract,
+        function=f"{module}:{function.__qualname__}" if importable else "",
+        source=f"{module}:{function.__qualname__}",
+        # Our own apps are versioned; a user rarely changes a version number, so their code counts.
+        code_digest="" if module.startswith("hpcagent.") else carried.source_digest(function),
+        settings=declared_settings(settings or {}, files),
+        vary=vary,
+        chain=chain,
+    )
+    made._callable = function
+    return made
 
 
 def declared_settings(settings: Mapping[str, Any], files: tuple[str, ...]) -> dict[str, Any]:
@@ -378,8 +432,20 @@ def _plain(value: object, where: str) -> Any:
         ) from None
 
 
-def _check_signature(function: Callable[..., Any], space: Space) -> None:
-    arguments = inspect.signature(function).parameters
+def _check_signature(function: Callable[..., Any], space: Space, inputs: tuple[str, ...]) -> None:
+    """Hold the function's arguments against the parameters, and a chain's first ones against its inputs."""
+    arguments = dict(inspect.signature(function).parameters)
+    for name, place in zip(inputs, list(arguments), strict=False):
+        if name.endswith("...") or arguments[place].kind is inspect.Parameter.VAR_POSITIONAL:
+            del arguments[place]
+            break
+        if name != place:
+            raise BadInput(
+                f"argument {place!r} of {function.__name__}() stands where its input {name!r} should; the inputs "
+                "are its first arguments, in their order.",
+                value=place,
+            )
+        del arguments[place]
     if any(a.kind is a.VAR_KEYWORD for a in arguments.values()):
         return
     for name in space.names:

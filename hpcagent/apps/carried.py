@@ -190,7 +190,8 @@ def _described(value: Any, seen: dict[int, int]) -> Any:
     seen[id(value)] = len(seen)
     plain = _wrapped(value)
     if plain is not None:
-        return [type(value).__name__, _described(plain, seen)]
+        of_app = [value.contract.version, value.settings] if type(value).__module__ == "hpcagent.apps.base" else []
+        return [type(value).__name__, _described(plain, seen), *of_app]
     if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
         # Of the code: `getsource` of a function that was decorated gives the inner one.
         source = _source_of(getattr(value, "__code__", value)) if value.__module__ == _SCRIPT else ""

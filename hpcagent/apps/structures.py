@@ -67,7 +67,7 @@ def _of_text(text: str) -> Given:
 def _text_of(atoms: Atoms) -> str:
     from ase.io.extxyz import write_extxyz
 
-    bare: Atoms = atoms.copy()  # type: ignore[no-untyped-call]
+    bare: Atoms = atoms.copy()
     bare.info = _writable(bare.info)
     file = io.StringIO()
     write_extxyz(file, [bare])
@@ -84,8 +84,8 @@ def _from_file(path: Path) -> Atoms:
 
     if not path.is_file():
         raise BadInput(
-            f"{path}: no such structure file. An input is the future of a run, its Result, an ASE Atoms or the path "
-            "of a file that ASE reads.",
+            f"{path}: no such structure file. An input is the future of a run, its Result, an ASE Atoms or the "
+            "path of a file that ASE reads.",
             value=str(path),
         )
     try:

@@ -40,7 +40,8 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
 
     Args:
         order: `manifest`, `function` ("module:name", a `Carried` or a callable), `settings`, `workdir`, `promises`
-            (name -> (unit, required)), `site` and `attempt`.
+            (name -> (unit, required)), `site` and `attempt`. With `shared` the answer of a run that was found
+            finished says so (`found`); `account` says what a chain's inner runs were.
         upstream: Results (or their dicts) of the runs this one takes as input.
     """
     workdir = Path(order["workdir"])
@@ -49,7 +50,7 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
         with _sole_owner(workdir):
             done = read_result(workdir)
             if done is not None:
-                return done
+                return {**done, "found": True} if order.get("shared") else done
             if not new:
                 _set_aside(workdir)
             return _run(order, workdir, upstream)
@@ -256,6 +257,8 @@ def _fields(
         "workdir": order["workdir"],
         "attempt": order.get("attempt", 1),
     }
+    if "account" in order:
+        fields |= order["account"]()
     if failure is not None:
         fields["failure"] = failure
     if outcome is not None and outcome.metrics:

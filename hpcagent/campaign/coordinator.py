@@ -220,6 +220,7 @@ class Coordinator:
         assert self._runner is not None
         try:
             self._runner.drain()
+            self._runner.stop()
             if self._reason is None and self._runner.running:
                 self._note({"event": "interrupted", "running": sorted(self._runner.running)})
             self._metrics.update(self._state.in_order, final=True)
@@ -271,6 +272,7 @@ class Coordinator:
             self.folder,
             required=self.campaign.objective.metrics,
             retries=self.campaign.retries,
+            cache=None if self.campaign.cache is None else Path(self.campaign.cache).expanduser().absolute(),
         )
 
     # -- the loop -----------------------------------------------------------------------------

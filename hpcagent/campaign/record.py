@@ -122,6 +122,8 @@ class Campaign(Record):
         repeat_distrusted: How often a run whose times cannot be believed is repeated.
         retries: How often a run is started again after an infrastructure failure.
         site: The default site.
+        settings: Settings of the app (see `App.with_settings`), e.g. the pseudopotentials of a DFT run.
+        cache: A folder in which the inner runs of chains lie, so that campaigns share them; None: each its own.
 
     Example:
         >>> from hpcagent.apps.landscape import synthetic
@@ -148,6 +150,8 @@ class Campaign(Record):
     repeat_distrusted: int = 1
     retries: int = 2
     site: str = "laptop"
+    settings: dict[str, Any] = {}
+    cache: str | None = None
 
     def __init__(self, app: App | None = None, objective: Objective | None = None, /, **data: Any) -> None:
         if app is not None:
@@ -174,6 +178,8 @@ class Campaign(Record):
             raise BadInput(f"seed={self.seed} must be a whole number >= 0.", value=self.seed)
         if self.batch_size == 1 and self.reference is not None:
             raise BadInput("batch_size=1 leaves no run beside the reference; take at least 2.", value=1)
+        if self.settings:
+            object.__setattr__(self, "app", self.app.with_settings(**self.settings))
         self.objective.check(self.app.contract)
         whole = self.app.contract.space
         for group in (self.space or {}, self.fixed):
@@ -186,8 +192,8 @@ class Campaign(Record):
         for p in self.search.parameters:
             if p.kind == "text":
                 raise BadInput(
-                    f"parameter {p.name!r} is a text, which cannot be varied; give it in fixed, or say which texts: "
-                    f'space.{p.name} = {{choices = ["...", "..."]}}.',
+                    f"parameter {p.name!r} is a text, which cannot be varied; give it in fixed, or say which "
+                    f'texts: space.{p.name} = {{choices = ["...", "..."]}}.',
                     value=p.name,
                 )
         if len(self.search.free) == 0:
@@ -251,7 +257,7 @@ class Campaign(Record):
         if self.description:
             data["description"] = self.description
         data |= {"app": app or self.app.source or self.app.name, "seed": self.seed, "mode": self.mode}
-        for key in ("batch_size", "in_flight"):
+        for key in ("batch_size", "in_flight", "cache"):
             if getattr(self, key) is not None:
                 data[key] = getattr(self, key)
         data |= {"repeat_distrusted": self.repeat_distrusted, "retries": self.retries, "site": self.site}
@@ -266,6 +272,8 @@ class Campaign(Record):
             data["reference"] = self.reference.toml()
         if self.confirm is not None:
             data["confirm"] = self.confirm.model_dump()
+        if self.settings:
+            data["settings"] = self.settings
         return tomli_w.dumps(data)
 
     def identity(self) -> dict[str, str]:

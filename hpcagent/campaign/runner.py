@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.base import App
+from hpcagent.apps.chain import ChainRun, Part, inner_manifest
 from hpcagent.apps.run import CONTINUES
 from hpcagent.apps.worker import execute, execute_each, read_result
+from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.state import State, result_event, uncharged
 from hpcagent.campaign.suspects import OUT_OF_MEMORY, Suspects
+from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.records import Failure, Manifest, Result
 from hpcagent.sites.site import Site, failure_of
 from hpcagent.store.journal import Journal
@@ -35,6 +42,9 @@ MOST_LOST = 20
 
 # Runs that go to a worker together may take this long, in seconds.
 PACK_S = 0.01
+
+# So many chains have their functions running at a time; each is a thread that mostly waits.
+MOST_CHAINS = 256
 
 Pack = tuple[Sequence[Manifest], Future[Any]]
 
@@ -60,6 +70,7 @@ class Runner:
         required: Metrics that a run must yield beyond what its contract promises.
         retries: How often a run is started again after an infrastructure failure.
         clock: Unix time, in seconds.
+        cache: Folder in which the inner runs of chains lie, if campaigns share them.
     """
 
     def __init__(
@@ -73,6 +84,7 @@ class Runner:
         required: Iterable[str] = (),
         retries: int = 2,
         clock: Callable[[], float] = time.time,
+        cache: Path | None = None,
     ) -> None:
         self._app = app
         self._site = site
@@ -82,9 +94,14 @@ class Runner:
         self._promises = app.promises(required)
         self._retries = retries
         self._clock = clock
-        self._finished: queue.SimpleQueue[Pack] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[Pack | Asked] = queue.SimpleQueue()
         self._about_site = site.about
-        self._held: Pack | None = None
+        self._held: Pack | Asked | None = None
+        self._inner = InnerRuns(state, self._work, cache)
+        self._asked: list[Asked] = []
+        self._chains: dict[str, threading.Thread] = {}
+        self._chains_due: deque[Manifest] = deque()
+        self._stopping = False
         self._suspects = Suspects()
         self._wants_s: dict[str, float] = {}
         self.running: dict[str, Manifest] = {}
@@ -103,9 +120,163 @@ class Runner:
     def start(self, manifests: Sequence[Manifest]) -> None:
         """Submit runs; their manifests must be in the journal already."""
         self.running.update((m.execution_id, m) for m in manifests)  # all of them, should the site fail here
+        if self._app.chain:
+            self._chains_due.extend(manifests)
+            self._start_chains()
+            return
         size = self._pack_size(len(manifests))
         for first in range(0, len(manifests), size):
             self._submit(manifests[first : first + size])
+
+    @property
+    def inner_running(self) -> int:
+        """Inner runs of chains that were asked for and have not ended."""
+        return len(self._inner.unfinished())
+
+    def stop(self) -> None:
+        """Release the chains that are running: the campaign is interrupted or over."""
+        self._stopping = True
+        self._inner.let_go()
+        for asked in self._drop_asked():
+            asked.part.set_exception(interrupted())
+        deadline = time.monotonic() + 5.0
+        for thread in list(self._chains.values()):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _drop_asked(self) -> list[Asked]:
+        dropped, self._asked = self._asked, []
+        return dropped
+
+    # -- chains -------------------------------------------------------------------------------
+
+    def _start_chains(self) -> None:
+        most = max(32, min(MOST_CHAINS, 2 * self._site.workers))
+        while self._chains_due and len(self._chains) < most:
+            manifest = self._chains_due.popleft()
+            self._start_chain(self._app, manifest, (), work=self._work, promises=self._promises)
+
+    def _start_chain(
+        self,
+        app: App,
+        manifest: Manifest,
+        inputs: tuple[Any, ...],
+        *,
+        work: Path,
+        promises: Any,
+        shared: bool = False,
+    ) -> None:
+        """Run the chain's function in a thread; it ends like a run on a worker, with an answer in the queue."""
+        chain = ChainRun(app, inputs, partial(self._ask, manifest))
+        order = app.order(
+            manifest,
+            work=work,
+            site=self._about_site,
+            promises=promises,
+            attempt=self._state.retried.get(manifest.execution_id, 1),
+        ) | {"function": chain.function, "account": chain.account, "shared": shared}
+        answer: Future[Any] = Future()
+        answer.add_done_callback(lambda done: self._finished.put(((manifest,), done)))
+
+        def run() -> None:
+            try:
+                answer.set_result(execute(order))
+            except BaseException as error:  # the runner makes a failed result of it
+                answer.set_exception(error)
+
+        thread = threading.Thread(target=run, name=f"chain {manifest.index}", daemon=True)
+        self._chains[manifest.execution_id] = thread
+        thread.start()
+
+    def _ask(
+        self,
+        chain: Manifest,
+        app: App,
+        inputs: tuple[Any, ...],
+        params: Any,
+        seed: int | None,
+        replicate: int | None,
+    ) -> Part:
+        """Called in a chain's thread; the run itself is started by `collect`."""
+        if self._stopping:
+            raise interrupted()
+        manifest = inner_manifest(chain, app, inputs, params, seed, replicate)
+        part = Part(app.name, manifest.execution_id)
+        self._finished.put(Asked(part, app, manifest, inputs, chain.execution_id))
+        return part
+
+    def _admit(self) -> None:
+        """Write down what chains have asked for, and send what is ready."""
+        records, ready = self._inner.admit(self._drop_asked())
+        if records:
+            event = {"event": "parts", "at": self._clock(), "parts": records}
+            self._journal.append([event])
+            self._state.apply(event)
+        self._send(ready)
+
+    def _send(self, ready: Sequence[Inner]) -> None:
+        """Start inner runs; what is known already, or cannot run, ends at once and may make others ready."""
+        waiting = deque(ready)
+        while waiting:
+            inner = waiting.popleft()
+            if inner.sent or inner.result is not None:
+                continue
+            known = self._known(inner)
+            if known is None:
+                try:
+                    self._send_one(inner)
+                    continue
+                except (AppFailed, BadInput) as error:
+                    known = refused(inner.manifest, error, self._inner.place / inner.manifest.execution_id), False
+            waiting.extend(self._part_ended(*known))
+
+    def _known(self, inner: Inner) -> tuple[Result, bool] | None:
+        """A finished result in the run's directory, and whether somebody else has paid for it."""
+        self._inner.link(inner)
+        fields = read_result(self._inner.place / inner.manifest.execution_id)
+        if fields is None:
+            return None
+        return Result.model_validate({"manifest": inner.manifest, **fields}), self._inner.cached
+
+    def _send_one(self, inner: Inner, *, priority: float | None = None) -> None:
+        manifest, app = inner.manifest, inner.app
+        inputs = self._inner.inputs_of(inner)
+        if app.chain:
+            inner.sent = True
+            self._start_chain(
+                app,
+                manifest,
+                inner.inputs,
+                work=self._inner.place,
+                promises=app.promises(),
+                shared=self._inner.cached,
+            )
+            return
+        app.contract.space.validated(manifest.params, where=f"app {app.name}")
+        order = app.order(
+            manifest,
+            work=self._inner.place,
+            site=self._about_site,
+            attempt=self._state.retried.get(manifest.execution_id, 1),
+        ) | {"shared": self._inner.cached}
+        label, needs = self._place(manifest)
+        # Those of earlier chains first, so that chains end one after the other and not all at the last moment.
+        first = 1.0 + manifest.index if priority is None else priority
+        future = self._site.submit(execute, order, *inputs, executor=label, needs=needs, priority=first)
+        inner.sent = True
+        future.add_done_callback(lambda done: self._finished.put(((manifest,), done)))
+
+    def _part_ended(self, result: Result, shared: bool) -> list[Inner]:
+        """Record the result of an inner run; return those that can start now."""
+        self._journal.append(
+            [
+                part_events([result], frozenset({result.manifest.execution_id} if shared else ()))
+                | {"at": self._clock()}
+            ]
+        )
+        self._state.add_part_result(result, shared=shared)
+        return self._inner.ended(result, shared=shared)
+
+    # -- runs ---------------------------------------------------------------------------------
 
     def _pack_size(self, n: int) -> int:
         """How many runs go to a worker at once: several where a run is shorter than the way there.
@@ -158,25 +329,28 @@ class Runner:
         return self._take(retry=False)
 
     def _take(self, *, retry: bool = True) -> list[Result]:
-        ended = [] if self._held is None else [self._held]
-        self._held = None
-        while True:
-            try:
-                ended.append(self._finished.get_nowait())
-            except queue.Empty:
-                break
+        ended = self._arrived()
+        if retry and self._asked:
+            self._admit()
         results, events, again = [], [], []
+        ready: list[Inner] = []
         read = [self._result(m, a) for pack in ended for m, a in _answers(*pack)]
         starved = {r.manifest.execution_id for r, _ in read if r.failure and r.failure.name == OUT_OF_MEMORY}
         culprit = self._suspects.culprit(starved) if starved else None
         for result, event in read:
             manifest = result.manifest
+            inner = self._inner.get(manifest.execution_id)
             self.running.pop(manifest.execution_id, None)
+            self._chains.pop(manifest.execution_id, None)
+            found = event.pop("found", False)
             charged = not (result.failure and uncharged(result.failure.model_dump()))
             if not charged and result.failure and result.failure.name in CUT and not self._more_time(result):
                 result, event = self._had_a_block(result)
-                self.given_up.add(manifest.execution_id)
                 self._suspects.done(manifest.execution_id)
+                if inner is not None:
+                    ready += self._part_ended(result, False)
+                    continue
+                self.given_up.add(manifest.execution_id)
                 results.append(result)
                 events.append(event)
                 continue
@@ -187,18 +361,50 @@ class Runner:
                     again.append((result, charged))
                 continue
             self._suspects.done(manifest.execution_id)
+            if inner is not None:
+                if retry or result.failure is None or result.failure.kind in ("simulation", "contract"):
+                    ready += self._part_ended(result, found)
+                continue
             if result.failure is not None and result.failure.kind in ("infrastructure", "cancelled"):
                 self.given_up.add(manifest.execution_id)
             results.append(result)
             events.append(event)
         self._record(results, events)
         # Before the first of them is sent, which may fail with the site: see `move`.
-        self.running.update((r.manifest.execution_id, r.manifest) for r, _ in again)
+        self.running.update((r.manifest.execution_id, r.manifest) for r, _ in again if not self._is_inner(r))
         for result, charged in again:
             self._retry(result, charged, suspect=result.manifest.execution_id in starved)
         for execution_id in self._suspects.release() if retry else ():
-            self._submit([self.running[execution_id]], priority=0)
+            self._submit_again(execution_id)
+        if retry:
+            self._send(ready)
+            self._start_chains()
         return results
+
+    def _arrived(self) -> list[Pack]:
+        """What is in the queue: the answers of runs; calls of chains are set aside for `_admit`."""
+        taken = [] if self._held is None else [self._held]
+        self._held = None
+        while True:
+            try:
+                taken.append(self._finished.get_nowait())
+            except queue.Empty:
+                break
+        self._asked += [one for one in taken if isinstance(one, Asked)]
+        return [one for one in taken if not isinstance(one, Asked)]
+
+    def _is_inner(self, result: Result) -> bool:
+        return result.manifest.execution_id in self._inner
+
+    def _submit_again(self, execution_id: str) -> None:
+        """Send a run once more, before those that have not had their turn."""
+        if execution_id in self._inner:
+            self._send_one(self._inner[execution_id], priority=0)
+        else:
+            self._submit([self.running[execution_id]], priority=0)
+
+    def _app_of(self, execution_id: str) -> App:
+        return self._inner[execution_id].app if execution_id in self._inner else self._app
 
     def move(self, site: Site) -> None:
         """Go on on another site, after the one before has failed and was closed: its runs are sent again."""
@@ -210,12 +416,20 @@ class Runner:
         self._about_site = site.about
         left = [m for i, m in before.items() if i not in self._state.results or not self._state.final(i)]
         self.running.clear()
-        self.start([m for m in left if m.execution_id not in self.given_up])
+        # Chains go on where they are; their inner runs are sent again.
+        due = {m.execution_id for m in self._chains_due}
+        going = [m for m in left if m.execution_id in self._chains or m.execution_id in due]
+        self.running.update((m.execution_id, m) for m in going)
+        self.start([m for m in left if m.execution_id not in self.given_up and m not in going])
+        for inner in self._inner.unfinished():
+            inner.sent = inner.app.chain and inner.manifest.execution_id in self._chains
+        self._send(self._inner.ready())
 
     def _result(self, manifest: Manifest, answer: dict[str, Any] | BaseException) -> tuple[Result, dict[str, Any]]:
         """The result, and how it stands in the journal."""
         if isinstance(answer, dict):
-            result = Result.model_validate({"manifest": manifest, **answer})
+            fields = {k: v for k, v in answer.items() if k != "found"}
+            result = Result.model_validate({"manifest": manifest, **fields})
             return result, {"execution_id": manifest.execution_id, **answer}
         kind, name, message = failure_of(answer)
         now = self._clock()
@@ -234,6 +448,8 @@ class Runner:
         failure = result.failure
         if failure is None or failure.kind != "infrastructure":
             return False
+        if self._app_of(result.manifest.execution_id).chain:
+            return False  # its inner runs have had their attempts
         lost = self._state.lost.get(result.manifest.execution_id, 0)
         if not charged:
             return lost < MOST_LOST
@@ -246,7 +462,7 @@ class Runner:
         failure, name = result.failure, result.manifest.execution_id
         whole = self._site.longest_s(result.manifest.resources)
         goes_on = failure is not None and str(failure.repair or "").startswith(CONTINUES)
-        if whole is None or goes_on or "restart" in self._app.settings:
+        if whole is None or goes_on or "restart" in self._app_of(name).settings:
             return True
         had = self._wants_s.get(name, 0.0)
         if had >= whole:
@@ -283,7 +499,7 @@ class Runner:
         if suspect:
             self._suspects.add(manifest.execution_id)
         else:
-            self._submit([manifest], priority=0)  # before those that have not had their turn
+            self._submit_again(manifest.execution_id)
 
     def _record(self, results: list[Result], events: list[dict[str, Any]]) -> None:
         if not results:

@@ -49,6 +49,9 @@ class State:
         failed: How many results are failures.
         retried: Execution id -> the attempt that was started last, where that is not the first.
         lost: Execution id -> how many attempts ended through no fault of the run.
+        parts: Execution id of an inner run -> that of the chain that pays for it.
+        part_results: Execution id of an inner run -> its last recorded result.
+        shared_parts: Inner runs that were found finished in a cache.
     """
 
     def __init__(self) -> None:
@@ -65,6 +68,10 @@ class State:
         self.lost: dict[str, int] = {}
         self.node_hours = 0.0
         self.failed = 0
+        self.parts: dict[str, str] = {}
+        self.part_results: dict[str, Result] = {}
+        self.shared_parts: set[str] = set()
+        self._part_manifests: dict[str, Mapping[str, Any]] = {}
         self._batches: dict[int, list[str]] = {}
         self._by_id: dict[str, Manifest] = {}
         self._resources: dict[str, Resources] = {}
@@ -107,6 +114,13 @@ class State:
             if event.get("confirm"):
                 self.confirmed = len(self.manifests)
                 self.confirmed_budget = event.get("budget")
+        elif kind == "parts":
+            for row in event["parts"]:
+                identity = row["manifest"]["execution_id"]
+                self.parts[identity] = row["chain"]
+                self._part_manifests[identity] = row["manifest"]
+        elif kind == "part_results":
+            self._apply_part_results(event["results"])
         elif kind == "session":
             self.end_session()
             self.sessions += 1
@@ -132,6 +146,32 @@ class State:
         del data["execution_id"]
         self.add_result(Result.model_validate(data))
 
+    def _apply_part_results(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for fields in rows:
+            identity = fields["execution_id"]
+            manifest = self._part_manifests.get(identity)
+            if manifest is None:
+                self.damaged += 1
+                continue
+            data = {k: v for k, v in fields.items() if k not in ("execution_id", "shared")} | {
+                "manifest": manifest
+            }
+            self.add_part_result(Result.model_validate(data), shared=bool(fields.get("shared")))
+
+    def add_part_result(self, result: Result, *, shared: bool) -> None:
+        """Take in the result of an inner run; one that another campaign has paid for costs nothing."""
+        identity = result.manifest.execution_id
+        self.part_results[identity] = result
+        if shared:
+            self.shared_parts.add(identity)
+        elif not result.parts:
+            self.node_hours += result.cost.node_hours
+
+    def final_part(self, identity: str) -> bool:
+        """Whether an inner run has ended in a way that running it again would not change."""
+        failure = self.part_results[identity].failure
+        return failure is None or failure.kind in ("simulation", "contract")
+
     def end_session(self) -> None:
         """Count the wall time of the session that just ended."""
         if self._session_began is not None:
@@ -155,8 +195,9 @@ class State:
         else:
             self.failed -= before.failure is not None
         self.results[identity] = result
-        # Both attempts were paid for.
-        self.node_hours += result.cost.node_hours
+        # Both attempts were paid for. A chain's cost is that of its inner runs, which are counted themselves.
+        if not result.parts:
+            self.node_hours += result.cost.node_hours
         self.failed += result.failure is not None
 
     def next_replicate(self, params: Params) -> int:

@@ -105,6 +105,8 @@ class Contract(Record):
         resources_from: Resources that a parameter decides, e.g. `{"ranks_per_node": "ranks"}`: so runs of
             different sizes are points of one campaign. The parameter is an `Int`, or a `Choice` of whole numbers.
         deterministic: Whether the same manifest gives the same metrics (measured times excluded).
+        seeded: Whether the result depends on the run's seed and replicate. Where it does not, repetitions of a
+            chain share the run.
         estimated_runtime_s: Expected wall time of one run, in seconds.
         estimated_cost: Expected node-hours of one run.
         side_effects: What it touches beside its own directory.
@@ -122,6 +124,7 @@ class Contract(Record):
     resources: Resources = Resources()
     resources_from: dict[str, str] = {}
     deterministic: bool = True
+    seeded: bool = True
     estimated_runtime_s: float = 1.0
     estimated_cost: float | None = None
     side_effects: str = "declared outputs in its own directory only"

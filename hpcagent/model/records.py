@@ -12,11 +12,11 @@ from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.space import Params
 
-__all__ = ["Cost", "Failure", "FailureKind", "Manifest", "Observation", "Result", "Role", "Status"]
+__all__ = ["Cost", "Failure", "FailureKind", "InnerRun", "Manifest", "Observation", "Result", "Role", "Status"]
 
 Status = Literal["PROPOSED", "SUBMITTED", "RUNNING", "COMPLETED", "FAILED", "STOPPED", "SKIPPED"]
 FailureKind = Literal["infrastructure", "simulation", "contract", "cancelled"]
-Role = Literal["suggested", "reference", "replicate", "repeat", "direct"]
+Role = Literal["suggested", "reference", "replicate", "repeat", "direct", "part"]
 
 NAMESPACE: UUID = uuid5(NAMESPACE_URL, "https://hpcagent.example/execution")
 
@@ -33,7 +33,8 @@ class Manifest(Record):
         seed: Random seed handed to the app.
         replicate: 0, or a counter for deliberate repetitions of the same parameters.
         upstream: Execution ids of the results it takes as input.
-        role: Why it runs: suggested by the policy, reference point, replicate, repeat of a distrusted run.
+        role: Why it runs: suggested by the policy, reference point, replicate, repeat of a distrusted run, called
+            by hand, part of a chain.
         batch: Batch number in the campaign, from 0.
         index: Position in the campaign, from 0.
         resources: What it occupies.
@@ -110,6 +111,24 @@ class Cost(Record):
     node_hours: float = 0.0
 
 
+class InnerRun(Record):
+    """A run that a chain was made of; its own record is in its own directory.
+
+    Attributes:
+        execution_id: Its own.
+        app: Its app.
+        status: How it ended.
+        shared: Whether it was run for another chain, or another campaign, and only used here.
+        node_hours: What it cost this chain: 0 if shared.
+    """
+
+    execution_id: str
+    app: str
+    status: Status
+    shared: bool = False
+    node_hours: float = 0.0
+
+
 class Result(Record):
     """What came back from one run.
 
@@ -129,6 +148,7 @@ class Result(Record):
         notes: Remarks worth reading.
         distrusted: Why the measured times of this run should not be believed, or None.
         attempt: 1, or more after infrastructure failures.
+        parts: The runs it was made of, for a chain; its cost is the sum of those that were run for it.
     """
 
     manifest: Manifest
@@ -146,6 +166,7 @@ class Result(Record):
     notes: tuple[str, ...] = ()
     distrusted: str | None = None
     attempt: int = 1
+    parts: tuple[InnerRun, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -168,8 +168,8 @@ class Parameter(Record):
             raise BadInput(f"{self.name}={value!r} is not a text; write it in quotes.", value=value)
         if len(value) > LONGEST_TEXT or not value.isprintable():
             raise BadInput(
-                f"{self.name} is a text of {len(value)} characters; allowed: at most {LONGEST_TEXT} printable ones "
-                "on one line.",
+                f"{self.name} is a text of {len(value)} characters; allowed: at most {LONGEST_TEXT} printable "
+                "ones on one line.",
                 value=value,
             )
         return value

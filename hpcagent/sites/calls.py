@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcagent.apps.chain import ChainRun, Part, identity_of, inner_manifest
 from hpcagent.apps.structures import Given
 from hpcagent.apps.worker import execute_as_result
-from hpcagent.errors import BadInput, NoSite
-from hpcagent.model.records import Result
-from hpcagent.sites.site import current_dfk, current_site
+from hpcagent.errors import NoSite
+from hpcagent.model.records import Failure, Manifest, Result
+from hpcagent.sites.site import current_dfk, current_site, failure_of
 
 if TYPE_CHECKING:
     from parsl.dataflow.futures import AppFuture
@@ -23,7 +26,7 @@ __all__ = ["call"]
 
 def call(
     app: App, upstream: tuple[Any, ...], params: Mapping[str, Any], *, seed: int, replicate: int
-) -> AppFuture:
+) -> AppFuture | Part:
     """Submit one run to the open site, or to the user's own Parsl configuration.
 
     The same call twice on one site gives the same future: same work, same directory.
@@ -32,15 +35,25 @@ def call(
         NoSite: Nothing is open.
         BadInput: A parameter is not allowed, or an input is none that could be one.
     """
+    _dfk(app)
+    manifest = app.manifest(params, seed=seed, replicate=replicate, upstream=tuple(map(identity_of, upstream)))
+    return _started(app, manifest, upstream)
+
+
+def _dfk(app: App) -> Any:  # parsl.DataFlowKernel
     dfk = current_dfk()
     if dfk is None:
         raise NoSite(
             f"app {app.name!r} was called, but no site is open. Write `with ha.open_site('laptop'):` around "
             "the calls, or load a Parsl configuration of your own with parsl.load(...)."
         )
-    manifest = app.manifest(params, seed=seed, replicate=replicate, upstream=tuple(map(_identity, upstream)))
+    return dfk
+
+
+def _started(app: App, manifest: Manifest, upstream: tuple[Any, ...]) -> AppFuture | Part:
+    dfk = _dfk(app)
     # On the DataFlowKernel itself, so that they end with it.
-    known: dict[str, AppFuture] = dfk.__dict__.setdefault("hpcagent_futures", {})
+    known: dict[str, Any] = dfk.__dict__.setdefault("hpcagent_futures", {})
     if manifest.execution_id in known:
         return known[manifest.execution_id]
     site = current_site()
@@ -50,14 +63,18 @@ def call(
     work = Path(dfk.run_dir).absolute() / "work"
     if site is not None:
         about = site.about
+        work = site.work_dir.absolute()
+    if app.chain:
+        future: Any = _chain_started(app, manifest, upstream, work, about)
+        known[manifest.execution_id] = future
+        return future
+    if site is not None:
         label, needs = site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
         where, how = [label], {"parsl_resource_specification": needs}
-        work = site.work_dir.absolute()
     order = app.order(manifest, work=work, site=about)
-    upstream = tuple(u.fields if isinstance(u, Given) else u for u in upstream)
     future = dfk.submit(
         run_placed,
-        app_args=(order, *upstream),
+        app_args=(order, *(u.fields if isinstance(u, Given) else u for u in upstream)),
         executors=where,
         cache=False,
         ignore_for_cache=None,
@@ -68,25 +85,63 @@ def call(
     return future
 
 
+def _chain_started(
+    app: App, manifest: Manifest, upstream: tuple[Any, ...], work: Path, about: Mapping[str, Any]
+) -> Part:
+    """Run a chain's function in a thread; its inner runs go to Parsl like any other call."""
+
+    def ask(
+        inner: App, inputs: tuple[Any, ...], params: Mapping[str, Any], seed: int | None, replicate: int | None
+    ) -> Part:
+        asked = inner_manifest(manifest, inner, inputs, params, seed, replicate)
+        known = _dfk(inner).__dict__.get("hpcagent_futures", {})
+        before = asked.execution_id in known
+        part = _as_part(asked, _started(inner, asked, inputs))
+        part.shared = before
+        return part
+
+    running = ChainRun(app, upstream, ask)
+    whole = Part(app.name, manifest.execution_id)
+
+    def run() -> None:
+        order = app.order(manifest, work=work, site=about) | {
+            "function": running.function,
+            "account": running.account,
+        }
+        try:
+            whole.set_result(execute_as_result(order))
+        except BaseException as error:
+            whole.set_exception(error)
+
+    threading.Thread(target=run, name=f"chain {app.name}", daemon=True).start()
+    return whole
+
+
+def _as_part(manifest: Manifest, future: Future[Result]) -> Part:
+    """The future of a run, which never has an exception: that is a failed `Result` too."""
+    part = Part(manifest.app, manifest.execution_id)
+
+    def take(done: Future[Result]) -> None:
+        error = done.exception()
+        part.set_result(done.result() if error is None else _lost(manifest, error))
+
+    future.add_done_callback(take)
+    return part
+
+
+def _lost(manifest: Manifest, error: BaseException) -> Result:
+    kind, name, message = failure_of(error)
+    now = time.time()
+    return Result(
+        manifest=manifest,
+        status="FAILED",
+        failure=Failure.model_validate({"kind": kind, "name": name, "message": message}),
+        started_at=now,
+        ended_at=now,
+    )
+
+
 def run_placed(order: Mapping[str, Any], *upstream: Any, parsl_resource_specification: object = None) -> Result:
     """Run an order on a worker. Parsl hands a task's resources to its function as well."""
     result: Result = execute_as_result(order, *upstream)
     return result
-
-
-def _identity(upstream: Any) -> str:
-    if isinstance(upstream, Result):
-        return upstream.manifest.execution_id
-    if isinstance(upstream, Given):
-        return upstream.identity
-    identity = getattr(upstream, "execution_id", None)
-    if isinstance(upstream, Future) and isinstance(identity, str):
-        return identity
-    if isinstance(upstream, Future):
-        # A future of the user's own Parsl app: its task number is all that is known of it.
-        return f"parsl task {getattr(upstream, 'tid', id(upstream))}"
-    raise BadInput(
-        "an input run is the future of an app, its Result, an ASE Atoms or the path of a structure file; got "
-        f"{type(upstream).__name__}.",
-        value=upstream,
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,13 +17,14 @@ from hpcagent.apps.lammps.failures import FAILURE_MODES
 from hpcagent.apps.lammps.metrics import METRICS, metric_units
 from hpcagent.apps.lammps.restart import with_restarts
 from hpcagent.apps.lammps.script import KEEPS_EARLIER_VALUE, Script, read_script
+from hpcagent.apps.lammps.structure import STYLES as ATOM_STYLES
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.space import Parameter, Space
 from hpcagent.units import STYLES, factor, unit_style
 
-__all__ = ["ContractFile", "lammps", "packaged_inputs"]
+__all__ = ["ContractFile", "Structure", "lammps", "packaged_inputs"]
 
 # Metrics whose meaning is a measured speed: better when larger, and noisy from outside the run.
 _FASTER = ("ns_per_day", "ns_per_day_cpu", "tau_per_day", "timesteps_per_s")
@@ -76,6 +78,27 @@ class Restart(Record):
     variable: str = "restart"
 
 
+class Structure(Record):
+    """The `[structure]` table: the structure that a run takes and gives.
+
+    Attributes:
+        elements: Element of each atom type, in order: the first is that of type 1.
+        file: File that the script reads the input run's structure from; empty if it takes none.
+        artifact: What of the input run becomes that file: `structure` is written as a LAMMPS data file, any other
+            (`data`, `restart`) is copied as it is.
+        charges: Element -> charge in elementary charges; the structure's own for elements that are not here.
+        bonds: Bond types in order, by elements: `["O-H"]`.
+        angles: Angle types in order, the middle atom in the middle: `["H-O-H"]`.
+    """
+
+    elements: tuple[str, ...]
+    file: str = ""
+    artifact: str = "structure"
+    charges: dict[str, float] = {}
+    bonds: tuple[str, ...] = ()
+    angles: tuple[str, ...] = ()
+
+
 class ContractFile(Record):
     """The TOML beside an input script.
 
@@ -92,6 +115,9 @@ class ContractFile(Record):
         log: Which run of the log is measured.
         checks: What makes a run a failure although LAMMPS ended well.
         restart: How the script goes on from a restart file, if it can.
+        structure: The structure that a run takes and gives, if it does.
+        artifacts: Name -> file that a run must have written into its directory; the final structure is made
+            from `data` (`write_data`), or else from `trajectory` (`dump`).
         resources: What one run occupies.
         resources_from: Resource -> the variable that decides it, e.g. `ranks_per_node = "ranks"`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
@@ -109,6 +135,8 @@ class ContractFile(Record):
     log: LogReading = LogReading()
     checks: Checks = Checks()
     restart: Restart | None = None
+    structure: Structure | None = None
+    artifacts: dict[str, str] = {}
     resources: Resources = Resources()
     resources_from: dict[str, str] = {}
     estimated_runtime_s: float = 60.0
@@ -133,6 +161,8 @@ def lammps(
     metrics: tuple[str, ...] | None = None,
     resources: Resources | None = None,
     resources_from: Mapping[str, str] | None = None,
+    structure: Mapping[str, Any] | None = None,
+    artifacts: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> App:
     """Make an app of a LAMMPS input script.
@@ -148,6 +178,9 @@ def lammps(
         resources: What one run occupies.
         resources_from: Resource -> name of the variable that decides it, e.g. `{"ranks_per_node": "ranks"}`; the
             script need not use that variable.
+        structure: The structure that a run takes and gives, as the contract's table `[structure]`, e.g.
+            `{"file": "structure.data", "elements": ["Ar"]}`.
+        artifacts: Name -> file that a run must have written, e.g. `{"data": "final.data"}`.
         name: The app's name.
 
     Returns:
@@ -181,6 +214,11 @@ def lammps(
         rule = file.restart
         text = with_restarts(read, rule.variable, rule.every, production=file.log.production, where=where)
     promised = _metrics(read, file, metrics, where)
+    moved = file.structure if structure is None else build(Structure, dict(structure), where="structure=")
+    kept = file.artifacts if artifacts is None else dict(artifacts)
+    _check_artifacts(kept, where)
+    if moved is not None:
+        _check_structure(read, moved, kept, where)
     made = build(
         Contract,
         {
@@ -189,6 +227,7 @@ def lammps(
             "app_type": "simulation",
             "description": file.description,
             "space": space,
+            "inputs": ("structure",) if moved is not None and moved.file else (),
             "metrics": promised,
             "resources": resources or file.resources,
             "resources_from": deciding,
@@ -199,12 +238,14 @@ def lammps(
         where=where,
     )
     folder = script_path.resolve().parent
+    # What the input run hands over is not what lies beside the script for runs by hand.
+    files = [name for name in read.files if moved is None or name != moved.file]
     settings: dict[str, Any] = {
         "script": text,
         "units": read.units,
         "logs": [name for name in read.logs if name != "log.lammps"],
-        "files": {name: _sha256(folder / name) for name in read.files},
-        "paths": {name: str(folder / name) for name in read.files},
+        "files": {name: _sha256(folder / name) for name in files},
+        "paths": {name: str(folder / name) for name in files},
         "only_read": list(read.only_read),
         "folders": list(read.folders),
         "seed_variables": list(file.seed_variables),
@@ -217,6 +258,14 @@ def lammps(
     }
     if file.restart is not None:
         settings["restart"] = {"variable": file.restart.variable}
+    if moved is not None:
+        periodic = None if read.boundary is None else [word == "p" for word in read.boundary]
+        settings["structure"] = moved.model_dump(mode="json") | {
+            "atom_style": read.atom_style,
+            "periodic": periodic,
+        }
+    if kept:
+        settings["artifacts"] = kept
     return App(
         contract=made,
         function="hpcagent.apps.lammps.run:lammps_run",
@@ -362,6 +411,94 @@ def _check_variables(
                 f"contract's variables, or write `variable {name} index VALUE` in the script.",
                 value=name,
             )
+
+
+# Artifacts that every run has.
+_OWN = ("input", "log", "log_before", "output", "restart", "variables")
+_ELEMENT = re.compile(r"[A-Z][a-z]?\Z")
+
+
+def _check_artifacts(artifacts: Mapping[str, str], where: str) -> None:
+    for name, file in artifacts.items():
+        if name in _OWN:
+            raise BadInput(
+                f"{where}, artifacts: {name!r} is an artifact that every run has; choose another name.", value=name
+            )
+        path = Path(file)
+        if not file or path.is_absolute() or ".." in path.parts or "$" in file or "*" in file:
+            raise BadInput(
+                f"{where}, artifacts.{name}: {file!r} is not the plain name of a file in the run's directory.",
+                value=file,
+            )
+
+
+def _check_structure(read: Script, structure: Structure, artifacts: Mapping[str, str], where: str) -> None:
+    if read.units == "lj":
+        raise BadInput(
+            f"{where}, structure: the script {read.path.name} has `units lj`, but a structure has elements, "
+            "and its lengths are in angstrom; use `units metal` or `units real`.",
+            value=read.units,
+        )
+    if not structure.elements:
+        raise BadInput(f"{where}, structure: name the element of each atom type, e.g. elements = ['Ar'].")
+    for element in structure.elements:
+        if not _ELEMENT.match(element) or structure.elements.count(element) > 1:
+            raise BadInput(
+                f"{where}, structure: elements are symbols, each once, in the order of the atom types; got "
+                f"{list(structure.elements)}.",
+                value=element,
+            )
+    _check_bonded(read, structure, where)
+    if not structure.file:
+        if not set(artifacts) & {"data", "trajectory"}:
+            raise BadInput(
+                f"{where}, structure: it takes none (there is no 'file'), and gives none: name the final data "
+                "file (data) or the dump (trajectory) in [artifacts]."
+            )
+        return
+    if Path(structure.file).is_absolute() or Path(structure.file).name != structure.file:
+        raise BadInput(f"{where}, structure: file is the plain name of a file; got {structure.file!r}.")
+    if not re.search(
+        rf"^[^#\n]*\bread_(data|restart)\s+{re.escape(structure.file)}(\s|\"|$)", read.text, re.MULTILINE
+    ):
+        raise BadInput(
+            f"{where}, structure: the script {read.path.name} never reads {structure.file!r}; write "
+            f"`read_data {structure.file}` in place of the commands that make the atoms.",
+            value=structure.file,
+        )
+    if structure.artifact == "structure" and read.atom_style not in ATOM_STYLES:
+        raise BadInput(
+            f"{where}, structure: the script {read.path.name} has `atom_style {read.atom_style}`; a structure is "
+            f"written for {', '.join(ATOM_STYLES)}. Take the data file of another LAMMPS run (artifact = 'data').",
+            value=read.atom_style,
+        )
+
+
+def _check_bonded(read: Script, structure: Structure, where: str) -> None:
+    for element in structure.charges:
+        if element not in structure.elements:
+            raise BadInput(
+                f"{where}, structure.charges: {nearest(element, structure.elements)} {element!r} is not among the "
+                "elements.",
+                value=element,
+            )
+    if structure.charges and read.atom_style == "atomic":
+        raise BadInput(
+            f"{where}, structure: charges need `atom_style charge` or `full` in {read.path.name}; it has `atomic`."
+        )
+    if (structure.bonds or structure.angles) and read.atom_style != "full":
+        raise BadInput(
+            f"{where}, structure: bonds and angles need `atom_style full` in {read.path.name}; it has "
+            f"`{read.atom_style}`."
+        )
+    for what, length, names in (("bonds", 2, structure.bonds), ("angles", 3, structure.angles)):
+        for name in names:
+            parts = name.split("-")
+            if len(parts) != length or not set(parts) <= set(structure.elements):
+                raise BadInput(
+                    f"{where}, structure.{what}: {name!r} is not {length} of the elements with '-' between them.",
+                    value=name,
+                )
 
 
 def _check_timestep(read: Script, space: Space, where: str) -> None:

@@ -18,6 +18,7 @@ from hpcagent.apps.lammps.log import Log, parse_log
 from hpcagent.apps.lammps.log import Run as Leg
 from hpcagent.apps.lammps.metrics import Measured, discarded_share, measure, production_run, reduce_column
 from hpcagent.apps.lammps.restart import NONE, SOURCE, Earlier, continued, earlier, joined, progress, read_logs
+from hpcagent.apps.lammps.structure import given, taken
 from hpcagent.apps.launch import Limit, finish, planned
 from hpcagent.apps.run import CONTINUES, Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
@@ -34,7 +35,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     script reads, so that `lmp -in in.lammps` in the run's directory repeats the run by hand.
 
     Args:
-        run: Directory, seed, settings (`script`, `files`, `paths`, `logs`, `measure`, ...).
+        run: Directory, seed, settings (`script`, `files`, `paths`, `logs`, `structure`, ...).
         params: Values of the script's variables, already checked against the contract.
 
     Returns:
@@ -46,6 +47,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     settings = run.settings
     source, refused = earlier(run.workdir, settings["logs"]) if settings.get("restart") else (None, None)
     _write_inputs(run, params, source)
+    said_of_input = taken(run)
     ended = _launched(run, source)
     failure = failure_of(ended)
     if failure is not None:
@@ -55,7 +57,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     _check_complete(log, ended)
     ranks = _check_ranks(log, run, ended)
     distrusted = None
-    notes = [*filter(None, (refused, ranks))]
+    notes = [*said_of_input, *filter(None, (refused, ranks))]
     if source is not None:
         log, said, distrusted = joined(log, source, ended.log[-2000:])
         notes += said
@@ -68,6 +70,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     share = discarded_share(log, settings["discard"])
     for name, how in settings["columns"].items():
         metrics[name] = _reduced(production, how, share)
+    artifacts = given(run)
     return Outcome(
         metrics=metrics,
         units=dict(measured.units) | {n: how["unit"] for n, how in settings["columns"].items()},
@@ -78,7 +81,8 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
             "variables": "params.vars",
             "output": "output.txt",
         }
-        | _artifacts_before(source),
+        | _artifacts_before(source)
+        | artifacts,
         notes=tuple(notes),
         distrusted=distrusted or _distrusted(metrics, settings),
     )

@@ -53,6 +53,8 @@ class Script:
         only_read: Those of `files` that no command of the script can write to.
         folders: Folders that it writes to, relative to the directory it runs in.
         timesteps: Names of the variables that are, alone, the argument of a `timestep` command.
+        atom_style: Its `atom_style` (`atomic` if it does not say: LAMMPS's own default).
+        boundary: The three words of its `boundary` command; None where a variable decides.
     """
 
     path: Path
@@ -66,6 +68,8 @@ class Script:
     only_read: tuple[str, ...]
     folders: tuple[str, ...]
     timesteps: frozenset[str]
+    atom_style: str = "atomic"
+    boundary: tuple[str, str, str] | None = ("p", "p", "p")
 
 
 def read_script(path: Path) -> Script:
@@ -89,6 +93,8 @@ def read_script(path: Path) -> Script:
         only_read=tuple(name for name, only_read in found.files.items() if only_read),
         folders=tuple(dict.fromkeys(found.folders)),
         timesteps=frozenset(found.timesteps),
+        atom_style=found.atom_style,
+        boundary=found.boundary,
     )
 
 
@@ -118,6 +124,8 @@ class _Found:
     written: set[str] = field(default_factory=set)
     folders: list[str] = field(default_factory=list)
     timesteps: set[str] = field(default_factory=set)
+    atom_style: str = "atomic"
+    boundary: tuple[str, str, str] | None = ("p", "p", "p")
 
     def read(self, text: str) -> None:
         for line in _lines(text):
@@ -136,6 +144,10 @@ class _Found:
                     self.conditional.add(name)
             case ["units", units, *_]:
                 self.units = units
+            case ["atom_style", style, *_]:
+                self.atom_style = style
+            case ["boundary", x, y, z, *_]:
+                self.boundary = None if "$" in x + y + z else (x, y, z)
             case ["timestep", argument, *_]:
                 if alone := _ALONE.fullmatch(argument):
                     self.timesteps.add(alone[1] or alone[2])

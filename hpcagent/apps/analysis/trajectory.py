@@ -1,0 +1,912 @@
+"""Trajectories that runs leave behind, frame by frame: angstrom, picoseconds, atoms in one order.
+
+`open_trajectory` tells the format by what is in the file: LAMMPS text dumps, ASE `.traj`, extended XYZ, H5MD.
+One frame is in memory at a time, and any frame can be read without those before it, so that ranks can share a file.
+
+The reader of LAMMPS dumps is our own: ASE's and MDAnalysis's parse line by line in Python, ASE's reads the whole file
+to reach one frame, and neither knows the scaled and triclinic columns, the images and a killed run's last frame
+together. That of H5MD goes to h5py directly: MDAnalysis's needs a topology beside the file, has single precision, and
+passes over `image` and `species`. ASE reads the other two.
+
+Nothing is guessed: where neither the file nor the run says what a step lasts, asking for times fails (`NoTimes`).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcagent.errors import AppFailed
+from hpcagent.model.space import Choice, Float, Int, Parameter, Text
+from hpcagent.units import STYLES, factor, unit_style
+
+__all__ = ["READING", "Frame", "Reading", "Trajectory", "open_trajectory"]
+
+_Array = NDArray[np.float64]
+_CHUNK = 1 << 22
+
+READING: dict[str, Parameter] = {
+    "discard": Float(0.0, 0.95, default=0.0, description="share of the frames left out at the start"),
+    "every": Int(1, 1_000_000, default=1, description="use every n-th frame"),
+    "timestep": Float(
+        0.0,
+        1000.0,
+        unit="ps",
+        default=0.0,
+        description="time of one step (of one frame where the file has no step numbers); 0: as the run says",
+    ),
+    "units": Choice(
+        "auto", *(s for s in STYLES if s != "lj"), default="auto", description="LAMMPS units of a dump; auto: its log's"
+    ),
+    "species": Text(default="", description="elements of a LAMMPS dump's types 1, 2, ..., e.g. `Si O`"),
+}
+"""The parameters by which an app is told how to read a trajectory; the same for every analysis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a trajectory is read: the values of `READING`."""
+
+    discard: float = 0.0
+    every: int = 1
+    timestep: float = 0.0
+    units: str = "auto"
+    species: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """One frame. Its atoms are in the order of their ids where the file has ids.
+
+    Attributes:
+        step: Number of the MD step; of the frame, where the file has none.
+        time_ps: Its time, or None where nothing says it.
+        positions: (n, 3) float64, angstrom.
+        cell: (3, 3) float64, angstrom; rows are the cell vectors.
+        pbc: Which cell vectors are periodic.
+        species: (n,) element symbols, or the numbers of the types as text.
+        velocities: (n, 3) float64, angstrom/ps, or None.
+        masses: (n,) float64, g/mol, or None where the species are no elements.
+        ids: (n,) int64, or None where the file has none.
+        unwrapped: Whether positions are known not to jump by cell vectors between frames.
+    """
+
+    step: int
+    time_ps: float | None
+    positions: _Array
+    cell: _Array
+    pbc: tuple[bool, bool, bool]
+    species: NDArray[np.str_]
+    velocities: _Array | None = None
+    masses: _Array | None = None
+    ids: NDArray[np.int64] | None = None
+    unwrapped: bool = False
+
+    @property
+    def volume(self) -> float:
+        """Volume of the cell, in angstrom^3."""
+        return float(abs(np.linalg.det(self.cell)))
+
+    @property
+    def heights(self) -> _Array:
+        """(3,) distances between opposite faces of the cell, in angstrom."""
+        if self.volume == 0.0:
+            return np.zeros(3)
+        result: _Array = 1.0 / np.linalg.norm(np.linalg.inv(self.cell), axis=0)
+        return result
+
+
+class Trajectory:
+    """The frames of a file. Iterate over `frames()`, or `read` one by its number.
+
+    Attributes:
+        path: The file.
+        notes: What was odd about it, e.g. an unfinished last frame.
+        steps: (n_frames,) int64.
+        tracked: Whether an atom has the same place in every frame.
+    """
+
+    tracked = True
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.notes: tuple[str, ...] = ()
+        self.steps: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._times: _Array | None = None
+        self._why_no_times = "the file has no times"
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def times_ps(self) -> _Array:
+        """(n_frames,) times, in ps.
+
+        Raises:
+            AppFailed: `NoTimes`.
+        """
+        if self._times is None:
+            raise AppFailed(
+                f"the times of the frames of {self.path.name} are not known: {self._why_no_times}.",
+                kind="contract",
+                name="NoTimes",
+                repair="give `timestep`, the time of one step in ps",
+            )
+        return self._times
+
+    def frames(self, numbers: Any = None) -> Iterator[Frame]:
+        """The frames with these numbers, or all of them."""
+        for number in range(len(self)) if numbers is None else numbers:
+            yield self.read(int(number))
+
+    def read(self, number: int) -> Frame:
+        """Frame `number`, from 0.
+
+        Raises:
+            AppFailed: `BadTrajectory`: what is in the file there is no frame.
+        """
+        raise NotImplementedError
+
+    def chosen(self, reading: Reading, *, at_least: int = 1) -> NDArray[np.intp]:
+        """Numbers of the frames that are used.
+
+        Raises:
+            AppFailed: `TooFewFrames`.
+        """
+        numbers = np.arange(int(np.ceil(len(self) * reading.discard)), len(self), reading.every)
+        if numbers.size < at_least:
+            raise AppFailed(
+                f"{self.path.name} has {len(self)} frames, of which {numbers.size} remain with "
+                f"discard={reading.discard:g} and every={reading.every}; at least {at_least} are needed.",
+                kind="contract",
+                name="TooFewFrames",
+                repair="run longer, or write frames more often",
+            )
+        return numbers
+
+    def _time(self, number: int) -> float | None:
+        return None if self._times is None else float(self._times[number])
+
+    def _bad(self, what: str) -> AppFailed:
+        return AppFailed(f"{self.path}: {what}.", kind="contract", name="BadTrajectory")
+
+
+def open_trajectory(upstream: Mapping[str, Any], reading: Reading = Reading()) -> Trajectory:  # noqa: B008
+    """The trajectory among the artifacts of an input run.
+
+    Args:
+        upstream: The run, as `Run.upstream` holds it; its artifact `trajectory` names the file.
+        reading: What the user says about it.
+
+    Raises:
+        AppFailed: `NoTrajectory`, `MissingFile`, `BadTrajectory`, `NoUnits`, `ReducedUnits`, `TooFewFrames` (none).
+    """
+    artifacts = upstream.get("artifacts") or {}
+    if "trajectory" not in artifacts:
+        raise AppFailed(
+            f"the input run {upstream.get('workdir') or '(without a directory)'} has no trajectory among its artifacts "
+            f"(it has: {', '.join(artifacts) or 'none'}).",
+            kind="contract",
+            name="NoTrajectory",
+            repair="let the run write frames, e.g. with LAMMPS's dump command",
+        )
+    path = Path(upstream["workdir"]) / artifacts["trajectory"]
+    try:
+        trajectory = _opened(path, _Said(upstream), reading)
+    except FileNotFoundError:
+        raise AppFailed(
+            f"the trajectory of the input run is gone: {path}.", kind="infrastructure", name="MissingFile"
+        ) from None
+    if len(trajectory) == 0:
+        raise AppFailed(
+            f"{path} holds no complete frame.", kind="contract", name="TooFewFrames", repair="run longer"
+        )
+    return trajectory
+
+
+def _opened(path: Path, said: _Said, reading: Reading) -> Trajectory:
+    with _binary(path) as file:
+        head = file.read(64)
+    if head.lstrip().startswith(b"ITEM:"):
+        return _Dump(path, said, reading)
+    if head.startswith(b"\x89HDF"):
+        return _H5md(path, said, reading)
+    if head.startswith(b"- of Ulm"):
+        return _Ase(path, said, reading)
+    if head.split(b"\n", 1)[0].strip().isdigit():
+        return _Extxyz(path, said, reading)
+    if not head:
+        return Trajectory(path)
+    raise AppFailed(
+        f"{path} is no trajectory that can be read here: it begins with {head[:20]!r}. Known: LAMMPS text dumps, ASE "
+        ".traj, extended XYZ, H5MD.",
+        kind="contract",
+        name="BadTrajectory",
+    )
+
+
+def _binary(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
+# ---- what the run says of its trajectory
+
+
+class _Said:
+    """What the log or `md.json` of a run says: LAMMPS units, the timestep, steps between frames."""
+
+    def __init__(self, upstream: Mapping[str, Any]) -> None:
+        self._upstream = upstream
+
+    def log(self) -> Any:
+        from hpcagent.apps.lammps.log import read_log
+
+        name = (self._upstream.get("artifacts") or {}).get("log")
+        path = Path(self._upstream.get("workdir") or ".") / str(name)
+        return read_log(path) if name and path.is_file() else None
+
+    def md(self) -> Mapping[str, Any]:
+        """`md.json` of an ASE run, over the run's own parameters."""
+        artifacts = self._upstream.get("artifacts") or {}
+        path = Path(self._upstream.get("workdir") or ".") / artifacts.get("md", "md.json")
+        params = dict((self._upstream.get("manifest") or {}).get("params") or {})
+        if self._upstream.get("workdir") and path.is_file():
+            return {**params, **json.loads(path.read_text())}
+        return params
+
+    def interval(self) -> tuple[float | None, int]:
+        """Timestep in ps and steps between frames, of a run that is not LAMMPS's."""
+        md = self.md()
+        step = None
+        if isinstance(md.get("timestep_ps"), (int, float)):
+            step = float(md["timestep_ps"])
+        elif isinstance(md.get("timestep_fs"), (int, float)):
+            step = float(md["timestep_fs"]) * 1e-3
+        every = next((int(md[k]) for k in ("frame_every", "trajectory_every", "every") if k in md), 1)
+        return step, max(every, 1)
+
+
+def _timestep_of_log(log: Any, first: int, last: int) -> float | None:
+    """Timestep in the log's unit of time if the runs that made these steps had one and the same."""
+    legs = [r for r in log.runs if len(r) and r.kind not in ("minimize", "rerun")]
+    for leg in reversed(legs):
+        if "Step" not in leg:
+            continue
+        steps = leg["Step"]
+        end = steps[0] + leg.steps if leg.steps else np.inf
+        if steps[0] <= first and last <= max(end, steps[-1]):
+            return None if leg.timestep is None else float(leg.timestep)
+    sizes = {leg.timestep for leg in legs}
+    return float(sizes.pop()) if len(sizes) == 1 and None not in sizes else None
+
+
+def _symbols(names: NDArray[np.str_]) -> _Array | None:
+    """(n,) masses in g/mol, if all names are elements."""
+    from ase.data import atomic_masses, atomic_numbers
+
+    known, where = np.unique(names, return_inverse=True)
+    if not all(str(name) in atomic_numbers for name in known):
+        return None
+    masses: _Array = np.array([atomic_masses[atomic_numbers[str(name)]] for name in known])[where]
+    return masses
+
+
+# ---- LAMMPS
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Columns of a dump, by place."""
+
+    n: int
+    position: tuple[int, int, int]
+    scaled: bool
+    unwrapped: bool
+    images: tuple[int, ...] = ()
+    velocity: tuple[int, ...] = ()
+    id: int | None = None
+    type: int | None = None
+    element: int | None = None
+    mass: int | None = None
+
+    def numeric(self, velocities: bool) -> list[int]:
+        single = [c for c in (self.id, self.type, self.mass) if c is not None]
+        return sorted({*single, *self.position, *self.images, *(self.velocity if velocities else ())})
+
+
+_POSITIONS = (  # columns, scaled, unwrapped; the most telling first
+    (("xu", "yu", "zu"), False, True),
+    (("xsu", "ysu", "zsu"), True, True),
+    (("x", "y", "z"), False, False),
+    (("xs", "ys", "zs"), True, False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    step: int
+    n: int
+    cell: _Array
+    origin: _Array
+    pbc: tuple[bool, bool, bool]
+    columns: tuple[str, ...]
+    body: int
+    time: float | None = None
+    units: str | None = None
+
+
+class _Dump(Trajectory):
+    """A LAMMPS text dump (https://docs.lammps.org/dump.html), also compressed with gzip."""
+
+    def __init__(self, path: Path, said: _Said, reading: Reading) -> None:
+        super().__init__(path)
+        self._offsets, steps = _dump_index(path)
+        self._layouts: dict[tuple[str, ...], _Layout] = {}
+        self._elements: dict[int, str] = {}
+        self._types = reading.species.split()
+        self._length = self._speed = 1.0
+        self.steps = steps
+        self._drop_repeated()
+        self._drop_cut()
+        if len(self) == 0:
+            return
+        header = self._header(self._block(0), 0)
+        self.tracked = "id" in header.columns
+        self._scale(header, said, reading)
+
+    def _drop_repeated(self) -> None:
+        # A run that was continued writes again the steps after its restart file.
+        steps = self.steps
+        if (np.diff(steps) > 0).all():
+            return
+        keep = np.ones(len(steps), np.bool_)
+        smallest = np.iinfo(np.int64).max
+        for number in range(len(steps) - 1, -1, -1):
+            keep[number] = steps[number] < smallest
+            smallest = min(smallest, steps[number])
+        self._kept = np.flatnonzero(keep)
+        self.steps = steps[keep]
+        ends = np.append(self._offsets[1:], -1)
+        self._offsets, self._ends = self._offsets[keep], ends[keep]
+        self.notes += (f"{int((~keep).sum())} frames that were written again after a restart are left out",)
+
+    def _drop_cut(self) -> None:
+        if not hasattr(self, "_ends"):
+            self._ends = np.append(self._offsets[1:], -1)
+        if len(self) == 0:
+            return
+        try:
+            block = self._block(len(self) - 1)
+            if not block.endswith(b"\n"):
+                raise self._bad("cut")
+            header = self._header(block, len(self) - 1)
+            if block.count(b"\n", header.body) != header.n:
+                raise self._bad("cut")
+        except AppFailed as cut:
+            if cut.name != "BadTrajectory":
+                raise
+            step = int(self.steps[-1])
+            self.steps, self._offsets, self._ends = self.steps[:-1], self._offsets[:-1], self._ends[:-1]
+            self.notes += (f"the last frame (step {step}) is not complete and left out",)
+
+    def _scale(self, header: _Header, said: _Said, reading: Reading) -> None:
+        log = said.log()
+        units = header.units or (log.units if log is not None else None)
+        if reading.units != "auto":
+            units = reading.units
+        if units is None:
+            raise AppFailed(
+                f"the units of {self.path.name} are not known: it has no ITEM: UNITS (`dump_modify units yes`) and the "
+                "run has no log that echoes its `units`.",
+                kind="contract",
+                name="NoUnits",
+                repair="give `units`, e.g. metal",
+            )
+        style = unit_style(units)
+        if style.reduced or style.distance_angstrom is None or style.time_ps is None:
+            raise AppFailed(
+                f"{self.path.name} is in reduced units (lj), which have no size in angstrom and ps; the analyses here "
+                "are in physical units.",
+                kind="contract",
+                name="ReducedUnits",
+                repair="run with `units metal` or `real`",
+            )
+        self._length = style.distance_angstrom
+        self._speed = factor(style.velocity, "angstrom/ps")
+        step = reading.timestep
+        if not step and header.time is not None:
+            self._times = np.array([self._header_time(i) for i in range(len(self))]) * style.time_ps
+            return
+        if not step and log is None:
+            self._why_no_times = "the run has no log, and the dump no times (`dump_modify time yes`)"
+            return
+        if not step:
+            found = _timestep_of_log(log, int(self.steps[0]), int(self.steps[-1]))
+            if found is None:
+                self._why_no_times = "the run's log does not say one timestep for all of their steps"
+                return
+            step = found * style.time_ps
+        self._times = self.steps * step
+
+    def _header_time(self, number: int) -> float:
+        with _binary(self.path) as file:
+            file.seek(int(self._offsets[number]))
+            time = self._header(file.read(4096), number).time
+        return np.nan if time is None else time
+
+    def _block(self, number: int) -> bytes:
+        with _binary(self.path) as file:
+            start, end = int(self._offsets[number]), int(self._ends[number])
+            file.seek(start)
+            return file.read() if end < 0 else file.read(end - start)
+
+    def _header(self, block: bytes, number: int) -> _Header:
+        found: dict[str, list[bytes]] = {}
+        title, place = "", 0
+        while True:
+            end = block.find(b"\n", place)
+            if end < 0:
+                raise self._bad(f"the header of frame {number} is not complete")
+            line = block[place:end].strip()
+            place = end + 1
+            if line.startswith(b"ITEM: "):
+                title = line[6:].decode("utf-8", "replace")
+                found[title] = []
+                if title.startswith("ATOMS"):
+                    break
+            else:
+                found.setdefault(title, []).append(line)
+        try:
+            bounds = next(k for k in found if k.startswith("BOX BOUNDS"))
+            cell, origin, pbc = _box(bounds.split()[2:], found[bounds])
+            return _Header(
+                step=int(found["TIMESTEP"][0]),
+                n=int(found["NUMBER OF ATOMS"][0]),
+                cell=cell,
+                origin=origin,
+                pbc=pbc,
+                columns=tuple(title.split()[1:]),
+                body=place,
+                time=float(found["TIME"][0]) if "TIME" in found else None,
+                units=found["UNITS"][0].decode() if "UNITS" in found else None,
+            )
+        except (KeyError, IndexError, ValueError, StopIteration):
+            raise self._bad(f"the header of frame {number} is not that of a LAMMPS dump") from None
+
+    def _layout(self, columns: tuple[str, ...]) -> _Layout:
+        if columns not in self._layouts:
+            place = {name: i for i, name in enumerate(columns)}
+            for names, scaled, unwrapped in _POSITIONS:
+                if all(name in place for name in names):
+                    break
+            else:
+                raise self._bad(f"no x y z (or xu, xs, xsu) among its columns {' '.join(columns)}")
+            three = [tuple(place[n] for n in t if n in place) for t in (("ix", "iy", "iz"), ("vx", "vy", "vz"))]
+            images, velocity = (t if len(t) == 3 else () for t in three)
+            self._layouts[columns] = _Layout(
+                n=len(columns),
+                position=(place[names[0]], place[names[1]], place[names[2]]),
+                scaled=scaled,
+                unwrapped=unwrapped,
+                images=() if unwrapped else images,
+                velocity=velocity,
+                id=place.get("id"),
+                type=place.get("type"),
+                element=place.get("element"),
+                mass=place.get("mass"),
+            )
+        return self._layouts[columns]
+
+    def read(self, number: int) -> Frame:
+        block = self._block(number)
+        header = self._header(block, number)
+        layout = self._layout(header.columns)
+        used = layout.numeric(velocities=True)
+        body = block[header.body :]
+        try:
+            table = np.loadtxt(io.BytesIO(body), np.float64, comments=None, usecols=used, ndmin=2)
+        except ValueError as error:
+            raise self._bad(f"frame {number} (step {header.step}): {error}") from None
+        if len(table) != header.n:
+            raise self._bad(f"frame {number} (step {header.step}) has {len(table)} rows for {header.n} atoms")
+        column = {place: table[:, i] for i, place in enumerate(used)}
+        ids = None
+        order: Any = slice(None)
+        if layout.id is not None:
+            ids = column[layout.id].astype(np.int64)
+            if not (np.diff(ids) > 0).all():
+                order = np.argsort(ids, kind="stable")
+                ids = ids[order]
+        cell = header.cell * self._length
+        positions = np.stack([column[c] for c in layout.position], axis=1)[order]
+        if layout.scaled:
+            positions = positions @ cell + header.origin * self._length
+        else:
+            positions *= self._length
+        if layout.images:
+            positions += np.stack([column[c] for c in layout.images], axis=1)[order] @ cell
+        velocities = None
+        if layout.velocity:
+            velocities = np.stack([column[c] for c in layout.velocity], axis=1)[order] * self._speed
+        if not np.isfinite(positions).all():
+            raise self._bad(f"frame {number} (step {header.step}) has positions that are not finite")
+        species = self._species(layout, column, body)[order]
+        masses = _symbols(species) if layout.mass is None else column[layout.mass][order]
+        return Frame(
+            step=header.step,
+            time_ps=self._time(number),
+            positions=positions,
+            cell=cell,
+            pbc=header.pbc,
+            species=species,
+            velocities=velocities,
+            masses=masses,
+            ids=ids,
+            unwrapped=layout.unwrapped or bool(layout.images),
+        )
+
+    def _species(self, layout: _Layout, column: Mapping[int, _Array], body: bytes) -> NDArray[np.str_]:
+        if layout.type is None:
+            if layout.element is None:
+                return np.full(len(next(iter(column.values()))), "X")
+            return np.array([w.decode() for w in body.split()[layout.element :: layout.n]])
+        types = column[layout.type].astype(np.intp)
+        known, where = np.unique(types, return_inverse=True)
+        for kind in known:
+            if int(kind) not in self._elements:
+                self._elements[int(kind)] = self._element(int(kind), layout, types, body)
+        return np.array([self._elements[int(k)] for k in known])[where]
+
+    def _element(self, kind: int, layout: _Layout, types: NDArray[np.intp], body: bytes) -> str:
+        if 1 <= kind <= len(self._types):
+            return self._types[kind - 1]
+        if self._types:
+            raise AppFailed(
+                f"{self.path.name} has atoms of type {kind}, but species={' '.join(self._types)!r} names "
+                f"{len(self._types)} types.",
+                kind="contract",
+                name="BadTrajectory",
+            )
+        if layout.element is None:
+            return str(kind)
+        return body.split()[layout.element :: layout.n][int(np.flatnonzero(types == kind)[0])].decode()
+
+
+def _dump_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each frame begins, in bytes, and its step; an unfinished header at the end is passed over."""
+    marker = b"ITEM: TIMESTEP"
+    offsets: list[int] = []
+    steps: list[int] = []
+    with _binary(path) as file:
+        kept, base = b"", 0
+        while True:
+            chunk = file.read(_CHUNK)
+            text = kept + chunk
+            place = text.find(marker)
+            # The 64 bytes at the end may hold a marker whose step is not read yet.
+            while 0 <= place and (not chunk or place < len(text) - 64):
+                lines = text[place : place + 64].split(b"\n", 2)
+                if len(lines) == 3 and lines[1].strip().isdigit() and (place == 0 or text[place - 1] == 10):
+                    offsets.append(base + place)
+                    steps.append(int(lines[1]))
+                place = text.find(marker, place + len(marker))
+            if not chunk:
+                break
+            # One byte more, to see that a marker begins its line.
+            done = max(len(text) - 65, 0) if place < 0 else max(place - 1, 0)
+            kept, base = text[done:], base + done
+            if done == 0 and not offsets and place == 0:
+                kept = text
+    return np.array(offsets, np.int64), np.array(steps, np.int64)
+
+
+def _box(flags: list[str], lines: list[bytes]) -> tuple[_Array, _Array, tuple[bool, bool, bool]]:
+    """Cell vectors, origin and periodicity of a header's box (https://docs.lammps.org/Howto_triclinic.html)."""
+    rows = np.array([[float(word) for word in line.split()] for line in lines[:3]])
+    if flags[:2] == ["abc", "origin"]:
+        return rows[:, :3], rows[:, 3], _periodic(flags[2:])
+    if flags[:3] != ["xy", "xz", "yz"]:
+        return np.diag(rows[:, 1] - rows[:, 0]), rows[:, 0].copy(), _periodic(flags)
+    xy, xz, yz = rows[:, 2]
+    # The bounds are those of the box around the tilted cell.
+    low = rows[:, 0] - [min(0.0, xy, xz, xy + xz), min(0.0, yz), 0.0]
+    high = rows[:, 1] - [max(0.0, xy, xz, xy + xz), max(0.0, yz), 0.0]
+    a, b, c = high - low
+    return np.array([[a, 0.0, 0.0], [xy, b, 0.0], [xz, yz, c]]), low, _periodic(flags[3:])
+
+
+def _periodic(flags: list[str]) -> tuple[bool, bool, bool]:
+    if len(flags) != 3:
+        return (True, True, True)  # dumps from before 2012 do not say
+    return (flags[0] == "pp", flags[1] == "pp", flags[2] == "pp")
+
+
+# ---- ASE
+
+
+def _frame_of(atoms: Any, step: int, time: float | None) -> Frame:
+    from ase import units
+
+    moving = atoms.has("momenta")
+    return Frame(
+        step=step,
+        time_ps=time,
+        positions=np.asarray(atoms.get_positions(), np.float64),
+        cell=np.asarray(atoms.cell[:], np.float64),
+        pbc=(bool(atoms.pbc[0]), bool(atoms.pbc[1]), bool(atoms.pbc[2])),
+        species=np.array(atoms.get_chemical_symbols()),
+        velocities=np.asarray(atoms.get_velocities()) * (1e3 * units.fs) if moving else None,
+        masses=np.asarray(atoms.get_masses(), np.float64),
+    )
+
+
+class _OfAtoms(Trajectory):
+    """Frames that are ASE `Atoms`."""
+
+    def _atoms(self, number: int) -> Any:
+        raise NotImplementedError
+
+    def _timed(self, n: int, said: _Said, reading: Reading) -> None:
+        step, every = said.interval()
+        first = self._atoms(0).info if n else {}
+        self.steps = np.arange(n, dtype=np.int64) * every
+        if "step" in first:
+            self.steps = np.array([int(self._atoms(i).info.get("step", -1)) for i in range(n)], np.int64)
+        elif reading.timestep:
+            self.steps = np.arange(n, dtype=np.int64)
+        if reading.timestep:
+            self._times = self.steps * reading.timestep
+        elif "time_ps" in first:
+            self._times = np.array([float(self._atoms(i).info["time_ps"]) for i in range(n)])
+        elif "time_fs" in first:
+            self._times = np.array([float(self._atoms(i).info["time_fs"]) for i in range(n)]) * 1e-3
+        elif step is not None:
+            self._times = self.steps * step
+        else:
+            self._why_no_times = (
+                "its frames have no `time_ps`, and the run has no md.json with `timestep_fs` (and `every`)"
+            )
+
+    def read(self, number: int) -> Frame:
+        return _frame_of(self._atoms(number), int(self.steps[number]), self._time(number))
+
+
+class _Ase(_OfAtoms):
+    """ASE's own `.traj`; it has random access of its own."""
+
+    def __init__(self, path: Path, said: _Said, reading: Reading) -> None:
+        super().__init__(path)
+        from ase.io.trajectory import TrajectoryReader
+
+        try:
+            self._reader: Any = TrajectoryReader(str(path))  # type: ignore[no-untyped-call]
+        except Exception as error:  # its reader fails in many ways on a cut file
+            raise self._bad(f"ASE cannot read it: {error}") from None
+        self._timed(len(self._reader), said, reading)
+
+    def _atoms(self, number: int) -> Any:
+        return self._reader[number]
+
+
+class _Extxyz(_OfAtoms):
+    """Extended XYZ: an index of our own, the frames by ASE."""
+
+    def __init__(self, path: Path, said: _Said, reading: Reading) -> None:
+        super().__init__(path)
+        self._offsets: list[int] = [0]
+        with _binary(path) as file:
+            place = 0
+            while line := file.readline():
+                if not line.strip():
+                    break
+                if not line.strip().isdigit():
+                    raise self._bad(f"line {line[:40]!r} stands where frame {len(self._offsets)} should begin")
+                rows = int(line) + 1
+                place += len(line)
+                for _ in range(rows):
+                    row = file.readline()
+                    place += len(row)
+                    if not row.endswith(b"\n"):
+                        break
+                else:
+                    self._offsets.append(place)
+                    continue
+                self.notes += ("the last frame is not complete and left out",)
+                break
+        self._timed(len(self._offsets) - 1, said, reading)
+
+    def _atoms(self, number: int) -> Any:
+        from ase.io.extxyz import read_xyz
+
+        with _binary(self.path) as file:
+            file.seek(self._offsets[number])
+            text = file.read(self._offsets[number + 1] - self._offsets[number]).decode()
+        try:
+            return next(read_xyz(io.StringIO(text), 0))
+        except Exception as error:  # ASE's reader has no error of its own
+            raise self._bad(f"frame {number}: {error}") from None
+
+
+# ---- H5MD
+
+
+_H5MD_UNITS = {"Angstrom": "angstrom", "A": "angstrom", "Å": "angstrom"}
+
+
+@dataclass(slots=True)
+class _Element:
+    """One time-dependent element of an H5MD file: `value` with its `step` and `time`."""
+
+    group: Any
+    value: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.value = self.group["value"]
+
+    def along(self, name: str, n: int) -> _Array | None:
+        if name not in self.group:
+            return None
+        stored = self.group[name]
+        if stored.shape == ():  # at equal intervals: the increment, with the offset as an attribute
+            offset = float(stored.attrs.get("offset", 0.0))
+            return offset + float(stored[()]) * np.arange(n)
+        return np.asarray(stored[:n], np.float64)
+
+
+class _H5md(Trajectory):
+    """H5MD 1.x (P. de Buyl et al., Comput. Phys. Commun. 185, 1546 (2014), https://www.nongnu.org/h5md/)."""
+
+    def __init__(self, path: Path, said: _Said, reading: Reading) -> None:
+        super().__init__(path)
+        import h5py
+
+        try:
+            self._file: Any = h5py.File(path, "r")
+            particles = self._file["particles"]
+            group = next(particles[name] for name in particles if "position" in particles[name])
+            self._position = _Element(group["position"])
+        except (OSError, KeyError, StopIteration) as error:
+            raise self._bad(f"h5py finds no particles with positions in it ({error})") from None
+        self._group = group
+        n = int(self._position.value.shape[0])
+        self._time_unit = self._time_scale(said, reading)
+        self._length = self._unit(self._position.value, "angstrom", said, reading)
+        self._velocity = _Element(group["velocity"]) if "velocity" in group else None
+        if self._velocity is not None and len(self._velocity.value) < n:
+            self._velocity = None
+            self.notes += ("it has fewer frames of velocities than of positions; they are not used",)
+        if self._velocity is not None:
+            self._speed = self._unit(self._velocity.value, "angstrom/ps", said, reading)
+        self._image = _Element(group["image"]) if "image" in group and "value" in group["image"] else None
+        self._ids = group["id"] if "id" in group else None
+        steps = self._position.along("step", n)
+        self.steps = np.arange(n, dtype=np.int64) if steps is None else steps.astype(np.int64)
+        times = self._position.along("time", n)
+        if reading.timestep:
+            self._times = self.steps * reading.timestep
+        elif times is not None and self._time_unit is not None:
+            self._times = times * self._time_unit
+        self._species_names = self._named(reading)
+
+    def _time_scale(self, said: _Said, reading: Reading) -> float | None:
+        time = self._position.group.get("time")
+        unit = None if time is None else time.attrs.get("unit")
+        if unit is not None:
+            return factor(_text(unit), "ps")
+        style = self._style(said, reading)
+        if style is None or style.time_ps is None:
+            self._why_no_times = "the file gives no unit of time"
+            return None
+        return float(style.time_ps)
+
+    def _style(self, said: _Said, reading: Reading) -> Any:
+        if reading.units != "auto":
+            return unit_style(reading.units)
+        log = said.log()
+        return None if log is None or log.units is None else unit_style(log.units)
+
+    def _unit(self, dataset: Any, wanted: str, said: _Said, reading: Reading) -> float:
+        unit = dataset.attrs.get("unit")
+        if unit is not None:
+            words = _text(unit).split()
+            # H5MD writes products with blanks: "Angstrom ps-1".
+            return factor(_h5md_unit(words), wanted)
+        style = self._style(said, reading)
+        if style is None or style.reduced:
+            raise AppFailed(
+                f"{self.path.name} does not give the unit of {dataset.name}"
+                + (", and reduced units (lj) have no size." if style is not None else "."),
+                kind="contract",
+                name="NoUnits" if style is None else "ReducedUnits",
+                repair="give `units`, e.g. metal",
+            )
+        return factor(style.distance if wanted == "angstrom" else style.velocity, wanted)
+
+    def _named(self, reading: Reading) -> NDArray[np.str_]:
+        from ase.data import chemical_symbols
+
+        n = int(self._position.value.shape[1])
+        stored = self._group.get("species")
+        if stored is None:
+            return np.full(n, reading.species.split()[0] if reading.species else "X")
+        values = np.asarray(stored["value"][0] if hasattr(stored, "keys") else stored[()])
+        if values.dtype.kind in "SO":
+            return np.array([_text(v) for v in values])
+        names = reading.species.split()
+        if names:
+            return np.array([names[int(v) - 1] if 1 <= int(v) <= len(names) else str(v) for v in values])
+        import h5py
+
+        dtype = (stored["value"] if hasattr(stored, "keys") else stored).dtype
+        labels = h5py.check_enum_dtype(dtype)
+        if labels:
+            back = {number: label for label, number in labels.items()}
+            return np.array([back[int(v)] if back.get(int(v)) in chemical_symbols else str(v) for v in values])
+        return np.array([str(int(v)) for v in values])
+
+    def read(self, number: int) -> Frame:
+        positions = np.asarray(self._position.value[number], np.float64) * self._length
+        cell, pbc = self._cell(number)
+        unwrapped = False
+        if self._image is not None:
+            positions = positions + np.asarray(self._image.value[number], np.float64) @ cell
+            unwrapped = True
+        velocities = None
+        if self._velocity is not None:
+            velocities = np.asarray(self._velocity.value[number], np.float64) * self._speed
+        order: Any = slice(None)
+        ids = None
+        if self._ids is not None:
+            stored = self._ids["value"][number] if hasattr(self._ids, "keys") else self._ids[()]
+            ids = np.asarray(stored, np.int64)
+            order = np.argsort(ids, kind="stable")
+            ids = ids[order]
+        names = self._species_names
+        stored = self._group.get("species")
+        if ids is not None and stored is not None and not hasattr(stored, "keys"):
+            names = names[order] if len(names) == len(ids) else names
+        return Frame(
+            step=int(self.steps[number]),
+            time_ps=self._time(number),
+            positions=positions[order],
+            cell=cell,
+            pbc=pbc,
+            species=names,
+            velocities=None if velocities is None else velocities[order],
+            masses=_symbols(names),
+            ids=ids,
+            unwrapped=unwrapped,
+        )
+
+    def _cell(self, number: int) -> tuple[_Array, tuple[bool, bool, bool]]:
+        box = self._group.get("box")
+        if box is None or "edges" not in box:
+            return np.zeros((3, 3)), (False, False, False)
+        edges = box["edges"]
+        stored = edges["value"] if hasattr(edges, "keys") else edges
+        value = np.asarray(stored[number] if hasattr(edges, "keys") else stored[()], np.float64) * self._length
+        pbc = [_text(b) == "periodic" for b in box.attrs.get("boundary", ["periodic"] * 3)]
+        return (np.diag(value) if value.ndim == 1 else value), (pbc[0], pbc[1], pbc[2])
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _h5md_unit(words: list[str]) -> str:
+    """`["Angstrom", "ps-1"]` as `Angstrom/ps`."""
+    above, below = [], []
+    for word in words:
+        if word[-2:-1] == "-" and word[-1].isdigit():
+            below.append(word[:-2] + (word[-1] if word[-1] != "1" else ""))
+        else:
+            above.append(word)
+    return "/".join(["*".join(above), *below])

@@ -1,0 +1,407 @@
+"""Chains: a function over the futures of apps, steerable as one app.
+
+A chain's function runs in the process that steers, not on a worker. What it calls are runs of their own, each
+with its manifest, directory and resources; it may wait for one (`.result()`) to decide about the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextvars import ContextVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpcagent.apps.base import App, app_of
+from hpcagent.apps.run import Outcome, Run
+from hpcagent.errors import AppFailed, BadInput
+from hpcagent.model.contract import Metric
+from hpcagent.model.records import Failure, Manifest, Result
+from hpcagent.model.space import Parameter
+
+__all__ = ["CALLER", "ChainRun", "Part", "Value", "chain", "chain_function"]
+
+
+class Value(Future[float]):
+    """A metric of a run that has perhaps not ended: `run["energy"]`.
+
+    Attributes:
+        part: The run.
+        metric: Its metric.
+    """
+
+    def __init__(self, part: Part, metric: str) -> None:
+        super().__init__()
+        self.part = part
+        self.metric = metric
+        part.add_done_callback(self._take)
+
+    def _take(self, done: Future[Result]) -> None:
+        try:
+            result = done.result()
+        except BaseException as error:
+            self.set_exception(error)
+            return
+        if result.failure is not None:
+            self.set_exception(failed(result))
+        elif self.metric not in result.metrics:
+            self.set_exception(
+                AppFailed(
+                    f"the run {result.manifest.app} {result.manifest.execution_id} has no metric {self.metric!r}; "
+                    f"it has: {', '.join(sorted(result.metrics)) or 'none'}.",
+                    kind="contract",
+                    name="MissingMetric",
+                )
+            )
+        else:
+            self.set_result(result.metrics[self.metric])
+
+
+class Part(Future[Result]):
+    """A run that a chain asked for; its result is a `Result`, also when the run failed.
+
+    Attributes:
+        app: Name of the app.
+        execution_id: The run's.
+        shared: Whether another chain, or another campaign, has paid for it.
+    """
+
+    def __init__(self, app: str, execution_id: str) -> None:
+        super().__init__()
+        self.app = app
+        self.execution_id = execution_id
+        self.shared = False
+
+    def __getitem__(self, metric: str) -> Value:
+        return Value(self, metric)
+
+
+Call = Callable[[App, tuple[Any, ...], Mapping[str, Any], int | None, int | None], Part]
+
+CALLER: ContextVar[ChainRun | None] = ContextVar("hpcagent_chain", default=None)
+"""The chain whose function runs in this thread; the calls of apps in it are its inner runs."""
+
+
+class ChainRun:
+    """One chain while its function runs.
+
+    Args:
+        app: The chain.
+        upstream: What it takes as input: futures, `Result`s or structures.
+        call: Starts an inner run.
+    """
+
+    def __init__(self, app: App, upstream: tuple[Any, ...], call: Call) -> None:
+        self._app = app
+        self._upstream = upstream
+        self._call = call
+        self._lock = threading.Lock()
+        self.parts: list[Part] = []
+
+    def ask(
+        self,
+        app: App,
+        upstream: tuple[Any, ...],
+        params: Mapping[str, Any],
+        seed: int | None,
+        replicate: int | None,
+    ) -> Part:
+        """Start an inner run."""
+        part = self._call(app, upstream, params, seed, replicate)
+        with self._lock:
+            self.parts.append(part)
+        return part
+
+    def function(self, run: Run, **params: Any) -> Outcome:
+        """Call the chain's function and wait for all that it has asked for."""
+        own = chain_function(self._app)
+        if "run" in inspect.signature(own).parameters:
+            params["run"] = run
+        token = CALLER.set(self)
+        try:
+            outcome = _settled(own(*self._upstream, **params), run.workdir)
+        except Exception as error:
+            culprit = self._culprit()
+            if culprit is not None:
+                raise failed(culprit) from error
+            raise
+        finally:
+            CALLER.reset(token)
+            self._wait()
+        lost = [p for p in self.parts if p.result().failure is not None]
+        if lost:
+            said = ", ".join(f"{p.app} ({_failure(p.result()).name})" for p in lost)
+            outcome = replace(outcome, notes=(*outcome.notes, f"inner runs failed: {said}"))
+        return outcome
+
+    def account(self) -> dict[str, Any]:
+        """What the chain's result says of its inner runs: `parts`, and the sum of what they cost."""
+        cost: dict[str, Any] = {"wall_s": 0.0, "cpu_s": 0.0, "core_hours": 0.0, "node_hours": 0.0}
+        rows = []
+        seen: set[str] = set()
+        for part in self.parts:
+            result = _ended(part)
+            if result is None or part.execution_id in seen:
+                continue
+            seen.add(part.execution_id)
+            for key in cost if not part.shared else ():
+                cost[key] += getattr(result.cost, key) or 0.0
+            rows.append(
+                {
+                    "execution_id": part.execution_id,
+                    "app": part.app,
+                    "status": result.status,
+                    "shared": part.shared,
+                    "node_hours": 0.0 if part.shared else result.cost.node_hours,
+                }
+            )
+        return {"cost": cost, "parts": rows}
+
+    def _culprit(self) -> Result | None:
+        """The inner run that failed first by itself, not because of another."""
+        ended = [r for r in map(_ended, self.parts) if r is not None and r.failure is not None]
+        alone = [r for r in ended if _failure(r).name != "UpstreamFailed"]
+        return min(alone or ended, key=lambda r: r.ended_at, default=None)
+
+    def _wait(self) -> None:
+        """What was started is paid for: the chain ends when all of it has."""
+        for part in list(self.parts):
+            with contextlib.suppress(BaseException):
+                part.result()
+
+
+def _ended(part: Part) -> Result | None:
+    if not part.done() or part.cancelled() or part.exception() is not None:
+        return None
+    return part.result()
+
+
+def _failure(result: Result) -> Failure:
+    assert result.failure is not None
+    return result.failure
+
+
+def failed(result: Result) -> AppFailed:
+    """The error by which a chain fails with one of its inner runs."""
+    failure = _failure(result)
+    return AppFailed(
+        f"its inner run {result.manifest.app} ({result.workdir or result.manifest.execution_id}) failed: "
+        f"{failure.message}",
+        kind=failure.kind,
+        name=failure.name,
+        log_tail=failure.log_tail,
+        repair=failure.repair,
+    )
+
+
+def _settled(returned: Any, workdir: Path) -> Outcome:
+    """What a chain's function returned, with every future in it waited for."""
+    if isinstance(returned, Future):
+        returned = returned.result()
+    if isinstance(returned, Result):
+        return _as_outcome(returned, workdir)
+    if isinstance(returned, Outcome):
+        metrics, uncertainty = _numbers(returned.metrics)
+        return replace(returned, metrics=metrics, uncertainty={**uncertainty, **returned.uncertainty})
+    if isinstance(returned, Mapping):
+        metrics, uncertainty = _numbers(returned)
+        return Outcome(metrics=metrics, uncertainty=uncertainty)
+    raise AppFailed(
+        f"the chain's function returned {type(returned).__name__}; it must return the future of a run, a dict of "
+        "metrics (numbers, or `run[metric]`) or an Outcome.",
+        kind="contract",
+        name="BadReturn",
+    )
+
+
+def _as_outcome(result: Result, workdir: Path) -> Outcome:
+    if result.failure is not None:
+        raise failed(result)
+    return Outcome(
+        metrics=result.metrics,
+        units=result.units,
+        uncertainty=result.uncertainty,
+        artifacts={
+            name: os.path.relpath(Path(result.workdir) / file, workdir) for name, file in result.artifacts.items()
+        },
+        notes=result.notes,
+        distrusted=result.distrusted,
+    )
+
+
+def _numbers(given: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
+    metrics: dict[str, float] = {}
+    uncertainty: dict[str, float] = {}
+    for name, value in given.items():
+        if isinstance(value, Value):
+            metrics[name] = value.result()
+            of_part = value.part.result().uncertainty
+            if value.metric in of_part:
+                uncertainty[name] = of_part[value.metric]
+        else:
+            metrics[name] = value.result() if isinstance(value, Future) else value
+    return metrics, uncertainty
+
+
+def artifacts_of(run: Run, **parts: Future[Result] | Result) -> dict[str, str]:
+    """Artifacts of inner runs as those of the chain: `plot=part` names the artifact `plot` of the run `part`.
+
+    Runs that failed, or have no such artifact, are left out.
+    """
+    found = {}
+    for name, part in parts.items():
+        result = part.result() if isinstance(part, Future) else part
+        if result.failure is None and name in result.artifacts:
+            found[name] = os.path.relpath(Path(result.workdir) / result.artifacts[name], run.workdir)
+    return found
+
+
+def chain_function(app: App) -> Callable[..., Any]:
+    """The chain's function, in this process.
+
+    Raises:
+        AppFailed: It cannot be imported here.
+    """
+    if app.plain_function is not None:
+        return app.plain_function
+    module, _, name = app.function.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise AppFailed(
+            f"the chain {app.function!r} cannot be imported: {error}.",
+            kind="infrastructure",
+            name="AppNotImportable",
+        ) from None
+    plain: Callable[..., Any] = getattr(found, "plain_function", None) or found
+    return plain
+
+
+def identity_of(upstream: Any) -> str:
+    """What stands for an input in the execution id of the run that takes it.
+
+    Raises:
+        BadInput: It is none that could be an input.
+    """
+    from hpcagent.apps.structures import Given
+
+    if isinstance(upstream, Result):
+        return upstream.manifest.execution_id
+    if isinstance(upstream, Given):
+        return upstream.identity
+    identity = getattr(upstream, "execution_id", None)
+    if isinstance(upstream, Future) and isinstance(identity, str):
+        return identity
+    if isinstance(upstream, Future):
+        # A future of the user's own Parsl app: its task number is all that is known of it.
+        return f"parsl task {getattr(upstream, 'tid', id(upstream))}"
+    raise BadInput(
+        "an input run is the future of an app, its Result, an ASE Atoms or the path of a structure file; got "
+        f"{type(upstream).__name__}.",
+        value=upstream,
+    )
+
+
+def inner_manifest(
+    of: Manifest,
+    app: App,
+    upstream: tuple[Any, ...],
+    params: Mapping[str, Any],
+    seed: int | None,
+    replicate: int | None,
+) -> Manifest:
+    """The manifest of an inner run of the chain `of`.
+
+    An app that uses random numbers takes the chain's seed and replicate where the call gives none; for any other
+    they are 0, so that replicates of a chain share it.
+    """
+    seeded = app.contract.seeded
+    return app.manifest(
+        params,
+        seed=(of.seed if seeded else 0) if seed is None else seed,
+        replicate=(of.replicate if seeded else 0) if replicate is None else replicate,
+        upstream=tuple(map(identity_of, upstream)),
+        role="part",
+        batch=of.batch,
+        index=of.index,
+        requested_by=of.execution_id,
+        priority=of.priority,
+    )
+
+
+def chain(
+    *,
+    metrics: Mapping[str, str | Metric],
+    parameters: Mapping[str, Parameter] | None = None,
+    name: str | None = None,
+    version: str = "0.1.0",
+    inputs: tuple[str, ...] = (),
+    description: str | None = None,
+    estimated_runtime_s: float = 60.0,
+    failure_modes: tuple[str, ...] = (),
+    settings: Mapping[str, Any] | None = None,
+    files: tuple[str, ...] = (),
+    vary: tuple[str, ...] = (),
+) -> Callable[[Callable[..., Any]], App]:
+    """Turn a function that calls apps into a chain: an app whose runs are made of other apps' runs.
+
+    The function is called with the inputs by position and the parameters by name (and with `run`, a `Run`, if it
+    has an argument of that name). Calls of apps in it return futures at once; a future may be an input of the
+    next call, `future["energy"]` is a metric of it, and `future.result()` waits for it. It returns the future of
+    its last run, whose metrics are then the chain's, or a dict of metrics, or an `Outcome`.
+
+    An inner run that fails fails the chain with its reason, where the function uses it. Runs that are the
+    same (app, parameters, inputs, seed) are run once in a campaign, and in all campaigns that share a `cache`
+    folder. The cost of a chain is that of the inner runs that were run for it.
+
+    Args:
+        metrics: Name -> unit (or a `Metric`) of every number it returns.
+        parameters: Name -> `Float(...)`, `Int(...)`, `Choice(...)` or `Text(...)`.
+        name: The chain's name; the function's name by default.
+        version: Semantic version; change it when the meaning of the result changes.
+        inputs: Names of the runs or structures it takes, in the order of the function's first arguments.
+        description: One sentence; the first line of the docstring by default.
+        estimated_runtime_s: Expected wall time, in seconds.
+        failure_modes: Names of the failures it can return beside those of its apps.
+        settings: Plain data handed to the function as `run.settings`.
+        files: Names of settings that are paths of files.
+        vary: Parameters that a campaign varies if it does not say.
+
+    Raises:
+        BadInput: A parameter is not an argument of the function, or an argument has no parameter.
+
+    Example:
+        >>> from hpcagent.apps.landscape import synthetic
+        >>> from hpcagent.model.space import Float
+        >>> @chain(parameters={"x": Float(0, 1)}, metrics={"sum": "1"})
+        ... def both_styles(x):
+        ...     runs = [synthetic(x=x, style=style) for style in ("plain", "tuned")]
+        ...     return {"sum": sum(run.result()["value"] for run in runs)}
+        >>> both_styles.chain
+        True
+    """
+
+    def wrap(function: Callable[..., Any]) -> App:
+        return app_of(
+            function,
+            chain=True,
+            metrics=metrics,
+            parameters=parameters,
+            name=name,
+            version=version,
+            inputs=inputs,
+            description=description,
+            estimated_runtime_s=estimated_runtime_s,
+            failure_modes=failure_modes,
+            settings=settings,
+            files=files,
+            vary=vary,
+        )
+
+    return wrap

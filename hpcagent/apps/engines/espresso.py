@@ -1,0 +1,505 @@
+"""Quantum ESPRESSO's pw.x as an engine: plane waves and pseudopotentials, always periodic.
+
+What the parameters of a level become:
+
+| parameter | pw.x | |
+|---|---|---|
+| `xc` | the pseudopotentials | all must be made with it; a functional that has none of its own (`rpbe`, `vdw-df`): `input_dft`, with those of PBE |
+| `ecut` | `ecutwfc` | eV to Ry; 0: the largest that a pseudopotential suggests, 40 Ry (544 eV) if none does |
+| | `ecutrho` | 4 x `ecutwfc` if all are norm-conserving; else 8 x, or what a header suggests if that is more |
+| `kpts` | `K_POINTS` | Gamma-centred mesh (`hpcagent.apps.engines.mesh`); one point: the faster code for Gamma |
+| `smearing` | `occupations`, `degauss` | Marzari-Vanderbilt (doi:10.1103/PhysRevLett.82.3296); 0: fixed occupations |
+| `magmom` | `nspin`, `starting_magnetization` | with fixed occupations also `tot_magnetization`, the sum |
+| `tolerance` | `conv_thr` | eV to Ry: the estimated error of the energy, of the whole cell |
+| `mixing` | `mixing_beta` | |
+
+The energy is pw.x's total energy; with smearing that is the free energy, which with Marzari-Vanderbilt differs from
+the one without smearing only in third order of the width. Atoms without a cell get a box (`boxed`); where that is
+wide enough, a molecule's images are left out by the method of Martyna and Tuckerman (doi:10.1063/1.477923).
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcagent.apps.engines.base import Iteration, Level, NotConverged
+from hpcagent.apps.engines.external import Ended, program
+from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
+from hpcagent.apps.engines.upf import Pseudopotential, choose, family
+from hpcagent.apps.run import Run
+from hpcagent.errors import AppFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ase import Atoms
+
+__all__ = ["ENGINE", "FAILURE_MODES", "iterations"]
+
+FAILURE_MODES = (
+    "NoExecutable",
+    "NoPseudopotential",
+    "MixedFunctionals",
+    "NeedsSmearing",
+    "BadMoment",
+    "BadInput",
+    "NotConverged",
+    "DiagonalizationFailed",
+    "OutOfMemory",
+    "ExecutableFailed",
+    "Walltime",
+    "BlockEnded",
+    "NoPlace",
+    "NoLauncher",
+    "WrongRanks",
+    "FewKpoints",
+)
+
+RY = 13.605693122994
+"""Rydberg, in eV (CODATA 2018)."""
+
+ECUT_RY = 40.0
+"""Cutoff of the wavefunctions where no pseudopotential suggests one, in Ry."""
+
+PSEUDO_DIR = "/usr/share/espresso/pseudo"
+"""Where Debian's package quantum-espresso-data puts its pseudopotentials."""
+
+_ADVICE = (
+    "Install Quantum ESPRESSO (Debian: apt-get install quantum-espresso; conda-forge: qe), or name the site's pw.x "
+    "as `command` in [apps.espresso] of its profile."
+)
+
+# Functionals for which pseudopotentials are made; others take those of PBE.
+_OWN = ("LDA", "PBE", "PBESOL", "BLYP", "REVPBE", "TPSS")
+
+
+class Espresso:
+    """pw.x of Quantum ESPRESSO."""
+
+    name = "espresso"
+    kind = "dft"
+    isolated = False
+    takes = (
+        "engine", "xc", "ecut", "kpts", "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing", "repairs",
+    )  # fmt: skip
+
+    def calculator(self, atoms: Atoms, level: Level, run: Run) -> Any:
+        """A calculator that starts pw.x in the run's directory.
+
+        Options: `pseudopotentials` (element -> file), `pseudo_dir`, `command`, `keywords` (of pw.x, flat or by
+        namelist), `vacuum` (angstrom, of the box of a molecule), `keep` (wavefunctions).
+
+        Raises:
+            AppFailed: `NoExecutable`, `NoPseudopotential`, `MixedFunctionals` or `BadMoment`.
+        """
+        try:
+            from hpcagent.apps.engines.pwscf import Pwscf
+        except ModuleNotFoundError as error:
+            raise AppFailed(
+                f"the engine espresso needs the Python package {error.name}; pip install 'hpcagent[ase]'.",
+                kind="infrastructure",
+                name="NoEngine",
+            ) from None
+        options = level.options
+        found = program(
+            run,
+            "espresso",
+            options=options,
+            variables=("HPCAGENT_ESPRESSO",),
+            usual=("pw.x",),
+            advice=_ADVICE,
+        )
+        folder = _pseudo_dir(level, run)
+        functional = family(level.xc or "PBE")
+        made_with = functional if functional in _OWN else "PBE"
+        pseudo = choose(atoms.get_chemical_symbols(), made_with, folder, options.get("pseudopotentials") or {})
+        keywords = _flat(options.get("keywords") or {})
+        data, notes = _data(atoms, level, pseudo, functional)
+        data |= keywords
+        points = mesh(atoms.cell, atoms.pbc, level.kpts)
+        _write_pseudopotentials(run.workdir, folder, functional, pseudo, data, options)
+        vacuum = float(options.get("vacuum") or VACUUM)
+        return Pwscf(
+            found,
+            directory=run.workdir,
+            pseudo_dir=folder,
+            data=data,
+            more={
+                "pseudopotentials": {element: one.path.name for element, one in pseudo.items()},
+                "kpts": None if points == (1, 1, 1) else points,
+            },
+            prepared=lambda these: _prepared(these, level, pseudo, vacuum),
+            check=check,
+            keep=bool(options.get("keep")),
+            valence_electrons=_electrons(atoms, level, pseudo),
+            notes=(*notes, *_notes(pseudo, options)),
+            artifacts={"pseudopotentials": "pseudopotentials.json"},
+        )
+
+    def iterations(self, calculator: Any) -> tuple[Iteration, ...]:
+        """SCF steps of the last calculation: energy and estimated error, in eV."""
+        found: tuple[Iteration, ...] = calculator.history
+        return found
+
+    def repairs(self, level: Level) -> tuple[tuple[str, Level], ...]:
+        """More steps; less mixing (in a cell with vacuum, mixing that damps long waves); a wider smearing.
+
+        Each keeps what the one before has changed. Fixed occupations stay fixed: smearing them would be another
+        state, not another way to the same one.
+        """
+        steps = replace(level, max_scf=min(10000, 2 * level.max_scf))
+        beta = min(0.3, (level.mixing or 0.7) / 2)
+        gentle = replace(steps, mixing=beta, options={**level.options, "gentle": True})
+        tries = [("more_steps", steps), ("gentler_mixing", gentle)]
+        if level.smearing > 0:
+            tries.append(("more_smearing", replace(gentle, smearing=min(5.0, 2 * level.smearing))))
+        return tuple(tries)
+
+    def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
+        """Bands along a path: pw.x once more, in the density of the SCF.
+
+        Raises:
+            AppFailed: `FewKpoints`: the density is that of a single k-point.
+        """
+        from ase.spectrum.band_structure import BandStructure
+
+        if mesh(atoms.cell, atoms.pbc, level.kpts) == (1, 1, 1):
+            raise AppFailed(
+                "bands need a density from more than one k-point (pw.x computes Gamma alone with other code).",
+                kind="contract",
+                name="FewKpoints",
+                repair="kpts of 4 or more",
+            )
+        occupied = math.ceil(calculator.valence_electrons / 2)
+        calculator.bands(path, occupied + max(4, occupied // 2))
+        energies, fermi = _eigenvalues(calculator.scratch / "pwscf.save" / "data-file-schema.xml")
+        scf = _fermi((run.workdir / "espresso.pwo").read_text())
+        return BandStructure(path, energies, reference=fermi if scf is None else scf)  # type: ignore[no-untyped-call]
+
+
+ENGINE = Espresso()
+
+
+def _pseudo_dir(level: Level, run: Run) -> Path:
+    of_site: Mapping[str, Any] = ((run.site.get("apps") or {}).get("espresso") or {}).get("env") or {}
+    given = (
+        level.options.get("pseudo_dir")
+        or of_site.get("ESPRESSO_PSEUDO")
+        or os.environ.get("ESPRESSO_PSEUDO")
+        or PSEUDO_DIR
+    )
+    folder = Path(given).expanduser().absolute()
+    if not folder.is_dir():
+        raise AppFailed(
+            f"no pseudopotentials: {folder} is no folder; name one by the setting `pseudo_dir`, by $ESPRESSO_PSEUDO, "
+            "or install an example set (Debian: apt-get install quantum-espresso-data).",
+            kind="infrastructure",
+            name="NoPseudopotential",
+        )
+    return folder
+
+
+def _flat(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords given flat, or in a dict for each namelist, as a flat dict."""
+    flat: dict[str, Any] = {}
+    for name, value in keywords.items():
+        flat |= value if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def _data(
+    atoms: Atoms, level: Level, pseudo: Mapping[str, Pseudopotential], functional: str
+) -> tuple[dict[str, Any], list[str]]:
+    notes = []
+    cutoff = level.ecut / RY if level.ecut else max(one.wfc_cutoff for one in pseudo.values()) or ECUT_RY
+    if all(one.kind == "NC" for one in pseudo.values()):
+        density = 4 * cutoff
+    else:
+        density = max([8 * cutoff, *(one.rho_cutoff for one in pseudo.values())])
+    data: dict[str, Any] = {
+        "calculation": "scf",
+        "prefix": "pwscf",
+        "disk_io": "low",
+        "ecutwfc": round(cutoff, 6),
+        "ecutrho": round(density, 6),
+        "conv_thr": level.tolerance / RY,
+        "electron_maxstep": level.max_scf,
+    }
+    if functional not in _OWN:
+        data["input_dft"] = (level.xc or functional).lower()
+        notes.append(f"{level.xc} with pseudopotentials made with PBE")
+    if level.charge:
+        data["tot_charge"] = level.charge
+    if level.mixing:
+        data["mixing_beta"] = level.mixing
+    if level.options.get("gentle") and _has_vacuum(atoms):
+        data["mixing_mode"] = "local-TF"
+    if level.smearing:
+        data |= {"occupations": "smearing", "smearing": "mv", "degauss": level.smearing / RY}
+    else:
+        data["occupations"] = "fixed"
+    moments = _moments(atoms, level)
+    if any(moments):
+        data["nspin"] = 2
+        if not level.smearing:
+            data["tot_magnetization"] = _total_moment(moments, _electrons(atoms, level, pseudo))
+    if not any(atoms.pbc) and not atoms.cell.any():
+        vacuum = float(level.options.get("vacuum") or VACUUM)
+        notes.append(f"a box around the molecule, {vacuum:g} angstrom beyond its atoms: pw.x is always periodic")
+        extent = [float(max(x) - min(x)) for x in atoms.positions.T]
+        # The method wants a box twice as wide as the density, which reaches about 2 angstrom beyond the nuclei.
+        if all(length + 2 * vacuum >= 2 * (length + 4) for length in extent):
+            data["assume_isolated"] = "mt"
+        else:
+            notes.append("its images are too near to be left out (assume_isolated): energies include them")
+    return data, notes
+
+
+def _moments(atoms: Atoms, level: Level) -> list[float]:
+    """Initial moment of each atom: its own if the structure has any, else the level's."""
+    own: list[float] = atoms.get_initial_magnetic_moments().tolist()  # type: ignore[no-untyped-call]
+    return own if any(own) else [level.magmom] * len(atoms)
+
+
+def _total_moment(moments: list[float], electrons: float) -> int:
+    total = round(sum(moments))
+    if (round(electrons) - total) % 2:
+        raise AppFailed(
+            f"{electrons:g} electrons cannot have a total moment of {total} Bohr magnetons (the sum of the initial "
+            "moments), as fixed occupations need it.",
+            kind="contract",
+            name="BadMoment",
+            repair="another magmom, or smearing > 0, with which the moment is found",
+        )
+    return total
+
+
+def _electrons(atoms: Atoms, level: Level, pseudo: Mapping[str, Pseudopotential]) -> float:
+    return sum(pseudo[symbol].valence for symbol in atoms.get_chemical_symbols()) - level.charge
+
+
+def _has_vacuum(atoms: Atoms, least: float = 5.0) -> bool:
+    """Whether the atoms leave a gap of so many angstrom along a cell vector, as those of a slab do."""
+    import numpy as np
+
+    if not atoms.cell.any(axis=1).all():
+        return True
+    heights = 1 / np.linalg.norm(np.linalg.inv(atoms.cell.array), axis=0)
+    for axis in range(3):
+        places = np.sort(atoms.get_scaled_positions()[:, axis])  # type: ignore[no-untyped-call]
+        gaps = np.diff([*places, places[0] + 1])
+        if max(gaps) * heights[axis] >= least and len(atoms) > 1:
+            return True
+    return False
+
+
+def _prepared(atoms: Atoms, level: Level, pseudo: Mapping[str, Pseudopotential], vacuum: float) -> Atoms:
+    copy = boxed(atoms, vacuum)
+    # pw.x reads numbers below 1 as a share of the valence electrons in every version, larger ones only since 7.3.
+    shares = [
+        max(-1.0, min(1.0, moment / pseudo[symbol].valence))
+        for moment, symbol in zip(_moments(atoms, level), atoms.get_chemical_symbols(), strict=True)
+    ]
+    copy.set_initial_magnetic_moments(shares)  # type: ignore[no-untyped-call]
+    return copy
+
+
+def _notes(pseudo: Mapping[str, Pseudopotential], options: Mapping[str, Any]) -> list[str]:
+    named = options.get("pseudopotentials") or {}
+    notes = []
+    found = [f"{one.path.name}" for element, one in pseudo.items() if element not in named]
+    if found:
+        notes.append(f"pseudopotentials found by functional, not named: {', '.join(found)}")
+    averaged = [one.path.name for one in pseudo.values() if one.relativistic == "full"]
+    if averaged:
+        notes.append(f"spin-orbit coupling of {', '.join(averaged)} is averaged")
+    return notes
+
+
+def _write_pseudopotentials(
+    workdir: Path,
+    folder: Path,
+    functional: str,
+    pseudo: Mapping[str, Pseudopotential],
+    data: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    named = options.get("pseudopotentials") or {}
+    record = {
+        "functional": functional,
+        "folder": str(folder),
+        "ecutwfc_ry": data["ecutwfc"],
+        "ecutrho_ry": data["ecutrho"],
+        "pseudopotentials": {
+            element: one.record | {"chosen": "named" if element in named else "found"}
+            for element, one in pseudo.items()
+        },
+    }
+    (workdir / "pseudopotentials.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+# ---- what pw.x wrote
+
+
+_ENERGY = re.compile(r"^!?\s+total energy\s+=\s+(\S+) Ry", re.MULTILINE)
+_ACCURACY = re.compile(r"^\s+estimated scf accuracy\s+<\s+(\S+) Ry", re.MULTILINE)
+
+
+def iterations(output: str) -> tuple[Iteration, ...]:
+    """SCF steps in an output of pw.x.
+
+    Example:
+        >>> iterations(
+        ...     "     total energy              =     -15.79448930 Ry\\n"
+        ...     "     estimated scf accuracy    <       0.01000000 Ry\\n"
+        ... )
+        (Iteration(energy=-214.88..., change=0.136...),)
+    """
+    energies = [_float(word) * RY for word in _ENERGY.findall(output)]
+    changes = [_float(word) * RY for word in _ACCURACY.findall(output)]
+    changes += [math.nan] * (len(energies) - len(changes))
+    return tuple(Iteration(energy, change) for energy, change in zip(energies, changes, strict=False))
+
+
+def _float(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
+
+
+def _fermi(output: str) -> float | None:
+    """Fermi energy, or the highest occupied level, in eV."""
+    found = re.findall(
+        r"the Fermi energy is\s+(\S+) ev|highest occupied(?:, lowest unoccupied)? level \(ev\):\s+(\S+)", output
+    )
+    return _float(found[-1][0] or found[-1][1]) if found else None
+
+
+# (pattern in pw.x's words, name, kind, repair); the first that matches wins.
+_KNOWN = (
+    (
+        r"the system is metallic, specify occupations|fixed occupations and lsda",
+        "NeedsSmearing",
+        "contract",
+        "set smearing, e.g. 0.2 eV for a metal",
+    ),
+    (
+        r"S matrix not positive definite|eigenvectors failed to converge|too many bands are not converged"
+        r"|problems computing cholesky|cdiaghg|rdiaghg",
+        "DiagonalizationFailed",
+        "simulation",
+        "settings keywords = {'diagonalization': 'cg'}, or another mixing",
+    ),
+    (r"charge is wrong: smearing is needed", "NeedsSmearing", "contract", "set smearing"),
+    (r"[Cc]annot allocate|out of memory|insufficient virtual memory", "OutOfMemory", "infrastructure", "more nodes"),
+    (
+        r"not enough slots|cannot open shared object|wrong number of|some nodes have no k-points",
+        "WrongRanks",
+        "infrastructure",
+        "fewer ranks, or the launcher of this pw.x's own MPI ([apps.espresso] launcher)",
+    ),
+    (
+        r"reading namelist|unknown variable|bad line in namelist|functional|dft has",
+        "BadInput",
+        "contract",
+        "correct `keywords` (or xc)",
+    ),
+)
+
+
+def check(ended: Ended, directory: Path) -> None:
+    """Raise what went wrong in a calculation.
+
+    Raises:
+        AppFailed: One of `FAILURE_MODES`.
+    """
+    text = ended.text
+    tail = text[-4000:]
+    if ended.stopped is not None or "Maximum CPU time exceeded" in text:
+        limit = ended.stopped
+        if limit is not None:
+            raise limit.failure(wall_s=ended.wall_s, log_tail=tail)
+        raise AppFailed(
+            f"pw.x stopped by itself after {ended.wall_s:.3g} s, shortly before the run's limit; what it wrote is "
+            "kept.",
+            kind="infrastructure",
+            name="Walltime",
+            log_tail=tail,
+            repair="raise walltime_s, or make the calculation smaller",
+        )
+    history = iterations(text)
+    if "convergence NOT achieved" in text:
+        raise NotConverged(
+            f"the SCF of pw.x did not converge in {len(history)} steps: estimated error "
+            f"{history[-1].change:.2g} eV." if history else "the SCF of pw.x did not converge.",
+            history=history,
+            log_tail=tail,
+            repair="more max_scf, less mixing, or more smearing",
+        )
+    said = _crash(text, directory)
+    if said or ended.returncode != 0:
+        raise _failure(said, ended, history, tail)
+    if "JOB DONE." not in text:
+        raise AppFailed(
+            "pw.x ended with exit code 0, but its output has no end (no `JOB DONE.`): it was cut off.",
+            name="ExecutableFailed",
+            kind="infrastructure",
+            log_tail=tail,
+        )
+
+
+def _crash(text: str, directory: Path) -> str:
+    """What pw.x says in its box of % signs, in the output or the file CRASH."""
+    crash = directory / "CRASH"
+    for source in (text, crash.read_text(errors="replace") if crash.is_file() else ""):
+        found = re.search(r"Error in routine\s+(.*?)(?:\n\s*%{10,}|\Z)", source, re.DOTALL)
+        if found:
+            return " ".join(found[1].split())
+    return ""
+
+
+def _failure(said: str, ended: Ended, history: tuple[Iteration, ...], tail: str) -> AppFailed:
+    for pattern, name, kind, repair in _KNOWN:
+        if re.search(pattern, said or ended.text):
+            return AppFailed(
+                f"pw.x stopped: {said or _last(ended.text)}.", kind=kind, name=name, log_tail=tail, repair=repair
+            )
+    how = f"signal {-ended.returncode}" if ended.returncode < 0 else f"exit code {ended.returncode}"
+    return AppFailed(
+        f"pw.x stopped: {said}." if said else f"pw.x ended with {how}: {_last(ended.text)}.",
+        kind="simulation" if said or history else "infrastructure",
+        name="ExecutableFailed",
+        log_tail=tail,
+    )
+
+
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it printed nothing"
+
+
+def _eigenvalues(path: Path) -> tuple[Any, float]:
+    """Band energies (spin, k-point, band) and the Fermi energy, in eV, from the XML file of pw.x."""
+    import numpy as np
+    from ase.units import Hartree
+
+    structure = ElementTree.parse(path).getroot().find("output/band_structure")
+    if structure is None:
+        raise AppFailed(f"{path.name} of pw.x has no band structure.", name="ExecutableFailed")
+    rows = [
+        [float(word) for word in (node.text or "").split()] for node in structure.iterfind("ks_energies/eigenvalues")
+    ]
+    energies = np.array(rows)[None] * Hartree
+    if (structure.findtext("lsda") or "").strip() == "true":
+        # Those of spin up, then those of spin down.
+        energies = np.concatenate(np.split(energies, 2, axis=2))
+    fermi = structure.findtext("fermi_energy") or structure.findtext("highestOccupiedLevel")
+    return energies, math.nan if fermi is None else float(fermi) * Hartree

@@ -1,0 +1,68 @@
+"""What engines that are Python packages have in common: finding the package, handing on keywords."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpcagent.errors import AppFailed
+
+__all__ = ["accepted", "needs", "no_bands"]
+
+
+def needs(module: str, how: str) -> Any:
+    """Import a package that an engine needs.
+
+    Args:
+        module: What to import.
+        how: The command that installs it.
+
+    Raises:
+        AppFailed: `NoEngine`, of kind infrastructure: another executor of the site may have it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise AppFailed(
+            f"the Python package {module.partition('.')[0]!r} cannot be imported where the run was placed ({error}).",
+            kind="infrastructure",
+            name="NoEngine",
+            repair=f"install it into the workers' environment: {how}",
+        ) from None
+
+
+def accepted(what: str, make: Callable[..., Any], keywords: Mapping[str, Any], **own: Any) -> Any:
+    """Make a calculator with the keywords that a user gave and our own.
+
+    Raises:
+        AppFailed: `BadSettings`: it does not take one of them, or we have set it already.
+    """
+    both = sorted(set(keywords) & set(own))
+    if both:
+        raise AppFailed(
+            f"the setting `keywords` has {', '.join(both)}, which the app's parameters decide for {what}; leave "
+            "it out there.",
+            kind="contract",
+            name="BadSettings",
+        )
+    try:
+        return make(**own, **keywords)
+    except AppFailed:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, NotImplementedError) as error:
+        raise AppFailed(
+            f"{what} does not take these keywords ({', '.join(map(repr, [*own, *keywords])) or 'none'}): {error}.",
+            kind="contract",
+            name="BadSettings",
+        ) from None
+
+
+def no_bands(name: str) -> AppFailed:
+    """The failure of an engine that has no band structure."""
+    return AppFailed(
+        f"engine {name!r} computes no bands.",
+        kind="contract",
+        name="NoBands",
+        repair="an engine with bands, e.g. gpaw, espresso, vasp or pyscf with a periodic structure",
+    )

@@ -1,0 +1,184 @@
+"""The ASE calculator behind the engine `espresso`: pw.x, started where the run was placed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shutil
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ase.calculators.espresso import EspressoProfile, EspressoTemplate
+from ase.calculators.genericfileio import GenericFileIOCalculator
+
+from hpcagent.apps.engines.base import Iteration
+from hpcagent.apps.engines.external import Ended, Program
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+__all__ = ["HISTORY", "Pwscf"]
+
+HISTORY = "espresso_scf.jsonl"
+"""One line for each start of pw.x: its SCF steps, in eV."""
+
+# Seconds before the run's limit at which pw.x is asked to stop by itself, so that its output is whole.
+_IN_TIME_S = 10.0
+
+
+class _Template(EspressoTemplate):
+    """ASE's way of writing inputs and reading outputs, with our way of starting the program between them."""
+
+    def __init__(self, start: Callable[[Path, str, str], None], prepared: Callable[[Atoms], Atoms]) -> None:
+        super().__init__()
+        self._start = start
+        self._prepared = prepared
+
+    def write_input(self, profile: Any, directory: Path, atoms: Atoms, parameters: Any, properties: Any) -> None:
+        super().write_input(profile, directory, self._prepared(atoms), dict(parameters), properties)
+
+    def execute(self, directory: Path, profile: Any) -> None:
+        self._start(directory, self.inputname, self.outputname)
+
+
+class Pwscf(GenericFileIOCalculator):
+    """ASE's Espresso calculator, started through the launcher of the site.
+
+    Computes on the density of the calculation before when only atoms have moved, which saves SCF steps in a
+    relaxation. Where pw.x refuses that density, it starts anew.
+
+    Args:
+        program: pw.x.
+        directory: Where its files go; the last input and output stay, wavefunctions go with `close`.
+        pseudo_dir: Folder of the pseudopotentials.
+        data: Keywords of pw.x, flat.
+        more: The other arguments of ASE's `write_espresso_in`: pseudopotentials, kpts.
+        prepared: Puts atoms into a cell and gives them moments.
+        check: Raises if a calculation went wrong.
+        keep: Whether the wavefunctions stay.
+        valence_electrons: Their number.
+        notes: What a user must know of how this was set up.
+        artifacts: Files beside the output.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        directory: Path,
+        pseudo_dir: Path,
+        data: Mapping[str, Any],
+        more: Mapping[str, Any],
+        prepared: Callable[[Atoms], Atoms],
+        check: Callable[[Ended, Path], None],
+        keep: bool = False,
+        valence_electrons: float = math.nan,
+        notes: tuple[str, ...] = (),
+        artifacts: Mapping[str, str] | None = None,
+    ) -> None:
+        self.program = program
+        self.history: tuple[Iteration, ...] = ()
+        self.notes = notes
+        self.artifacts = {"input": "espresso.pwi", "output": "espresso.pwo", "scf": HISTORY, **(artifacts or {})}
+        self.valence_electrons = valence_electrons
+        self._check = check
+        self._before: Atoms | None = None
+        self._stress = False
+        self.scratch = next(
+            folder for i in itertools.count(1) if not (folder := directory / f"espresso-{i}.scratch").exists()
+        )
+        self.scratch.mkdir(parents=True)
+        super().__init__(
+            profile=EspressoProfile(" ".join(program.words), pseudo_dir),  # type: ignore[no-untyped-call]
+            template=_Template(self._start, prepared),
+            directory=directory,
+            parameters=dict(more) | {"input_data": dict(data) | {"outdir": self.scratch.name}},
+        )
+        # Wavefunctions of a slab take hundreds of MB: they must not stay because somebody forgot to close.
+        self._removed = None if keep else weakref.finalize(self, shutil.rmtree, self.scratch, ignore_errors=True)
+
+    def close(self) -> None:
+        """Delete the wavefunctions and the density, unless they are to be kept."""
+        if self._removed is not None:
+            self._removed()
+        self._before = None
+
+    def calculate(self, atoms: Atoms, properties: Any, system_changes: Any) -> None:
+        """Energy and forces; the stress too from when it is asked for first."""
+        self._stress = self._stress or "stress" in properties
+        again = self._continues(atoms)
+        self.results = {}
+        self._before = None
+        try:
+            self._once(atoms, properties, again)
+        except Exception as error:
+            if not again or getattr(error, "name", "") in ("Walltime", "BlockEnded"):
+                raise
+            self._once(atoms, properties, again=False)
+        self._before = atoms.copy()  # type: ignore[no-untyped-call]
+
+    def _once(self, atoms: Atoms, properties: Any, again: bool) -> None:
+        self._said(again=again)
+        self.atoms = atoms.copy()  # type: ignore[no-untyped-call]
+        super().calculate(self.atoms, properties, [])  # type: ignore[no-untyped-call]
+
+    def bands(self, kpts: Any, count: int) -> None:
+        """Let pw.x compute `count` bands at these k-points in the density of the calculation before."""
+        kept = self.parameters
+        more = {"calculation": "bands", "nbnd": count, "verbosity": "low"}
+        data = {k: v for k, v in kept["input_data"].items() if k not in ("startingpot", "startingwfc", "max_seconds")}
+        self.parameters = {**kept, "input_data": data | more, "kpts": kpts}
+        try:
+            self.write_inputfiles(self.atoms, ["energy"])  # type: ignore[no-untyped-call]
+            for name in ("espresso.pwi",):
+                (self.directory / name).rename(self.directory / "bands.pwi")
+            self._start(self.directory, "bands.pwi", "bands.pwo")
+        finally:
+            self.parameters = kept
+
+    def _continues(self, atoms: Atoms) -> bool:
+        # In another cell the grid of the density may be another one.
+        before = self._before
+        return (
+            before is not None
+            and len(before) == len(atoms)
+            and bool((before.numbers == atoms.numbers).all())
+            and bool((before.cell == atoms.cell).all())
+            and bool((before.pbc == atoms.pbc).all())
+        )
+
+    def _said(self, *, again: bool) -> None:
+        data = dict(self.parameters["input_data"])
+        data |= {"tprnfor": True, "tstress": self._stress}
+        for name in ("startingpot", "startingwfc"):
+            data.pop(name, None)
+            if again:
+                data[name] = "file"
+        left = self.program.seconds_left
+        if left > 6 * _IN_TIME_S:
+            data["max_seconds"] = round(left - _IN_TIME_S, 1)
+        self.parameters = {**self.parameters, "input_data": data}
+
+    def _start(self, directory: Path, inputname: str, outputname: str) -> None:
+        from hpcagent.apps.engines.espresso import iterations
+
+        (directory / "CRASH").unlink(missing_ok=True)
+        pools = ["-nk", str(self.program.run.settings["pools"])] if self.program.run.settings.get("pools") else []
+        ended = self.program.start(*pools, "-in", inputname, cwd=directory, output=outputname)
+        if outputname != "bands.pwo":
+            self.history = iterations(ended.text)
+            self._write_history(directory, ended)
+        self._check(ended, directory)
+
+    def _write_history(self, directory: Path, ended: Ended) -> None:
+        line = {
+            "energy_ev": [None if math.isnan(i.energy) else round(i.energy, 9) for i in self.history],
+            "accuracy_ev": [None if math.isnan(i.change) else i.change for i in self.history],
+            "exit_code": ended.returncode,
+            "wall_s": round(ended.wall_s, 3),
+        }
+        with (directory / HISTORY).open("a") as file:
+            file.write(json.dumps(line) + "\n")
