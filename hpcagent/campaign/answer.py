@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from hpcagent.campaign.compare import Comparison, compare, observations
+from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
 from hpcagent.model.objective import pareto_front
 from hpcagent.model.records import Observation, Result
@@ -19,7 +21,7 @@ from hpcagent.policies.recommend import Estimate, Recommendation, estimates, rec
 from hpcagent.sites.ledger import Entry, read_ledger
 from hpcagent.store.rundir import RunDir
 
-__all__ = ["Best", "CampaignResult", "Speedup", "answer", "number", "point_text"]
+__all__ = ["Best", "CampaignResult", "Speedup", "answer", "event_text", "inner_text", "number", "point_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class CampaignResult:
         node_hours: Node-hours that the runs had, without the idle part of jobs.
         wall_s: Wall time of the coordinator, in seconds.
         points: What is known of every point: those that keep the limits first, best first.
+        events: What the campaign's rules told of: `rule`, `execution_id` and `data` of each.
+        inner: App -> how many inner runs of it the chains took: run for this campaign, and found in the cache.
     """
 
     campaign: Campaign
@@ -120,10 +124,12 @@ class CampaignResult:
     node_hours: float = 0.0
     wall_s: float = 0.0
     points: tuple[Estimate, ...] = ()
+    events: tuple[Mapping[str, Any], ...] = ()
+    inner: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def table(self, n: int = 8) -> Table:
         """The `n` best points: parameters, means of the metrics ± standard error, P(feasible), runs."""
-        campaign, metrics = self.campaign, self.campaign.objective.metrics
+        campaign, metrics = self.campaign, self.campaign.shown
         units = {m.name: m.unit for m in campaign.app.contract.metrics}
         header = [headed(p.name, p.unit) for p in campaign.search.parameters]
         header += [headed(m, units[m]) for m in metrics] + ["P(feasible)", "runs"]
@@ -132,7 +138,9 @@ class CampaignResult:
             cells = [number(e.params[name]) for name in campaign.search.names]
             for m in metrics:
                 error = e.uncertainty.get(m)
-                cells.append(number(e.metrics[m]) + (f" ± {error:.2g}" if error else ""))
+                cells.append(
+                    number(e.metrics[m]) + (f" ± {error:.2g}" if error else "") if m in e.metrics else "-"
+                )
             rows.append([*cells, f"{e.probability_feasible:.2f}", str(e.runs)])
         return Table(f"best points of {campaign.name}", header, rows)
 
@@ -168,6 +176,8 @@ class CampaignResult:
         lines.append(f"{len(self.results)} runs, {completed} completed, {self.charged}")
         if self.failures:
             lines.append("failed: " + ", ".join(f"{n} {name}" for name, n in sorted(self.failures.items())))
+        if self.inner:
+            lines.append("made of " + inner_text(self.inner))
         if self.distrusted:
             lines.append(
                 f"{self.distrusted} run(s) did not have their core: their speed is an estimate from CPU time"
@@ -181,6 +191,7 @@ class CampaignResult:
             label = "best" if self.best.feasible else "most probable"
             lines.append(f"{label}: {self.best}")
             lines += [f"  {s}" for s in self.speedups]
+        lines += [event_text(event) for event in self.events]
         lines.append(f"everything is in {self.run_dir}")
         return "\n".join(lines)
 
@@ -192,11 +203,11 @@ def answer(
     run_dir: Path,
     reason: str | None = None,
     wall_s: float = 0.0,
-    node_hours: float | None = None,
+    state: State | None = None,
 ) -> CampaignResult:
-    """Work out what the results say; `node_hours` with those of attempts that were repeated, where known."""
+    """Work out what the results say; `state` knows of repeated attempts, inner runs and events too."""
     comparison = compare(campaign, results)
-    seen = observations(campaign, results, comparison)
+    seen = full_fidelity(campaign, observations(campaign, results, comparison))
     noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
     found = _well_known(recommend(seen, campaign.objective, space=campaign.search, noise=noise))
     units = {m.name: m.unit for m in campaign.app.contract.metrics}
@@ -216,10 +227,47 @@ def answer(
         comparison=comparison,
         run_dir=run_dir,
         front=front,
-        node_hours=sum(r.cost.node_hours for r in results) if node_hours is None else node_hours,
+        node_hours=sum(r.cost.node_hours for r in results) if state is None else state.node_hours,
+        events=() if state is None else tuple(state.told),
+        inner={} if state is None else _inner(state),
         wall_s=wall_s,
         points=_ranked(campaign, seen, noise),
     )
+
+
+def _inner(state: State) -> dict[str, tuple[int, int]]:
+    counts: dict[str, tuple[int, int]] = {}
+    for identity, result in state.part_results.items():
+        ran, shared = counts.get(result.manifest.app, (0, 0))
+        found = identity in state.shared_parts
+        counts[result.manifest.app] = (ran + (not found), shared + found)
+    return counts
+
+
+def inner_text(inner: Mapping[str, tuple[int, int]]) -> str:
+    """Inner runs in words.
+
+    Example:
+        >>> inner_text({"dft_energy": (7, 2)})
+        '9 inner runs (7 dft_energy, 2 more of it from the cache)'
+    """
+    total = sum(ran + shared for ran, shared in inner.values())
+    said = [
+        f"{ran} {app}" + (f", {shared} more of it from the cache" if shared else "")
+        for app, (ran, shared) in sorted(inner.items())
+    ]
+    return f"{total} inner runs ({', '.join(said)})"
+
+
+def event_text(event: Mapping[str, Any]) -> str:
+    """What a rule told, as one line.
+
+    Example:
+        >>> event_text({"rule": "promising", "data": {"catalyst": "Pt", "adsorption_energy": -1.5}})
+        'promising: catalyst = Pt, adsorption_energy = -1.5'
+    """
+    said = ", ".join(f"{name} = {number(value)}" for name, value in event["data"].items())
+    return f"{event['rule']}: {said}"
 
 
 def _ranked(campaign: Campaign, seen: Sequence[Observation], noise: dict[str, float]) -> tuple[Estimate, ...]:
@@ -256,7 +304,7 @@ def _best(campaign: Campaign, found: Recommendation, units: dict[str, str]) -> B
         probability_feasible=found.probability_feasible,
         runs=found.best.runs,
         ties=tuple(_varied(campaign, tie.params) for tie in found.ties),
-        shown=campaign.objective.metrics,
+        shown=tuple(name for name in campaign.shown if name in found.metrics),
     )
 
 

@@ -18,9 +18,10 @@ class Event:
     """Something happened in a campaign; what a live view is drawn from.
 
     Attributes:
-        kind: `opened`, `submitted`, `finished`, `batch`, `site`, `tick` or `stopped`.
+        kind: `opened`, `submitted`, `finished`, `batch`, `rule`, `site`, `tick` or `stopped`.
         results: The results that came in (`finished`, `batch`).
-        reason: Why it stopped (`stopped`), how it was opened (`opened`), what became of a job (`site`).
+        reason: Why it stopped (`stopped`), how it was opened (`opened`), what became of a job (`site`),
+            what a rule told of (`rule`).
         running: Runs submitted and not ended.
         runs: Results so far.
         budget: Runs planned in all, if the stop condition bounds them.
@@ -58,7 +59,7 @@ class Batch:
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of the batch as text: varied parameters, the objective's metrics, what happened."""
         campaign = self.campaign
-        names, metrics = campaign.search.names, campaign.objective.metrics
+        names, metrics = campaign.search.names, campaign.shown
         units = {m.name: m.unit for m in campaign.app.contract.metrics}
         header = ["run", *(headed(p.name, p.unit) for p in campaign.search.parameters)]
         header += [headed(m, units[m]) for m in metrics] + [""]

@@ -14,7 +14,7 @@ from statistics import median
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.records import Observation, Result
 
-__all__ = ["Comparison", "compare", "measured", "observations", "projected"]
+__all__ = ["Comparison", "compare", "full_fidelity", "measured", "observations", "projected"]
 
 # Relative standard deviation of a speed worked out from CPU time: shared caches and memory remain.
 DISTURBED_NOISE = 0.05
@@ -113,6 +113,14 @@ def observations(
         for r in results
         if r.failure is None or r.failure.kind in ("simulation", "contract")
     ]
+
+
+def full_fidelity(campaign: Campaign, seen: Sequence[Observation]) -> list[Observation]:
+    """The observations that may be an answer: those at the last level, where the campaign has a fidelity."""
+    fidelity = campaign.fidelity
+    if fidelity is None:
+        return list(seen)
+    return [o for o in seen if o.params.get(fidelity.parameter) == fidelity.levels[-1]]
 
 
 def _compared(campaign: Campaign, result: Result, comparison: Comparison | None) -> Observation:

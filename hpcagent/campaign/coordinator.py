@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from hpcagent.apps.base import App
-from hpcagent.campaign.answer import CampaignResult, answer
+from hpcagent.campaign.answer import CampaignResult, answer, event_text
 from hpcagent.campaign.batch import Batch, Event
-from hpcagent.campaign.compare import Comparison, compare, observations, projected
+from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations, projected
 from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.signals import Signals, Terminated
@@ -108,7 +108,7 @@ class Coordinator:
             space=campaign.search,
             objective=campaign.objective,
             seed=campaign.seed,
-            **campaign.policy.options,
+            **campaign.policy_options,
         )
         self._lock: Lock | None = None
         self._journal: Journal | None = None
@@ -173,6 +173,7 @@ class Coordinator:
             again += f"; {len(leftovers)} job(s) that the last coordinator left were cancelled"
         again += f", on {self._site.profile.name}"
         self._tell("opened", results=tuple(self._state.in_order()), reason=again)
+        self._apply_rules(self._state.in_arrival())
 
     def prepare(self) -> None:
         """Write the campaign into its folder, for a coordinator that starts later; nothing is run.
@@ -398,11 +399,27 @@ class Coordinator:
                 self._mend(runner, error)
                 results = []
         self._tell("finished" if results else "tick", results=tuple(results))
+        self._apply_rules(results)
         self._tell_news()
         assert self._site is not None
         if self._site.spent:
             self._refuse_short_job()
             raise AllocationEnded("the job that the coordinator runs inside of has no time left for another run")
+
+    def _apply_rules(self, results: Sequence[Result]) -> None:
+        """Write down and tell what the campaign's rules say of new results, once for each."""
+        if not self.campaign.rules:
+            return
+        told = {(event["rule"], event["execution_id"]) for event in self._state.told}
+        for result in results:
+            for rule in self.campaign.rules:
+                identity = result.manifest.execution_id
+                if (rule.event, identity) in told or not rule.meets(result):
+                    continue
+                event = {"event": "rule", "rule": rule.event, "execution_id": identity, "data": rule.data(result)}
+                with self._signals.held():
+                    self._note(event)
+                self._tell("rule", reason=event_text(event))
 
     def _refuse_short_job(self) -> None:
         """Raise `BadInput` where another job like this one could not do better."""
@@ -480,7 +497,7 @@ class Coordinator:
     def _progress(self, *, with_history: bool) -> Progress:
         state = self._state
         return Progress(
-            history=self._history_now() if with_history else (),
+            history=full_fidelity(self.campaign, self._history_now()) if with_history else (),
             objective=self.campaign.objective,
             space=self._search,
             batches_done=1 + state.last_batch,
@@ -592,7 +609,7 @@ class Coordinator:
         confirm = self.campaign.confirm
         if confirm is None or self._confirmed() or not confirm.runs:
             return []
-        history = self._history_now()
+        history = full_fidelity(self.campaign, self._history_now())
         contenders = top(
             history,
             self.campaign.objective,
@@ -702,7 +719,7 @@ class Coordinator:
             run_dir=self.folder.root,
             reason=self._reason,
             wall_s=self._elapsed_s() if self._opened_at else self._state.elapsed_s,
-            node_hours=self._state.node_hours,
+            state=self._state,
         )
 
     def _note(self, event: Mapping[str, Any], *, sync: bool = False) -> None:
@@ -803,7 +820,7 @@ def read_run(run_dir: str | Path) -> CampaignResult:
         run_dir=folder.root,
         reason=state.stopped if not state.waiting() else None,
         wall_s=state.elapsed_s,
-        node_hours=state.node_hours,
+        state=state,
     )
 
 

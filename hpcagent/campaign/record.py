@@ -14,6 +14,7 @@ from pydantic import ValidationError, field_validator, model_validator
 from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app
+from hpcagent.campaign.rules import Rule
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_toml
 from hpcagent.model.contract import Resources
@@ -21,7 +22,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.stop import Stop, max_runs, read_stop
 
-__all__ = ["Campaign", "Confirm", "PolicyChoice", "Reference", "list_configs", "load_campaign"]
+__all__ = ["Campaign", "Confirm", "Fidelity", "PolicyChoice", "Reference", "list_configs", "load_campaign"]
 
 DEFAULT_RUNS = 32
 
@@ -100,6 +101,26 @@ class Confirm(Record):
         return (self.top + bool(self.baseline)) * self.replicates
 
 
+class Fidelity(Record):
+    """A parameter whose values are cheaper and dearer ways to the same metric.
+
+    Only runs at the last level are the answer; those before it say where a run at the last is worth its price.
+
+    Attributes:
+        parameter: A choice of the app, e.g. `engine`.
+        levels: Its values, the cheapest first.
+    """
+
+    parameter: str
+    levels: tuple[Scalar, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Fidelity:
+        if len(self.levels) < 2 or len(set(self.levels)) != len(self.levels):
+            raise BadInput(f"fidelity.levels={list(self.levels)} must be two or more different values.")
+        return self
+
+
 class Campaign(Record):
     """An app, an objective and how to get there.
 
@@ -123,6 +144,9 @@ class Campaign(Record):
         retries: How often a run is started again after an infrastructure failure.
         site: The default site.
         settings: Settings of the app (see `App.with_settings`), e.g. the pseudopotentials of a DFT run.
+        fidelity: A parameter that makes runs cheaper or dearer, for policies that know how to use it.
+        rules: Events that results are told of by, e.g. below a limit.
+        show: Metrics shown in tables and reports beside those of the objective.
         cache: A folder in which the inner runs of chains lie, so that campaigns share them; None: each its own.
 
     Example:
@@ -151,6 +175,9 @@ class Campaign(Record):
     retries: int = 2
     site: str = "laptop"
     settings: dict[str, Any] = {}
+    fidelity: Fidelity | None = None
+    rules: tuple[Rule, ...] = ()
+    show: tuple[str, ...] = ()
     cache: str | None = None
 
     def __init__(self, app: App | None = None, objective: Objective | None = None, /, **data: Any) -> None:
@@ -196,6 +223,18 @@ class Campaign(Record):
                     f'texts: space.{p.name} = {{choices = ["...", "..."]}}.',
                     value=p.name,
                 )
+        for rule in self.rules:
+            rule.check(self.app.contract)
+        for name in self.show:
+            self.app.contract.metric(name)
+        if self.fidelity is not None:
+            if self.fidelity.parameter not in self.search:
+                raise BadInput(
+                    f"fidelity: {self.fidelity.parameter!r} is not varied; name it in space.",
+                    value=self.fidelity.parameter,
+                )
+            for level in self.fidelity.levels:
+                self.search[self.fidelity.parameter].validated(level)
         if len(self.search.free) == 0:
             raise BadInput(
                 f"the space is empty: nothing varies. Name parameters of app {self.app.name!r} in space; "
@@ -211,6 +250,17 @@ class Campaign(Record):
                 whole[name].validated(value)
         object.__setattr__(self, "name", self.name or self.app.name)
         return self
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The metrics that tables show: the objective's, and those of `show`."""
+        return tuple(dict.fromkeys((*self.objective.metrics, *self.show)))
+
+    @property
+    def policy_options(self) -> dict[str, Any]:
+        """The policy's options, with the fidelity where there is one."""
+        given = {} if self.fidelity is None else {"fidelity": self.fidelity.model_dump()}
+        return self.policy.options | given
 
     @property
     def search(self) -> Space:
@@ -260,6 +310,8 @@ class Campaign(Record):
         for key in ("batch_size", "in_flight", "cache"):
             if getattr(self, key) is not None:
                 data[key] = getattr(self, key)
+        if self.show:
+            data["show"] = list(self.show)
         data |= {"repeat_distrusted": self.repeat_distrusted, "retries": self.retries, "site": self.site}
         data["objective"] = self.objective.toml()
         if self.space is not None:
@@ -274,6 +326,10 @@ class Campaign(Record):
             data["confirm"] = self.confirm.model_dump()
         if self.settings:
             data["settings"] = self.settings
+        if self.fidelity is not None:
+            data["fidelity"] = self.fidelity.model_dump()
+        if self.rules:
+            data["rules"] = [rule.model_dump(exclude_none=True) for rule in self.rules]
         return tomli_w.dumps(data)
 
     def identity(self) -> dict[str, str]:
@@ -286,6 +342,7 @@ class Campaign(Record):
             "policy": self.policy.toml(),
             "mode": self.mode,
             "seed": self.seed,
+            "fidelity": None if self.fidelity is None else self.fidelity.model_dump(),
             "reference": None if self.reference is None else self.reference.toml(),
         }
         return {

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcagent.campaign.answer import CampaignResult, number, point_text
+from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, number, point_text
 from hpcagent.campaign.coordinator import read_run
 from hpcagent.campaign.view import duration
 from hpcagent.model.records import Result
@@ -65,7 +65,7 @@ def report(run_dir: str | Path, *, plots: bool = True) -> Written:
 
 
 def _text(result: CampaignResult, drawn: list[Path], note: str) -> str:
-    parts = [_head(result), _answer(result), _measuring(result), _failures(result)]
+    parts = [_head(result), _answer(result), _events(result), _measuring(result), _failures(result)]
     parts += [f"![{p.stem}]({p.name})" for p in drawn]
     if note:
         parts.append(f"({note})")
@@ -91,6 +91,8 @@ def _head(result: CampaignResult) -> str:
         f"- {len(result.results)} runs, {completed} completed, {result.charged}, "
         f"{duration(result.wall_s)} of wall time"
     )
+    if result.inner:
+        lines.append(f"- made of {inner_text(result.inner)}")
     lines.append(f"- stopped: {result.reason}" if result.reason else "- not finished")
     return "\n".join(lines)
 
@@ -120,6 +122,14 @@ def _answer(result: CampaignResult) -> str:
     if best.ties:
         shown_ties = "; ".join(point_text(t, best.units) for t in best.ties[:5])
         lines.append(f"- not distinguishable from it within the noise ({len(best.ties)}): {shown_ties}")
+    return "\n".join(lines)
+
+
+def _events(result: CampaignResult) -> str:
+    if not result.campaign.rules:
+        return ""
+    lines = ["## Events", "", *(f"- rule {rule}" for rule in result.campaign.rules), ""]
+    lines += [f"- **{event_text(event)}**" for event in result.events] or ["None so far."]
     return "\n".join(lines)
 
 
@@ -158,7 +168,7 @@ def _failures(result: CampaignResult) -> str:
 
 def _batches(result: CampaignResult) -> str:
     campaign = result.campaign
-    metrics = campaign.objective.metrics
+    metrics = campaign.shown
     units = {m.name: m.unit for m in campaign.app.contract.metrics}
     header = ["run", "batch", "role", *campaign.search.names]
     header += [m if units[m] == "1" else f"{m} ({units[m]})" for m in metrics] + ["", "directory"]

@@ -52,6 +52,7 @@ class State:
         parts: Execution id of an inner run -> that of the chain that pays for it.
         part_results: Execution id of an inner run -> its last recorded result.
         shared_parts: Inner runs that were found finished in a cache.
+        told: What rules told of: events as they stand in the journal.
     """
 
     def __init__(self) -> None:
@@ -71,6 +72,7 @@ class State:
         self.parts: dict[str, str] = {}
         self.part_results: dict[str, Result] = {}
         self.shared_parts: set[str] = set()
+        self.told: list[Mapping[str, Any]] = []
         self._part_manifests: dict[str, Mapping[str, Any]] = {}
         self._batches: dict[int, list[str]] = {}
         self._by_id: dict[str, Manifest] = {}
@@ -119,6 +121,8 @@ class State:
                 identity = row["manifest"]["execution_id"]
                 self.parts[identity] = row["chain"]
                 self._part_manifests[identity] = row["manifest"]
+        elif kind == "rule":
+            self.told.append(event)
         elif kind == "part_results":
             self._apply_part_results(event["results"])
         elif kind == "session":

@@ -110,7 +110,7 @@ class Lines:
             self._say(f"{self._tally.campaign.name}: {event.reason}")
         elif event.kind == "batch":
             self._say(f"batch {self._tally.batch}: {self._tally.summary()}")
-        elif event.kind == "site":
+        elif event.kind in ("site", "rule"):
             self._say(event.reason)
         elif event.kind == "stopped":
             self._say(f"stopped: {event.reason}")
@@ -202,7 +202,7 @@ class Live:
             units = {m.name: m.unit for m in campaign.app.contract.metrics}
             for p in campaign.search.parameters:
                 table.add_column(escape(headed(p.name, p.unit)), justify="right")
-            for metric in campaign.objective.metrics:
+            for metric in campaign.shown:
                 table.add_column(escape(headed(metric, units[metric])), justify="right")
             table.add_column("")
             for result in rows:
@@ -215,7 +215,7 @@ class Live:
 
 def _cells(campaign: Campaign, result: Result) -> list[str]:
     cells = [number(result.manifest.params[n]) for n in campaign.search.names]
-    cells += [number(result.metrics[m]) if m in result.metrics else "-" for m in campaign.objective.metrics]
+    cells += [number(result.metrics[m]) if m in result.metrics else "-" for m in campaign.shown]
     if result.failure is not None:
         return [*cells, f"[red]{result.failure.name}[/red]"]
     if not campaign.objective.feasible(result.metrics):

@@ -40,6 +40,7 @@ BUILT_IN: Mapping[str, str] = {
     "latin_hypercube": "hpcagent.policies.sweeps:LatinHypercube",
     "quality_first": "hpcagent.policies.rules:QualityFirst",
     "random": "hpcagent.policies.sweeps:Random",
+    "screen": "hpcagent.policies.screen:Screen",
     "sobol": "hpcagent.policies.sweeps:Sobol",
     "thompson": "hpcagent.policies.bandits:Thompson",
     "ucb": "hpcagent.policies.bandits:UCB",
@@ -149,5 +150,9 @@ def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str,
         return
     known = [p for p in parameters if p not in ("self", "space", "objective", "seed")]
     for option in options:
+        if option == "fidelity" and option not in known:
+            raise BadInput(
+                f"policy {name!r} does not know fidelities; take policy 'screen', or drop [fidelity].", value=name
+            )
         if option not in known:
             raise BadInput(f"policy {name!r} has no option {option!r}; {nearest(option, known)}", value=option)
