@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "AllocationEnded": "hpcagent.errors",
     "App": "hpcagent.apps.base",
+    "AppFailed": "hpcagent.errors",
     "BadInput": "hpcagent.errors",
     "Batch": "hpcagent.campaign.batch",
     "Campaign": "hpcagent.campaign.record",
@@ -28,12 +29,14 @@ _WHERE = {
     "Confirm": "hpcagent.campaign.record",
     "Contract": "hpcagent.model.contract",
     "Coordinator": "hpcagent.campaign.coordinator",
+    "Fidelity": "hpcagent.campaign.record",
     "Event": "hpcagent.campaign.batch",
     "Failure": "hpcagent.model.records",
     "Float": "hpcagent.model.space",
     "HpcAgentError": "hpcagent.errors",
     "Int": "hpcagent.model.space",
     "Interrupted": "hpcagent.errors",
+    "InnerRun": "hpcagent.model.records",
     "Manifest": "hpcagent.model.records",
     "Metric": "hpcagent.model.contract",
     "NoSite": "hpcagent.errors",
@@ -45,12 +48,15 @@ _WHERE = {
     "Result": "hpcagent.model.records",
     "Run": "hpcagent.apps.run",
     "Site": "hpcagent.sites.site",
+    "Rule": "hpcagent.campaign.rules",
     "Space": "hpcagent.model.space",
+    "Text": "hpcagent.model.space",
     "all_of": "hpcagent.policies.stop",
     "any_of": "hpcagent.policies.stop",
     "app": "hpcagent.apps.base",
     "at_least": "hpcagent.model.objective",
     "at_most": "hpcagent.model.objective",
+    "chain": "hpcagent.apps.chain",
     "find_app": "hpcagent.apps.catalog",
     "follow": "hpcagent.campaign.follow",
     "lammps": "hpcagent.apps.lammps.contract",
@@ -81,6 +87,7 @@ if TYPE_CHECKING:
     from hpcagent.apps.base import App as App
     from hpcagent.apps.base import app as app
     from hpcagent.apps.catalog import find_app as find_app
+    from hpcagent.apps.chain import chain as chain
     from hpcagent.apps.lammps.contract import lammps as lammps
     from hpcagent.apps.launch import run_mpi as run_mpi
     from hpcagent.apps.run import Outcome as Outcome
@@ -94,12 +101,15 @@ if TYPE_CHECKING:
     from hpcagent.campaign.follow import follow as follow
     from hpcagent.campaign.record import Campaign as Campaign
     from hpcagent.campaign.record import Confirm as Confirm
+    from hpcagent.campaign.record import Fidelity as Fidelity
     from hpcagent.campaign.record import Reference as Reference
     from hpcagent.campaign.record import load_campaign as load_campaign
     from hpcagent.campaign.report import report as report
+    from hpcagent.campaign.rules import Rule as Rule
     from hpcagent.campaign.submit import submit as submit
     from hpcagent.campaign.view import watch as watch
     from hpcagent.errors import AllocationEnded as AllocationEnded
+    from hpcagent.errors import AppFailed as AppFailed
     from hpcagent.errors import BadInput as BadInput
     from hpcagent.errors import HpcAgentError as HpcAgentError
     from hpcagent.errors import Interrupted as Interrupted
@@ -113,6 +123,7 @@ if TYPE_CHECKING:
     from hpcagent.model.objective import maximize as maximize
     from hpcagent.model.objective import minimize as minimize
     from hpcagent.model.records import Failure as Failure
+    from hpcagent.model.records import InnerRun as InnerRun
     from hpcagent.model.records import Manifest as Manifest
     from hpcagent.model.records import Observation as Observation
     from hpcagent.model.records import Result as Result
@@ -120,6 +131,7 @@ if TYPE_CHECKING:
     from hpcagent.model.space import Float as Float
     from hpcagent.model.space import Int as Int
     from hpcagent.model.space import Space as Space
+    from hpcagent.model.space import Text as Text
     from hpcagent.policies.base import make_policy as make_policy
     from hpcagent.policies.stop import all_of as all_of
     from hpcagent.policies.stop import any_of as any_of

@@ -16,7 +16,8 @@ GOAL = maximize("y")
 
 def test_every_name_makes_a_policy_that_suggests():
     for name in policy_names():
-        policy = make_policy(name, space=SPACE, objective=GOAL, seed=1)
+        options = {"fidelity": {"parameter": "c", "levels": ["a", "b"]}, "points": 4} if name == "screen" else {}
+        policy = make_policy(name, space=SPACE, objective=GOAL, seed=1, **options)
         assert len(policy.suggest((), 4)) == 4
 
 
