@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-__all__ = ["run_mpi", "synthetic", "thermo"]
+__all__ = ["BUILT_IN", "run_mpi"]
 
-if TYPE_CHECKING:
-    from hpcagent.apps.base import App
-    from hpcagent.apps.launch import run_mpi as run_mpi
-
-    synthetic: App
-    thermo: App
+BUILT_IN = {
+    # build
+    "build_crystal": "hpcagent.apps.build.crystal",
+    "build_slab": "hpcagent.apps.build.slab",
+    "add_adsorbate": "hpcagent.apps.build.slab",
+    "build_molecule": "hpcagent.apps.build.molecule",
+    "smiles_to_xyz": "hpcagent.apps.build.molecule",
+    "packmol_box": "hpcagent.apps.build.box",
+    "deform": "hpcagent.apps.build.deform",
+    # compute
+    "dft_energy": "hpcagent.apps.dft.energy",
+    "dft_relax": "hpcagent.apps.dft.relax",
+    "dft_bands": "hpcagent.apps.dft.bands",
+    "mlip_md": "hpcagent.apps.mlip.md",
+    "mlip_relax": "hpcagent.apps.mlip.relax",
+    "synthetic": "hpcagent.apps.landscape",
+    # analyse
+    "thermo": "hpcagent.apps.analysis.thermo",
+    "averages": "hpcagent.apps.analysis.averages",
+    "rdf": "hpcagent.apps.analysis.rdf",
+    "coordination": "hpcagent.apps.analysis.coordination",
+    "msd": "hpcagent.apps.analysis.msd",
+    "vacf": "hpcagent.apps.analysis.vacf",
+    "heat_capacity": "hpcagent.apps.analysis.heat_capacity",
+    "eos_fit": "hpcagent.apps.analysis.eos",
+    "elastic_constants": "hpcagent.apps.analysis.elastic",
+    "adsorption_energy_of": "hpcagent.apps.analysis.adsorption",
+    # chains
+    "dft_eos": "hpcagent.apps.chains.eos",
+    "eos": "hpcagent.apps.chains.eos",
+    "dft_convergence": "hpcagent.apps.chains.convergence",
+    "adsorption_energy": "hpcagent.apps.chains.adsorption",
+    "adsorption": "hpcagent.apps.chains.adsorption",
+    "formation_energy": "hpcagent.apps.chains.formation",
+    "elastic": "hpcagent.apps.chains.elastic",
+}
+"""Name of an app that comes along -> the module that has it under that name."""
 
 
 def __getattr__(name: str) -> Any:
-    # `ha.apps.thermo` is the app. A worker that only runs orders never comes here.
-    places = {
-        "run_mpi": "hpcagent.apps.launch",
-        "synthetic": "hpcagent.apps.landscape",
-        "thermo": "hpcagent.apps.analysis.thermo",
-    }
-    if name in places:
-        value = getattr(import_module(places[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'hpcagent.apps' has no attribute {name!r}")
+    # `ha.apps.rdf` is the app. A worker that only runs orders never comes here.
+    module = "hpcagent.apps.launch" if name == "run_mpi" else BUILT_IN.get(name)
+    if module is None:
+        raise AttributeError(f"module 'hpcagent.apps' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *BUILT_IN])

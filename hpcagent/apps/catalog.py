@@ -5,16 +5,11 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
+from hpcagent.apps import BUILT_IN
 from hpcagent.apps.base import App
 from hpcagent.errors import BadInput, nearest
 
-__all__ = ["BUILT_IN", "find_app", "list_apps"]
-
-BUILT_IN = {
-    "synthetic": "hpcagent.apps.landscape:synthetic",
-    "thermo": "hpcagent.apps.analysis.thermo:thermo",
-}
-
+__all__ = ["find_app", "list_apps"]
 
 def find_app(reference: str, *, relative_to: Path | None = None) -> App:
     """Return the app that `reference` names.
@@ -34,7 +29,7 @@ def find_app(reference: str, *, relative_to: Path | None = None) -> App:
     from hpcagent.apps.lammps.contract import lammps, packaged_inputs
 
     if reference in BUILT_IN:
-        return _dotted(BUILT_IN[reference])
+        return _dotted(f"{BUILT_IN[reference]}:{reference}")
     path = Path(reference).expanduser()
     if relative_to is not None and not path.is_absolute() and (relative_to / path).is_file():
         return lammps(relative_to / path)

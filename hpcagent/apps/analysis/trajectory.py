@@ -1,12 +1,13 @@
 """Trajectories that runs leave behind, frame by frame: angstrom, picoseconds, atoms in one order.
 
 `open_trajectory` tells the format by what is in the file: LAMMPS text dumps, ASE `.traj`, extended XYZ, H5MD.
-One frame is in memory at a time, and any frame can be read without those before it, so that ranks can share a file.
+One frame is in memory at a time, and any frame can be read without those before it, so that ranks can share a
+file.
 
-The reader of LAMMPS dumps is our own: ASE's and MDAnalysis's parse line by line in Python, ASE's reads the whole file
-to reach one frame, and neither knows the scaled and triclinic columns, the images and a killed run's last frame
-together. That of H5MD goes to h5py directly: MDAnalysis's needs a topology beside the file, has single precision, and
-passes over `image` and `species`. ASE reads the other two.
+The reader of LAMMPS dumps is our own: ASE's and MDAnalysis's parse line by line in Python, ASE's reads the whole
+file to reach one frame, and neither knows the scaled and triclinic columns, the images and a killed run's last
+frame together. That of H5MD goes to h5py directly: MDAnalysis's needs a topology beside the file, has single
+precision, and passes over `image` and `species`. ASE reads the other two.
 
 Nothing is guessed: where neither the file nor the run says what a step lasts, asking for times fails (`NoTimes`).
 """
@@ -16,10 +17,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +46,10 @@ READING: dict[str, Parameter] = {
         description="time of one step (of one frame where the file has no step numbers); 0: as the run says",
     ),
     "units": Choice(
-        "auto", *(s for s in STYLES if s != "lj"), default="auto", description="LAMMPS units of a dump; auto: its log's"
+        "auto",
+        *(s for s in STYLES if s != "lj"),
+        default="auto",
+        description="LAMMPS units of a dump; auto: its log's",
     ),
     "species": Text(default="", description="elements of a LAMMPS dump's types 1, 2, ..., e.g. `Si O`"),
 }
@@ -98,10 +103,17 @@ class Frame:
     @property
     def heights(self) -> _Array:
         """(3,) distances between opposite faces of the cell, in angstrom."""
-        if self.volume == 0.0:
-            return np.zeros(3)
-        result: _Array = 1.0 / np.linalg.norm(np.linalg.inv(self.cell), axis=0)
+        result: _Array = 1.0 / np.linalg.norm(np.linalg.inv(self.whole_cell), axis=0)
         return result
+
+    @property
+    def whole_cell(self) -> _Array:
+        """(3, 3) the cell, with unit vectors in place of those that it has not (of a slab, a cluster)."""
+        if self.volume > 0.0:
+            return self.cell
+        from ase.geometry import complete_cell
+
+        return np.asarray(complete_cell(self.cell), np.float64)
 
 
 class Trajectory:
@@ -120,11 +132,20 @@ class Trajectory:
         self.path = path
         self.notes: tuple[str, ...] = ()
         self.steps: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._times: _Array | None = None
+        self._times: NDArray[Any] | None = None
         self._why_no_times = "the file has no times"
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def __enter__(self) -> Trajectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, where it was kept open."""
 
     @property
     def times_ps(self) -> _Array:
@@ -179,7 +200,7 @@ class Trajectory:
         return AppFailed(f"{self.path}: {what}.", kind="contract", name="BadTrajectory")
 
 
-def open_trajectory(upstream: Mapping[str, Any], reading: Reading = Reading()) -> Trajectory:  # noqa: B008
+def open_trajectory(upstream: Mapping[str, Any], reading: Reading = Reading()) -> Trajectory:
     """The trajectory among the artifacts of an input run.
 
     Args:
@@ -187,13 +208,14 @@ def open_trajectory(upstream: Mapping[str, Any], reading: Reading = Reading()) -
         reading: What the user says about it.
 
     Raises:
-        AppFailed: `NoTrajectory`, `MissingFile`, `BadTrajectory`, `NoUnits`, `ReducedUnits`, `TooFewFrames` (none).
+        AppFailed: `NoTrajectory`, `MissingFile`, `BadTrajectory`, `NoUnits`, `ReducedUnits`, `TooFewFrames`
+        (none).
     """
     artifacts = upstream.get("artifacts") or {}
     if "trajectory" not in artifacts:
         raise AppFailed(
-            f"the input run {upstream.get('workdir') or '(without a directory)'} has no trajectory among its artifacts "
-            f"(it has: {', '.join(artifacts) or 'none'}).",
+            f"the input run {upstream.get('workdir') or '(without a directory)'} has no trajectory among its "
+            f"artifacts (it has: {', '.join(artifacts) or 'none'}).",
             kind="contract",
             name="NoTrajectory",
             repair="let the run write frames, e.g. with LAMMPS's dump command",
@@ -226,22 +248,24 @@ def _opened(path: Path, said: _Said, reading: Reading) -> Trajectory:
     if not head:
         return Trajectory(path)
     raise AppFailed(
-        f"{path} is no trajectory that can be read here: it begins with {head[:20]!r}. Known: LAMMPS text dumps, ASE "
-        ".traj, extended XYZ, H5MD.",
+        f"{path} is no trajectory that can be read here: it begins with {head[:20]!r}. Known: LAMMPS text dumps, "
+        "ASE .traj, extended XYZ, H5MD.",
         kind="contract",
         name="BadTrajectory",
     )
 
 
 def _binary(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+    if path.suffix == ".gz":
+        return cast("IO[bytes]", gzip.open(path))
+    return path.open("rb")
 
 
 # ---- what the run says of its trajectory
 
 
 class _Said:
-    """What the log or `md.json` of a run says: LAMMPS units, the timestep, steps between frames."""
+    """What the log or the protocol (`md.json`) of a run says: units, the timestep, steps between frames."""
 
     def __init__(self, upstream: Mapping[str, Any]) -> None:
         self._upstream = upstream
@@ -253,25 +277,15 @@ class _Said:
         path = Path(self._upstream.get("workdir") or ".") / str(name)
         return read_log(path) if name and path.is_file() else None
 
-    def md(self) -> Mapping[str, Any]:
-        """`md.json` of an ASE run, over the run's own parameters."""
-        artifacts = self._upstream.get("artifacts") or {}
-        path = Path(self._upstream.get("workdir") or ".") / artifacts.get("md", "md.json")
-        params = dict((self._upstream.get("manifest") or {}).get("params") or {})
-        if self._upstream.get("workdir") and path.is_file():
-            return {**params, **json.loads(path.read_text())}
-        return params
-
     def interval(self) -> tuple[float | None, int]:
-        """Timestep in ps and steps between frames, of a run that is not LAMMPS's."""
-        md = self.md()
-        step = None
-        if isinstance(md.get("timestep_ps"), (int, float)):
-            step = float(md["timestep_ps"])
-        elif isinstance(md.get("timestep_fs"), (int, float)):
-            step = float(md["timestep_fs"]) * 1e-3
-        every = next((int(md[k]) for k in ("frame_every", "trajectory_every", "every") if k in md), 1)
-        return step, max(every, 1)
+        """Timestep in ps and steps between frames of a run of ASE's molecular dynamics (`md.json`)."""
+        artifacts = self._upstream.get("artifacts") or {}
+        path = Path(self._upstream.get("workdir") or ".") / artifacts.get("protocol", "md.json")
+        if not self._upstream.get("workdir") or not path.is_file():
+            return None, 1
+        said = json.loads(path.read_text())
+        step = said.get("timestep_fs")
+        return None if step is None else float(step) * 1e-3, max(int(said.get("frames_every") or 1), 1)
 
 
 def _timestep_of_log(log: Any, first: int, last: int) -> float | None:
@@ -385,10 +399,8 @@ class _Dump(Trajectory):
             return
         try:
             block = self._block(len(self) - 1)
-            if not block.endswith(b"\n"):
-                raise self._bad("cut")
             header = self._header(block, len(self) - 1)
-            if block.count(b"\n", header.body) != header.n:
+            if block.count(b"\n", header.body) < header.n:
                 raise self._bad("cut")
         except AppFailed as cut:
             if cut.name != "BadTrajectory":
@@ -404,8 +416,8 @@ class _Dump(Trajectory):
             units = reading.units
         if units is None:
             raise AppFailed(
-                f"the units of {self.path.name} are not known: it has no ITEM: UNITS (`dump_modify units yes`) and the "
-                "run has no log that echoes its `units`.",
+                f"the units of {self.path.name} are not known: it has no ITEM: UNITS (`dump_modify units yes`) "
+                "and the run has no log that echoes its `units`.",
                 kind="contract",
                 name="NoUnits",
                 repair="give `units`, e.g. metal",
@@ -413,8 +425,8 @@ class _Dump(Trajectory):
         style = unit_style(units)
         if style.reduced or style.distance_angstrom is None or style.time_ps is None:
             raise AppFailed(
-                f"{self.path.name} is in reduced units (lj), which have no size in angstrom and ps; the analyses here "
-                "are in physical units.",
+                f"{self.path.name} is in reduced units (lj), which have no size in angstrom and ps; the analyses "
+                "here are in physical units.",
                 kind="contract",
                 name="ReducedUnits",
                 repair="run with `units metal` or `real`",
@@ -484,11 +496,10 @@ class _Dump(Trajectory):
     def _layout(self, columns: tuple[str, ...]) -> _Layout:
         if columns not in self._layouts:
             place = {name: i for i, name in enumerate(columns)}
-            for names, scaled, unwrapped in _POSITIONS:
-                if all(name in place for name in names):
-                    break
-            else:
+            fitting = [p for p in _POSITIONS if all(name in place for name in p[0])]
+            if not fitting:
                 raise self._bad(f"no x y z (or xu, xs, xsu) among its columns {' '.join(columns)}")
+            names, scaled, unwrapped = fitting[0]
             three = [tuple(place[n] for n in t if n in place) for t in (("ix", "iy", "iz"), ("vx", "vy", "vz"))]
             images, velocity = (t if len(t) == 3 else () for t in three)
             self._layouts[columns] = _Layout(
@@ -510,7 +521,8 @@ class _Dump(Trajectory):
         header = self._header(block, number)
         layout = self._layout(header.columns)
         used = layout.numeric(velocities=True)
-        body = block[header.body :]
+        end = block.find(b"ITEM: ", header.body)  # the begin of a frame that was cut
+        body = block[header.body :] if end < 0 else block[header.body : end]
         try:
             table = np.loadtxt(io.BytesIO(body), np.float64, comments=None, usecols=used, ndmin=2)
         except ValueError as error:
@@ -580,31 +592,38 @@ class _Dump(Trajectory):
         return body.split()[layout.element :: layout.n][int(np.flatnonzero(types == kind)[0])].decode()
 
 
+_MARKER = b"ITEM: TIMESTEP"
+# What `dump_modify units yes time yes` writes before it.
+_BEFORE = re.compile(rb"(?:ITEM: UNITS\n\S+\n)?(?:ITEM: TIME\n\S+\n)?\Z")
+# Bytes around a marker within which lie its step and what is before it.
+_AROUND = 128
+
+
 def _dump_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where each frame begins, in bytes, and its step; an unfinished header at the end is passed over."""
-    marker = b"ITEM: TIMESTEP"
     offsets: list[int] = []
     steps: list[int] = []
     with _binary(path) as file:
-        kept, base = b"", 0
+        text, base, searched = b"", 0, 0
         while True:
             chunk = file.read(_CHUNK)
-            text = kept + chunk
-            place = text.find(marker)
-            # The 64 bytes at the end may hold a marker whose step is not read yet.
-            while 0 <= place and (not chunk or place < len(text) - 64):
-                lines = text[place : place + 64].split(b"\n", 2)
-                if len(lines) == 3 and lines[1].strip().isdigit() and (place == 0 or text[place - 1] == 10):
-                    offsets.append(base + place)
+            text += chunk
+            place = text.find(_MARKER, searched - base)
+            # The step of a marker near the end may not be read yet.
+            while place >= 0 and (not chunk or place < len(text) - _AROUND):
+                lines = text[place : place + _AROUND].split(b"\n", 2)
+                begins = place == 0 or text[place - 1] == 10
+                if begins and len(lines) == 3 and lines[1].strip().isdigit():
+                    before = _BEFORE.search(text, max(0, place - _AROUND), place)
+                    offsets.append(base + (place if before is None else before.start()))
                     steps.append(int(lines[1]))
-                place = text.find(marker, place + len(marker))
+                searched = base + place + 1
+                place = text.find(_MARKER, place + 1)
             if not chunk:
                 break
-            # One byte more, to see that a marker begins its line.
-            done = max(len(text) - 65, 0) if place < 0 else max(place - 1, 0)
-            kept, base = text[done:], base + done
-            if done == 0 and not offsets and place == 0:
-                kept = text
+            searched = max(searched, base + (len(text) - len(_MARKER) if place < 0 else place))
+            done = max(searched - _AROUND - base, 0)
+            text, base = text[done:], base + done
     return np.array(offsets, np.int64), np.array(steps, np.int64)
 
 
@@ -672,7 +691,7 @@ class _OfAtoms(Trajectory):
             self._times = self.steps * step
         else:
             self._why_no_times = (
-                "its frames have no `time_ps`, and the run has no md.json with `timestep_fs` (and `every`)"
+                "its frames have no `time_ps`, and the run has no md.json with `timestep_fs` and `frames_every`"
             )
 
     def read(self, number: int) -> Frame:
@@ -687,10 +706,13 @@ class _Ase(_OfAtoms):
         from ase.io.trajectory import TrajectoryReader
 
         try:
-            self._reader: Any = TrajectoryReader(str(path))  # type: ignore[no-untyped-call]
+            self._reader: Any = TrajectoryReader(str(path))
         except Exception as error:  # its reader fails in many ways on a cut file
             raise self._bad(f"ASE cannot read it: {error}") from None
         self._timed(len(self._reader), said, reading)
+
+    def close(self) -> None:
+        self._reader.close()
 
     def _atoms(self, number: int) -> Any:
         return self._reader[number]
@@ -751,7 +773,7 @@ class _Element:
     def __post_init__(self) -> None:
         self.value = self.group["value"]
 
-    def along(self, name: str, n: int) -> _Array | None:
+    def along(self, name: str, n: int) -> NDArray[Any] | None:
         if name not in self.group:
             return None
         stored = self.group[name]
@@ -786,7 +808,7 @@ class _H5md(Trajectory):
         if self._velocity is not None:
             self._speed = self._unit(self._velocity.value, "angstrom/ps", said, reading)
         self._image = _Element(group["image"]) if "image" in group and "value" in group["image"] else None
-        self._ids = group["id"] if "id" in group else None
+        self._ids = group.get("id")
         steps = self._position.along("step", n)
         self.steps = np.arange(n, dtype=np.int64) if steps is None else steps.astype(np.int64)
         times = self._position.along("time", n)
@@ -795,6 +817,9 @@ class _H5md(Trajectory):
         elif times is not None and self._time_unit is not None:
             self._times = times * self._time_unit
         self._species_names = self._named(reading)
+
+    def close(self) -> None:
+        self._file.close()
 
     def _time_scale(self, said: _Said, reading: Reading) -> float | None:
         time = self._position.group.get("time")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import Iteration, Level
-from hpcagent.apps.engines.packages import accepted, no_bands, needs
+from hpcagent.apps.engines.packages import accepted, needs, no_bands
 from hpcagent.errors import AppFailed
 
 if TYPE_CHECKING:
@@ -44,18 +44,17 @@ class _Classical:
 
 
 def _emt(atoms: Atoms, keywords: dict[str, Any]) -> Any:
-    from ase.calculators.emt import EMT as Calculator
-    from ase.calculators.emt import parameters
+    from ase.calculators import emt
 
-    unknown = sorted(set(atoms.get_chemical_symbols()) - set(parameters))  # type: ignore[no-untyped-call]
+    unknown = sorted(set(atoms.get_chemical_symbols()) - set(emt.parameters))
     if unknown:
         raise AppFailed(
-            f"EMT has no parameters for {', '.join(unknown)}; it has them for {', '.join(parameters)} (the last "
-            "ones only for show).",
+            f"EMT has no parameters for {', '.join(unknown)}; it has them for {', '.join(emt.parameters)} "
+            "(the last ones only for show).",
             kind="contract",
             name="BadSettings",
         )
-    return accepted("EMT", Calculator, keywords)
+    return accepted("EMT", emt.EMT, keywords)
 
 
 def _lj(keywords: dict[str, Any]) -> Any:
@@ -73,7 +72,8 @@ def _lj(keywords: dict[str, Any]) -> Any:
 
 
 EMT = _Classical("emt")
-"""Effective-medium theory of Al, Cu, Ag, Au, Ni, Pd, Pt: K. W. Jacobsen et al., doi:10.1016/0039-6028(96)00816-3."""
+"""Effective-medium theory of Al, Cu, Ag, Au, Ni, Pd and Pt: K. W. Jacobsen et al., Surf. Sci. 366,
+394 (1996), doi:10.1016/0039-6028(96)00816-3."""
 
 LJ = _Classical("lj")
 """Lennard-Jones, cut off at `rc` (3 sigma if not given) and shifted to zero there; `smooth` and `ro` as in ASE."""

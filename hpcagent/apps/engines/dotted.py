@@ -19,8 +19,8 @@ __all__ = ["ENGINE", "Dotted"]
 class Dotted:
     """The calculator that the setting `calculator` names: `"package.module:Class"` (or with a dot).
 
-    It is made with the setting `keywords` and nothing else, so no parameter of the level is taken. If its `calculate`
-    raises `NotConverged`, that is the run's failure; there is nothing to repair it with.
+    It is made with the setting `keywords` and nothing else, so no parameter of the level is taken. If its
+    `calculate` raises `NotConverged`, that is the run's failure; there is nothing to repair it with.
     """
 
     name = "ase"
@@ -42,9 +42,7 @@ class Dotted:
                 kind="contract",
                 name="BadSettings",
             )
-        found = getattr(
-            needs(module, f"the package of the calculator {reference}"), name, None
-        )
+        found = getattr(needs(module, f"the package of the calculator {reference}"), name, None)
         if not callable(found):
             raise AppFailed(f"module {module!r} has no calculator {name!r}.", kind="contract", name="BadSettings")
         made = accepted(reference, found, level.options.get("keywords") or {})

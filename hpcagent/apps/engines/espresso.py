@@ -27,11 +27,12 @@ import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import Iteration, Level, NotConverged
 from hpcagent.apps.engines.external import Ended, program
 from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
+from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.engines.upf import Pseudopotential, choose, family
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
@@ -48,8 +49,7 @@ FAILURE_MODES = (
     "NoPseudopotential",
     "MixedFunctionals",
     "NeedsSmearing",
-    "BadMoment",
-    "BadInput",
+    "BadSettings",
     "NotConverged",
     "DiagonalizationFailed",
     "OutOfMemory",
@@ -60,6 +60,7 @@ FAILURE_MODES = (
     "NoLauncher",
     "WrongRanks",
     "FewKpoints",
+    "NoEngine",
 )
 
 RY = 13.605693122994
@@ -84,29 +85,23 @@ class Espresso:
     """pw.x of Quantum ESPRESSO."""
 
     name = "espresso"
-    kind = "dft"
+    kind: Literal["dft"] = "dft"
     isolated = False
-    takes = (
-        "engine", "xc", "ecut", "kpts", "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing", "repairs",
-    )  # fmt: skip
+    takes = ("xc", "ecut", "kpts", "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing")
 
     def calculator(self, atoms: Atoms, level: Level, run: Run) -> Any:
         """A calculator that starts pw.x in the run's directory.
 
         Options: `pseudopotentials` (element -> file), `pseudo_dir`, `command`, `keywords` (of pw.x, flat or by
-        namelist), `vacuum` (angstrom, of the box of a molecule), `keep` (wavefunctions).
+        namelist), `vacuum` (angstrom, of the box of a molecule), `pools` (groups of ranks that share the k-points),
+        `keep` (wavefunctions and density).
 
         Raises:
-            AppFailed: `NoExecutable`, `NoPseudopotential`, `MixedFunctionals` or `BadMoment`.
+            AppFailed: `NoExecutable`, `NoPseudopotential`, `MixedFunctionals` or `BadSettings`.
         """
-        try:
-            from hpcagent.apps.engines.pwscf import Pwscf
-        except ModuleNotFoundError as error:
-            raise AppFailed(
-                f"the engine espresso needs the Python package {error.name}; pip install 'hpcagent[ase]'.",
-                kind="infrastructure",
-                name="NoEngine",
-            ) from None
+        needs("ase.calculators.espresso", "pip install 'hpcagent[ase]'")
+        from hpcagent.apps.engines.pwscf import Pwscf
+
         options = level.options
         found = program(
             run,
@@ -137,6 +132,9 @@ class Espresso:
             },
             prepared=lambda these: _prepared(these, level, pseudo, vacuum),
             check=check,
+            history=iterations,
+            fermi=fermi_energy,
+            words=("-nk", str(int(options["pools"]))) if options.get("pools") else (),
             keep=bool(options.get("keep")),
             valence_electrons=_electrons(atoms, level, pseudo),
             notes=(*notes, *_notes(pseudo, options)),
@@ -180,7 +178,7 @@ class Espresso:
         occupied = math.ceil(calculator.valence_electrons / 2)
         calculator.bands(path, occupied + max(4, occupied // 2))
         energies, fermi = _eigenvalues(calculator.scratch / "pwscf.save" / "data-file-schema.xml")
-        scf = _fermi((run.workdir / "espresso.pwo").read_text())
+        scf = fermi_energy((run.workdir / "espresso.pwo").read_text())
         return BandStructure(path, energies, reference=fermi if scf is None else scf)  # type: ignore[no-untyped-call]
 
 
@@ -235,6 +233,9 @@ def _data(
     if functional not in _OWN:
         data["input_dft"] = (level.xc or functional).lower()
         notes.append(f"{level.xc} with pseudopotentials made with PBE")
+    wanted = max(one.wfc_cutoff for one in pseudo.values())
+    if cutoff < wanted - 0.5:
+        notes.append(f"ecut of {cutoff * RY:.0f} eV is below the {wanted * RY:.0f} eV its pseudopotentials suggest")
     if level.charge:
         data["tot_charge"] = level.charge
     if level.mixing:
@@ -275,7 +276,7 @@ def _total_moment(moments: list[float], electrons: float) -> int:
             f"{electrons:g} electrons cannot have a total moment of {total} Bohr magnetons (the sum of the initial "
             "moments), as fixed occupations need it.",
             kind="contract",
-            name="BadMoment",
+            name="BadSettings",
             repair="another magmom, or smearing > 0, with which the moment is found",
         )
     return total
@@ -375,7 +376,7 @@ def _float(word: str) -> float:
         return math.nan
 
 
-def _fermi(output: str) -> float | None:
+def fermi_energy(output: str) -> float | None:
     """Fermi energy, or the highest occupied level, in eV."""
     found = re.findall(
         r"the Fermi energy is\s+(\S+) ev|highest occupied(?:, lowest unoccupied)? level \(ev\):\s+(\S+)", output
@@ -408,7 +409,7 @@ _KNOWN = (
     ),
     (
         r"reading namelist|unknown variable|bad line in namelist|functional|dft has",
-        "BadInput",
+        "BadSettings",
         "contract",
         "correct `keywords` (or xc)",
     ),
@@ -444,6 +445,7 @@ def check(ended: Ended, directory: Path) -> None:
             log_tail=tail,
             repair="more max_scf, less mixing, or more smearing",
         )
+    _check_ranks(ended)
     said = _crash(text, directory)
     if said or ended.returncode != 0:
         raise _failure(said, ended, history, tail)
@@ -453,6 +455,23 @@ def check(ended: Ended, directory: Path) -> None:
             name="ExecutableFailed",
             kind="infrastructure",
             log_tail=tail,
+        )
+
+
+def _check_ranks(ended: Ended) -> None:
+    """Refuse copies of one rank each where the launcher's MPI is not that of pw.x."""
+    got = re.search(r"running on\s+(\d+)\s+proc", ended.text)
+    if got is None and "Serial version" not in ended.text:
+        return
+    running = int(got[1]) if got else 1
+    if running < ended.ranks:
+        raise AppFailed(
+            f"pw.x ran on {running} MPI rank(s), {ended.ranks} were asked for: the launcher and the MPI library of "
+            "this pw.x do not know each other.",
+            kind="infrastructure",
+            name="WrongRanks",
+            log_tail=ended.text[-2000:],
+            repair="in the site profile, the launcher of its own MPI ([apps.espresso] launcher)",
         )
 
 

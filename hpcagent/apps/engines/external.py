@@ -27,12 +27,14 @@ class Ended:
         stopped: The limit that stopped it, or None.
         wall_s: How long it ran, in seconds.
         text: What it wrote, as far as it can be read.
+        ranks: MPI ranks that were asked for.
     """
 
     returncode: int
     stopped: Limit | None
     wall_s: float
     text: str
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ class Program:
         left = Limit(self.seconds_left, self.limit.by)
         finished = finish(launch, cwd=cwd, output=cwd / output, limit=left)
         text = (cwd / output).read_text(errors="replace")
-        return Ended(finished.returncode, self.limit if finished.stopped else None, finished.wall_s, text)
+        ranks = int(self.run.resources.get("nodes") or 1) * int(self.run.resources.get("ranks_per_node") or 1)
+        stopped = self.limit if finished.stopped else None
+        return Ended(finished.returncode, stopped, finished.wall_s, text, ranks)
 
 
 def program(

@@ -25,7 +25,7 @@ def needs(module: str, how: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise AppFailed(
-            f"the Python package {module.partition('.')[0]!r} cannot be imported where the run was placed ({error}).",
+            f"the Python package {module.partition('.')[0]!r} cannot be imported where the run is ({error}).",
             kind="infrastructure",
             name="NoEngine",
             repair=f"install it into the workers' environment: {how}",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
+import re
 import shutil
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from ase.calculators.espresso import EspressoProfile, EspressoTemplate
 from ase.calculators.genericfileio import GenericFileIOCalculator
 
@@ -20,10 +21,7 @@ from hpcagent.apps.engines.external import Ended, Program
 if TYPE_CHECKING:
     from ase import Atoms
 
-__all__ = ["HISTORY", "Pwscf"]
-
-HISTORY = "espresso_scf.jsonl"
-"""One line for each start of pw.x: its SCF steps, in eV."""
+__all__ = ["Pwscf"]
 
 # Seconds before the run's limit at which pw.x is asked to stop by itself, so that its output is whole.
 _IN_TIME_S = 10.0
@@ -32,8 +30,14 @@ _IN_TIME_S = 10.0
 class _Template(EspressoTemplate):
     """ASE's way of writing inputs and reading outputs, with our way of starting the program between them."""
 
-    def __init__(self, start: Callable[[Path, str, str], None], prepared: Callable[[Atoms], Atoms]) -> None:
+    def __init__(
+        self,
+        start: Callable[[Path, str, str], None],
+        prepared: Callable[[Atoms], Atoms],
+        fermi: Callable[[str], float | None],
+    ) -> None:
         super().__init__()
+        self._fermi = fermi
         self._start = start
         self._prepared = prepared
 
@@ -42,6 +46,21 @@ class _Template(EspressoTemplate):
 
     def execute(self, directory: Path, profile: Any) -> None:
         self._start(directory, self.inputname, self.outputname)
+
+    def read_results(self, directory: Any) -> Any:
+        results = super().read_results(directory)
+        # ASE 3.29 takes the last column, which with pw.x 6 is another quantity.
+        text = (Path(directory) / self.outputname).read_text()
+        moments = re.findall(r"charge\s*[:=]\s*\S+\s+magn\s*[:=]\s*(\S+)", text)
+        if "magmoms" in results:
+            results["magmoms"] = np.array([float(moment) for moment in moments[-len(results["magmoms"]) :]])
+        fermi = self._fermi(text)
+        if fermi is not None:
+            results["fermi"] = fermi
+        total = re.findall(r"^\s*total magnetization\s+=\s+(\S+) Bohr", text, re.MULTILINE)
+        if total:
+            results["magmom"] = float(total[-1])
+        return results
 
 
 class Pwscf(GenericFileIOCalculator):
@@ -58,7 +77,10 @@ class Pwscf(GenericFileIOCalculator):
         more: The other arguments of ASE's `write_espresso_in`: pseudopotentials, kpts.
         prepared: Puts atoms into a cell and gives them moments.
         check: Raises if a calculation went wrong.
+        history: Reads SCF steps from an output.
+        fermi: Reads the Fermi energy from an output.
         keep: Whether the wavefunctions stay.
+        words: Behind the command, before the input: how ranks are divided.
         valence_electrons: Their number.
         notes: What a user must know of how this was set up.
         artifacts: Files beside the output.
@@ -74,7 +96,10 @@ class Pwscf(GenericFileIOCalculator):
         more: Mapping[str, Any],
         prepared: Callable[[Atoms], Atoms],
         check: Callable[[Ended, Path], None],
+        history: Callable[[str], tuple[Iteration, ...]],
+        fermi: Callable[[str], float | None],
         keep: bool = False,
+        words: tuple[str, ...] = (),
         valence_electrons: float = math.nan,
         notes: tuple[str, ...] = (),
         artifacts: Mapping[str, str] | None = None,
@@ -82,9 +107,11 @@ class Pwscf(GenericFileIOCalculator):
         self.program = program
         self.history: tuple[Iteration, ...] = ()
         self.notes = notes
-        self.artifacts = {"input": "espresso.pwi", "output": "espresso.pwo", "scf": HISTORY, **(artifacts or {})}
+        self.artifacts = {"input": "espresso.pwi", "output": "espresso.pwo", **(artifacts or {})}
         self.valence_electrons = valence_electrons
         self._check = check
+        self._words = words
+        self._read_history = history
         self._before: Atoms | None = None
         self._stress = False
         self.scratch = next(
@@ -93,7 +120,7 @@ class Pwscf(GenericFileIOCalculator):
         self.scratch.mkdir(parents=True)
         super().__init__(
             profile=EspressoProfile(" ".join(program.words), pseudo_dir),  # type: ignore[no-untyped-call]
-            template=_Template(self._start, prepared),
+            template=_Template(self._start, prepared, fermi),
             directory=directory,
             parameters=dict(more) | {"input_data": dict(data) | {"outdir": self.scratch.name}},
         )
@@ -106,9 +133,13 @@ class Pwscf(GenericFileIOCalculator):
             self._removed()
         self._before = None
 
+    def get_property(self, name: str, atoms: Any = None, allow_calculation: bool = True) -> Any:
+        """ASE's; remembers that the stress was asked for."""
+        self._stress = self._stress or name == "stress"
+        return super().get_property(name, atoms, allow_calculation)  # type: ignore[no-untyped-call]
+
     def calculate(self, atoms: Atoms, properties: Any, system_changes: Any) -> None:
-        """Energy and forces; the stress too from when it is asked for first."""
-        self._stress = self._stress or "stress" in properties
+        """Energy and forces, and the stress of a crystal, if it has not been in vain the first time."""
         again = self._continues(atoms)
         self.results = {}
         self._before = None
@@ -121,8 +152,8 @@ class Pwscf(GenericFileIOCalculator):
         self._before = atoms.copy()  # type: ignore[no-untyped-call]
 
     def _once(self, atoms: Atoms, properties: Any, again: bool) -> None:
-        self._said(again=again)
         self.atoms = atoms.copy()  # type: ignore[no-untyped-call]
+        self._say(again=again)
         super().calculate(self.atoms, properties, [])  # type: ignore[no-untyped-call]
 
     def bands(self, kpts: Any, count: int) -> None:
@@ -133,11 +164,11 @@ class Pwscf(GenericFileIOCalculator):
         self.parameters = {**kept, "input_data": data | more, "kpts": kpts}
         try:
             self.write_inputfiles(self.atoms, ["energy"])  # type: ignore[no-untyped-call]
-            for name in ("espresso.pwi",):
-                (self.directory / name).rename(self.directory / "bands.pwi")
+            shutil.copyfile(self.directory / "espresso.pwi", self.directory / "bands.pwi")
             self._start(self.directory, "bands.pwi", "bands.pwo")
         finally:
             self.parameters = kept
+            self.write_inputfiles(self.atoms, ["energy"])  # type: ignore[no-untyped-call]
 
     def _continues(self, atoms: Atoms) -> bool:
         # In another cell the grid of the density may be another one.
@@ -150,9 +181,11 @@ class Pwscf(GenericFileIOCalculator):
             and bool((before.pbc == atoms.pbc).all())
         )
 
-    def _said(self, *, again: bool) -> None:
+    def _say(self, *, again: bool) -> None:
         data = dict(self.parameters["input_data"])
-        data |= {"tprnfor": True, "tstress": self._stress}
+        # Energy, forces and stress are often asked for one after the other; another start of pw.x costs more.
+        first = not self.history and bool(self.atoms.pbc.all())
+        data |= {"tprnfor": True, "tstress": self._stress or first}
         for name in ("startingpot", "startingwfc"):
             data.pop(name, None)
             if again:
@@ -163,22 +196,8 @@ class Pwscf(GenericFileIOCalculator):
         self.parameters = {**self.parameters, "input_data": data}
 
     def _start(self, directory: Path, inputname: str, outputname: str) -> None:
-        from hpcagent.apps.engines.espresso import iterations
-
         (directory / "CRASH").unlink(missing_ok=True)
-        pools = ["-nk", str(self.program.run.settings["pools"])] if self.program.run.settings.get("pools") else []
-        ended = self.program.start(*pools, "-in", inputname, cwd=directory, output=outputname)
+        ended = self.program.start(*self._words, "-in", inputname, cwd=directory, output=outputname)
         if outputname != "bands.pwo":
-            self.history = iterations(ended.text)
-            self._write_history(directory, ended)
+            self.history = self._read_history(ended.text)
         self._check(ended, directory)
-
-    def _write_history(self, directory: Path, ended: Ended) -> None:
-        line = {
-            "energy_ev": [None if math.isnan(i.energy) else round(i.energy, 9) for i in self.history],
-            "accuracy_ev": [None if math.isnan(i.change) else i.change for i in self.history],
-            "exit_code": ended.returncode,
-            "wall_s": round(ended.wall_s, 3),
-        }
-        with (directory / HISTORY).open("a") as file:
-            file.write(json.dumps(line) + "\n")

@@ -73,8 +73,8 @@ def check(engine: Engine, level: Level) -> None:
     if ignored:
         takes = ", ".join(name for name in LEVEL if name in engine.takes and name != "engine")
         raise AppFailed(
-            f"engine {engine.name!r} does not take {', '.join(ignored)}; it takes {takes or 'no parameters'}. Leave "
-            "the others at their defaults.",
+            f"engine {engine.name!r} does not take {', '.join(ignored)}; it takes {takes or 'no parameters'}. "
+            "Leave the others at their defaults.",
             kind="contract",
             name="BadSettings",
         )
@@ -84,7 +84,8 @@ def check(engine: Engine, level: Level) -> None:
     unread = [name for name in _FOR_ENGINES if level.options.get(name) and name not in reads]
     if unread:
         raise AppFailed(
-            f"engine {engine.name!r} does not read the setting(s) {', '.join(unread)}; it reads {', '.join(reads)}.",
+            f"engine {engine.name!r} does not read the setting(s) {', '.join(unread)}; it reads "
+            f"{', '.join(reads)}.",
             kind="contract",
             name="BadSettings",
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE", "METHODS", "TBLiteEngine"]
 
 METHODS = ("GFN2-xTB", "GFN1-xTB", "IPEA1-xTB")
-"""GFN2-xTB: doi:10.1021/acs.jctc.8b01176; GFN1-xTB: doi:10.1021/acs.jctc.7b00118; IPEA1: doi:10.1039/c7sc00601b."""
+"""doi:10.1021/acs.jctc.8b01176 (GFN2-xTB), 10.1021/acs.jctc.7b00118 (GFN1-xTB), 10.1039/c7sc00601b (IPEA1-xTB)."""
 
 _OWN_MIXING = 0.4
 _OWN_TEMPERATURE_K = 300.0
@@ -98,7 +98,7 @@ def unpaired(atoms: Atoms, level: Level) -> int:
         >>> unpaired(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]]), Level("tblite", magmom=1.0))
         2
     """
-    own = atoms.get_initial_magnetic_moments()  # type: ignore[no-untyped-call]
+    own = atoms.get_initial_magnetic_moments()
     moment = float(own.sum()) if own.any() else level.magmom * len(atoms)
     found = round(abs(moment))
     electrons = int(atoms.numbers.sum()) - level.charge
@@ -120,7 +120,7 @@ def _calculator_class() -> Any:
     from tblite import library
     from tblite.ase import TBLite
 
-    class Listening(TBLite):  # type: ignore[misc]  # no annotations there
+    class Listening(TBLite):
         """tblite's own ASE calculator; what it prints is kept, not printed."""
 
         def __init__(self, **keywords: Any) -> None:
@@ -135,18 +135,20 @@ def _calculator_class() -> Any:
                 if "not converged" not in str(error):
                     raise AppFailed(f"tblite failed: {error}.", name="EngineFailed") from None
                 raise NotConverged(
-                    f"the SCF of tblite did not converge in {self.parameters.max_iterations} steps.",
+                    f"the SCF of tblite did not converge in {self.parameters['max_iterations']} steps.",
                     history=tuple(self.history),
                 ) from None
             except InputError as error:
-                raise AppFailed(f"tblite refuses its input: {error}.", kind="contract", name="BadSettings") from None
+                raise AppFailed(
+                    f"tblite refuses its input: {error}.", kind="contract", name="BadSettings"
+                ) from None
 
         def _check_api_calculator(self, system_changes: Any) -> None:
             super()._check_api_calculator(system_changes)
             if self._xtb is None:
                 from tblite.ase import _create_api_calculator
 
-                self._xtb = _create_api_calculator(self.atoms, self.parameters)
+                self._xtb = _create_api_calculator(self.atoms, self.parameters)  # type: ignore[arg-type]
                 try:
                     self._xtb._ctx = library.new_context(color=False, logger=self._hear)
                     self._xtb.set("verbosity", 1)

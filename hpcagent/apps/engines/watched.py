@@ -32,7 +32,8 @@ __all__ = ["SCF_FILE", "Watch", "attached", "changes"]
 SCF_FILE = "scf.json"
 """SCF histories of a run, in its directory."""
 
-# Parameters that say what is computed, not how: a repair that changes one of them gives the energy of another system.
+# Parameters that say what is computed, not how: a repair that changes one of them gives the energy of another
+# system.
 _PHYSICS = ("xc", "basis", "ecut", "kpts", "smearing", "charge", "magmom")
 
 # Later calculations of a long run keep their number of steps only, unless something was repaired.
@@ -65,6 +66,7 @@ class Watch:
         self._run = run
         self._records: list[dict[str, Any]] = []
         self._written = -math.inf
+        self._last: tuple[Iteration, ...] = ()
         self._todo = list(engine.repairs(level))[: level.repairs] if level.repairs else []
         self.calculator = engine.calculator(atoms, level, run)
 
@@ -73,23 +75,32 @@ class Watch:
         """Whether there is anything to write into `scf.json`."""
         return any(record["n_steps"] for record in self._records)
 
-    def compute(self, atoms: Atoms, properties: Sequence[str]) -> dict[str, Any]:
+    def compute(self, atoms: Atoms, properties: Sequence[str], *, again: bool = False) -> dict[str, Any]:
         """Properties of these atoms by ASE's names, and whatever else the calculation gave.
+
+        Args:
+            atoms: The atoms.
+            properties: E.g. `energy`, `forces`.
+            again: Whether the atoms are those of the last call; many engines then have the SCF already.
 
         Raises:
             NotConverged: No repair helped.
             AppFailed: The engine failed in another way.
         """
-        self.n_calculations += 1
+        self.n_calculations += not again
         record: dict[str, Any] = {"calculation": self.n_calculations, "repairs": []}
         attempts: list[tuple[Iteration, ...]] = []
         while True:
             try:
                 results = self._attempt(atoms, properties)
                 history = tuple(self.engine.iterations(self.calculator))
+                if again and not attempts and history == self._last:
+                    return results
                 break
             except NotConverged as error:
-                history = tuple(error.details.get("history") or ()) or tuple(self.engine.iterations(self.calculator))
+                history = tuple(error.details.get("history") or ()) or tuple(
+                    self.engine.iterations(self.calculator)
+                )
                 attempts.append(history)
                 self.scf_steps += len(history)
                 if not self._todo:
@@ -100,6 +111,7 @@ class Watch:
                 self._note(record, attempts, converged=False)
                 raise
         attempts.append(history)
+        self._last = history
         self.scf_steps += len(history)
         self._note(record, attempts, converged=True, energy=results.get("energy"))
         return results
@@ -145,7 +157,9 @@ class Watch:
         self.calculator = self.engine.calculator(atoms, level, self._run)
         return said
 
-    def _given_up(self, error: NotConverged, record: dict[str, Any], history: tuple[Iteration, ...]) -> NotConverged:
+    def _given_up(
+        self, error: NotConverged, record: dict[str, Any], history: tuple[Iteration, ...]
+    ) -> NotConverged:
         tried = record["repairs"]
         message = error.message.rstrip(".")
         if tried:
@@ -215,7 +229,7 @@ def attached(run: Run, level: Level) -> tuple[Atoms, Watch]:
 def _calculator_class() -> Any:
     from ase.calculators.calculator import Calculator
 
-    class Watched(Calculator):  # type: ignore[misc]  # ASE's classes are not all annotated
+    class Watched(Calculator):
         """An ASE calculator whose results come from a `Watch`."""
 
         def __init__(self, watch: Watch) -> None:
@@ -227,9 +241,11 @@ def _calculator_class() -> Any:
         def name(self) -> str:
             return self.watch.engine.name
 
-        def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = ()) -> None:
+        def calculate(
+            self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = ("all",)
+        ) -> None:
             super().calculate(atoms, properties, system_changes)  # type: ignore[no-untyped-call]
-            self.results |= self.watch.compute(self.atoms, properties)
+            self.results |= self.watch.compute(atoms, properties, again=not system_changes)
 
     return Watched
 
@@ -248,7 +264,9 @@ def changes(old: Level, new: Level) -> str:
             continue
         if field.name == "options":
             found += [
-                f"{key} {before.get(key, 'not set')} -> {value}" for key, value in after.items() if value != before.get(key)
+                f"{key} {before.get(key, 'not set')} -> {value}"
+                for key, value in after.items()
+                if value != before.get(key)
             ]
             continue
         unit = "" if LEVEL[field.name].unit == "1" else f" {LEVEL[field.name].unit}"

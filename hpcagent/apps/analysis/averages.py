@@ -1,0 +1,390 @@
+"""Averages of a run's thermodynamic output, with errors that know of correlation and a start-up left out.
+
+Also the one reader of thermodynamic tables: a LAMMPS log, or the `thermo.csv` of a run of ASE's molecular
+dynamics.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcagent.apps.analysis.statistics import block_average, statistical_inefficiency
+from hpcagent.apps.base import app
+from hpcagent.apps.run import Outcome, Run
+from hpcagent.errors import AppFailed
+from hpcagent.model.contract import Metric
+from hpcagent.model.space import Choice, Float
+from hpcagent.units import factor, unit_style
+
+__all__ = ["CUT", "Table", "averages", "chodera_start", "cut_of", "mser5_start", "read_table"]
+
+_Array = NDArray[np.float64]
+_N_A = 6.02214076e23
+FAILURES = ("NoThermo", "BadThermo", "TooFewSamples", "ReducedUnits", "NoUnits", "MissingFile")
+
+CUT = {
+    "equilibration": Choice(
+        "none",
+        "share",
+        "mser5",
+        "chodera",
+        default="chodera",
+        description="how the start-up is found and left out",
+    ),
+    "discard": Float(0.0, 0.95, default=0.2, description="share of the rows left out with equilibration = share"),
+}
+"""The parameters by which an app is told what to leave out."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Thermodynamic output of one leg of molecular dynamics; columns that are not printed are missing.
+
+    Attributes:
+        columns: `time` ps, `temperature` K, `potential`, `kinetic`, `total` eV (of the whole cell), `volume`
+            angstrom^3, `pressure` bar, `density` g/cm^3; (n_rows,) float64 each.
+        n_atoms: Number of atoms, or None.
+        ensemble: `nve`, `nvt`, `npt`, or empty where the run does not say.
+        source: Name of the file.
+    """
+
+    columns: dict[str, _Array]
+    n_atoms: int | None
+    ensemble: str = ""
+    source: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, name: str) -> _Array:
+        if name not in self.columns:
+            raise AppFailed(
+                f"{self.source} has no column of the {name}; it has {', '.join(self.columns)}.",
+                kind="contract",
+                name="BadThermo",
+                repair="print it, with LAMMPS's thermo_style",
+            )
+        return self.columns[name]
+
+
+def read_table(upstream: Mapping[str, Any]) -> Table:
+    """The thermodynamic output of an input run: its artifact `thermo` (CSV) or its LAMMPS log.
+
+    Of a log it is the last complete run that made steps.
+
+    Raises:
+        AppFailed: `NoThermo`, `BadThermo`, `NoUnits`, `ReducedUnits`, `MissingFile`.
+    """
+    artifacts = upstream.get("artifacts") or {}
+    for name, read in (("thermo", _of_csv), ("log", _of_log)):
+        if name not in artifacts:
+            continue
+        path = Path(upstream["workdir"]) / artifacts[name]
+        if not path.is_file():
+            raise AppFailed(
+                f"the thermodynamic output of the input run is gone: {path}.",
+                kind="infrastructure",
+                name="MissingFile",
+            )
+        return read(path, upstream)
+    raise AppFailed(
+        f"the input run {upstream.get('workdir') or '(without a directory)'} has neither a thermo.csv nor a "
+        f"LAMMPS log among its artifacts (it has: {', '.join(artifacts) or 'none'}).",
+        kind="contract",
+        name="NoThermo",
+        repair="pass a run of molecular dynamics",
+    )
+
+
+def _of_log(path: Path, upstream: Mapping[str, Any]) -> Table:
+    from hpcagent.apps.lammps.log import read_log
+    from hpcagent.apps.lammps.metrics import production_run
+
+    leg = production_run(read_log(path))
+    if leg is None or len(leg) == 0:
+        raise _bad(f"{path.name} holds no complete run that made steps")
+    if leg.units is None:
+        raise AppFailed(
+            f"the units of {path.name} are not known: it does not echo its `units`.",
+            kind="contract",
+            name="NoUnits",
+            repair="write `units metal` (or another) into the input script, and keep `echo log` on",
+        )
+    style = unit_style(leg.units)
+    if style.reduced or style.time_ps is None or style.energy_mev is None:
+        raise AppFailed(
+            f"{path.name} is in reduced units (lj), which have no size in eV and K; the app `thermo` and the "
+            "metrics of the LAMMPS app itself know them.",
+            kind="contract",
+            name="ReducedUnits",
+            repair="run with `units metal` or `real`",
+        )
+    columns: dict[str, _Array] = {}
+    if "Time" in leg:
+        columns["time"] = leg["Time"] * style.time_ps
+    elif "Step" in leg and leg.timestep is not None:
+        columns["time"] = leg["Step"] * (leg.timestep * style.time_ps)
+    per_atom = bool(leg.normalized) and leg.n_atoms
+    electronvolt = factor(style.energy, "eV") * (leg.n_atoms or 1 if per_atom else 1)
+    wanted = (
+        ("temperature", "Temp", 1.0),
+        ("potential", "PotEng", electronvolt),
+        ("kinetic", "KinEng", electronvolt),
+        ("total", "TotEng", electronvolt),
+        ("volume", "Volume", (style.distance_angstrom or 1.0) ** 3),
+        ("pressure", "Press", style.pressure_bar or 1.0),
+        ("density", "Density", 1.0 if style.density == "g/cm^3" else math.nan),
+    )
+    for name, keyword, scale in wanted:
+        if keyword in leg and not math.isnan(scale):
+            columns[name] = leg[keyword] * scale
+    columns = _completed(columns)
+    return Table(columns, leg.n_atoms, source=path.name)
+
+
+def _of_csv(path: Path, upstream: Mapping[str, Any]) -> Table:
+    with path.open(newline="") as file:
+        rows = csv.reader(file)
+        header = next(rows, [])
+        found = [row for row in rows if len(row) == len(header)]
+    try:
+        data = np.array([[cell or "nan" for cell in row] for row in found], np.float64).reshape(-1, len(header))
+    except ValueError as error:
+        raise _bad(f"{path.name} holds something else than numbers ({error})") from None
+    if len(data) == 0:
+        raise _bad(f"{path.name} holds no rows")
+    known = {
+        "time_ps": ("time", 1.0),
+        "temperature_K": ("temperature", 1.0),
+        "epot_eV": ("potential", 1.0),
+        "ekin_eV": ("kinetic", 1.0),
+        "etot_eV": ("total", 1.0),
+        "volume_A3": ("volume", 1.0),
+        "pressure_GPa": ("pressure", 1e4),
+    }
+    columns = {}
+    for place, title in enumerate(header):
+        if title.strip() in known:
+            name, scale = known[title.strip()]
+            if np.isfinite(data[:, place]).any():
+                columns[name] = data[:, place] * scale
+    md = _md(path.parent, upstream)
+    n_atoms, mass = _atoms_of(upstream)
+    if mass is not None and "volume" in columns:
+        # g/mol over angstrom^3: 1e24 / N_A
+        columns["density"] = mass / columns["volume"] * (1e24 / _N_A)
+    ensemble = str(md.get("ensemble", "")).lower()
+    return Table(_completed(columns), n_atoms, ensemble=ensemble, source=path.name)
+
+
+def _md(folder: Path, upstream: Mapping[str, Any]) -> Mapping[str, Any]:
+    path = folder / (upstream.get("artifacts") or {}).get("protocol", "md.json")
+    said: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return said
+
+
+def _atoms_of(upstream: Mapping[str, Any]) -> tuple[int | None, float | None]:
+    """Number of atoms and mass of the cell in g/mol, where the run says them."""
+    from hpcagent.apps.structures import structure_of
+
+    try:
+        atoms: Any = structure_of(upstream)
+    except AppFailed:
+        count = (upstream.get("metrics") or {}).get("n_atoms")
+        return (None if count is None else int(count)), None
+    return len(atoms), float(atoms.get_masses().sum())
+
+
+def _completed(columns: dict[str, _Array]) -> dict[str, _Array]:
+    if "total" not in columns and {"potential", "kinetic"} <= columns.keys():
+        columns["total"] = columns["potential"] + columns["kinetic"]
+    if "kinetic" not in columns and {"potential", "total"} <= columns.keys():
+        columns["kinetic"] = columns["total"] - columns["potential"]
+    if "potential" not in columns and {"kinetic", "total"} <= columns.keys():
+        columns["potential"] = columns["total"] - columns["kinetic"]
+    return columns
+
+
+def _bad(what: str) -> AppFailed:
+    return AppFailed(f"{what}.", kind="contract", name="BadThermo")
+
+
+# ---- where the start-up ends
+
+
+def mser5_start(x: NDArray[Any]) -> int:
+    """First row after the start-up, by MSER-5.
+
+    The cut d that makes the error of the mean of what is left smallest, sum (y - <y>)^2 / (n - d)^2 over batches
+    of five; looked for in the first half: K. P. White, M. J. Cobb, S. C. Spratt, Proc. Winter Simulation Conf.,
+    755 (2000), doi:10.1109/WSC.2000.899792.
+    """
+    series = np.asarray(x, np.float64)
+    batches = series[: series.size // 5 * 5].reshape(-1, 5).mean(axis=1)
+    n = batches.size
+    if n < 4:
+        return 0
+    batches = batches - batches.mean()
+    left = np.arange(n, 0, -1)
+    sums = np.cumsum(batches[::-1])[::-1]
+    squares = np.cumsum(batches[::-1] ** 2)[::-1]
+    measure = (squares - sums**2 / left) / left**2
+    return 5 * int(np.argmin(measure[: n // 2 + 1]))
+
+
+def chodera_start(x: NDArray[Any]) -> int:
+    """First row after the start-up: the cut that leaves most independent samples, (n - t0) / g(t0).
+
+    J. D. Chodera, J. Chem. Theory Comput. 12, 1799 (2016), doi:10.1021/acs.jctc.5b00784. Fifty cuts are tried, at
+    most at nine tenths of the series.
+    """
+    series = np.asarray(x, np.float64)
+    n = series.size
+    if n < 20:
+        return 0
+    best, start = -1.0, 0
+    for cut in np.unique(np.linspace(0, 0.9 * n, 51).astype(int)):
+        g = statistical_inefficiency(series[cut:])
+        if math.isnan(g):
+            continue
+        effective = (n - cut) / g
+        if effective > best * (1 + 1e-9):
+            best, start = effective, int(cut)
+    return start
+
+
+def cut_of(table: Table, equilibration: str, discard: float, along: tuple[str, ...]) -> int:
+    """First row that is used: the latest cut that any of the columns asks for.
+
+    Args:
+        along: Columns that must have settled; those that are missing or constant do not count.
+    """
+    if equilibration == "none":
+        return 0
+    if equilibration == "share":
+        return int(np.ceil(discard * len(table)))
+    find = mser5_start if equilibration == "mser5" else chodera_start
+    starts = [find(table[name]) for name in along if name in table and np.ptp(table[name]) > 0]
+    return max(starts, default=0)
+
+
+@app(
+    name="averages",
+    version="1.0.0",
+    app_type="analysis",
+    inputs=("run",),
+    parameters=dict(CUT),
+    metrics={
+        "temperature": Metric(name="temperature", unit="K", description="mean temperature", required=False),
+        "pressure": Metric(name="pressure", unit="bar", description="mean pressure", required=False),
+        "density": Metric(name="density", unit="g/cm^3", description="mean density", required=False),
+        "volume": Metric(name="volume", unit="angstrom^3", description="mean volume of the cell", required=False),
+        "potential_energy": Metric(
+            name="potential_energy", unit="eV/atom", description="mean potential energy", required=False
+        ),
+        "total_energy": Metric(
+            name="total_energy", unit="eV/atom", description="mean total energy", required=False
+        ),
+        "enthalpy": Metric(
+            name="enthalpy",
+            unit="eV/atom",
+            description="mean of E + P V with the instantaneous pressure",
+            required=False,
+        ),
+        "n_samples": Metric(name="n_samples", unit="1", description="rows used"),
+        "n_effective": Metric(
+            name="n_effective", unit="1", description="independent ones among them, of the slowest column"
+        ),
+        "equilibration_ps": Metric(
+            name="equilibration_ps", unit="ps", description="time left out at the start", required=False
+        ),
+    },
+    seeded=False,
+    failure_modes=FAILURES,
+    estimated_runtime_s=0.2,
+)
+def averages(equilibration: str, discard: float, run: Run) -> Outcome:
+    """Means of temperature, pressure, density, energies and enthalpy, with errors that know of correlation.
+
+    Errors are those of `statistics.block_average`. The start-up is left out as `equilibration` says: up to the cut
+    of J. D. Chodera (2016) or of MSER-5, whichever column (temperature, energy, volume) settles last, or a share.
+
+    Raises:
+        AppFailed: `NoThermo`, `BadThermo`, `TooFewSamples` (fewer than ten rows are left), `ReducedUnits`,
+        `NoUnits`.
+    """
+    table = read_table(run.upstream[0])
+    start = cut_of(table, equilibration, discard, ("temperature", "potential", "volume", "density"))
+    rows = len(table) - start
+    if rows < 10:
+        raise AppFailed(
+            f"{table.source} has {len(table)} rows, of which {rows} are left after the start-up; at least 10 are "
+            "needed.",
+            kind="contract",
+            name="TooFewSamples",
+            repair="run longer, or print more often",
+        )
+    metrics: dict[str, float] = {"n_samples": float(rows)}
+    uncertainty: dict[str, float] = {}
+    lines, effective = [], [float(rows)]
+    for name, unit, series in _wanted(table):
+        used = series[start:]
+        mean, error = block_average(used)
+        g = statistical_inefficiency(used)
+        independent = rows / g if math.isfinite(g) else math.nan
+        if math.isfinite(independent):
+            effective.append(independent)
+        metrics[name] = mean
+        if math.isfinite(error):
+            uncertainty[name] = error
+        lines.append(f"{name},{unit},{mean:.10g},{error:.4g},{float(used.std()):.6g},{independent:.5g}")
+    metrics["n_effective"] = min(effective)
+    if "time" in table:
+        metrics["equilibration_ps"] = float(table["time"][start] - table["time"][0])
+    notes = list(table.notes)
+    if start > 0.5 * len(table):
+        notes.append(f"more than half of the rows ({start} of {len(table)}) are start-up; the run is too short")
+    elif metrics["n_effective"] < 10:
+        notes.append(f"only {metrics['n_effective']:.0f} independent samples; the errors are rough")
+    if table.n_atoms is None:
+        notes.append("the number of atoms is not known, so there are no energies for each atom")
+    (run.workdir / "averages.csv").write_text(
+        "\n".join(["quantity,unit,mean,error,standard_deviation,n_effective", *lines]) + "\n"
+    )
+    return Outcome(
+        metrics=metrics, uncertainty=uncertainty, artifacts={"averages": "averages.csv"}, notes=tuple(notes)
+    )
+
+
+def _wanted(table: Table) -> list[tuple[str, str, _Array]]:
+    found = [
+        (name, unit, table[name])
+        for name, unit in (
+            ("temperature", "K"),
+            ("pressure", "bar"),
+            ("density", "g/cm^3"),
+            ("volume", "angstrom^3"),
+        )
+        if name in table
+    ]
+    if table.n_atoms:
+        for name, column in (("potential_energy", "potential"), ("total_energy", "total")):
+            if column in table:
+                found.append((name, "eV/atom", table[column] / table.n_atoms))
+        if {"total", "pressure", "volume"} <= table.columns.keys():
+            work = table["pressure"] * table["volume"] * factor("bar*angstrom^3", "eV")
+            found.append(("enthalpy", "eV/atom", (table["total"] + work) / table.n_atoms))
+    return [(name, unit, series) for name, unit, series in found if np.isfinite(series).all()]

@@ -1,0 +1,163 @@
+"""Heat capacity at constant volume, from the fluctuations of a run."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcagent.apps.analysis.averages import CUT, FAILURES, Table, cut_of, read_table
+from hpcagent.apps.analysis.statistics import fluctuation_ratio, statistical_inefficiency
+from hpcagent.apps.base import app
+from hpcagent.apps.run import Outcome, Run
+from hpcagent.errors import AppFailed
+from hpcagent.model.contract import Metric
+from hpcagent.model.space import Choice
+
+__all__ = ["heat_capacity"]
+
+_Array = NDArray[np.float64]
+_BOLTZMANN = 8.617333262145e-5  # eV/K
+_GAS_CONSTANT = 8.31446261815324  # J/mol/K
+_JACKKNIFE_BLOCKS = 20
+
+
+@app(
+    name="heat_capacity",
+    version="1.0.0",
+    app_type="analysis",
+    inputs=("run",),
+    parameters={
+        "ensemble": Choice("nvt", "nve", description="what the run kept constant"),
+        **CUT,
+    },
+    metrics={
+        "heat_capacity": Metric(
+            name="heat_capacity", unit="kB/atom", description="C_V for each atom, in Boltzmann constants"
+        ),
+        "heat_capacity_molar": Metric(
+            name="heat_capacity_molar", unit="J/mol/K", description="C_V of a mole of atoms"
+        ),
+        "temperature": Metric(name="temperature", unit="K", description="mean temperature of the rows used"),
+        "n_samples": Metric(name="n_samples", unit="1", description="rows used"),
+    },
+    seeded=False,
+    failure_modes=(*FAILURES, "WrongEnsemble", "NoFluctuations"),
+    estimated_runtime_s=0.2,
+)
+def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -> Outcome:
+    """Heat capacity C_V from the fluctuations of the energy (NVT) or of the kinetic energy (NVE).
+
+    NVT: C_V = (<E^2> - <E>^2) / (k_B T^2), E the total energy without that of the thermostat (M. P. Allen and
+    D. J. Tildesley, Computer Simulation of Liquids, 2nd ed., eq. 2.80). NVE, with f = 3N - 3:
+    (<K^2> - <K>^2) / <K>^2 = 2/f (1 - f k_B / (2 C_V)): J. L. Lebowitz, J. K. Percus, L. Verlet, Phys. Rev. 153,
+    250 (1967), doi:10.1103/PhysRev.153.250. A classical harmonic crystal has 3 k_B for each atom (less its share
+    of the three motions of the centre of mass, 3 (1 - 1/N)).
+
+    Errors are a jackknife over up to twenty blocks, each longer than the correlation of what fluctuates.
+
+    Raises:
+        AppFailed: `WrongEnsemble`: the run says another one, or its total energy fluctuates as in another one;
+            `NoFluctuations`; `NoThermo`, `BadThermo`, `TooFewSamples`, `ReducedUnits`, `NoUnits`.
+    """
+    table = read_table(run.upstream[0])
+    if table.n_atoms is None:
+        raise AppFailed(
+            f"{table.source} does not say how many atoms there are.", kind="contract", name="BadThermo"
+        )
+    start = cut_of(table, equilibration, discard, ("temperature", "potential"))
+    rows = len(table) - start
+    if rows < 50:
+        raise AppFailed(
+            f"{table.source} has {len(table)} rows, of which {rows} are left after the start-up; fluctuations "
+            "need at least 50.",
+            kind="contract",
+            name="TooFewSamples",
+            repair="run longer, or print more often",
+        )
+    total, kinetic = table["total"][start:], table["kinetic"][start:]
+    temperature = float(table["temperature"][start:].mean())
+    _check_ensemble(table, ensemble, total, kinetic)
+    if ensemble == "nvt":
+        value, error = _jackknifed(total, lambda e: float(e.var()) / (_BOLTZMANN * temperature**2))
+    else:
+        freedom = 3 * table.n_atoms - 3
+        value, error = _jackknifed(kinetic, lambda k: _lebowitz(k, freedom))
+    per_atom, per_atom_error = value / (_BOLTZMANN * table.n_atoms), error / (_BOLTZMANN * table.n_atoms)
+    uncertainty = {}
+    if math.isfinite(error):
+        uncertainty = {"heat_capacity": per_atom_error, "heat_capacity_molar": per_atom_error * _GAS_CONSTANT}
+    return Outcome(
+        metrics={
+            "heat_capacity": per_atom,
+            "heat_capacity_molar": per_atom * _GAS_CONSTANT,
+            "temperature": temperature,
+            "n_samples": float(rows),
+        },
+        uncertainty=uncertainty,
+        notes=table.notes,
+    )
+
+
+def _lebowitz(kinetic: _Array, freedom: int) -> float:
+    relative = float(kinetic.var()) / float(kinetic.mean()) ** 2
+    rest = 1.0 - 0.5 * freedom * relative
+    if rest <= 0.0:
+        raise AppFailed(
+            f"the kinetic energy fluctuates by {relative:.3g} of its square, more than any system does at "
+            f"constant energy (2/f = {2 / freedom:.3g}).",
+            kind="simulation",
+            name="NoFluctuations",
+            repair="run longer; check that the run kept its energy and had settled",
+        )
+    return 0.5 * freedom * _BOLTZMANN / rest
+
+
+def _jackknifed(series: _Array, estimate: object) -> tuple[float, float]:
+    assert callable(estimate)
+    value = float(estimate(series))
+    length = max(
+        math.ceil(g) if math.isfinite(g := statistical_inefficiency((series - series.mean()) ** 2)) else 1, 1
+    )
+    blocks = min(_JACKKNIFE_BLOCKS, series.size // length)
+    if blocks < 4:
+        return value, math.nan
+    without = np.array(
+        [estimate(np.delete(series, left_out)) for left_out in np.array_split(np.arange(series.size), blocks)]
+    )
+    scatter = without - without.mean()
+    return value, math.sqrt((blocks - 1) / blocks * float(scatter @ scatter))
+
+
+def _check_ensemble(table: Table, ensemble: str, total: _Array, kinetic: _Array) -> None:
+    known = table.ensemble[:3]
+    if known and known != ensemble:
+        raise AppFailed(
+            f"the run is {table.ensemble.upper()}, so the formula for {ensemble.upper()} does not hold.",
+            kind="contract",
+            name="WrongEnsemble",
+            repair=f"ensemble = {known}" if known in ("nve", "nvt") else "run at constant volume",
+        )
+    volume = table.columns.get("volume")
+    if volume is not None and np.ptp(volume) > 1e-6 * volume.mean():
+        raise AppFailed(
+            f"the volume of the run changes, by {np.ptp(volume) / volume.mean():.2%}: C_V needs a constant one.",
+            kind="contract",
+            name="WrongEnsemble",
+            repair="run at constant volume",
+        )
+    if np.ptp(kinetic) == 0.0 or (ensemble == "nvt" and np.ptp(total) == 0.0):
+        raise AppFailed("the energies do not fluctuate at all.", kind="contract", name="NoFluctuations")
+    ratio, _ = fluctuation_ratio(total, kinetic)
+    # At constant temperature var(E) = C_V k_B T^2 is at least that of K; at constant energy it is
+    # the integrator's.
+    if (ensemble == "nve") != (ratio < 0.3):
+        other = "nvt" if ensemble == "nve" else "nve"
+        raise AppFailed(
+            f"the total energy fluctuates {ratio:.2g} times as much as the kinetic one, which is that of "
+            f"{other.upper()}, not of {ensemble.upper()}.",
+            kind="contract",
+            name="WrongEnsemble",
+            repair=f"ensemble = {other}",
+        )

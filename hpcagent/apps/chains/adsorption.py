@@ -1,0 +1,159 @@
+"""How strongly something binds to a surface: the clean slab, the molecule, both together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcagent.apps.analysis.adsorption import adsorption_energy_of
+from hpcagent.apps.build.molecule import build_molecule
+from hpcagent.apps.build.slab import FACETS, SITES, add_adsorbate, build_slab
+from hpcagent.apps.chain import artifacts_of, chain
+from hpcagent.apps.chains.levels import level_of, own_settings
+from hpcagent.apps.dft.energy import dft_energy
+from hpcagent.apps.dft.relax import dft_relax
+from hpcagent.apps.engines.base import LEVEL
+from hpcagent.apps.engines.task import FILES, RANKS, SETTINGS
+from hpcagent.apps.run import Outcome, Run
+from hpcagent.model.contract import Metric
+from hpcagent.model.space import Choice, Float, Int, Text
+
+__all__ = ["adsorption", "adsorption_energy"]
+
+PLACED = {
+    "site": Choice(*SITES, default="ontop", description="where on the slab; see add_adsorbate"),
+    "height": Float(
+        0.0, 20.0, unit="angstrom", default=0.0, description="above the top layer; 0: by covalent radii"
+    ),
+    "reference": Text(default="", description="molecule that the energy refers to, e.g. O2; empty: the adsorbate"),
+    "share": Float(0.001, 1000.0, default=1.0, description="molecules of it that one adsorbate is made of"),
+    "reference_magmom": Float(
+        -10.0,
+        10.0,
+        default=0.0,
+        unit="1",
+        description="initial moment of each atom of it in Bohr magnetons (O2: 1)",
+    ),
+    "relax": Choice(
+        "none", "adsorbed", "all", default="adsorbed", description="what is relaxed, or computed as built"
+    ),
+    "fmax": Float(1e-4, 1.0, unit="eV/angstrom", log=True, default=0.05, description="largest force when relaxed"),
+    "max_steps": Int(1, 10000, default=100, description="steps of a relaxation"),
+    "box": Float(2.0, 50.0, unit="angstrom", default=5.0, description="empty space around the reference molecule"),
+}
+METRICS = {
+    "adsorption_energy": adsorption_energy_of.contract.metric("adsorption_energy"),
+    "energy_together": Metric(name="energy_together", unit="eV", description="energy of slab and adsorbate"),
+    "energy_slab": Metric(name="energy_slab", unit="eV", description="energy of the clean slab"),
+    "energy_molecule": Metric(name="energy_molecule", unit="eV", description="energy of the reference molecule"),
+    "height": Metric(
+        name="height", unit="angstrom", description="of the binding atom above the top layer, as it was placed"
+    ),
+}
+
+
+@chain(
+    name="adsorption_energy",
+    version="1.0.0",
+    inputs=("slab", "adsorbate"),
+    parameters=PLACED | LEVEL | RANKS,
+    metrics=METRICS,
+    settings=SETTINGS,
+    files=FILES,
+    estimated_runtime_s=300.0,
+    failure_modes=("LevelsDiffer", "AtomsDiffer", "NoSite", "Overlap", "NotRelaxed", "NotConverged"),
+)
+def adsorption_energy(
+    slab: Any,
+    adsorbate: Any,
+    *,
+    site: str,
+    height: float,
+    reference: str,
+    share: float,
+    reference_magmom: float,
+    relax: str,
+    fmax: float,
+    max_steps: int,
+    box: float,
+    run: Run,
+    **params: Any,
+) -> Outcome:
+    """E(slab + adsorbate) - E(slab) - share E(molecule), all three at the same level of theory.
+
+    The clean slab and the molecule are runs of their own: another adsorbate on the same slab, another site, or
+    another campaign with the same cache uses them again. Without zero-point energies. With `relax = "adsorbed"`
+    only slab and adsorbate together are relaxed; an energy to publish wants `all`.
+    """
+    settings, level = own_settings(run.settings), level_of(params)
+    energy = dft_energy.with_settings(**settings)
+    relaxed = dft_relax.with_settings(**settings)
+
+    def computed(structure: Any, how: bool, **changes: Any) -> Any:
+        if how:
+            return relaxed(structure, fmax=fmax, max_steps=max_steps, **(level | changes))
+        return energy(structure, forces="no", **(level | changes))
+
+    both = add_adsorbate(slab, adsorbate, site=site, height=height, seed=0, replicate=0)
+    molecule = build_molecule(name=reference, vacuum=box, seed=0, replicate=0) if reference else adsorbate
+    alone = (
+        computed(molecule, relax == "all", magmom=reference_magmom)
+        if reference
+        else computed(molecule, relax == "all")
+    )
+    clean = computed(slab, relax == "all")
+    together = computed(both, relax != "none")
+    found = adsorption_energy_of(clean, alone, together, share=share)
+    metrics: dict[str, Any] = {  # futures: the chain waits for them
+        "adsorption_energy": found["adsorption_energy"],
+        "energy_together": together["energy"],
+        "energy_slab": clean["energy"],
+        "energy_molecule": alone["energy"],
+        "height": both["height"],
+    }
+    return Outcome(metrics=metrics, artifacts=artifacts_of(run, structure=together))
+
+
+@chain(
+    name="adsorption",
+    version="1.0.0",
+    parameters={
+        "metal": Text(default="Cu", description="element of the slab"),
+        "facet": Choice(*FACETS, default="fcc111", description="lattice and face"),
+        "adsorbate": Text(default="O", description="atom or molecule of ase.build.molecule"),
+        "layers": Int(1, 50, default=3, description="atomic layers"),
+        "size": Int(1, 50, default=1, description="surface cells along x and y: 1 is a full monolayer"),
+        "fixed_layers": Int(0, 50, default=2, description="layers at the bottom that do not move"),
+        "vacuum": Float(2.0, 100.0, unit="angstrom", default=6.0, description="empty space on each side"),
+        "a": Float(
+            0.0, 100.0, unit="angstrom", default=0.0, description="lattice constant; 0: ASE's (experiment)"
+        ),
+    }
+    | PLACED
+    | LEVEL
+    | RANKS,
+    metrics=METRICS,
+    settings=SETTINGS,
+    files=FILES,
+    estimated_runtime_s=300.0,
+    failure_modes=("BadLattice", "BadMolecule", *adsorption_energy.contract.failure_modes),
+    vary=("metal", "site"),
+)
+def adsorption(
+    metal: str,
+    facet: str,
+    adsorbate: str,
+    layers: int,
+    size: int,
+    fixed_layers: int,
+    vacuum: float,
+    a: float,
+    run: Run,
+    **params: Any,
+) -> Any:
+    """Adsorption energy of an atom or molecule on a metal's face, from the elements' names."""
+    slab = build_slab(
+        name=metal, facet=facet, layers=layers, nx=size, ny=size, vacuum=vacuum, fixed_layers=fixed_layers, a=a,
+        seed=0, replicate=0,
+    )  # fmt: skip
+    molecule = build_molecule(name=adsorbate, vacuum=params["box"], seed=0, replicate=0)
+    return adsorption_energy.with_settings(**own_settings(run.settings))(slab, molecule, **params)

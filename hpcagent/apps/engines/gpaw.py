@@ -1,0 +1,278 @@
+"""GPAW as an engine: projector augmented waves in plane waves, atomic orbitals or on a grid, inside of Python.
+
+What the parameters of a level become:
+
+| parameter | GPAW | |
+|---|---|---|
+| `basis` | `mode` | `pw` (plane waves; the default), `lcao` (atomic orbitals, dzp) or `fd` (grid, 0.2 angstrom) |
+| `xc` | `xc` | empty: PBE; built without libxc: LDA, PBE, revPBE, RPBE, PW91 |
+| `ecut` | `PW(ecut)` | 0: GPAW's own 340 eV |
+| `kpts` | `kpts` | Gamma-centred mesh (`hpcagent.apps.engines.mesh`) |
+| `smearing` | `occupations` | Marzari-Vanderbilt (doi:10.1103/PhysRevLett.82.3296), not extrapolated, as in the engine `espresso`; 0: width zero |
+| `magmom` | `magmoms` | each atom's, the structure's own if it has any |
+| `tolerance` | `convergence` | of the energy of the whole cell over three steps; density and eigenstates as GPAW has them |
+| `mixing` | `mixer` | share of the new density in Pulay mixing; 0: GPAW's own mixer |
+
+Energies are relative to those of GPAW's reference atoms. In plane waves every direction is periodic: a molecule is put
+into a box (`boxed`). GPAW's setups come with the package gpaw-data; nothing has to be set. It runs in one process.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpcagent.apps.engines.base import Iteration, Level, NotConverged
+from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
+from hpcagent.apps.engines.packages import accepted, needs
+from hpcagent.errors import AppFailed, nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ase import Atoms
+
+    from hpcagent.apps.run import Run
+
+__all__ = ["ENGINE", "LOG", "GpawEngine", "iterations"]
+
+LOG = "gpaw.txt"
+"""What GPAW writes, in the run's directory."""
+
+_MODES = ("pw", "lcao", "fd")
+_ECUT_EV = 340.0
+_INSTALL = (
+    "pip install 'hpcagent[gpaw]' with the environment variable GPAW_CONFIG naming a file of build settings "
+    "(docs/howto/gpaw_build.md)"
+)
+
+
+class GpawEngine:
+    """GPAW."""
+
+    name = "gpaw"
+    kind: Literal["dft"] = "dft"
+    isolated = True
+    takes = ("xc", "basis", "ecut", "kpts", "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing")
+
+    def calculator(self, atoms: Atoms, level: Level, run: Run) -> Any:
+        """A calculator that writes `gpaw.txt` into the run's directory.
+
+        Options: `keywords` (of GPAW), `vacuum` (angstrom, of the box of a molecule).
+
+        Raises:
+            AppFailed: `NoEngine` or `BadSettings`.
+        """
+        needs("gpaw", _INSTALL)
+        mode = level.basis.lower() or "pw"
+        if mode not in _MODES:
+            raise AppFailed(
+                f"basis={level.basis!r} is no mode of GPAW; {nearest(mode, _MODES)} Allowed: {', '.join(_MODES)}.",
+                kind="contract",
+                name="BadSettings",
+            )
+        if level.ecut and mode != "pw":
+            raise AppFailed(
+                f"ecut={level.ecut:g} eV is for plane waves; the mode is {mode!r}.", kind="contract", name="BadSettings"
+            )
+        return _calculator_class()(atoms, level, mode, run.workdir / LOG)
+
+    def iterations(self, calculator: Any) -> tuple[Iteration, ...]:
+        """SCF steps of the last calculation: energy and its change, in eV."""
+        return iterations(calculator.written())
+
+    def repairs(self, level: Level) -> tuple[tuple[str, Level], ...]:
+        """More steps; Pulay mixing with a small share; a wider smearing, where there is one (another physics)."""
+        steps = replace(level, max_scf=min(10000, max(300, 2 * level.max_scf)))
+        gentle = replace(steps, mixing=level.mixing / 2 if level.mixing else 0.05)
+        tries = [("more_steps", steps), ("gentler_mixing", gentle)]
+        if level.smearing > 0:
+            tries.append(("more_smearing", replace(gentle, smearing=min(5.0, 2 * level.smearing))))
+        return tuple(tries)
+
+    def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
+        """Bands along a path in the density of the SCF."""
+        return calculator.bands(path, run.workdir / "gpaw_bands.txt")
+
+
+ENGINE = GpawEngine()
+
+
+_STEP = re.compile(r"iter:\s*(\d+)[\s|]+\d+:\d+:\d+[\s|]+(\S+)")
+
+
+def iterations(log: str) -> tuple[Iteration, ...]:
+    """SCF steps of the last SCF in a log of GPAW.
+
+    Example:
+        >>> iterations(
+        ...     "|iter:   1| 19:26:48 |  -10.717001 | -0.08 |       |\\n"
+        ...     "|iter:   2| 19:26:48 |  -10.613352c| -4.74 | -2.38 |\\n"
+        ... )[1]
+        Iteration(energy=-10.613352, change=0.103...)
+    """
+    found: list[Iteration] = []
+    for number, word in _STEP.findall(log):
+        if int(number) == 1:
+            found = []
+        energy = _float(word.rstrip("c|"))
+        found.append(Iteration(energy, abs(energy - found[-1].energy) if found else math.nan))
+    return tuple(found)
+
+
+def _float(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
+
+
+@functools.cache
+def _calculator_class() -> Any:
+    import gpaw
+    import numpy as np
+    from ase.calculators.calculator import Calculator
+    from gpaw.convergence_criteria import Energy
+
+    class Gpaw(Calculator):  # type: ignore[misc]  # ASE's classes are not all annotated
+        """GPAW's calculator behind ASE's interface: boxes, moments and failures are ours."""
+
+        implemented_properties = ("energy", "free_energy", "forces", "stress", "magmom", "magmoms", "dipole")
+
+        def __init__(self, atoms: Atoms, level: Level, mode: str, log: Path) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.level = level
+            self.mode = mode
+            self.log = log
+            self.vacuum = float(level.options.get("vacuum") or VACUUM)
+            self.notes: tuple[str, ...] = ()
+            self.artifacts = {"log": log.name}
+            if not atoms.cell.any():
+                self.notes = (f"a box around the molecule, {self.vacuum:g} angstrom beyond its atoms",)
+            self._moments = self._initial(atoms)
+            self.gpaw = accepted(
+                "GPAW", gpaw.GPAW, level.options.get("keywords") or {}, txt=str(log), **self._arguments(atoms)
+            )
+
+        def _initial(self, atoms: Atoms) -> list[float]:
+            own: list[float] = atoms.get_initial_magnetic_moments().tolist()  # type: ignore[no-untyped-call]
+            return own if any(own) else [self.level.magmom] * len(atoms)
+
+        def _arguments(self, atoms: Atoms) -> dict[str, Any]:
+            level = self.level
+            modes = {
+                "pw": {"name": "pw", "ecut": level.ecut or _ECUT_EV},
+                "lcao": {"name": "lcao"},
+                "fd": {"name": "fd"},
+            }
+            found: dict[str, Any] = {
+                "mode": modes[self.mode],
+                "xc": level.xc or "PBE",
+                "kpts": {"size": mesh(atoms.cell, atoms.pbc, level.kpts), "gamma": True},
+                "occupations": {"name": "marzari-vanderbilt", "width": level.smearing}
+                if level.smearing
+                else {"name": "fermi-dirac", "width": 0.0},
+                "convergence": {"energy": Energy(tol=level.tolerance, relative=False)},
+                "maxiter": level.max_scf,
+            }
+            keywords = level.options.get("keywords") or {}
+            if self.mode == "lcao" and "basis" not in keywords:
+                found["basis"] = "dzp"
+            if self.mode != "pw" and "h" not in keywords and "gpts" not in keywords:
+                found["h"] = 0.2
+            if level.charge:
+                found["charge"] = level.charge
+            if level.mixing:
+                found["mixer"] = {"backend": "pulay", "beta": level.mixing, "nmaxold": 5, "weight": 50}
+            return found
+
+        @property
+        def valence_electrons(self) -> float:
+            """Their number, after a calculation."""
+            return float(self.gpaw.get_number_of_electrons())
+
+        def written(self) -> str:
+            """The log so far."""
+            return self.log.read_text(errors="replace") if self.log.is_file() else ""
+
+        def _prepared(self, atoms: Atoms) -> Atoms:
+            copy = boxed(atoms, self.vacuum)
+            if self.mode == "pw":
+                copy.pbc = True
+            if any(self._moments):
+                copy.set_initial_magnetic_moments(self._moments)  # type: ignore[no-untyped-call]
+            return copy
+
+        def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = ()) -> None:
+            super().calculate(atoms, properties, system_changes)  # type: ignore[no-untyped-call]
+            inside = self._prepared(self.atoms)
+            wanted = dict.fromkeys(["energy", *(p for p in properties if p != "free_energy")])
+            if any(self._moments):
+                wanted |= dict.fromkeys(["magmom", "magmoms"])
+            for name in wanted:
+                self.results[name] = self._computed(inside, name)
+            self.results["fermi"] = float(self.gpaw.get_fermi_level())
+            self.results["free_energy"] = self._computed(inside, "free_energy")
+
+        def _computed(self, atoms: Atoms, name: str) -> Any:
+            try:
+                if name == "free_energy":
+                    return float(self.gpaw.get_potential_energy(atoms, force_consistent=True))
+                value = self.gpaw.get_property(name, atoms)
+            except gpaw.KohnShamConvergenceError:
+                history = iterations(self.written())
+                last = f": last change {history[-1].change:.2g} eV" if history else ""
+                raise NotConverged(
+                    f"the SCF of GPAW did not converge in {len(history)} steps{last}.",
+                    history=history,
+                    log_tail=self.written()[-4000:],
+                    repair="more max_scf, less mixing, or more smearing",
+                ) from None
+            except (NameError, KeyError, NotImplementedError) as error:
+                raise self._refused(error) from None
+            except FileNotFoundError as error:
+                raise AppFailed(
+                    f"GPAW has no setup for one of {', '.join(sorted(set(atoms.symbols)))}: {error}.",
+                    kind="contract",
+                    name="NoPseudopotential",
+                    repair="the package gpaw-data has setups for LDA, PBE and revPBE of most elements",
+                ) from None
+            return np.asarray(value) if name in ("forces", "stress", "magmoms", "dipole") else float(value)
+
+        def _refused(self, error: Exception) -> AppFailed:
+            return AppFailed(
+                f"GPAW refuses xc={self.level.xc or 'PBE'!r} or its settings: {error}.",
+                kind="contract",
+                name="BadSettings",
+                log_tail=self.written()[-2000:],
+                repair="without libxc GPAW has LDA, PBE, revPBE, RPBE and PW91",
+            )
+
+        def bands(self, path: Any, log: Path) -> Any:
+            """Bands along an ASE BandPath; more of them than are occupied."""
+            from ase.spectrum.band_structure import BandStructure
+
+            occupied = math.ceil(self.valence_electrons / 2)
+            count = occupied + max(4, occupied // 2)
+            fermi = self.gpaw.get_fermi_level()
+            try:
+                fixed = self.gpaw.fixed_density(
+                    nbands=count + 2,
+                    symmetry="off",
+                    kpts=path.kpts,
+                    convergence={"bands": count},
+                    maxiter=max(self.level.max_scf, 300),
+                    txt=str(log),
+                )
+            except gpaw.KohnShamConvergenceError:
+                raise NotConverged("the bands of GPAW did not converge.", log_tail=log.read_text()[-4000:]) from None
+            spins = fixed.get_number_of_spins()
+            energies = np.array(
+                [[fixed.get_eigenvalues(kpt=k, spin=s)[:count] for k in range(len(path.kpts))] for s in range(spins)]
+            )
+            return BandStructure(path, energies, reference=fermi)  # type: ignore[no-untyped-call]
+
+    return Gpaw
