@@ -1,0 +1,1 @@
+"""Structures from scratch: crystals, surfaces, molecules, boxes."""
