@@ -23,13 +23,41 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from hpcagent import packaged
+from hpcagent.apps import BUILT_IN as BUILT_IN_APPS
+from hpcagent.apps.analysis.trajectory import READING
+from hpcagent.apps.base import App
 from hpcagent.apps.catalog import list_apps
+from hpcagent.apps.engines.base import ENGINES, LEVEL
+from hpcagent.apps.engines.registry import SETTINGS as ENGINE_SETTINGS
+from hpcagent.apps.engines.registry import engine as engine_of
+from hpcagent.apps.engines.task import FILES as TASK_FILES
+from hpcagent.apps.engines.task import SETTINGS as TASK_SETTINGS
+from hpcagent.apps.isolated import _WITH_RANKS as WITH_RANKS
 from hpcagent.apps.lammps.metrics import METRICS
 from hpcagent.apps.launch import FIELDS
+from hpcagent.model.space import Parameter
 from hpcagent.policies.base import BUILT_IN
 from hpcagent.sites import profile as site
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
+KINDS = {"build": "building", "dft": "calculation", "mlip": "calculation", "landscape": "stand-in"}
+# What of hpcagent's extras an app needs beyond what its kind does.
+NEEDS = {
+    "smiles_to_xyz": "`build`",
+    "packmol_box": "`ase`, the program `packmol`",
+    "rdf": "`analysis`",
+    "coordination": "`analysis`",
+    "msd": "`ase`",
+    "vacf": "`ase`",
+    "eos_fit": "`ase`",
+    "elastic_constants": "`ase`",
+    "adsorption_energy_of": "`ase`",
+}
+# Parameters that many apps have: shown once.
+SHARED = {
+    "The level of theory": {n: p.model_copy(update={"name": n}) for n, p in LEVEL.items()},
+    "Reading a trajectory": {n: p.model_copy(update={"name": n}) for n, p in READING.items()},
+}
 STYLES = {"all": "all", "physical": "all but `lj`", "lj": "`lj`"}
 
 
@@ -42,32 +70,139 @@ def metrics() -> str:
     return _table(["metric", "unit", "`units` styles", "what it is", "formula, or the line it is read from"], rows)
 
 
+def app_overview() -> str:
+    """Every app that comes along, a line each."""
+    rows = []
+    for app in _apps():
+        gives = ", ".join(
+            f"`{m.name}`" + ("" if m.unit == "1" else f" {m.unit}") for m in app.contract.metrics if m.required
+        )
+        takes = ", ".join(_input(name) for name in app.contract.inputs)
+        link = f"[`{app.name}`](#{app.name}-{app.contract.version.replace('.', '')})"
+        rows.append([link, _kind(app), takes, gives or "by the script", _needs(app)])
+    return _table(["app", "kind", "takes", "gives", "needs"], rows)
+
+
 def apps() -> str:
-    """Every app that comes along: parameters and metrics."""
+    """Every app that comes along: parameters, metrics, failures, settings."""
     parts = []
-    for app in list_apps():
+    for app in _apps():
         contract = app.contract
         parts.append(f"### `{app.name}` {contract.version}\n\n{contract.description}")
+        lines = [f"*{_kind(app)}*"]
         if contract.inputs:
-            parts.append(f"Takes as input: {', '.join(f'`{name}`' for name in contract.inputs)}.")
-        parts.append(
-            _table(
-                ["parameter", "allowed", "scale", "default", "what it is"],
-                (
-                    [
-                        f"`{p.name}`",
-                        p.range.removesuffix(" 1"),
-                        "log" if p.log else "",
-                        "" if p.default is None else f"{p.default}",
-                        p.description,
-                    ]
-                    for p in contract.space.parameters
-                ),
-            )
-        )
-        promised = ", ".join(f"`{m.name}` ({m.unit})" for m in contract.metrics if m.required)
-        parts.append(f"Promised metrics: {promised}.")
+            lines.append(f"takes {', '.join(_input(name) for name in contract.inputs)}")
+        lines += [] if contract.seeded else ["does not depend on the seed"]
+        if app.vary:
+            lines.append(f"a campaign varies {', '.join(f'`{n}`' for n in app.vary)} if it does not say")
+        parts.append("; ".join(lines) + ".")
+        space = list(contract.space.parameters)
+        for title, shared in SHARED.items():
+            of_it = [p for p in space if p == shared.get(p.name)]
+            if len(of_it) > len(shared) // 2:
+                space = [p for p in space if p not in of_it]
+                known = {p.name for p in of_it}
+                other = ", ".join(f"`{name}`" for name in shared if name not in known)
+                but = f" (except {other})" if other else ""
+                rest = ", and:" if space else "."
+                parts.append(f"Parameters of [{title.lower()}](#{_anchor(title)}){but}{rest}")
+        if space:
+            parts.append(_parameters(space))
+        parts.append(_metrics_of(app))
+        own = [name for name in app.settings if name not in ("files", "paths")]
+        if _kind(app) != "LAMMPS":
+            if contract.failure_modes:
+                parts.append(f"Failures: {', '.join(f'`{name}`' for name in contract.failure_modes)}.")
+            if own and set(own) != {*TASK_SETTINGS, *TASK_FILES}:
+                parts.append(f"Settings: {', '.join(f'`{name}`' for name in own)}.")
+            elif own:
+                parts.append("Settings: those of [the engines](#engines).")
     return "\n\n".join(parts)
+
+
+def level() -> str:
+    """The parameters by which an app is told what to compute with."""
+    return _parameters(LEVEL[name].model_copy(update={"name": name}) for name in LEVEL)
+
+
+def reading() -> str:
+    """The parameters by which an analysis is told how to read a trajectory."""
+    return _parameters(READING[name].model_copy(update={"name": name}) for name in READING)
+
+
+def engines() -> str:
+    """Every engine: what it is, what it takes into account."""
+    rows = []
+    for name in ENGINES:
+        found = engine_of(name)
+        takes = ", ".join(f"`{n}`" for n in LEVEL if n in found.takes) or "none"
+        settings = ENGINE_SETTINGS.get(name) or re.findall(r"`(\w+)`", _options(found))
+        said = ", ".join(f"`{n}`" for n in dict.fromkeys(settings))
+        where = "a child" if found.isolated else "its own program" if name in WITH_RANKS else "the worker's"
+        rows.append([f"`{name}`", found.kind, takes, said, where])
+    return _table(["engine", "kind", "takes", "settings", "process"], rows)
+
+
+def _options(engine: Any) -> str:
+    """The sentence of `calculator` that names its options."""
+    doc = inspect.getdoc(engine.calculator) or ""
+    found = re.search(r"Options: (.*?)(?:\n\n|\Z)", doc, re.DOTALL)
+    names = re.findall(r"`(\w+)`", found[1]) if found else []
+    return " ".join(f"`{name}`" for name in names if name in TASK_SETTINGS)
+
+
+def _apps() -> list[App]:
+    return list_apps()
+
+
+def _kind(app: App) -> str:
+    if app.chain:
+        return "chain"
+    if app.name not in BUILT_IN_APPS:
+        return "LAMMPS"
+    package = BUILT_IN_APPS[app.name].split(".")[2]
+    return KINDS.get(package, "analysis" if package in ("analysis", "plots") else package)
+
+
+def _needs(app: App) -> str:
+    if app.name in NEEDS:
+        return NEEDS[app.name]
+    if _kind(app) in ("calculation", "chain"):
+        return "`ase`, and [the engine](../howto/dft.md#engines)"
+    return {"LAMMPS": "`lammps`", "building": "`ase`"}.get(_kind(app), "")
+
+
+def _input(name: str) -> str:
+    return f"one or more `{name[:-3]}`" if name.endswith("...") else f"`{name}`"
+
+
+def _parameters(space: Iterable[Parameter]) -> str:
+    return _table(
+        ["parameter", "allowed", "scale", "default", "what it is"],
+        (
+            [
+                f"`{p.name}`",
+                p.range.removesuffix(" 1"),
+                "log" if p.log else "",
+                "required" if p.default is None else '""' if p.default == "" else f"{p.default}",
+                p.description,
+            ]
+            for p in space
+        ),
+    )
+
+
+def _metrics_of(app: App) -> str:
+    metrics = app.contract.metrics
+    if _kind(app) == "LAMMPS":
+        promised = ", ".join(f"`{m.name}` ({m.unit})" for m in metrics if m.required)
+        return f"Promised metrics: {promised}; [all others](metrics.md) as the log allows."
+    rows = ([f"`{m.name}`", m.unit, "" if m.required else "where there is one", m.description] for m in metrics)
+    return _table(["metric", "unit", "", "what it is"], rows)
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def policies() -> str:
@@ -176,7 +311,11 @@ def _key_default(name: str, field: FieldInfo) -> str:
 
 TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("metrics.md", metrics),
-    "apps": ("metrics.md", apps),
+    "app_overview": ("apps.md", app_overview),
+    "level": ("apps.md", level),
+    "reading": ("apps.md", reading),
+    "engines": ("apps.md", engines),
+    "apps": ("apps.md", apps),
     "policies": ("policies.md", policies),
     "packaged_sites": ("site_profile.md", packaged_sites),
     "site": ("site_profile.md", partial(site_keys, site.Profile, batch=False)),

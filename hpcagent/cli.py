@@ -510,8 +510,10 @@ def apps(
 
     if name is None:
         for found in list_apps():
-            print(f"{found.name:12} {found.contract.description}")
-        print("lammps       your own input script: name its path (`apps lammps --schema`: its contract's TOML)")
+            kind = "chain" if found.chain else found.contract.app_type
+            print(f"{found.name:21} {kind:11} {found.contract.description}")
+        own = "your own input script: name its path (`apps lammps --schema`: its contract's TOML)"
+        print(f"{'lammps':21} {'simulation':11} {own}")
         return
     if name == "lammps":
         from hpcagent.apps.lammps.contract import ContractFile

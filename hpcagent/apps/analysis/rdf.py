@@ -19,7 +19,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.space import Float, Int, Text
 
-__all__ = ["count", "largest_radius", "pair_masks", "peaks", "rdf"]
+__all__ = ["averaged", "count", "freud_system", "largest_radius", "pair_masks", "peaks", "rdf"]
 
 _Array = NDArray[np.float64]
 FAILURES = (
@@ -102,9 +102,7 @@ def rdf(r_max: float, bins: int, a: str, b: str, ranks: int, run: Run, **reading
     arrays = analyse(run, count, Reading(**reading), {"r_max": r_max, "bins": bins, "a": a, "b": b}, ranks)
     edges, weights = arrays["edges"], arrays["frames"]
     n_frames = int(weights.sum())
-    r = 0.5 * (edges[1:] + edges[:-1])
-    g = np.average(arrays["g"], axis=0, weights=weights)
-    g_error = np.array([block_average(arrays["g"][:, i])[1] for i in range(bins)])
+    r, g, g_error, noise = averaged(arrays)
     around = np.cumsum(np.average(arrays["neighbors"], axis=0, weights=weights))
     table = np.column_stack([r, g, g_error, around])
     np.savetxt(
@@ -119,7 +117,7 @@ def rdf(r_max: float, bins: int, a: str, b: str, ranks: int, run: Run, **reading
     metrics = {"number_density": density, "n_frames": float(n_frames)}
     uncertainty = {"number_density": density_error}
     notes = [str(n) for n in arrays["notes"]]
-    peak, minimum = peaks(r, g, g_error)
+    peak, minimum = peaks(r, g, noise)
     if peak is None:
         notes.append("g(r) has no maximum that stands out of its noise: no first shell")
     else:
@@ -150,7 +148,8 @@ def count(
 
     Returns:
         On rank 0: `edges` (bins + 1,) angstrom; `g` and `neighbors` (pairs for each atom a) (n_blocks, bins);
-        `density` (n_blocks,) 1/angstrom^3; `frames` (n_blocks,), how many each block has.
+        `density` (n_blocks,) 1/angstrom^3; `pairs` (n_blocks, bins), ordered ones that were counted; `frames`
+        (n_blocks,), how many each block has.
     """
     import freud
 
@@ -165,7 +164,7 @@ def count(
     mine = []
     freud.parallel.set_num_threads(1)  # what the run has asked for
     for block, members in shares(numbers, comm):
-        g, around, density = np.zeros(bins), np.zeros(bins), 0.0
+        g, around, counted, density = np.zeros(bins), np.zeros(bins), np.zeros(bins), 0.0
         for frame in trajectory.frames(members):
             largest_radius(trajectory, frame, r_max)
             mask_a, mask_b = pair_masks(trajectory, frame, params["a"], params["b"])
@@ -173,10 +172,12 @@ def count(
             n_a, n_b = int(mask_a.sum()), int(mask_b.sum())
             others = n_b - int((mask_a & mask_b).sum()) / n_a
             around += pairs / n_a
+            counted += pairs
             density += n_b / frame.volume
             if others > 0:
                 g += pairs * (frame.volume / (n_a * others)) / shells
-        mine.append((block, len(members), g / len(members), around / len(members), density / len(members)))
+        n = len(members)
+        mine.append((block, n, g / n, around / n, density / n, counted))
     gathered = comm.gather(mine)
     if comm.rank != 0:
         return {}
@@ -187,6 +188,7 @@ def count(
         "g": np.array([b[2] for b in blocks]),
         "neighbors": np.array([b[3] for b in blocks]),
         "density": np.array([b[4] for b in blocks]),
+        "pairs": np.array([b[5] for b in blocks]),
     }
 
 
@@ -306,7 +308,21 @@ def _rotation(cell: _Array) -> _Array:
     return result
 
 
-def peaks(r: _Array, g: _Array, error: _Array) -> tuple[tuple[float, float] | None, float | None]:
+def averaged(arrays: Mapping[str, NDArray[Any]]) -> tuple[_Array, _Array, _Array, _Array]:
+    """Distances, g, its error, and the noise by which a maximum is judged, from what `count` gives.
+
+    Few blocks or pairs tell no error; the noise is then that of independent pairs, g sqrt(2 / pairs).
+    """
+    edges = arrays["edges"]
+    g = np.average(arrays["g"], axis=0, weights=arrays["frames"])
+    error = np.array([block_average(arrays["g"][:, i])[1] for i in range(g.size)])
+    pairs = arrays["pairs"].sum(axis=0)
+    independent = g * np.sqrt(2.0 / np.maximum(pairs, 1.0))
+    noise = np.where(np.isnan(error) | (pairs < 50), independent, error)
+    return 0.5 * (edges[1:] + edges[:-1]), g, error, noise
+
+
+def peaks(r: _Array, g: _Array, noise: _Array) -> tuple[tuple[float, float] | None, float | None]:
     """First maximum (distance, height) and the minimum after it, where g has them.
 
     The minimum is the lowest value between the first maximum and the next one, the middle of a flat stretch;
@@ -314,18 +330,17 @@ def peaks(r: _Array, g: _Array, error: _Array) -> tuple[tuple[float, float] | No
     """
     from scipy.signal import find_peaks
 
-    noise = float(np.nanmedian(np.where(error > 0, error, np.nan))) if (error > 0).any() else 0.0
-    prominence = max(0.1 * float(g.max()), 4.0 * noise, 1e-12)
     padded = np.concatenate([[0.0], g])  # a maximum in the first interval counts as well
-    tops, _ = find_peaks(padded, prominence=prominence, height=1.0 + 4.0 * noise)
+    tops, found = find_peaks(padded, prominence=max(0.1 * float(g.max()), 1e-12), height=1.0)
     tops = tops - 1
-    if tops.size == 0:
+    clear = (found["prominences"] > 4.0 * noise[tops]) & (g[tops] > 1.0 + 4.0 * noise[tops])
+    if not clear.any():
         return None, None
-    top = int(tops[0])
-    peak = _parabola(r, g, top)
+    top = int(tops[clear][0])
     # Any later maximum that stands out of the noise ends the search for the minimum.
-    later, _ = find_peaks(g, prominence=max(0.02 * float(g.max()), 2.0 * noise, 1e-12))
-    later = later[later > top]
+    later, found = find_peaks(g, prominence=max(0.02 * float(g.max()), 1e-12))
+    later = later[(later > top) & (found["prominences"] > 2.0 * noise[later])]
+    peak = _parabola(r, g, top)
     if later.size == 0:
         return peak, None
     between = g[top : later[0] + 1]

@@ -68,7 +68,7 @@ def packmol_box(counts: str, box: float, tolerance: float, loops: int, run: Run)
     command (`[apps.packmol]` of its profile) or the `packmol` on PATH, started with the run's seed. Versions from
     20.15 on pack periodically; older ones keep half of the tolerance free at each wall, so that no atom comes
     closer than the tolerance to the next image. In the structure, `mol-id` is each atom's molecule, counted from
-    1, and `species` which of the inputs it is, counted from 0.
+    1, and `kind` which of the inputs it is, counted from 0.
 
     Failures: `NotPacked` (no packing found, with Packmol's words; or one that does not keep what it promises),
     `BadCounts`, `NoExecutable`, `NoStructure`.
@@ -186,7 +186,7 @@ def _read(path: Path, molecules: list[Any], numbers: list[int], box: float, prin
     atoms = Atoms(symbols, positions=[[float(x) for x in row[1:4]] for row in rows], cell=[box] * 3, pbc=True)
     lengths = [len(molecules[index]) for index in order]
     atoms.set_array("mol-id", np.repeat(np.arange(1, len(order) + 1), lengths))
-    atoms.set_array("species", np.repeat(order, lengths))
+    atoms.set_array("kind", np.repeat(order, lengths))
     charges = [molecule.get_initial_charges() for molecule in molecules]
     if any(charge.any() for charge in charges):
         atoms.set_initial_charges(np.concatenate([charges[index] for index in order]))

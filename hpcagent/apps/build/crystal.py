@@ -11,7 +11,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.space import Choice, Float, Int, Text
 
-__all__ = ["LATTICES", "SIZE", "build_crystal", "size"]
+__all__ = ["LATTICES", "SIZE", "build_crystal", "in_words", "size"]
 
 LATTICES = (
     "auto", "sc", "fcc", "bcc", "bct", "hcp", "rhombohedral", "diamond", "zincblende", "rocksalt",
@@ -124,6 +124,12 @@ def build_crystal(
     return Outcome(metrics=size(atoms) | {"volume_ratio": ratio}, artifacts=write_structure(run, atoms))
 
 
+def in_words(error: Exception) -> str:
+    """What ASE says of an error, in one line without a full stop."""
+    said = str(error.args[0]) if error.args else type(error).__name__
+    return said.strip().splitlines()[0].rstrip(". ") if said.strip() else type(error).__name__
+
+
 def size(atoms: Any) -> dict[str, float]:
     """The metrics in `SIZE` of an ASE `Atoms`; those of its cell where it has one."""
     found = {"n_atoms": float(len(atoms))}
@@ -144,9 +150,9 @@ def _bulk(name: str, lattice: str, a: float, c_over_a: float, cubic: bool) -> An
     try:
         atoms = bulk(name, wanted, **given)
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
-        said = error.args[0] if error.args else type(error).__name__
         raise AppFailed(
-            f"no crystal of name={name!r}, lattice={lattice}, a={a:g} angstrom, c_over_a={c_over_a:g}: {said}",
+            f"no crystal of name={name!r}, lattice={lattice}, a={a:g} angstrom, c_over_a={c_over_a:g}: "
+            f"{in_words(error)}.",
             kind="contract",
             name="BadLattice",
             repair="compounds, and lattices that are not the element's own, need both lattice and a; hcp, bct and "

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from hpcagent.apps.base import app
-from hpcagent.apps.build.crystal import SIZE, size
+from hpcagent.apps.build.crystal import SIZE, in_words, size
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, write_structure
 from hpcagent.errors import AppFailed
@@ -100,9 +100,8 @@ def _constant(name: str, facet: str, a: float) -> float:
 
 
 def _no_slab(name: str, facet: str, a: float, error: Exception) -> AppFailed:
-    said = error.args[0] if error.args else type(error).__name__
     return AppFailed(
-        f"no slab of name={name!r}, facet={facet}, a={a:g} angstrom: {said}",
+        f"no slab of name={name!r}, facet={facet}, a={a:g} angstrom: {in_words(error)}.",
         kind="contract",
         name="BadLattice",
         repair="give the lattice constant a; the facet of an element whose own lattice is another one needs it",
@@ -280,17 +279,19 @@ def _distinct(found: Any, plane: Any) -> list[tuple[float, float]]:
 
 
 def _height(slab: Any, number: int, place: tuple[float, float], top: float) -> float:
-    """How far above the top layer an atom at this place touches no atom of the slab."""
+    """How far above the top layer an atom at this place touches no atom of the slab; other adsorbates aside."""
     import numpy as np
     from ase.data import covalent_radii
     from ase.geometry import find_mic
 
-    away = slab.positions[:, :2] - np.array(place)
+    own = slab.get_tags() > 0
+    positions, numbers = slab.positions[own], slab.numbers[own]
+    away = positions[:, :2] - np.array(place)
     flat = np.column_stack([away, np.zeros(len(away))])
     lateral = find_mic(flat, slab.cell, [True, True, False])[1]
-    reach = covalent_radii[slab.numbers] + covalent_radii[number]
+    reach = covalent_radii[numbers] + covalent_radii[number]
     over = lateral < reach
-    heights = slab.positions[over, 2] + np.sqrt(reach[over] ** 2 - lateral[over] ** 2) - top
+    heights = positions[over, 2] + np.sqrt(reach[over] ** 2 - lateral[over] ** 2) - top
     return float(max(heights.max(initial=0.0), 0.0))
 
 

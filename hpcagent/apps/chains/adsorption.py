@@ -60,6 +60,7 @@ METRICS = {
     settings=SETTINGS,
     files=FILES,
     estimated_runtime_s=300.0,
+    seeded=False,
     failure_modes=("LevelsDiffer", "AtomsDiffer", "NoSite", "Overlap", "NotRelaxed", "NotConverged"),
 )
 def adsorption_energy(
@@ -135,6 +136,7 @@ def adsorption_energy(
     settings=SETTINGS,
     files=FILES,
     estimated_runtime_s=300.0,
+    seeded=False,
     failure_modes=("BadLattice", "BadMolecule", *adsorption_energy.contract.failure_modes),
     vary=("metal", "site"),
 )

@@ -61,6 +61,7 @@ __all__ = ["dft_convergence"]
     settings=SETTINGS,
     files=FILES,
     estimated_runtime_s=20.0,
+    seeded=False,
     failure_modes=("NotConverged", "BadLattice"),
     vary=("ecut", "kpts"),
 )

@@ -35,6 +35,7 @@ __all__ = ["elastic"]
     settings=SETTINGS,
     files=FILES,
     estimated_runtime_s=600.0,
+    seeded=False,
     failure_modes=(*elastic_constants.contract.failure_modes, "NotRelaxed", "NotConverged"),
 )
 def elastic(

@@ -41,6 +41,7 @@ METRICS = {m.name: m for m in eos_fit.contract.metrics}
     settings=SETTINGS,
     files=FILES,
     estimated_runtime_s=120.0,
+    seeded=False,
     failure_modes=eos_fit.contract.failure_modes,
 )
 def dft_eos(structure: Any, *, points: int, span: float, lattice: str, run: Run, **params: Any) -> Outcome:
@@ -92,6 +93,7 @@ def _fitted(runs: list[Any], lattice: str, run: Run) -> Outcome:
     settings=SETTINGS,
     files=FILES,
     estimated_runtime_s=120.0,
+    seeded=False,
     failure_modes=("BadLattice", *eos_fit.contract.failure_modes),
     vary=("ecut", "kpts"),
 )

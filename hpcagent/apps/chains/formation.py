@@ -46,6 +46,7 @@ GASES = {"H": ("H2", 0.0), "N": ("N2", 0.0), "O": ("O2", 1.0), "F": ("F2", 0.0),
     settings=SETTINGS,
     files=FILES,
     estimated_runtime_s=300.0,
+    seeded=False,
     failure_modes=("NotConverged", "NotRelaxed", "BadLattice", "NoStructure"),
 )
 def formation_energy(

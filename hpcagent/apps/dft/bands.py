@@ -66,7 +66,9 @@ class Edges:
         "direct_gap": Metric(
             name="direct_gap", unit="eV", description="smallest gap at one k-point; not in a metal", required=False
         ),
-        "vbm": Metric(name="vbm", unit="eV", description="highest occupied energy; not in a metal", required=False),
+        "vbm": Metric(
+            name="vbm", unit="eV", description="highest occupied energy; not in a metal", required=False
+        ),
         "cbm": Metric(name="cbm", unit="eV", description="lowest empty energy; not in a metal", required=False),
         "fermi": Metric(
             name="fermi",
@@ -107,7 +109,7 @@ def _bands(run: Run, *, path: str, points: int, **params: Any) -> Outcome:
     close = getattr(watch.calculator, "close", lambda: None)
     try:
         band_path = _path(atoms, path, points)
-        atoms.get_potential_energy()  # type: ignore[no-untyped-call]
+        atoms.get_potential_energy()
         # A repair has made another calculator.
         close = getattr(watch.calculator, "close", lambda: None)
         structure = watch.engine.bands(watch.calculator, atoms, watch.level, band_path, run)
@@ -155,7 +157,7 @@ def _path(atoms: Atoms, path: str, points: int) -> Any:
     try:
         return atoms.cell.bandpath(path or None, npoints=points, pbc=atoms.pbc)
     except (KeyError, ValueError) as error:
-        known = ", ".join(atoms.cell.get_bravais_lattice(pbc=atoms.pbc).get_special_points())  # type: ignore[no-untyped-call]
+        known = ", ".join(atoms.cell.get_bravais_lattice(pbc=atoms.pbc).get_special_points())
         raise AppFailed(
             f"path={path!r} is no path in this cell: {error}; its special points are {known}.",
             kind="contract",
@@ -194,7 +196,9 @@ def edges(energies: Any, fermi: float, electrons: float | None = None) -> Edges:
         return Edges()
     # For each k-point the highest occupied and the lowest empty energy of each spin.
     spins = range(len(bands))
-    below = np.array([bands[s, :, counts[s] - 1] if counts[s] else np.full(bands.shape[1], -np.inf) for s in spins])
+    below = np.array(
+        [bands[s, :, counts[s] - 1] if counts[s] else np.full(bands.shape[1], -np.inf) for s in spins]
+    )
     above = np.array(
         [bands[s, :, counts[s]] if counts[s] < bands.shape[2] else np.full(bands.shape[1], np.inf) for s in spins]
     )
@@ -215,7 +219,9 @@ def edges(energies: Any, fermi: float, electrons: float | None = None) -> Edges:
 def _occupied(bands: Any, fermi: float, electrons: float | None) -> list[int] | None:
     """How many bands of each spin are occupied; None in a metal."""
     if len(bands) == 1 and electrons is not None:
-        return None if round(electrons) % 2 or abs(electrons - round(electrons)) > 1e-3 else [round(electrons) // 2]
+        return (
+            None if round(electrons) % 2 or abs(electrons - round(electrons)) > 1e-3 else [round(electrons) // 2]
+        )
     lowest, highest = bands.min(axis=1), bands.max(axis=1)
     if ((lowest < fermi - _METAL_EV) & (highest > fermi + _METAL_EV)).any():
         return None

@@ -58,9 +58,9 @@ def _energy(run: Run, *, forces: str, **params: Any) -> Outcome:
     try:
         metrics, notes = calculation(atoms, watch, forces=forces == "yes")
     finally:
-        scf = watch.write()
+        files = watch.close()
     return Outcome(
         metrics=metrics | {"converged": 1},
-        artifacts=keep_structure(run, atoms) | scf,
-        notes=(*watch.notes, *notes),
+        artifacts=keep_structure(run, atoms) | files,
+        notes=(*watch.remarks, *notes),
     )

@@ -121,7 +121,7 @@ def relax(run: Run, **params: Any) -> Outcome:
         energy, steps = _optimised(run, atoms, watch, params)
         metrics, notes = calculation(atoms, watch)
     finally:
-        scf = watch.write()
+        files = watch.close()
     metrics["max_force"] = _moving(atoms)
     metrics |= _compared(start, atoms, params["cell"])
     metrics |= {
@@ -131,8 +131,8 @@ def relax(run: Run, **params: Any) -> Outcome:
     }
     return Outcome(
         metrics=metrics,
-        artifacts=keep_structure(run, atoms) | {"trajectory": TRAJECTORY} | scf,
-        notes=(*watch.notes, *notes),
+        artifacts=keep_structure(run, atoms) | {"trajectory": TRAJECTORY} | files,
+        notes=(*watch.remarks, *notes),
     )
 
 

@@ -35,7 +35,7 @@ from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
 from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.engines.upf import Pseudopotential, choose, family
 from hpcagent.apps.run import Run
-from hpcagent.errors import AppFailed
+from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,8 +73,8 @@ PSEUDO_DIR = "/usr/share/espresso/pseudo"
 """Where Debian's package quantum-espresso-data puts its pseudopotentials."""
 
 _ADVICE = (
-    "Install Quantum ESPRESSO (Debian: apt-get install quantum-espresso; conda-forge: qe), or name the site's pw.x "
-    "as `command` in [apps.espresso] of its profile."
+    "Install Quantum ESPRESSO (Debian: apt-get install quantum-espresso; conda-forge: qe), or name the site's "
+    "pw.x as `command` in [apps.espresso] of its profile."
 )
 
 # Functionals for which pseudopotentials are made; others take those of PBE.
@@ -93,8 +93,8 @@ class Espresso:
         """A calculator that starts pw.x in the run's directory.
 
         Options: `pseudopotentials` (element -> file), `pseudo_dir`, `command`, `keywords` (of pw.x, flat or by
-        namelist), `vacuum` (angstrom, of the box of a molecule), `pools` (groups of ranks that share the k-points),
-        `keep` (wavefunctions and density).
+        namelist), `vacuum` (angstrom, of the box of a molecule), `pools` (groups of ranks that share the
+        k-points), `keep` (wavefunctions and density).
 
         Raises:
             AppFailed: `NoExecutable`, `NoPseudopotential`, `MixedFunctionals` or `BadSettings`.
@@ -115,7 +115,7 @@ class Espresso:
         functional = family(level.xc or "PBE")
         made_with = functional if functional in _OWN else "PBE"
         pseudo = choose(atoms.get_chemical_symbols(), made_with, folder, options.get("pseudopotentials") or {})
-        keywords = _flat(options.get("keywords") or {})
+        keywords = _checked(options.get("keywords") or {})
         data, notes = _data(atoms, level, pseudo, functional)
         data |= keywords
         points = mesh(atoms.cell, atoms.pbc, level.kpts)
@@ -179,7 +179,7 @@ class Espresso:
         calculator.bands(path, occupied + max(4, occupied // 2))
         energies, fermi = _eigenvalues(calculator.scratch / "pwscf.save" / "data-file-schema.xml")
         scf = fermi_energy((run.workdir / "espresso.pwo").read_text())
-        return BandStructure(path, energies, reference=fermi if scf is None else scf)  # type: ignore[no-untyped-call]
+        return BandStructure(path, energies, reference=fermi if scf is None else scf)
 
 
 ENGINE = Espresso()
@@ -196,20 +196,47 @@ def _pseudo_dir(level: Level, run: Run) -> Path:
     folder = Path(given).expanduser().absolute()
     if not folder.is_dir():
         raise AppFailed(
-            f"no pseudopotentials: {folder} is no folder; name one by the setting `pseudo_dir`, by $ESPRESSO_PSEUDO, "
-            "or install an example set (Debian: apt-get install quantum-espresso-data).",
+            f"no pseudopotentials: {folder} is no folder; name one by the setting `pseudo_dir`, by "
+            "$ESPRESSO_PSEUDO, or install an example set (Debian: apt-get install quantum-espresso-data).",
             kind="infrastructure",
             name="NoPseudopotential",
         )
     return folder
 
 
-def _flat(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords given flat, or in a dict for each namelist, as a flat dict."""
-    flat: dict[str, Any] = {}
+def _checked(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords given flat, or in a dict for each namelist, flat as far as ASE knows them.
+
+    One that ASE does not know goes to pw.x only inside of its namelist; given flat, ASE would drop it in silence.
+
+    Raises:
+        AppFailed: `BadSettings`.
+    """
+    from ase.io.espresso_namelist.keys import ALL_KEYS
+
+    known = {name for names in ALL_KEYS["pw"].values() for name in names}
+    found: dict[str, Any] = {}
     for name, value in keywords.items():
-        flat |= value if isinstance(value, dict) else {name: value}
-    return flat
+        if name.lower() in ALL_KEYS["pw"] and isinstance(value, dict):
+            found |= {k: v for k, v in value.items() if _bare(k) in known}
+            unknown = {k: v for k, v in value.items() if _bare(k) not in known}
+            if unknown:
+                found[name.lower()] = unknown
+        elif _bare(name) in known:
+            found[name] = value
+        else:
+            raise AppFailed(
+                f"the setting `keywords` has {name!r}, which is no keyword of pw.x that ASE knows; "
+                f"{nearest(name, known)} One that is newer than this ASE goes into its namelist: "
+                f"{{'system': {{{name!r}: ...}}}}.",
+                kind="contract",
+                name="BadSettings",
+            )
+    return found
+
+
+def _bare(keyword: str) -> str:
+    return keyword.split("(")[0].lower()
 
 
 def _data(
@@ -235,7 +262,9 @@ def _data(
         notes.append(f"{level.xc} with pseudopotentials made with PBE")
     wanted = max(one.wfc_cutoff for one in pseudo.values())
     if cutoff < wanted - 0.5:
-        notes.append(f"ecut of {cutoff * RY:.0f} eV is below the {wanted * RY:.0f} eV its pseudopotentials suggest")
+        notes.append(
+            f"ecut of {cutoff * RY:.0f} eV is below the {wanted * RY:.0f} eV its pseudopotentials suggest"
+        )
     if level.charge:
         data["tot_charge"] = level.charge
     if level.mixing:
@@ -265,7 +294,7 @@ def _data(
 
 def _moments(atoms: Atoms, level: Level) -> list[float]:
     """Initial moment of each atom: its own if the structure has any, else the level's."""
-    own: list[float] = atoms.get_initial_magnetic_moments().tolist()  # type: ignore[no-untyped-call]
+    own: list[float] = atoms.get_initial_magnetic_moments().tolist()
     return own if any(own) else [level.magmom] * len(atoms)
 
 
@@ -273,8 +302,8 @@ def _total_moment(moments: list[float], electrons: float) -> int:
     total = round(sum(moments))
     if (round(electrons) - total) % 2:
         raise AppFailed(
-            f"{electrons:g} electrons cannot have a total moment of {total} Bohr magnetons (the sum of the initial "
-            "moments), as fixed occupations need it.",
+            f"{electrons:g} electrons cannot have a total moment of {total} Bohr magnetons (the sum of the "
+            "initial moments), as fixed occupations need it.",
             kind="contract",
             name="BadSettings",
             repair="another magmom, or smearing > 0, with which the moment is found",
@@ -294,7 +323,7 @@ def _has_vacuum(atoms: Atoms, least: float = 5.0) -> bool:
         return True
     heights = 1 / np.linalg.norm(np.linalg.inv(atoms.cell.array), axis=0)
     for axis in range(3):
-        places = np.sort(atoms.get_scaled_positions()[:, axis])  # type: ignore[no-untyped-call]
+        places = np.sort(atoms.get_scaled_positions()[:, axis])
         gaps = np.diff([*places, places[0] + 1])
         if max(gaps) * heights[axis] >= least and len(atoms) > 1:
             return True
@@ -308,7 +337,7 @@ def _prepared(atoms: Atoms, level: Level, pseudo: Mapping[str, Pseudopotential],
         max(-1.0, min(1.0, moment / pseudo[symbol].valence))
         for moment, symbol in zip(_moments(atoms, level), atoms.get_chemical_symbols(), strict=True)
     ]
-    copy.set_initial_magnetic_moments(shares)  # type: ignore[no-untyped-call]
+    copy.set_initial_magnetic_moments(shares)
     return copy
 
 
@@ -400,7 +429,12 @@ _KNOWN = (
         "settings keywords = {'diagonalization': 'cg'}, or another mixing",
     ),
     (r"charge is wrong: smearing is needed", "NeedsSmearing", "contract", "set smearing"),
-    (r"[Cc]annot allocate|out of memory|insufficient virtual memory", "OutOfMemory", "infrastructure", "more nodes"),
+    (
+        r"[Cc]annot allocate|out of memory|insufficient virtual memory",
+        "OutOfMemory",
+        "infrastructure",
+        "more nodes",
+    ),
     (
         r"not enough slots|cannot open shared object|wrong number of|some nodes have no k-points",
         "WrongRanks",
@@ -440,7 +474,9 @@ def check(ended: Ended, directory: Path) -> None:
     if "convergence NOT achieved" in text:
         raise NotConverged(
             f"the SCF of pw.x did not converge in {len(history)} steps: estimated error "
-            f"{history[-1].change:.2g} eV." if history else "the SCF of pw.x did not converge.",
+            f"{history[-1].change:.2g} eV."
+            if history
+            else "the SCF of pw.x did not converge.",
             history=history,
             log_tail=tail,
             repair="more max_scf, less mixing, or more smearing",
@@ -466,8 +502,8 @@ def _check_ranks(ended: Ended) -> None:
     running = int(got[1]) if got else 1
     if running < ended.ranks:
         raise AppFailed(
-            f"pw.x ran on {running} MPI rank(s), {ended.ranks} were asked for: the launcher and the MPI library of "
-            "this pw.x do not know each other.",
+            f"pw.x ran on {running} MPI rank(s), {ended.ranks} were asked for: the launcher and the MPI library "
+            "of this pw.x do not know each other.",
             kind="infrastructure",
             name="WrongRanks",
             log_tail=ended.text[-2000:],
@@ -514,7 +550,8 @@ def _eigenvalues(path: Path) -> tuple[Any, float]:
     if structure is None:
         raise AppFailed(f"{path.name} of pw.x has no band structure.", name="ExecutableFailed")
     rows = [
-        [float(word) for word in (node.text or "").split()] for node in structure.iterfind("ks_energies/eigenvalues")
+        [float(word) for word in (node.text or "").split()]
+        for node in structure.iterfind("ks_energies/eigenvalues")
     ]
     energies = np.array(rows)[None] * Hartree
     if (structure.findtext("lsda") or "").strip() == "true":

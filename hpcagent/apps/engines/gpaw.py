@@ -76,7 +76,9 @@ class GpawEngine:
             )
         if level.ecut and mode != "pw":
             raise AppFailed(
-                f"ecut={level.ecut:g} eV is for plane waves; the mode is {mode!r}.", kind="contract", name="BadSettings"
+                f"ecut={level.ecut:g} eV is for plane waves; the mode is {mode!r}.",
+                kind="contract",
+                name="BadSettings",
             )
         return _calculator_class()(atoms, level, mode, run.workdir / LOG)
 
@@ -137,10 +139,10 @@ def _calculator_class() -> Any:
     from ase.calculators.calculator import Calculator
     from gpaw.convergence_criteria import Energy
 
-    class Gpaw(Calculator):  # type: ignore[misc]  # ASE's classes are not all annotated
+    class Gpaw(Calculator):
         """GPAW's calculator behind ASE's interface: boxes, moments and failures are ours."""
 
-        implemented_properties = ("energy", "free_energy", "forces", "stress", "magmom", "magmoms", "dipole")
+        implemented_properties = ["energy", "free_energy", "forces", "stress", "magmom", "magmoms", "dipole"]
 
         def __init__(self, atoms: Atoms, level: Level, mode: str, log: Path) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
@@ -158,7 +160,7 @@ def _calculator_class() -> Any:
             )
 
         def _initial(self, atoms: Atoms) -> list[float]:
-            own: list[float] = atoms.get_initial_magnetic_moments().tolist()  # type: ignore[no-untyped-call]
+            own: list[float] = atoms.get_initial_magnetic_moments().tolist()
             return own if any(own) else [self.level.magmom] * len(atoms)
 
         def _arguments(self, atoms: Atoms) -> dict[str, Any]:
@@ -203,12 +205,12 @@ def _calculator_class() -> Any:
             if self.mode == "pw":
                 copy.pbc = True
             if any(self._moments):
-                copy.set_initial_magnetic_moments(self._moments)  # type: ignore[no-untyped-call]
+                copy.set_initial_magnetic_moments(self._moments)
             return copy
 
         def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = ()) -> None:
             super().calculate(atoms, properties, system_changes)  # type: ignore[no-untyped-call]
-            inside = self._prepared(self.atoms)
+            inside = self._prepared(atoms)
             wanted = dict.fromkeys(["energy", *(p for p in properties if p != "free_energy")])
             if any(self._moments):
                 wanted |= dict.fromkeys(["magmom", "magmoms"])
@@ -268,11 +270,16 @@ def _calculator_class() -> Any:
                     txt=str(log),
                 )
             except gpaw.KohnShamConvergenceError:
-                raise NotConverged("the bands of GPAW did not converge.", log_tail=log.read_text()[-4000:]) from None
+                raise NotConverged(
+                    "the bands of GPAW did not converge.", log_tail=log.read_text()[-4000:]
+                ) from None
             spins = fixed.get_number_of_spins()
             energies = np.array(
-                [[fixed.get_eigenvalues(kpt=k, spin=s)[:count] for k in range(len(path.kpts))] for s in range(spins)]
+                [
+                    [fixed.get_eigenvalues(kpt=k, spin=s)[:count] for k in range(len(path.kpts))]
+                    for s in range(spins)
+                ]
             )
-            return BandStructure(path, energies, reference=fermi)  # type: ignore[no-untyped-call]
+            return BandStructure(path, energies, reference=fermi)
 
     return Gpaw

@@ -20,8 +20,8 @@ VACUUM = 5.0
 def mesh(cell: Any, pbc: Sequence[bool], n: int) -> tuple[int, int, int]:
     """Numbers of k-points of a Gamma-centred mesh: `n` along the longest reciprocal vector, others in proportion.
 
-    Numbers are rounded up, so that no direction is sampled less densely than the longest; along directions that are
-    not periodic there is one. The points are i/N, i = 0 … N-1, of each reciprocal vector (Monkhorst and Pack,
+    Numbers are rounded up, so that no direction is sampled less densely than the longest; along directions that
+    are not periodic there is one. The points are i/N, i = 0 … N-1, of each reciprocal vector (Monkhorst and Pack,
     doi:10.1103/PhysRevB.13.5188, shifted where N is even so that Gamma is one of them).
 
     Args:
@@ -67,8 +67,8 @@ def boxed(atoms: Atoms, vacuum: float = VACUUM) -> Atoms:
         >>> boxed(Atoms("H2", [[0, 0, 0], [0, 0, 0.74]])).cell.lengths().round(2).tolist()
         [10.0, 10.0, 10.74]
     """
-    copy: Atoms = atoms.copy()  # type: ignore[no-untyped-call]
+    copy: Atoms = atoms.copy()
     missing = [axis for axis in range(3) if not copy.cell[axis].any()]
     if missing:
-        copy.center(vacuum=vacuum, axis=tuple(missing))  # type: ignore[no-untyped-call]
+        copy.center(vacuum=vacuum, axis=tuple(missing))
     return copy

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpcagent.errors import AppFailed
+from hpcagent.errors import AppFailed, nearest
 
 __all__ = ["accepted", "needs", "no_bands"]
 
@@ -46,6 +47,7 @@ def accepted(what: str, make: Callable[..., Any], keywords: Mapping[str, Any], *
             kind="contract",
             name="BadSettings",
         )
+    _check_known(what, make, keywords)
     try:
         return make(**own, **keywords)
     except AppFailed:
@@ -56,6 +58,21 @@ def accepted(what: str, make: Callable[..., Any], keywords: Mapping[str, Any], *
             kind="contract",
             name="BadSettings",
         ) from None
+
+
+def _check_known(what: str, make: Callable[..., Any], keywords: Mapping[str, Any]) -> None:
+    """Refuse misspelt keywords: ASE's own base class takes any keyword, and passes over it."""
+    known = set(getattr(make, "default_parameters", None) or ())
+    if not known:
+        return
+    known |= set(getattr(make, "more_parameters", ())) | set(inspect.signature(make).parameters)
+    for name in keywords:
+        if name not in known:
+            raise AppFailed(
+                f"{what} has no keyword {name!r}; {nearest(name, known - {'self', 'kwargs'})}",
+                kind="contract",
+                name="BadSettings",
+            )
 
 
 def no_bands(name: str) -> AppFailed:

@@ -187,6 +187,7 @@ def _field(atoms: Any, level: Level) -> Any:
     spin = unpaired(atoms, level)
     try:
         field = _crystal(atoms, level, spin, method) if periodic else _molecule(atoms, level, spin, method)
+        _without_checkpoint(field)
         field.xc = level.xc or "PBE"
         field._numint.libxc.parse_xc(field.xc)
     except (KeyError, ValueError, RuntimeError, UserWarning) as error:
@@ -196,6 +197,14 @@ def _field(atoms: Any, level: Level) -> Any:
         field = field.newton()
         field.max_cycle = level.max_scf
     return field
+
+
+def _without_checkpoint(field: Any) -> None:
+    """Close and remove its temporary file: one for each geometry would pile up in a relaxation."""
+    field.chkfile = None
+    file = getattr(field, "_chkfile", None)
+    if file is not None:
+        file.close()
 
 
 def _refused(why: str) -> AppFailed:
@@ -263,7 +272,6 @@ def _tune(field: Any, level: Level, keywords: dict[str, Any]) -> None:
     field.conv_tol_grad = min(math.sqrt(field.conv_tol), _GRADIENT_HARTREE)
     field.max_cycle = level.max_scf
     field.verbose = 0
-    field.chkfile = None
     if level.mixing and level.mixing < 1.0:
         # The one while DIIS is at work (from the second cycle on), the other before.
         field.diis_damp = field.damp = 1.0 - level.mixing

@@ -24,7 +24,17 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 """Settings of an app that an engine reads; one that is not named here reads what it likes."""
 
 # Of the app's settings: those that are for engines.
-_FOR_ENGINES = ("keywords", "pseudopotentials", "pseudo_dir", "command", "calculator", "checkpoint")
+_FOR_ENGINES = (
+    "keywords",
+    "pseudopotentials",
+    "pseudo_dir",
+    "command",
+    "calculator",
+    "vacuum",
+    "pools",
+    "keep",
+    "checkpoint",
+)
 
 
 def engine(name: str) -> Engine:

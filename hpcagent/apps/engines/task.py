@@ -58,6 +58,9 @@ SETTINGS: dict[str, Any] = {
     "pseudo_dir": "",
     "command": "",
     "calculator": "",
+    "vacuum": 0.0,
+    "pools": 0,
+    "keep": False,
 }
 """Settings of an app with an engine: see the engines for what each of them reads."""
 

@@ -1,7 +1,7 @@
 """Pseudopotential files in UPF: what their headers say, and which of a folder's files belongs to a functional.
 
-UPF is described at https://pseudopotentials.quantum-espresso.org/home/unified-pseudopotential-format; version 1 has
-a header of plain lines, version 2 one XML element with attributes.
+UPF is described at https://pseudopotentials.quantum-espresso.org/home/unified-pseudopotential-format; version 1
+has a header of plain lines, version 2 one XML element with attributes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def _version_2(text: str) -> dict[str, Any] | None:
     header = re.search(r"<PP_HEADER\s+([^>]*?)/?>", text)
     if header is None:
         return None
-    said = {name: value.strip() for name, _, value in re.findall(r"(\w+)\s*=\s*(['\"])(.*?)\2", header[1], re.DOTALL)}
+    said = {
+        name: value.strip() for name, _, value in re.findall(r"(\w+)\s*=\s*(['\"])(.*?)\2", header[1], re.DOTALL)
+    }
     if _true(said.get("is_coulomb", "")) or "element" not in said:
         return None
     kind: Kind = "PAW" if _true(said.get("is_paw", "")) else "US" if _true(said.get("is_ultrasoft", "")) else "NC"
@@ -179,8 +181,8 @@ def choose(
             raise _none_for(element, functional, folder, there)
         if found.functional != functional:
             raise AppFailed(
-                f"the pseudopotential {found.path.name} of {element} was made with {found.functional}, the run asks "
-                f"for {functional}; the two do not go together.",
+                f"the pseudopotential {found.path.name} of {element} was made with {found.functional}, the run "
+                f"asks for {functional}; the two do not go together.",
                 kind="contract",
                 name="MixedFunctionals",
                 repair=f"a pseudopotential of {element} made with {functional}, or xc={found.functional}",

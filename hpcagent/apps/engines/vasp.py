@@ -1,4 +1,4 @@
-"""VASP as an engine: projector augmented waves in plane waves, always periodic; the program and its POTCARs are licensed.
+"""VASP as an engine: projector augmented waves in plane waves, always periodic. It and its POTCARs are licensed.
 
 What the parameters of a level become:
 
@@ -26,7 +26,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,7 +37,7 @@ from hpcagent.apps.engines.base import Iteration, Level, NotConverged
 from hpcagent.apps.engines.external import Ended, program
 from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
 from hpcagent.apps.engines.packages import accepted, needs
-from hpcagent.errors import AppFailed
+from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -86,7 +88,7 @@ class VaspEngine:
         return iterations(path.read_text(errors="replace")) if path.is_file() else ()
 
     def repairs(self, level: Level) -> tuple[tuple[str, Level], ...]:
-        """More steps; all bands optimised at once (ALGO = All); careful mixing; a wider smearing (another physics)."""
+        """More steps; all bands optimised at once (ALGO = All); careful mixing; a wider smearing."""
         steps = replace(level, max_scf=min(10000, 2 * level.max_scf))
         all_bands = replace(steps, options={**level.options, "algo": "All"})
         gentle = replace(
@@ -100,7 +102,7 @@ class VaspEngine:
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """Not yet: nobody has tried it against VASP."""
         raise AppFailed(
-            "bands by VASP are not there yet; the CHGCAR of a run with the setting keep=True is what they begin with.",
+            "bands by VASP are not there yet.",
             kind="contract",
             name="NoBands",
             repair="engine espresso or gpaw",
@@ -132,7 +134,12 @@ def _float(word: str) -> float:
 
 # (pattern in what VASP printed, name, kind, repair); the first that matches wins.
 _KNOWN = (
-    (r"insufficient (virtual )?memory|[Cc]annot allocate", "OutOfMemory", "infrastructure", "more memory or nodes"),
+    (
+        r"insufficient (virtual )?memory|[Cc]annot allocate",
+        "OutOfMemory",
+        "infrastructure",
+        "more memory or nodes",
+    ),
     (
         r"EDDDAV|ZHEGV|ZPOTRF|BRMIX|EDWAV",
         "DiagonalizationFailed",
@@ -216,18 +223,25 @@ def _potentials(directory: Path) -> dict[str, Any]:
     return {"potcar": titles, "functional": functionals[:1], "sha256": hashlib.sha256(data).hexdigest()}
 
 
+_ENVIRONMENT = threading.Lock()
+
+
 @contextlib.contextmanager
 def _potential_folder(folder: str) -> Iterator[None]:
-    """ASE finds POTCARs by this variable only."""
-    before = os.environ.get("VASP_PP_PATH")
-    os.environ["VASP_PP_PATH"] = folder
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("VASP_PP_PATH", None)
-        else:
-            os.environ["VASP_PP_PATH"] = before
+    """ASE finds POTCARs by this variable only; runs may be threads of one process."""
+    with _ENVIRONMENT:
+        before = os.environ.get("VASP_PP_PATH")
+        os.environ["VASP_PP_PATH"] = folder
+        try:
+            with warnings.catch_warnings():
+                # From 3.29 on ASE says that this should be in a file of its own settings.
+                warnings.filterwarnings("ignore", "Loaded VASP_PP")
+                yield
+        finally:
+            if before is None:
+                os.environ.pop("VASP_PP_PATH", None)
+            else:
+                os.environ["VASP_PP_PATH"] = before
 
 
 @functools.cache
@@ -236,28 +250,32 @@ def _calculator_class() -> Any:
     from ase.calculators.calculator import Calculator, CalculatorSetupError
     from ase.calculators.vasp import Vasp as AseVasp
 
-    class Started(AseVasp):  # type: ignore[misc]  # ASE's classes are not all annotated
+    class Started(AseVasp):
         """ASE's calculator with our way of starting the program."""
 
         start: Any = None
+        folder = ""
+
+        def write_input(self, *args: Any, **keywords: Any) -> None:
+            with _potential_folder(self.folder):
+                super().write_input(*args, **keywords)  # type: ignore[no-untyped-call]
 
         def _run(self, command: Any = None, out: Any = None, directory: Any = None) -> tuple[int, str]:
             self.start()
             return 0, ""
 
-    class Vasp(Calculator):  # type: ignore[misc]
+    class Vasp(Calculator):
         """ASE's Vasp inside: boxes, moments, POTCARs and failures are ours."""
 
-        implemented_properties = ("energy", "free_energy", "forces", "stress", "magmom", "magmoms")
+        implemented_properties = ["energy", "free_energy", "forces", "stress", "magmom", "magmoms"]
 
         def __init__(self, atoms: Atoms, level: Level, run: Run, program: Any) -> None:
             super().__init__(directory=str(run.workdir))  # type: ignore[no-untyped-call]
             self.level = level
             self.program = program
             self.notes: tuple[str, ...] = ()
-            self.artifacts = {
-                "input": "INCAR", "output": "OUTCAR", "oszicar": "OSZICAR", "pseudopotentials": "pseudopotentials.json"
-            }  # fmt: skip
+            self.artifacts = {"input": "INCAR", "output": "OUTCAR", "oszicar": "OSZICAR"}
+            self.artifacts["pseudopotentials"] = "pseudopotentials.json"
             options = level.options
             self._vacuum = float(options.get("vacuum") or VACUUM)
             if not atoms.cell.any():
@@ -274,13 +292,45 @@ def _calculator_class() -> Any:
                     name="NoPseudopotential",
                     repair='[apps.vasp] env = {VASP_PP_PATH = "..."} in the site profile',
                 )
-            own: list[float] = atoms.get_initial_magnetic_moments().tolist()  # type: ignore[no-untyped-call]
+            own: list[float] = atoms.get_initial_magnetic_moments().tolist()
             self._moments = own if any(own) else [level.magmom] * len(atoms)
             self.vasp = accepted(
-                "VASP", Started, options.get("keywords") or {}, directory=str(run.workdir), command="vasp", txt=None,
+                "VASP",
+                Started,
+                options.get("keywords") or {},
+                directory=str(run.workdir),
+                command="vasp",
+                txt=None,
                 **self._arguments(atoms),
-            )  # fmt: skip
+            )
+            self._refuse_unknown(options.get("keywords") or {})
             self.vasp.start = self._start
+            self.vasp.folder = self._folder
+
+        def _refuse_unknown(self, keywords: Mapping[str, Any]) -> None:
+            # ASE writes down whatever it is given, and VASP passes over what it does not know.
+            plain: Any = AseVasp(command="vasp")
+            kinds = (
+                "float",
+                "exp",
+                "string",
+                "int",
+                "bool",
+                "list_bool",
+                "list_int",
+                "list_float",
+                "special",
+                "dict",
+            )
+            known = {name for kind in (*kinds, "input") for name in getattr(plain, f"{kind}_params")}
+            for name in keywords:
+                if name not in known:
+                    raise AppFailed(
+                        f"the setting `keywords` has {name!r}, which is no tag of VASP that ASE knows; "
+                        f"{nearest(name, known)} One that is newer than this ASE goes into `custom`.",
+                        kind="contract",
+                        name="BadSettings",
+                    )
 
         def _arguments(self, atoms: Atoms) -> dict[str, Any]:
             level = self.level
@@ -328,7 +378,7 @@ def _calculator_class() -> Any:
         def _prepared(self, atoms: Atoms) -> Atoms:
             copy = boxed(atoms, self._vacuum)
             copy.pbc = True
-            copy.set_initial_magnetic_moments(self._moments)  # type: ignore[no-untyped-call]
+            copy.set_initial_magnetic_moments(self._moments)
             return copy
 
         def _start(self) -> None:
@@ -343,10 +393,9 @@ def _calculator_class() -> Any:
 
         def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = ()) -> None:
             super().calculate(atoms, properties, system_changes)  # type: ignore[no-untyped-call]
-            inside = self._prepared(self.atoms)
+            inside = self._prepared(atoms)
             try:
-                with _potential_folder(self._folder):
-                    self.vasp.calculate(inside, properties)
+                self.vasp.calculate(inside, properties)
             except AppFailed:
                 raise
             except CalculatorSetupError as error:

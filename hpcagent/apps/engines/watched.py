@@ -70,11 +70,6 @@ class Watch:
         self._todo = list(engine.repairs(level))[: level.repairs] if level.repairs else []
         self.calculator = engine.calculator(atoms, level, run)
 
-    @property
-    def has_scf(self) -> bool:
-        """Whether there is anything to write into `scf.json`."""
-        return any(record["n_steps"] for record in self._records)
-
     def compute(self, atoms: Atoms, properties: Sequence[str], *, again: bool = False) -> dict[str, Any]:
         """Properties of these atoms by ASE's names, and whatever else the calculation gave.
 
@@ -153,6 +148,7 @@ class Watch:
                 f"the repair {name} changed the physics: energies at another {' or '.join(other)} must not be "
                 f"compared with this one{'; it holds only ' + where if self.n_calculations > 1 else ''}"
             )
+        self._close_calculator()
         self.level = level
         self.calculator = self.engine.calculator(atoms, level, self._run)
         return said
@@ -211,6 +207,26 @@ class Watch:
         part.write_text(json.dumps({"engine": self.engine.name, "calculations": self._records}))
         os.replace(part, path)  # noqa: PTH105  (one call either way)
         return {"scf": SCF_FILE}
+
+
+    @property
+    def remarks(self) -> list[str]:
+        """Our notes and those of the engine's calculator, if it has any (its attribute `notes`)."""
+        return [*self.notes, *getattr(self.calculator, "notes", ())]
+
+    def close(self) -> dict[str, str]:
+        """Write `scf.json` and let the calculator end what it has open.
+
+        Returns:
+            The artifact `scf`, where there was an SCF, and those of the calculator (its attribute `artifacts`).
+        """
+        self._close_calculator()
+        return {**getattr(self.calculator, "artifacts", {}), **self.write()}
+
+    def _close_calculator(self) -> None:
+        close = getattr(self.calculator, "close", None)
+        if callable(close):
+            close()
 
 
 def attached(run: Run, level: Level) -> tuple[Atoms, Watch]:

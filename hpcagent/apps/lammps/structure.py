@@ -153,7 +153,7 @@ def _convert(value: Any, quantity: str, units: str) -> Any:
     """From ASE's units to those of a LAMMPS style."""
     from ase.calculators.lammps import convert
 
-    return convert(value, quantity, "ASE", units)  # type: ignore[no-untyped-call]
+    return convert(value, quantity, "ASE", units)
 
 
 def _boxed(atoms: Any, notes: list[str]) -> Any:
@@ -206,7 +206,7 @@ def _topology(atoms: Any, rule: Mapping[str, Any]) -> tuple[list[tuple[int, ...]
     types = {tuple(sorted(b.split("-"))): n for n, b in enumerate(rule["bonds"], 1)}
     bonds: list[tuple[int, ...]] = []
     partners: dict[int, list[int]] = {}
-    near = neighbor_list("ij", atoms, radii)  # type: ignore[no-untyped-call]
+    near = neighbor_list("ij", atoms, radii)
     for i, j in zip(*near, strict=True):
         kind = types.get(tuple(sorted((symbols[i], symbols[j]))))
         if kind is None or (molecule is not None and molecule[i] != molecule[j]):
@@ -287,7 +287,7 @@ def given(run: Run) -> dict[str, str]:
 
 def _final(path: Path, source: str, rule: Mapping[str, Any], units: str) -> Any:
     import numpy as np
-    from ase.data import atomic_numbers
+    from ase.data import atomic_masses, atomic_numbers
     from ase.io.lammpsdata import read_lammps_data
     from ase.io.lammpsrun import read_lammps_dump_text
 
@@ -306,6 +306,8 @@ def _final(path: Path, source: str, rule: Mapping[str, Any], units: str) -> Any:
     found.set_celldisp(np.zeros(3))
     for name in ("id", "type", "mmcharges", "bonds", "angles", "dihedrals"):
         found.arrays.pop(name, None)
+    if np.allclose(found.get_masses(), atomic_masses[found.numbers], atol=0.01):
+        found.arrays.pop("masses", None)
     found.calc = None
     found.info = {}
     return found

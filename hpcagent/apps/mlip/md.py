@@ -172,15 +172,15 @@ def _dynamics(run: Run, **params: Any) -> Outcome:
     finally:
         recorder.close()
         atoms.set_constraint(recorder.constraints)
-        scf = watch.write()
+        files = watch.close()
     metrics, uncertainty = recorder.metrics()
     return Outcome(
         metrics=metrics | counts(watch),
         uncertainty=uncertainty,
         artifacts=keep_structure(run, atoms)
         | {"trajectory": TRAJECTORY, "thermo": THERMO, "protocol": PROTOCOL}
-        | scf,
-        notes=(*notes, *watch.notes, *recorder.notes),
+        | files,
+        notes=(*notes, *watch.remarks, *recorder.notes),
     )
 
 

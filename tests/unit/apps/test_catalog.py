@@ -44,11 +44,15 @@ def test_every_app_says_what_it_does_and_how_it_fails(name):
         assert failure.isidentifier()
 
 
+# What nobody else can know: a wrong guess would give a wrong number.
+MUST_BE_SAID = {"heat_capacity": ["ensemble"]}
+
+
 @pytest.mark.parametrize("name", APPS)
-def test_every_parameter_has_a_default(name):
+def test_every_parameter_has_a_default_unless_it_must_be_said(name):
     contract = find_app(name).contract
     missing = [p.name for p in contract.space.parameters if p.default is None]
-    assert missing == [], f"a first call of {name} needs {missing}"
+    assert missing == MUST_BE_SAID.get(name, [])
 
 
 def test_an_unknown_app_names_the_nearest():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,7 @@ def upstream(folder: Path, trajectory: str = "a.dump", **more: Any) -> dict[str,
 
 def run_of(folder: Path, *inputs: dict[str, Any], ranks: int = 1) -> Run:
     """A run in a fresh directory of its own; its first input is the trajectory in `folder` if none is given."""
-    work = folder / f"work-{len(list(folder.iterdir()))}"
-    work.mkdir()
+    work = Path(tempfile.mkdtemp(prefix="work-", dir=folder))
     resources = {"nodes": 1, "ranks_per_node": ranks, "threads_per_rank": 1}
     return Run(workdir=work, upstream=inputs or (upstream(folder),), resources=resources)
 
