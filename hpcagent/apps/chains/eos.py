@@ -66,7 +66,7 @@ def dft_eos(structure: Any, *, points: int, span: float, lattice: str, run: Run,
 
 def _fitted(runs: list[Any], lattice: str, run: Run) -> Outcome:
     fit = eos_fit(*runs, lattice=lattice)
-    drawn = plot_eos(*runs)
+    drawn = plot_eos(fit)
     result = fit.result()
     metrics: dict[str, Any] = {name: fit[name] for name in result.metrics}
     return Outcome(
@@ -84,7 +84,6 @@ def _fitted(runs: list[Any], lattice: str, run: Run) -> Outcome:
         "crystal": Choice("auto", *LATTICES, default="auto", description="lattice; auto: the element's own"),
         "a": Float(0.0, 100.0, unit="angstrom", default=0.0, description="lattice constant to start at; 0: ASE's"),
         "cell": Choice("primitive", "cubic", default="primitive", description="the cell that is computed"),
-        "lattice": Choice("none", *LATTICES, default="none", description="cubic lattice whose constant is wanted"),
     }
     | LEVEL
     | RANKS
@@ -102,4 +101,14 @@ def eos(name: str, crystal: str, a: float, cell: str, run: Run, **params: Any) -
     built = build_crystal(
         name=name, lattice=crystal, a=a, cubic="yes" if cell == "cubic" else "no", seed=0, replicate=0
     )
-    return dft_eos.with_settings(**own_settings(run.settings))(built, **params)
+    lattice = element_lattice(name) if crystal == "auto" else crystal
+    return dft_eos.with_settings(**own_settings(run.settings))(built, lattice=lattice, **params)
+
+
+def element_lattice(name: str) -> str:
+    """The cubic lattice of an element as ASE knows it; `none` for any other, and for compounds."""
+    from ase.data import atomic_numbers, reference_states
+
+    state = reference_states[atomic_numbers[name]] if name in atomic_numbers else None
+    found = state["symmetry"] if state else "none"
+    return found if found in LATTICES else "none"

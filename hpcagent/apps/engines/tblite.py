@@ -124,7 +124,9 @@ def _calculator_class() -> Any:
         """tblite's own ASE calculator; what it prints is kept, not printed."""
 
         # Its short forms of `solvation`.
-        more_parameters = tuple(f"{name}_solvation" for name in ("alpb", "gbsa", "cosmo", "cpcm", "pcm", "gbe", "gb"))
+        more_parameters = tuple(
+            f"{name}_solvation" for name in ("alpb", "gbsa", "cosmo", "cpcm", "pcm", "gbe", "gb")
+        )
 
         def __init__(self, **keywords: Any) -> None:
             self.history: list[Iteration] = []

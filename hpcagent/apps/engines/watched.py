@@ -117,7 +117,9 @@ class Watch:
         found: dict[str, Any] = {}
         try:
             for name in properties:
-                found[name] = self.calculator.get_property(name, atoms)
+                # Where an engine knows no other, its energy is the one that belongs to its forces.
+                asked = "energy" if name == "free_energy" and name not in _implemented(self.calculator) else name
+                found[name] = self.calculator.get_property(asked, atoms)
         except (AppFailed, OSError, MemoryError):
             raise
         except PropertyNotImplementedError as error:
@@ -133,7 +135,8 @@ class Watch:
                 log_tail=traceback.format_exc()[-4000:],
             ) from error
         results = getattr(self.calculator, "results", None)
-        return {**(results if isinstance(results, Mapping) else {}), **found}
+        found = {**(results if isinstance(results, Mapping) else {}), **found}
+        return {"free_energy": found["energy"], **found} if "energy" in found else found
 
     def _repair(self, atoms: Atoms) -> str:
         name, level = self._todo.pop(0)
@@ -208,7 +211,6 @@ class Watch:
         os.replace(part, path)  # noqa: PTH105  (one call either way)
         return {"scf": SCF_FILE}
 
-
     @property
     def remarks(self) -> list[str]:
         """Our notes and those of the engine's calculator, if it has any (its attribute `notes`)."""
@@ -251,7 +253,7 @@ def _calculator_class() -> Any:
         def __init__(self, watch: Watch) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
             self.watch = watch
-            self.implemented_properties = list(getattr(watch.calculator, "implemented_properties", ()))
+            self.implemented_properties = [*dict.fromkeys([*_implemented(watch.calculator), "free_energy"])]
 
         @property
         def name(self) -> str:
@@ -264,6 +266,11 @@ def _calculator_class() -> Any:
             self.results |= self.watch.compute(atoms, properties, again=not system_changes)
 
     return Watched
+
+
+def _implemented(calculator: Any) -> Sequence[str]:
+    found: Sequence[str] = getattr(calculator, "implemented_properties", ())
+    return found
 
 
 def changes(old: Level, new: Level) -> str:

@@ -165,8 +165,7 @@ def _dynamics(run: Run, **params: Any) -> Outcome:
         _draw_velocities(atoms, params["temperature"], run)
     recorder = _Recorder(run, atoms, watch, params)
     try:
-        _equilibrate(run, atoms, params, recorder)
-        dynamics, protocol = _integrator(run, atoms, params["ensemble"], params)
+        dynamics, protocol = _equilibrated(run, atoms, params, recorder)
         _write_protocol(run, protocol, params, watch, recorder)
         recorder.measure(dynamics, params["steps"])
     finally:
@@ -332,24 +331,24 @@ def _conserved(dynamics: Any, atoms: Atoms) -> float | None:
         return None
     if hasattr(dynamics, "get_conserved_energy"):
         return float(dynamics.get_conserved_energy())
-    total = atoms.get_potential_energy(force_consistent=_consistent(atoms)) + atoms.get_kinetic_energy()
+    total = atoms.get_potential_energy(force_consistent=True) + atoms.get_kinetic_energy()
     return float(total - getattr(dynamics, "transferred_energy", 0.0))
 
 
-def _consistent(atoms: Atoms) -> bool:
-    """Whether the engine has the energy that belongs to its forces."""
-    return "free_energy" in atoms.calc.results
-
-
-def _equilibrate(run: Run, atoms: Atoms, params: Mapping[str, Any], recorder: _Recorder) -> None:
-    steps = params["equilibration_steps"]
-    if not steps:
-        return
-    ensemble = "nvt" if params["ensemble"] == "nve" else params["ensemble"]
-    dynamics, protocol = _integrator(run, atoms, ensemble, params)
-    recorder.equilibration = {"steps": steps} | protocol
-    recorder.advance(dynamics, steps)
-    atoms.set_constraint(recorder.constraints)
+def _equilibrated(
+    run: Run, atoms: Atoms, params: Mapping[str, Any], recorder: _Recorder
+) -> tuple[Any, dict[str, Any]]:
+    """The integrator of the steps that are measured, after the equilibration, with what it does."""
+    steps, ensemble = params["equilibration_steps"], params["ensemble"]
+    if steps:
+        # In the same ensemble the integrator goes on: its thermostat has come to rest too, its noise is not repeated.
+        dynamics, protocol = _integrator(run, atoms, "nvt" if ensemble == "nve" else ensemble, params)
+        recorder.equilibration = {"steps": steps} | protocol
+        recorder.advance(dynamics, steps, measured=False)
+        if ensemble != "nve":
+            return dynamics, protocol
+        atoms.set_constraint(recorder.constraints)
+    return _integrator(run, atoms, ensemble, params)
 
 
 def _write_protocol(
@@ -390,7 +389,6 @@ class _Recorder:
     rows: list[tuple[float, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     max_force: float = 0.0
-    _step: int = 0
 
     def __post_init__(self) -> None:
         self.constraints = list(self.atoms.constraints)
@@ -402,26 +400,27 @@ class _Recorder:
         self._table: Any = None
         self._trajectory: Any = None
 
-    def advance(self, dynamics: Any, steps: int, sampled: Any = None) -> None:
+    def advance(self, dynamics: Any, steps: int, *, measured: bool) -> None:
         """Make steps, a few at a time; after each piece, see that it still makes sense."""
-        every = self.params["sample_every"]
+        intervals = (self.params["sample_every"], self.params["every"] if measured else steps)
         done = 0
         while done < steps:
-            piece = min(every, steps - done)
+            piece = min(steps, *((done // interval + 1) * interval for interval in intervals)) - done
             began = time.perf_counter()
             dynamics.run(piece)
             self._stepping_s += time.perf_counter() - began
             done += piece
-            self._step += piece
             self._steps_made += piece
             self._look()
-            if sampled is not None:
-                sampled(done)
+            if measured and done % intervals[0] == 0:
+                self._sample(dynamics, done)
+            if measured and done % intervals[1] == 0:
+                self._trajectory.write()
             if done < steps and time.monotonic() - self._since > self._limit.seconds:
                 raise self._limit.failure(
                     wall_s=time.monotonic() - self._since,
                     log_tail=self._tail(),
-                    repair=f"fewer steps, or a longer walltime_s: {self._step} steps were made",
+                    repair=f"fewer steps, or a longer walltime_s: {self._steps_made} steps were made",
                 )
 
     def measure(self, dynamics: Any, steps: int) -> None:
@@ -431,15 +430,10 @@ class _Recorder:
         self._table = (self.run.workdir / THERMO).open("w")
         self._table.write(",".join(COLUMNS) + "\n")
         self._trajectory = Trajectory(self.run.workdir / TRAJECTORY, "w", self.atoms)
-        every = self.params["every"]
         self.atoms.get_forces()
         self._sample(dynamics, 0)
-        # As often as asked for, independent of the samples.
-        dynamics.attach(self._frame, interval=every)
-        self.advance(dynamics, steps, lambda done: self._sample(dynamics, done))
-
-    def _frame(self) -> None:
         self._trajectory.write()
+        self.advance(dynamics, steps, measured=True)
 
     def _look(self) -> None:
         atoms = self.atoms
@@ -448,7 +442,7 @@ class _Recorder:
         force = largest(atoms.get_forces())
         if not all(map(math.isfinite, (kinetic, potential, force))):
             raise AppFailed(
-                f"energy or forces are no number after step {self._step} (potential energy {potential}, largest "
+                f"energy or forces are no number after step {self._steps_made} (potential energy {potential}, largest "
                 f"force {force}).",
                 name="NonNumeric",
                 log_tail=self._tail(),
@@ -462,7 +456,7 @@ class _Recorder:
         if temperature > hottest or force > _LARGEST_FORCE:
             raise AppFailed(
                 f"exploded: {temperature:.4g} K and a largest force of {force:.4g} eV/angstrom after step "
-                f"{self._step} (allowed: {hottest:.4g} K, {_LARGEST_FORCE:g} eV/angstrom).",
+                f"{self._steps_made} (allowed: {hottest:.4g} K, {_LARGEST_FORCE:g} eV/angstrom).",
                 name="Exploded",
                 log_tail=self._tail(),
                 repair="smaller timestep, or relax first; with a machine-learned potential, look whether it was "
@@ -477,7 +471,7 @@ class _Recorder:
     def _sample(self, dynamics: Any, step: int) -> None:
         atoms = self.atoms
         kinetic = float(atoms.get_kinetic_energy())
-        potential = float(atoms.get_potential_energy(force_consistent=_consistent(atoms)))
+        potential = float(atoms.get_potential_energy(force_consistent=True))
         conserved = _conserved(dynamics, atoms)
         volume = pressure = math.nan
         if three_periods(atoms):

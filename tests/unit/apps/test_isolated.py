@@ -19,7 +19,7 @@ from hpcagent.apps.run import Run
 from hpcagent.apps.structures import given
 from hpcagent.errors import AppFailed
 
-CALCULATORS = '''
+CALCULATORS = """
 import math, os, signal, sys, time
 from ase.calculators.calculator import Calculator
 from hpcagent.apps.engines.base import Iteration, NotConverged
@@ -50,7 +50,7 @@ class Base(Calculator):
         raise NotConverged("no convergence.", history=(Iteration(-1.0, math.nan), Iteration(-2.0, 1.0)), log_tail="its log")
     def nonsense(self):
         self.results["energy"] = math.nan
-'''
+"""
 
 
 @pytest.fixture
@@ -157,11 +157,22 @@ def test_ranks_for_an_engine_of_one_process_are_refused(wild: App, tmp_path: Pat
     assert "asks for 4 MPI ranks, but engine 'ase' runs as one process" in error.message
 
 
+def test_threads_are_given_to_an_engine_that_needs_no_process_of_its_own(wild: App, tmp_path: Path) -> None:
+    for threads in (1, 2):
+        workdir = tmp_path / str(threads)
+        workdir.mkdir()
+        values = dft_energy.contract.space.validated({"engine": "tblite", "threads": threads})
+        resources = dft_energy.contract.resources_for(values).model_dump()
+        upstream = (given(Atoms("H2", [[0, 0, 0], [0, 0, 0.75]])).fields,)
+        run = Run(workdir=workdir, settings=dft_energy.settings, upstream=upstream, resources=resources)
+        assert dft_energy.plain_function is not None
+        assert dft_energy.plain_function(run=run, **values).metrics["energy"] < 0
+        assert (workdir / "call.json").is_file() is (threads > 1)
+
+
 def test_a_file_of_the_run_does_not_hide_a_package(wild: App, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "ase.py").write_text("raise RuntimeError('wrong ase')")
     values = wild.contract.space.validated({"engine": "ase"})
-    run = Run(
-        workdir=tmp_path / "run", settings=wild.settings, upstream=(given(Atoms("H")).fields,), resources={}
-    )
+    run = Run(workdir=tmp_path / "run", settings=wild.settings, upstream=(given(Atoms("H")).fields,), resources={})
     assert wild.plain_function(run=run, **values).metrics["energy"] == -1.0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "analysis"))
-from trajectories import dump, run_of, upstream, walk
+from trajectories import dump, run_of, walk
 
 import hpcagent as ha
 from hpcagent.apps import plots
@@ -42,8 +42,17 @@ def inputs(tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
     r = np.linspace(0.1, 10, 50)
     table(tmp_path, "rdf.csv", "r_angstrom,g_1,g_error_1,neighbors_within_1", r, 1 + np.exp(-r), 0 * r + 0.05, r)
     table(tmp_path, "msd.csv", "time_ps,msd_angstrom2", r - 0.1, 3 * (r - 0.1))
-    table(tmp_path, "dos.csv", "frequency_THz,dos_per_atom_THz,dos_O_per_atom_THz", r, r * np.exp(-r), r * np.exp(-2 * r))
-    table(tmp_path, "eos.csv", "volume_angstrom3_per_atom,energy_eV_per_atom,fit_eV_per_atom", r + 5, (r - 5) ** 2, r)
+    table(
+        tmp_path,
+        "dos.csv",
+        "frequency_THz,dos_per_atom_THz,dos_O_per_atom_THz",
+        r,
+        r * np.exp(-r),
+        r * np.exp(-2 * r),
+    )
+    table(
+        tmp_path, "eos.csv", "volume_angstrom3_per_atom,energy_eV_per_atom,fit_eV_per_atom", r + 5, (r - 5) ** 2, r
+    )
     head = "time_ps,temperature_K,epot_eV,ekin_eV,etot_eV,econserved_eV,volume_A3,pressure_GPa"
     table(tmp_path, "thermo.csv", head, r, 300 + r, -r, r, 0 * r, 0 * r, 0 * r + 100, 0 * r)
     history = {"calculations": [{"attempts": [[[-1.0, None], [-1.1, 0.1], [-1.11, 0.01], [-1.11, 1e-4]]]}]}
@@ -54,7 +63,10 @@ def inputs(tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
         return {"workdir": str(tmp_path), "artifacts": {artifact: file}, "metrics": {}, **more}
 
     water = '3\nProperties=species:S:1:pos:R:3 pbc="F F F"\nO 0 0 0.1\nH 0 0.76 -0.48\nH 0 -0.76 -0.48\n'
-    levels = [{"metrics": {"energy": -1.0 + 2.0**-i}, "manifest": {"params": {"ecut": 100.0 * (i + 1)}}} for i in range(5)]
+    levels = [
+        {"metrics": {"energy": -1.0 + 2.0**-i}, "manifest": {"params": {"ecut": 100.0 * (i + 1)}}}
+        for i in range(5)
+    ]
     return {
         "plot_rdf": [before("rdf", "rdf.csv"), before("rdf", "rdf.csv")],
         "plot_msd": [before("msd", "msd.csv", metrics=metrics, uncertainty={"diffusion": 1e-6})],
@@ -137,7 +149,9 @@ def test_runs_that_have_nothing_to_draw_are_refused(
     assert missing.name == "NoData" and "ecut" in missing.message
 
 
-def test_a_chain_from_a_trajectory_to_its_plots(tmp_path: Path) -> None:
+def test_a_chain_from_a_trajectory_to_its_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
     @ha.app(metrics={"n": "1"})
     def simulation(run: Run) -> Outcome:
         dump(run.workdir / "a.dump", walk(60, 30, 0.2, 1, 12.0), 12.0)

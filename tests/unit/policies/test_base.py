@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from hpcagent.errors import BadInput
-from hpcagent.model.objective import maximize
+from hpcagent.model.objective import at_most, maximize, minimize
 from hpcagent.model.space import Choice, Float, Int, Space
 from hpcagent.policies import make_policy, policy_names
 
@@ -14,10 +14,18 @@ SPACE = Space.of(x=Float(0, 1), c=Choice("a", "b"))
 GOAL = maximize("y")
 
 
+FIDELITY = {"parameter": "c", "levels": ["a", "b"]}
+# What a policy needs beside the common things.
+NEEDS = {
+    "screen": (SPACE, GOAL, {"fidelity": FIDELITY, "points": 4}),
+    "staircase": (Space.of(x=Float(0, 1)), minimize("y", subject_to={"z": at_most(1)}), {}),
+}
+
+
 def test_every_name_makes_a_policy_that_suggests():
     for name in policy_names():
-        options = {"fidelity": {"parameter": "c", "levels": ["a", "b"]}, "points": 4} if name == "screen" else {}
-        policy = make_policy(name, space=SPACE, objective=GOAL, seed=1, **options)
+        space, goal, options = NEEDS.get(name, (SPACE, GOAL, {}))
+        policy = make_policy(name, space=space, objective=goal, seed=1, **options)
         assert len(policy.suggest((), 4)) == 4
 
 

@@ -33,7 +33,12 @@ def autoregressive(n: int, phi: float, seed: int) -> np.ndarray:
 
 
 def thermo(
-    folder: Path, potential: np.ndarray, kinetic: np.ndarray, n_atoms: int, ensemble: str = "", volume: float = 1000.0
+    folder: Path,
+    potential: np.ndarray,
+    kinetic: np.ndarray,
+    n_atoms: int,
+    ensemble: str = "",
+    volume: float = 1000.0,
 ) -> dict[str, Any]:
     """What molecular dynamics with ASE leaves behind, as an input run."""
     import ase.io
@@ -80,7 +85,9 @@ def test_units_of_the_means(tmp_path: Path) -> None:
     # P V = 1e8 Pa * 1e-27 m^3 = 1e-19 J = 0.62415 eV.
     assert metrics["enthalpy"] - metrics["total_energy"] == pytest.approx(0.0062415, rel=1e-4)
     text = (run.workdir / "averages.csv").read_text().splitlines()
-    assert text[0] == "quantity,unit,mean,error,standard_deviation,n_effective" and text[1].startswith("temperature,K,")
+    assert text[0] == "quantity,unit,mean,error,standard_deviation,n_effective" and text[1].startswith(
+        "temperature,K,"
+    )
 
 
 @pytest.mark.parametrize("find", [mser5_start, chodera_start])
@@ -106,7 +113,9 @@ def test_equilibration_is_left_out_of_the_means(tmp_path: Path) -> None:
 
 def test_a_table_of_lammps_and_what_it_cannot_be(tmp_path: Path) -> None:
     log = "units {}\nthermo_style custom step temp pe ke etotal press vol\nthermo_modify norm no\ntimestep 2.0\nrun 20\n"
-    log += "   Step          Temp          PotEng         KinEng         TotEng         Press          Volume    \n"
+    log += (
+        "   Step          Temp          PotEng         KinEng         TotEng         Press          Volume    \n"
+    )
     log += "         0   100           -10            2             -8              1              1000         \n"
     log += "        10   100           -10            2             -8              1              1000         \n"
     log += "Loop time of 1 on 1 procs for 20 steps with 32 atoms\n"
@@ -138,7 +147,9 @@ def test_a_table_of_lammps_and_what_it_cannot_be(tmp_path: Path) -> None:
 NVT = {"ensemble": "nvt", "equilibration": "none", "discard": 0.0}
 
 
-def harmonic(n_rows: int, n_atoms: int, temperature: float, seed: int, *, nve: bool) -> tuple[np.ndarray, np.ndarray]:
+def harmonic(
+    n_rows: int, n_atoms: int, temperature: float, seed: int, *, nve: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Energies of 3 N - 3 harmonic oscillators, canonical or with a sharp total energy."""
     rng = np.random.default_rng(seed)
     freedom = 3 * n_atoms - 3
@@ -204,7 +215,9 @@ run {steps}
 @pytest.mark.slow
 @pytest.mark.skipif(not LMP.exists(), reason="no LAMMPS in this environment")
 @pytest.mark.parametrize("ensemble", ["nve", "nvt"])
-def test_a_cold_argon_crystal_has_nearly_the_heat_capacity_of_dulong_and_petit(tmp_path: Path, ensemble: str) -> None:
+def test_a_cold_argon_crystal_has_nearly_the_heat_capacity_of_dulong_and_petit(
+    tmp_path: Path, ensemble: str
+) -> None:
     fix = {"nve": "nve", "nvt": "nvt temp 5 5 0.3 tchain 3"}[ensemble]
     script = CRYSTAL.format(fix=fix, twice=10 if ensemble == "nve" else 5, steps=60000)
     (tmp_path / "in.lmp").write_text(script)

@@ -27,9 +27,9 @@ def written(folder: Path, atoms: Any, number: int, **fields: Any) -> dict[str, A
 
     place = folder / f"run-{number}"
     place.mkdir()
-    if atoms.calc is not None and "stress" in getattr(atoms.calc, "implemented_properties", ()) and atoms.pbc.all():
-        if type(atoms.calc).__name__ != "SinglePointCalculator":
-            atoms.get_stress()
+    known = getattr(atoms.calc, "implemented_properties", ())
+    if "stress" in known and atoms.pbc.all() and type(atoms.calc).__name__ != "SinglePointCalculator":
+        atoms.get_stress()
     with (place / "structure.xyz").open("w") as file:
         write_extxyz(file, [atoms])
     metrics = {} if atoms.calc is None else {"energy": float(atoms.get_potential_energy())}
@@ -73,7 +73,9 @@ def test_the_bulk_modulus_is_the_curvature_and_its_derivative_the_slope() -> Non
     assert v0 * (energy[1] - 2 * energy[2] + energy[3]) / h**2 == pytest.approx(b0, rel=1e-5)
 
     def pressure(x: float) -> float:
-        return float(-(birch_murnaghan(x + h, v0, 0, b0, prime) - birch_murnaghan(x - h, v0, 0, b0, prime)) / (2 * h))
+        return float(
+            -(birch_murnaghan(x + h, v0, 0, b0, prime) - birch_murnaghan(x - h, v0, 0, b0, prime)) / (2 * h)
+        )
 
     def modulus(x: float) -> float:
         return -x * (pressure(x + 0.01) - pressure(x - 0.01)) / 0.02
@@ -212,7 +214,9 @@ def test_all_constants_of_a_cubic_crystal_are_those_of_its_symmetry(tmp_path: Pa
         assert whole.metrics[name] == pytest.approx(cubic.metrics[name], rel=5e-3)
         assert name not in cubic.uncertainty or cubic.uncertainty[name] < 0.5
     tensor = np.loadtxt(run.workdir / "elastic.csv", delimiter=",", skiprows=1)[:6]
-    assert np.abs(tensor[:3, 3:]).max() < 0.01 * tensor[0, 0] and tensor[5, 5] == pytest.approx(tensor[3, 3], rel=1e-3)
+    assert np.abs(tensor[:3, 3:]).max() < 0.01 * tensor[0, 0] and tensor[5, 5] == pytest.approx(
+        tensor[3, 3], rel=1e-3
+    )
     # Copper itself: 168, 121, 75 GPa (C. Kittel, Introduction to Solid State Physics).
     assert cubic.metrics["c11"] == pytest.approx(168, rel=0.1)
     assert cubic.metrics["c12"] == pytest.approx(121, rel=0.1)
@@ -225,7 +229,9 @@ def test_a_rotated_cell_is_not_strained_and_its_stress_is_turned_back(tmp_path: 
     for number, atoms in enumerate(structures[1:]):
         atoms.rotate(20 * (number + 1), (1, 2, 3), rotate_cell=True)
     turned = [written(tmp_path, atoms, 50 + i) for i, atoms in enumerate(structures)]
-    a, b = (elastic_constants.plain_function(run=run_of(tmp_path, *runs), symmetry="cubic") for runs in (plain, turned))
+    a, b = (
+        elastic_constants.plain_function(run=run_of(tmp_path, *runs), symmetry="cubic") for runs in (plain, turned)
+    )
     for name in ("c11", "c12", "c44"):
         assert a.metrics[name] == pytest.approx(b.metrics[name], rel=1e-4)
     strain, rotation = strain_between(structures[0].cell[:], structures[1].cell[:])
@@ -273,7 +279,15 @@ def test_strains_that_do_not_suffice_are_refused(tmp_path: Path) -> None:
 # ---- adsorption
 
 
-LEVEL = {"engine": "pyscf", "xc": "PBE", "basis": "def2-svp", "ecut": 0.0, "kpts": 4, "smearing": 0.1, "magmom": 0.0}
+LEVEL = {
+    "engine": "pyscf",
+    "xc": "PBE",
+    "basis": "def2-svp",
+    "ecut": 0.0,
+    "kpts": 4,
+    "smearing": 0.1,
+    "magmom": 0.0,
+}
 
 
 def energy_run(energy: float, *, app: str = "dft_energy", digest: str = "d", **params: Any) -> dict[str, Any]:

@@ -32,7 +32,9 @@ def test_displacements_by_fourier_transforms_are_those_of_the_definition() -> No
     values = positions - positions.mean(axis=0)
     fast = autocorrelations(values, 20)
     for lag in range(20):
-        assert fast[lag] == pytest.approx((values[lag:] * values[: len(values) - lag]).mean(axis=0), rel=1e-9, abs=1e-9)
+        assert fast[lag] == pytest.approx(
+            (values[lag:] * values[: len(values) - lag]).mean(axis=0), rel=1e-9, abs=1e-9
+        )
 
 
 def test_displacements_are_those_of_freud() -> None:
@@ -119,7 +121,9 @@ def test_the_finite_size_correction_is_that_of_yeh_and_hummer(tmp_path: Path) ->
     found = msd.plain_function(run=run_of(tmp_path), **{**MSD, "viscosity": 1.0, "temperature": 300.0})
     added = found.metrics["diffusion_corrected"] - found.metrics["diffusion"]
     assert added == pytest.approx(6.235e-6, rel=1e-3)
-    run = run_of(tmp_path, {**upstream(tmp_path), "metrics": {"temperature": 150.0}, "units": {"temperature": "K"}})
+    run = run_of(
+        tmp_path, {**upstream(tmp_path), "metrics": {"temperature": 150.0}, "units": {"temperature": "K"}}
+    )
     found = msd.plain_function(run=run, **{**MSD, "viscosity": 1.0})
     assert found.metrics["diffusion_corrected"] - found.metrics["diffusion"] == pytest.approx(3.118e-6, rel=1e-3)
     with pytest.raises(AppFailed) as failed:
@@ -185,7 +189,9 @@ def test_spectra_of_two_species_are_weighed_with_their_masses(tmp_path: Path) ->
     # The same temperature: amplitudes as 1 / (omega sqrt(m)).
     scale = 0.25 * np.sqrt(207.2 / 15.999)
     velocities = np.concatenate([slow[1], scale * fast[1]], axis=1)
-    dump(tmp_path / "a.dump", np.zeros((800, 80, 3)), 20.0, velocities=velocities, element=["Pb"] * 40 + ["O"] * 40)
+    dump(
+        tmp_path / "a.dump", np.zeros((800, 80, 3)), 20.0, velocities=velocities, element=["Pb"] * 40 + ["O"] * 40
+    )
     run = run_of(tmp_path)
     vacf.plain_function(run=run, **{**VACF, "timestep": 0.02})
     header = (run.workdir / "dos.csv").read_text().splitlines()[0]
@@ -210,7 +216,9 @@ def test_brownian_particles_diffuse_alike_by_green_kubo_and_einstein(tmp_path: P
     dump(tmp_path / "a.dump", x, 40.0, velocities=v)
     expected = s * s * tau * (1 - 1 / n)
     kubo = vacf.plain_function(run=run_of(tmp_path), **{**VACF, "timestep": dt, "length": 8.0})
-    einstein = msd.plain_function(run=run_of(tmp_path), **{**MSD, "timestep": dt, "fit_start": 3.0, "fit_end": 10.0})
+    einstein = msd.plain_function(
+        run=run_of(tmp_path), **{**MSD, "timestep": dt, "fit_start": 3.0, "fit_end": 10.0}
+    )
     for found in (kubo, einstein):
         value, error = found.metrics["diffusion_angstrom2_ps"], found.uncertainty["diffusion_angstrom2_ps"]
         assert error < 0.1 * expected and abs(value - expected) < 3 * error
@@ -235,7 +243,8 @@ def test_two_ranks_find_what_one_finds_to_the_last_bit(tmp_path: Path) -> None:
     for app, params, file in ((msd, MSD, "msd.csv"), (vacf, VACF, "vacf.csv")):
         runs = [run_of(tmp_path), run_of(tmp_path, ranks=2)]
         alone, shared = (
-            app.plain_function(run=run, **{**params, "ranks": ranks}) for run, ranks in zip(runs, (1, 2), strict=True)
+            app.plain_function(run=run, **{**params, "ranks": ranks})
+            for run, ranks in zip(runs, (1, 2), strict=True)
         )
         assert alone.metrics == shared.metrics and alone.uncertainty == shared.uncertainty
         assert (runs[0].workdir / file).read_bytes() == (runs[1].workdir / file).read_bytes()
@@ -287,7 +296,9 @@ def test_liquid_argon_diffuses_as_rahman_found(tmp_path: Path) -> None:
     assert means["density"] == pytest.approx(1.374, rel=1e-3)
     # Rahman's D at 94.4 K; our mean temperature differs by some kelvin, and D goes about as exp(-350 K / T).
     at_our = 2.43e-5 * np.exp(-350 * (1 / means["temperature"] - 1 / 94.4))
-    found = msd.plain_function(run=run_of(tmp_path, before), **{**MSD, **reading, "fit_start": 2.0, "fit_end": 8.0})
+    found = msd.plain_function(
+        run=run_of(tmp_path, before), **{**MSD, **reading, "fit_start": 2.0, "fit_end": 8.0}
+    )
     assert found.metrics["diffusion"] == pytest.approx(at_our, rel=0.1)
     assert found.uncertainty["diffusion"] < 0.1 * found.metrics["diffusion"]
     kubo = vacf.plain_function(run=run_of(tmp_path, before), **{**VACF, **reading, "length": 4.0})

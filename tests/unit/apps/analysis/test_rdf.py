@@ -111,7 +111,7 @@ def test_the_volume_of_each_frame_counts(tmp_path: Path) -> None:
     dump(tmp_path / "a.dump", positions, np.repeat(edges[:, None], 3, axis=1))
     run = run_of(tmp_path)
     rdf.plain_function(run=run, **{**RDF, "bins": 20})
-    r, g, error, _ = table(run.workdir / "rdf.csv").T
+    r, g, _, _ = table(run.workdir / "rdf.csv").T
     assert abs(g[r > 3].mean() - 1) < 0.01
 
 
@@ -141,11 +141,15 @@ def test_neighbours_in_a_cluster_and_a_slab_are_counted_without_images(tmp_path:
 
     # 13 atoms: the middle one has 12 neighbours, each of the others 5 and the middle one.
     ase.io.write(tmp_path / "cluster.traj", Icosahedron("Cu", 2))
-    found = coordination.plain_function(run=run_of(tmp_path, upstream(tmp_path, "cluster.traj")), **{**COUNT, "cutoff": 3.0})
+    found = coordination.plain_function(
+        run=run_of(tmp_path, upstream(tmp_path, "cluster.traj")), **{**COUNT, "cutoff": 3.0}
+    )
     assert found.metrics["coordination_number"] == pytest.approx((12 + 12 * 6) / 13)
     # Three layers: 9 neighbours on either surface, 12 within.
     ase.io.write(tmp_path / "slab.traj", fcc111("Cu", (4, 4, 3), vacuum=None, periodic=False))
-    found = coordination.plain_function(run=run_of(tmp_path, upstream(tmp_path, "slab.traj")), **{**COUNT, "cutoff": 3.0})
+    found = coordination.plain_function(
+        run=run_of(tmp_path, upstream(tmp_path, "slab.traj")), **{**COUNT, "cutoff": 3.0}
+    )
     assert found.metrics["coordination_number"] == pytest.approx((9 + 12 + 9) / 3)
 
 
@@ -164,7 +168,8 @@ def test_two_ranks_count_what_one_counts_to_the_last_bit(tmp_path: Path) -> None
     runs = [run_of(tmp_path), run_of(tmp_path, ranks=2)]
     for app, params in ((rdf, RDF), (coordination, COUNT)):
         alone, shared = (
-            app.plain_function(run=run, **{**params, "ranks": ranks}) for run, ranks in zip(runs, (1, 2), strict=True)
+            app.plain_function(run=run, **{**params, "ranks": ranks})
+            for run, ranks in zip(runs, (1, 2), strict=True)
         )
         assert alone.metrics == shared.metrics and alone.uncertainty == shared.uncertainty
     assert (runs[0].workdir / "rdf.csv").read_bytes() == (runs[1].workdir / "rdf.csv").read_bytes()

@@ -21,7 +21,7 @@ SCRIPT = """
 units {units}
 atom_style atomic
 lattice custom {a} a1 3 0 0 a2 0.6 3 0 a3 0.3 -0.4 3 basis 0 0 0 basis 0.5 0.5 0 basis 0.5 0 0.5 basis 0 0.5 0.5
-region box prism 0 3 0 3 0 3 0.6 0.3 -0.4 units lattice
+region box prism -0.4 2.6 -0.2 2.8 0.1 3.1 0.6 0.3 -0.4 units lattice
 create_box 2 box
 create_atoms 1 box
 set type 1 type/ratio 2 0.5 5
@@ -290,7 +290,9 @@ def test_h5md_as_mdanalysis_writes_it(tmp_path: Path) -> None:
     trajectory = open_trajectory(upstream(tmp_path, "md.h5md"), Reading(species="Ar"))
     assert trajectory.times_ps == pytest.approx([0.0, 0.5, 1.0])
     frame = trajectory.read(2)
-    assert frame.positions == pytest.approx(positions[2], rel=1e-6) and frame.velocities == pytest.approx(velocities[2])
+    assert frame.positions == pytest.approx(positions[2], rel=1e-6) and frame.velocities == pytest.approx(
+        velocities[2]
+    )
     assert frame.cell == pytest.approx(np.diag([10.0, 11.0, 12.0])) and frame.pbc == (True, True, True)
 
 

@@ -26,16 +26,21 @@ def dump(
     n = positions.shape[1]
     cells = np.broadcast_to(np.asarray(cell, float), (len(positions), 3))
     names = [element] * n if isinstance(element, str) else element
-    columns = "id element " + ("x y z" if wrapped else "xu yu zu") + (" vx vy vz" if velocities is not None else "")
+    columns = (
+        "id element " + ("x y z" if wrapped else "xu yu zu") + (" vx vy vz" if velocities is not None else "")
+    )
     with path.open("w") as file:
         for i, frame in enumerate(positions):
-            file.write(f"ITEM: TIMESTEP\n{i * every}\nITEM: NUMBER OF ATOMS\n{n}\nITEM: BOX BOUNDS {pbc} {pbc} {pbc}\n")
+            file.write(
+                f"ITEM: TIMESTEP\n{i * every}\nITEM: NUMBER OF ATOMS\n{n}\nITEM: BOX BOUNDS {pbc} {pbc} {pbc}\n"
+            )
             file.writelines(f"0 {edge:.17g}\n" for edge in cells[i])
             file.write(f"ITEM: ATOMS {columns}\n")
             placed = np.mod(frame, cells[i]) if wrapped else frame
             rows = placed if velocities is None else np.hstack([placed, velocities[i]])
             file.writelines(
-                f"{k + 1} {names[k]} " + " ".join(f"{v:.17g}" for v in row) + "\n" for k, row in enumerate(rows.tolist())
+                f"{k + 1} {names[k]} " + " ".join(f"{v:.17g}" for v in row) + "\n"
+                for k, row in enumerate(rows.tolist())
             )
     return path
 

@@ -113,5 +113,7 @@ def test_a_run_without_a_structure_is_refused(tmp_path: Path) -> None:
     upstream = ({"status": "COMPLETED", "workdir": str(tmp_path), "artifacts": {"log": "x"}},)
     assert dft_energy.plain_function is not None
     with pytest.raises(AppFailed, match="has no structure") as failed:
-        dft_energy.plain_function(run=Run(workdir=tmp_path, settings=dft_energy.settings, upstream=upstream), **values)
+        dft_energy.plain_function(
+            run=Run(workdir=tmp_path, settings=dft_energy.settings, upstream=upstream), **values
+        )
     assert failed.value.name == "NoStructure"

@@ -22,7 +22,9 @@ def calculator(reference: str, **keywords: Any) -> Any:
     return ENGINE.calculator(PAIR, Level("ase", options=options), Run(workdir=Path()))
 
 
-@pytest.mark.parametrize("reference", ["ase.calculators.morse:MorsePotential", "ase.calculators.morse.MorsePotential"])
+@pytest.mark.parametrize(
+    "reference", ["ase.calculators.morse:MorsePotential", "ase.calculators.morse.MorsePotential"]
+)
 def test_a_calculator_is_made_with_its_keywords(reference: str) -> None:
     made = calculator(reference, epsilon=2.0, r0=1.0, rho0=6.0)
     # A Morse potential is epsilon deep at r0.

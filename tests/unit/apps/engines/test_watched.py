@@ -35,7 +35,9 @@ class Moody(Calculator):
         self.engine.calls += 1
         if not self.engine.converges(self.level, self.engine.calls):
             history = tuple(Iteration(-1.0 + 0.5 * (-1) ** n, 1.0) for n in range(self.level.max_scf))
-            raise NotConverged(f"no convergence in {self.level.max_scf} steps.", history=history, log_tail="said so")
+            raise NotConverged(
+                f"no convergence in {self.level.max_scf} steps.", history=history, log_tail="said so"
+            )
         self.history = (Iteration(-1.0, math.nan), Iteration(-1.5, 0.5), Iteration(-1.6, 0.1))
         self.results["energy"] = -1.6
 
@@ -69,7 +71,9 @@ class Scripted:
 
 
 def watch(converges: Callable[[Level, int], bool], tmp_path: Path, **level: Any) -> Watch:
-    return Watch(Scripted(converges), water(), Level("pyscf", mixing=0.7, max_scf=5, **level), Run(workdir=tmp_path))
+    return Watch(
+        Scripted(converges), water(), Level("pyscf", mixing=0.7, max_scf=5, **level), Run(workdir=tmp_path)
+    )
 
 
 def water(shift: float = 0.0) -> Atoms:
@@ -123,7 +127,9 @@ def test_a_repair_that_changes_the_physics_says_that_energies_do_not_compare(tmp
     watched.compute(water(), ["energy"])
     watched.compute(water(0.1), ["energy"])
     assert watched.repaired[1] == "more_smearing: smearing 0 -> 0.4 eV"
-    assert any("more_smearing changed the physics" in note and "must not be compared" in note for note in watched.notes)
+    assert any(
+        "more_smearing changed the physics" in note and "must not be compared" in note for note in watched.notes
+    )
     assert all("from calculation 2 on" in note for note in watched.notes)
     assert not any("gentler_mixing changed" in note for note in watched.notes)
 
