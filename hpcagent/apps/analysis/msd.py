@@ -26,6 +26,9 @@ XI = 2.837297
 _CM2_S = 1e-4  # 1 angstrom^2/ps = 1e-20 m^2 / 1e-12 s = 1e-8 m^2/s = 1e-4 cm^2/s
 _BOLTZMANN = 1.380649e-23  # J/K
 _FEWEST_LAGS = 4
+_FEWEST_STRETCHES, _MOST_STRETCHES = 4, 8
+# So few stretches tell an error to a third only: of independent atoms it is this much larger once in twelve times.
+_TOGETHER = 1.5
 FAILURES = (
     "NoTrajectory",
     "BadTrajectory",
@@ -115,8 +118,9 @@ def msd(
     precision, in which its running difference of large squares loses the small displacements, and no file to
     stream from.
 
-    The error of D is the larger of two: the scatter of the atoms' own slopes, each of which holds all correlation
-    in time, and that of four to eight stretches of the trajectory, which also sees atoms that move together.
+    The error of D is the scatter of the atoms' own slopes, each of which holds all correlation in time. Atoms
+    that move together (molecules) have fewer independent slopes; where four to eight stretches of the trajectory
+    scatter more than half as much again, that error is given.
 
     With a viscosity eta, D_inf = D + k_B T xi / (6 pi eta L), xi = 2.837297, L the edge of the cubic cell: I.-C.
     Yeh and G. Hummer, J. Phys. Chem. B 108, 15873 (2004), doi:10.1021/jp0477147.
@@ -218,10 +222,10 @@ def _error(slopes: _Array, stretches: _Array) -> float:
     atoms = slopes.ravel()
     of_atoms = float(atoms.std(ddof=1)) / math.sqrt(atoms.size) if atoms.size > 2 else math.nan
     count = stretches.size
-    of_time = float(stretches.std(ddof=1)) / math.sqrt(count) if count >= 4 else math.nan
-    return (
-        float(np.nanmax([of_atoms, of_time])) if not (math.isnan(of_atoms) and math.isnan(of_time)) else math.nan
-    )
+    of_time = float(stretches.std(ddof=1)) / math.sqrt(count) if count >= _FEWEST_STRETCHES else math.nan
+    if math.isnan(of_atoms) or of_time > _TOGETHER * of_atoms:
+        return of_time
+    return of_atoms
 
 
 def _exponent(t: _Array, y: _Array) -> float:
@@ -271,9 +275,9 @@ def _displaced(trajectory: Trajectory, data: Any, params: Mapping[str, Any], com
     lags = np.arange(n_lags) * data.interval_ps
     fitted = lags[low : high + 1]
     weights = (fitted - fitted.mean()) / ((fitted - fitted.mean()) ** 2).sum()
-    # Each stretch is twice as long as the longest fitted lag.
-    parts = min(8, n_frames // (2 * high + 1))
-    stretches = np.array_split(np.arange(n_frames), parts) if parts >= 4 else []
+    # Each stretch is longer than the longest fitted lag by a quarter at least.
+    parts = min(_MOST_STRETCHES, int(n_frames / (1.25 * high)))
+    stretches = np.array_split(np.arange(n_frames), parts) if parts >= _FEWEST_STRETCHES else []
     groups = np.array_split(atoms, min(len(atoms), BLOCKS))
     first = np.cumsum([0, *map(len, groups)])
 

@@ -4,10 +4,10 @@
 One frame is in memory at a time, and any frame can be read without those before it, so that ranks can share a
 file.
 
-The reader of LAMMPS dumps is our own: ASE's goes through every line before the frame it is asked for and keeps no
-steps, times and images; MDAnalysis's has single precision and takes four times as long; neither leaves out the last
-frame of a killed run. That of H5MD goes to h5py directly: MDAnalysis's needs a topology beside the file, has single
-precision, and passes over `image` and `species`. ASE reads the other two.
+The reader of LAMMPS dumps is our own: ASE's goes through every line before the frame it is asked for and keeps
+no steps, times and images; MDAnalysis's has single precision and takes four times as long; neither leaves out the
+last frame of a killed run. That of H5MD goes to h5py directly: MDAnalysis's needs a topology beside the file, has
+single precision, and passes over `image` and `species`. ASE reads the other two.
 
 Nothing is guessed: where neither the file nor the run says what a step lasts, asking for times fails (`NoTimes`).
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -291,17 +292,22 @@ class _Said:
 
 
 def _timestep_of_log(log: Any, first: int, last: int) -> float | None:
-    """Timestep in the log's unit of time if the runs that made these steps had one and the same."""
-    legs = [r for r in log.runs if len(r) and r.kind not in ("minimize", "rerun")]
-    for leg in reversed(legs):
-        if "Step" not in leg:
+    """Timestep in the log's unit of time, if the runs that made these steps had one and the same.
+
+    Looked for from the end: steps may have been counted anew (`reset_timestep`), which a dump does not survive.
+    """
+    sizes: set[float | None] = set()
+    covered = last
+    for leg in reversed([r for r in log.runs if len(r) and "Step" in r and r.kind not in ("minimize", "rerun")]):
+        start = float(leg["Step"][0])
+        end = start + leg.steps if leg.complete and leg.steps else math.inf
+        if start >= covered > first or end < covered:
             continue
-        steps = leg["Step"]
-        end = steps[0] + leg.steps if leg.steps else np.inf
-        if steps[0] <= first and last <= max(end, steps[-1]):
-            return None if leg.timestep is None else float(leg.timestep)
-    sizes = {leg.timestep for leg in legs}
-    return float(sizes.pop()) if len(sizes) == 1 and None not in sizes else None
+        sizes.add(leg.timestep)
+        covered = int(start)
+        if start <= first:
+            return sizes.pop() if len(sizes) == 1 else None
+    return None
 
 
 def _symbols(names: NDArray[np.str_]) -> _Array | None:

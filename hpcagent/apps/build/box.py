@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcagent.apps.base import app
 from hpcagent.apps.build.crystal import SIZE, size
+from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.launch import run_mpi
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, write_structure
@@ -58,7 +59,16 @@ PRECISION = 1e-4
             required=False,
         ),
     },
-    failure_modes=("BadCounts", "NotPacked", "NoExecutable", "NoStructure", "Walltime", "BlockEnded"),
+    failure_modes=(
+        "BadCounts",
+        "NotPacked",
+        "NoExecutable",
+        "NoStructure",
+        "MissingFile",
+        "NoEngine",
+        "Walltime",
+        "BlockEnded",
+    ),
     estimated_runtime_s=5.0,
 )
 def packmol_box(counts: str, box: float, tolerance: float, loops: int, run: Run) -> Outcome:
@@ -73,6 +83,7 @@ def packmol_box(counts: str, box: float, tolerance: float, loops: int, run: Run)
     Failures: `NotPacked` (no packing found, with Packmol's words; or one that does not keep what it promises),
     `BadCounts`, `NoExecutable`, `NoStructure`.
     """
+    needs("ase", "pip install 'hpcagent[ase]'")
     molecules = [read_structure(run, index) for index in range(len(run.upstream))]
     numbers = _counts(counts, len(molecules))
     if box < 2 * tolerance:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcagent.apps.base import app
+from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import write_structure
 from hpcagent.errors import AppFailed
@@ -68,7 +69,7 @@ def _shear(of: str) -> Any:
     },
     metrics=SIZE
     | {"volume_ratio": Metric(name="volume_ratio", unit="1", description="volume over that without strain")},
-    failure_modes=("BadLattice", "TooFewAtoms"),
+    failure_modes=("BadLattice", "TooFewAtoms", "NoEngine"),
     estimated_runtime_s=0.1,
 )
 def build_crystal(
@@ -100,6 +101,7 @@ def build_crystal(
     Failures: `BadLattice` (unknown element, lattice or missing lattice constant), `TooFewAtoms` (all would be
     vacancies).
     """
+    needs("ase", "pip install 'hpcagent[ase]'")
     import numpy as np
 
     atoms = _bulk(name, lattice, a, c_over_a, cubic == "yes")

@@ -6,6 +6,7 @@ from typing import Any
 
 from hpcagent.apps.base import app
 from hpcagent.apps.build.crystal import SIZE, size
+from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import write_structure
 from hpcagent.errors import AppFailed, nearest
@@ -29,7 +30,7 @@ __all__ = ["build_molecule", "smiles_to_xyz"]
         "mass": Metric(name="mass", unit="u", description="mass of the molecule"),
         "moment": Metric(name="moment", unit="mu_B", description="sum of the initial magnetic moments"),
     },
-    failure_modes=("BadMolecule",),
+    failure_modes=("BadMolecule", "NoEngine"),
     estimated_runtime_s=0.05,
 )
 def build_molecule(name: str, vacuum: float, run: Run) -> Outcome:
@@ -40,6 +41,7 @@ def build_molecule(name: str, vacuum: float, run: Run) -> Outcome:
 
     Failures: `BadMolecule`.
     """
+    needs("ase", "pip install 'hpcagent[ase]'")
     from ase import Atoms
     from ase.build import molecule
     from ase.collections import g2
@@ -94,6 +96,7 @@ def smiles_to_xyz(smiles: str, conformers: int, force_field: str, run: Run) -> O
 
     Failures: `BadSmiles`, `NoEmbedding`, `NoEngine` (RDKit is not installed).
     """
+    needs("ase", "pip install 'hpcagent[ase]'")
     from ase import Atoms
 
     molecule = _parsed(smiles)
@@ -127,14 +130,9 @@ def smiles_to_xyz(smiles: str, conformers: int, force_field: str, run: Run) -> O
 
 def _parsed(smiles: str) -> Any:
     """The molecule with its hydrogens."""
-    try:
-        from rdkit import Chem, rdBase
-    except ImportError:
-        raise AppFailed(
-            "RDKit is not installed here; `pip install 'hpcagent[build]'` brings it.",
-            kind="infrastructure",
-            name="NoEngine",
-        ) from None
+    needs("rdkit.Chem", "pip install 'hpcagent[build]'")
+    from rdkit import Chem, rdBase
+
     with rdBase.BlockLogs():
         read = Chem.MolFromSmiles(smiles)
         why: list[str] = [] if read is not None else _problems(smiles)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcagent.apps.base import app
 from hpcagent.apps.build.crystal import SIZE, in_words, size
+from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, write_structure
 from hpcagent.errors import AppFailed
@@ -33,6 +34,7 @@ TOO_CLOSE = 0.75
         "layers": Int(1, 200, default=4, description="atomic layers"),
         "nx": Int(1, 200, default=1, description="surface cells along x"),
         "ny": Int(1, 200, default=1, description="surface cells along y"),
+        "root": Int(1, 400, default=1, description="turned cells sqrt(root) times as wide: 2 on fcc100 is c(2x2)"),
         "a": Float(0.0, 100.0, unit="angstrom", default=0.0, description="lattice constant; 0: ASE's"),
         "c_over_a": Float(0.0, 10.0, default=0.0, description="c/a of hcp; 0: ASE's"),
         "vacuum": Float(0.0, 500.0, unit="angstrom", default=8.0, description="empty space on each side"),
@@ -45,7 +47,7 @@ TOO_CLOSE = 0.75
             name="layer_spacing", unit="angstrom", description="mean distance between layers", required=False
         ),
     },
-    failure_modes=("BadLattice",),
+    failure_modes=("BadLattice", "NoEngine"),
     estimated_runtime_s=0.1,
 )
 def build_slab(
@@ -54,6 +56,7 @@ def build_slab(
     layers: int,
     nx: int,
     ny: int,
+    root: int,
     a: float,
     c_over_a: float,
     vacuum: float,
@@ -66,6 +69,7 @@ def build_slab(
 
     Failures: `BadLattice` (an element that ASE knows no such lattice or lattice constant of).
     """
+    needs("ase", "pip install 'hpcagent[ase]'")
     import ase.build
     from ase.constraints import FixAtoms
 
@@ -77,6 +81,8 @@ def build_slab(
         atoms = make(name, size=(nx, ny, layers), vacuum=vacuum, **given)
     except (ValueError, KeyError, RuntimeError, TypeError, AssertionError) as error:
         raise _no_slab(name, facet, a, error) from None
+    if root > 1:
+        atoms = _turned(atoms, root, facet)
     if fixed_layers:
         held = [atom.index for atom in atoms if atom.tag > layers - fixed_layers]
         atoms.set_constraint(FixAtoms(indices=held))
@@ -86,6 +92,23 @@ def build_slab(
     if layers > 1:
         metrics["layer_spacing"] = float(heights[0] - heights[1]) / (layers - 1)
     return Outcome(metrics=metrics, artifacts=write_structure(run, atoms))
+
+
+def _turned(slab: Any, root: int, facet: str) -> Any:
+    """The slab in a cell sqrt(root) times as wide, as Wood's notation has it: c(2x2), (sqrt3 x sqrt3)R30."""
+    from ase.build import root_surface
+
+    try:
+        turned = root_surface(slab, root)
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+        raise AppFailed(
+            f"the cell of {facet} has no turned cell sqrt({root}) times as wide: {in_words(error)}.",
+            kind="contract",
+            name="BadLattice",
+            repair="root = p^2 + q^2 on a square cell (2, 4, 5), p^2 + p q + q^2 on a hexagonal one (3, 4, 7)",
+        ) from None
+    turned.pbc = slab.pbc
+    return turned
 
 
 def _constant(name: str, facet: str, a: float) -> float:
@@ -137,7 +160,7 @@ def _no_slab(name: str, facet: str, a: float, error: Exception) -> AppFailed:
         ),
         "n_sites": Metric(name="n_sites", unit="1", description="sites of this kind on the slab"),
     },
-    failure_modes=("NoStructure", "NoSite", "NoSuchAtom", "Overlap"),
+    failure_modes=("NoStructure", "NoSite", "NoSuchAtom", "Overlap", "MissingFile", "NoEngine"),
     estimated_runtime_s=0.2,
 )
 def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, run: Run) -> Outcome:
@@ -147,11 +170,13 @@ def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, ru
     an atom, between two nearest ones, and at the points as far as possible from them all (vertices of their
     Voronoi diagram). Of the latter `hcp` has an atom of the second layer beneath, `fcc` has none. Without a
     height the binding atom is as low as it can be without being closer to any atom of the slab than the sum of
-    their covalent radii (B. Cordero et al., Dalton Trans. 2832, 2008). The adsorbate's atoms have the tag 0.
+    their covalent radii (B. Cordero et al., Dalton Trans. 2832, 2008). The adsorbate's atoms have the tag 0 and
+    no initial moments, the slab's keep theirs.
 
     Failures: `NoSite`, `NoSuchAtom`, `Overlap` (atoms closer than 0.75 times the sum of their covalent radii),
     `NoStructure`.
     """
+    needs("ase", "pip install 'hpcagent[ase]'")
     import numpy as np
 
     slab, molecule = read_structure(run, 0), read_structure(run, 1)
@@ -179,6 +204,9 @@ def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, ru
     above = height or _height(slab, molecule.numbers[atom], found[nth], top)
     molecule.positions += np.array([*found[nth], top + above]) - molecule.positions[atom]
     molecule.set_tags(0)
+    # The moment it has as a gas is not the one it has on a surface, and would ask for spin.
+    if "initial_magmoms" in molecule.arrays:
+        del molecule.arrays["initial_magmoms"]
     contact = _contact(slab, molecule)
     both = slab.copy()
     both.extend(molecule)

@@ -8,10 +8,11 @@ from hpcagent.apps.analysis.adsorption import adsorption_energy_of
 from hpcagent.apps.build.molecule import build_molecule
 from hpcagent.apps.build.slab import FACETS, SITES, add_adsorbate, build_slab
 from hpcagent.apps.chain import artifacts_of, chain
-from hpcagent.apps.chains.levels import level_of, own_settings
+from hpcagent.apps.chains.levels import level_of_engine, own_settings
 from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.dft.relax import dft_relax
 from hpcagent.apps.engines.base import LEVEL
+from hpcagent.apps.engines.registry import engine
 from hpcagent.apps.engines.task import FILES, RANKS, SETTINGS
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.model.contract import Metric
@@ -85,7 +86,7 @@ def adsorption_energy(
     another campaign with the same cache uses them again. Without zero-point energies. With `relax = "adsorbed"`
     only slab and adsorbate together are relaxed; an energy to publish wants `all`.
     """
-    settings, level = own_settings(run.settings), level_of(params)
+    settings, (level, notes) = own_settings(run.settings), level_of_engine(params)
     energy = dft_energy.with_settings(**settings)
     relaxed = dft_relax.with_settings(**settings)
 
@@ -96,11 +97,9 @@ def adsorption_energy(
 
     both = add_adsorbate(slab, adsorbate, site=site, height=height, seed=0, replicate=0)
     molecule = build_molecule(name=reference, vacuum=box, seed=0, replicate=0) if reference else adsorbate
-    alone = (
-        computed(molecule, relax == "all", magmom=reference_magmom)
-        if reference
-        else computed(molecule, relax == "all")
-    )
+    # A classical potential knows no spin.
+    spin = {"magmom": reference_magmom} if reference and "magmom" in engine(params["engine"]).takes else {}
+    alone = computed(molecule, relax == "all", **spin)
     clean = computed(slab, relax == "all")
     together = computed(both, relax != "none")
     found = adsorption_energy_of(clean, alone, together, share=share)
@@ -111,7 +110,7 @@ def adsorption_energy(
         "energy_molecule": alone["energy"],
         "height": both["height"],
     }
-    return Outcome(metrics=metrics, artifacts=artifacts_of(run, structure=together))
+    return Outcome(metrics=metrics, artifacts=artifacts_of(run, structure=together), notes=notes)
 
 
 @chain(
@@ -123,6 +122,7 @@ def adsorption_energy(
         "adsorbate": Text(default="O", description="atom or molecule of ase.build.molecule"),
         "layers": Int(1, 50, default=3, description="atomic layers"),
         "size": Int(1, 50, default=1, description="surface cells along x and y: 1 is a full monolayer"),
+        "root": Int(1, 100, default=1, description="turned cells sqrt(root) times as wide: 2 on fcc100 is c(2x2)"),
         "fixed_layers": Int(0, 50, default=2, description="layers at the bottom that do not move"),
         "vacuum": Float(2.0, 100.0, unit="angstrom", default=6.0, description="empty space on each side"),
         "a": Float(
@@ -146,6 +146,7 @@ def adsorption(
     adsorbate: str,
     layers: int,
     size: int,
+    root: int,
     fixed_layers: int,
     vacuum: float,
     a: float,
@@ -154,7 +155,7 @@ def adsorption(
 ) -> Any:
     """Adsorption energy of an atom or molecule on a metal's face, from the elements' names."""
     slab = build_slab(
-        name=metal, facet=facet, layers=layers, nx=size, ny=size, vacuum=vacuum, fixed_layers=fixed_layers, a=a,
+        name=metal, facet=facet, layers=layers, nx=size, ny=size, root=root, vacuum=vacuum, fixed_layers=fixed_layers, a=a,
         seed=0, replicate=0,
     )  # fmt: skip
     molecule = build_molecule(name=adsorbate, vacuum=params["box"], seed=0, replicate=0)

@@ -6,14 +6,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcagent.apps.engines.base import LEVEL
+from hpcagent.apps.engines.registry import engine
 from hpcagent.apps.engines.task import RANKS
 
-__all__ = ["level_of", "own_settings"]
+__all__ = ["level_of", "level_of_engine", "own_settings"]
 
 
 def level_of(params: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a chain's parameters that say what to compute with and on how many cores."""
     return {name: value for name, value in params.items() if name in LEVEL or name in RANKS}
+
+
+def level_of_engine(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """As `level_of`, without what the engine does not take, and a note that says so.
+
+    For chains whose engine may be varied: a classical potential has no functional, but the DFT beside it has one.
+    """
+    level = level_of(params)
+    takes = engine(level["engine"]).takes
+    unused = [
+        n
+        for n, v in level.items()
+        if n in LEVEL and n not in (*takes, "engine", "repairs") and v != LEVEL[n].default
+    ]
+    note = f"engine {level['engine']} has no use for {', '.join(unused)}" if unused else ""
+    return {n: v for n, v in level.items() if n not in unused}, (note,) if note else ()
 
 
 def own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

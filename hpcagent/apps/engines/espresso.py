@@ -386,11 +386,12 @@ def iterations(output: str) -> tuple[Iteration, ...]:
     """SCF steps in an output of pw.x.
 
     Example:
-        >>> iterations(
+        >>> (step,) = iterations(
         ...     "     total energy              =     -15.79448930 Ry\\n"
         ...     "     estimated scf accuracy    <       0.01000000 Ry\\n"
         ... )
-        (Iteration(energy=-214.88..., change=0.136...),)
+        >>> round(step.energy, 3), round(step.change, 3)
+        (-214.895, 0.136)
     """
     energies = [_float(word) * RY for word in _ENERGY.findall(output)]
     changes = [_float(word) * RY for word in _ACCURACY.findall(output)]

@@ -8,7 +8,7 @@ What the parameters of a level become:
 | `xc` | `xc` | empty: PBE; built without libxc: LDA, PBE, revPBE, RPBE, PW91 |
 | `ecut` | `PW(ecut)` | 0: GPAW's own 340 eV |
 | `kpts` | `kpts` | Gamma-centred mesh (`hpcagent.apps.engines.mesh`) |
-| `smearing` | `occupations` | Marzari-Vanderbilt (doi:10.1103/PhysRevLett.82.3296), not extrapolated, as in the engine `espresso`; 0: width zero |
+| `smearing` | `occupations` | Marzari-Vanderbilt (doi:10.1103/PhysRevLett.82.3296), not extrapolated, as in the engine `espresso`; 0: the same number of electrons at each k-point, and a total moment that is the sum of the initial ones |
 | `magmom` | `magmoms` | each atom's, the structure's own if it has any |
 | `tolerance` | `convergence` | of the energy of the whole cell over three steps; density and eigenstates as GPAW has them |
 | `mixing` | `mixer` | share of the new density in Pulay mixing; 0: GPAW's own mixer |
@@ -110,11 +110,12 @@ def iterations(log: str) -> tuple[Iteration, ...]:
     """SCF steps of the last SCF in a log of GPAW.
 
     Example:
-        >>> iterations(
+        >>> first, second = iterations(
         ...     "|iter:   1| 19:26:48 |  -10.717001 | -0.08 |       |\\n"
         ...     "|iter:   2| 19:26:48 |  -10.613352c| -4.74 | -2.38 |\\n"
-        ... )[1]
-        Iteration(energy=-10.613352, change=0.103...)
+        ... )
+        >>> second.energy, round(second.change, 3)
+        (-10.613352, 0.104)
     """
     found: list[Iteration] = []
     for number, word in _STEP.findall(log):
@@ -155,6 +156,8 @@ def _calculator_class() -> Any:
             if not atoms.cell.any():
                 self.notes = (f"a box around the molecule, {self.vacuum:g} angstrom beyond its atoms",)
             self._moments = self._initial(atoms)
+            if not level.smearing:
+                self._refuse_odd(atoms)
             self.gpaw = accepted(
                 "GPAW", gpaw.GPAW, level.options.get("keywords") or {}, txt=str(log), **self._arguments(atoms)
             )
@@ -162,6 +165,19 @@ def _calculator_class() -> Any:
         def _initial(self, atoms: Atoms) -> list[float]:
             own: list[float] = atoms.get_initial_magnetic_moments().tolist()
             return own if any(own) else [self.level.magmom] * len(atoms)
+
+        def _refuse_odd(self, atoms: Atoms) -> None:
+            # Setups leave closed shells out, so valence electrons are odd where all of them are.
+            electrons, moment = int(atoms.numbers.sum()) - self.level.charge, sum(self._moments)
+            if abs(moment - round(moment)) > 1e-6 or (electrons - round(moment)) % 2:
+                raise AppFailed(
+                    f"{atoms.symbols} with charge {self.level.charge:+d} has {electrons} electrons, which cannot "
+                    f"have a total moment of {moment:g} Bohr magnetons (the sum of the initial moments) in fixed "
+                    "occupations.",
+                    kind="contract",
+                    name="NeedsSmearing",
+                    repair="set smearing, e.g. 0.2 eV for a metal, or for a molecule another magmom",
+                )
 
         def _arguments(self, atoms: Atoms) -> dict[str, Any]:
             level = self.level
@@ -176,7 +192,8 @@ def _calculator_class() -> Any:
                 "kpts": {"size": mesh(atoms.cell, atoms.pbc, level.kpts), "gamma": True},
                 "occupations": {"name": "marzari-vanderbilt", "width": level.smearing}
                 if level.smearing
-                else {"name": "fermi-dirac", "width": 0.0},
+                # With a width of zero electrons would jump between k-points from step to step.
+                else {"name": "fixed-uniform"},
                 "convergence": {"energy": Energy(tol=level.tolerance, relative=False)},
                 "maxiter": level.max_scf,
             }
@@ -185,6 +202,8 @@ def _calculator_class() -> Any:
                 found["basis"] = "dzp"
             if self.mode != "pw" and "h" not in keywords and "gpts" not in keywords:
                 found["h"] = 0.2
+            if not level.smearing and self.mode != "lcao" and "nbands" not in keywords:
+                found["nbands"] = -4  # so many are empty; fixed occupations need one at least
             if level.charge:
                 found["charge"] = level.charge
             if level.mixing:
@@ -266,6 +285,8 @@ def _calculator_class() -> Any:
                     symmetry="off",
                     kpts=path.kpts,
                     convergence={"bands": count},
+                    # Fixed occupations cannot keep a Fermi level; nothing depends on them here.
+                    occupations={"name": "fermi-dirac", "width": self.level.smearing},
                     maxiter=max(self.level.max_scf, 300),
                     txt=str(log),
                 )

@@ -25,6 +25,8 @@ class MACEEngine:
     Settings: `checkpoint`, the path of a `.model` file (its content is part of a run's identity), and `keywords`,
     of which `device` is `cuda` where the run was given GPUs and `cpu` elsewhere, and `default_dtype` is `float64`
     if not given: single precision is faster, but its energies do not conserve well enough to measure a drift.
+
+    A checkpoint is a pickle, and loading one runs the code in it: take it from people you trust.
     """
 
     name = "mace"
@@ -68,7 +70,17 @@ class MACEEngine:
                 name="NoDevice",
                 repair="gpus=1, so that the site gives the run a GPU, a PyTorch built for its CUDA, or device cpu",
             )
-        calculator = accepted("MACECalculator", calculators.MACECalculator, keywords, model_paths=path)
+        try:
+            calculator = accepted("MACECalculator", calculators.MACECalculator, keywords, model_paths=path)
+        except AppFailed:
+            raise
+        except Exception as error:  # whatever unpickling something else comes to
+            raise AppFailed(
+                f"{Path(path).name} cannot be loaded as a MACE model: {type(error).__name__}: {error}.",
+                kind="contract",
+                name="BadSettings",
+                repair="a checkpoint that this version of mace-torch has written, or can read",
+            ) from None
         known = {int(z) for model in calculator.models for z in model.atomic_numbers}
         unknown = sorted({atom.symbol for atom in atoms if atom.number not in known})
         if unknown:

@@ -26,8 +26,8 @@ __all__ = ["Pwscf"]
 # Seconds before the run's limit at which pw.x is asked to stop by itself, so that its output is whole.
 _IN_TIME_S = 10.0
 
-# Largest displacement, in angstrom, up to which the density of the calculation before is a better beginning than that
-# of free atoms: for a copper slab it saved nothing at 0.05, a quarter of the time at 0.005.
+# Largest displacement, in angstrom, up to which the density of the calculation before is a better beginning than
+# that of free atoms: for a copper slab it saved nothing at 0.05, a quarter of the time at 0.005.
 _NEAR = 0.03
 
 
@@ -70,10 +70,10 @@ class _Template(EspressoTemplate):
 class Pwscf(GenericFileIOCalculator):
     """ASE's Espresso calculator, started through the launcher of the site.
 
-    When atoms have moved but little it begins with the density and the wavefunctions of the calculation before, which
-    saves SCF steps in a relaxation. Where pw.x refuses them (the symmetry, and so the k-points, are others now), it
-    starts anew. pw.x does not renormalise a density that it reads: the energy is off by some 1e-5 eV of that of a
-    fresh start (measured for silicon).
+    When atoms have moved but little it begins with the density and the wavefunctions of the calculation before,
+    which saves SCF steps in a relaxation. Where pw.x refuses them (the symmetry, and so the k-points, are others
+    now), it starts anew. pw.x does not renormalise a density that it reads: the energy is off by some 1e-5 eV from
+    that of a fresh start (measured for silicon).
 
     Args:
         program: pw.x.

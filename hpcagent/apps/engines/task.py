@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ __all__ = [
     "calculation",
     "counts",
     "electronic",
+    "gap",
     "keep_structure",
     "largest",
     "pressure_gpa",
@@ -135,28 +137,40 @@ def electronic(watch: Watch) -> dict[str, float]:
         found["magnetic_moment"] = float(results["magmom"])
     if watch.engine.kind not in ("dft", "semi-empirical"):
         return found
-    for name, ask in (("fermi", _fermi), ("gap", _gap)):
-        value = results.get(name)
-        if value is None:
-            try:
-                value = ask(calculator)
-            except Exception:  # a bonus: whatever an engine lacks for it, the energy is there
-                continue
-        if value is not None and math.isfinite(value):
-            found[name] = float(value)
-    return found
+    with contextlib.suppress(Exception):  # a bonus: whatever an engine lacks for it, the energy is there
+        found["fermi"] = float(results["fermi"] if "fermi" in results else calculator.get_fermi_level())
+    with contextlib.suppress(Exception):
+        found["gap"] = float(results["gap"] if "gap" in results else gap(_eigenvalues(calculator), found["fermi"]))
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def _fermi(calculator: Any) -> float | None:
-    value = calculator.get_fermi_level()
-    return None if value is None else float(value)
+def _eigenvalues(calculator: Any) -> list[list[Any]]:
+    """Eigenvalues of each spin and k-point, in eV."""
+    spins, points = calculator.get_number_of_spins(), len(calculator.get_ibz_k_points())
+    return [[calculator.get_eigenvalues(kpt=k, spin=s) for k in range(points)] for s in range(spins)]
 
 
-def _gap(calculator: Any) -> float | None:
-    from ase.dft.bandgap import bandgap
+def gap(eigenvalues: Any, fermi: float) -> float:
+    """Lowest empty minus highest occupied eigenvalue: 0 in a metal, NaN where no empty ones were computed.
 
-    value, *_ = bandgap(calculator)
-    return float(value)
+    Args:
+        eigenvalues: (spins, k-points, bands), in eV.
+        fermi: Fermi level, or the highest occupied eigenvalue, in eV.
+
+    Example:
+        >>> gap([[[-5.0, 0.0, 1.5], [-6.0, -0.5, 1.1]]], 0.0)
+        1.1
+    """
+    import numpy as np
+
+    energies = np.asarray(eigenvalues, dtype=float)
+    # The highest occupied one is printed with few digits.
+    occupied = energies <= fermi + 1e-3
+    if np.ptp(occupied.sum(axis=-1), axis=-1).any():
+        return 0.0
+    if not occupied.any() or occupied.all(axis=-1).any():
+        return math.nan
+    return max(0.0, float(energies[~occupied].min() - energies[occupied].max()))
 
 
 def largest(forces: Any) -> float:

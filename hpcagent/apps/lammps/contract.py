@@ -17,6 +17,7 @@ from hpcagent.apps.lammps.failures import FAILURE_MODES
 from hpcagent.apps.lammps.metrics import METRICS, metric_units
 from hpcagent.apps.lammps.restart import with_restarts
 from hpcagent.apps.lammps.script import KEEPS_EARLIER_VALUE, Script, read_script
+from hpcagent.apps.lammps.structure import READABLE, final_of
 from hpcagent.apps.lammps.structure import STYLES as ATOM_STYLES
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
@@ -85,7 +86,7 @@ class Structure(Record):
         elements: Element of each atom type, in order: the first is that of type 1.
         file: File that the script reads the input run's structure from; empty if it takes none.
         artifact: What of the input run becomes that file: `structure` is written as a LAMMPS data file, any other
-            (`data`, `restart`) is copied as it is.
+            artifact, such as `data`, is copied as it is.
         charges: Element -> charge in elementary charges; the structure's own for elements that are not here.
         bonds: Bond types in order, by elements: `["O-H"]`.
         angles: Angle types in order, the middle atom in the middle: `["H-O-H"]`.
@@ -450,10 +451,10 @@ def _check_structure(read: Script, structure: Structure, artifacts: Mapping[str,
             )
     _check_bonded(read, structure, where)
     if not structure.file:
-        if not set(artifacts) & {"data", "trajectory"}:
+        if final_of(artifacts, read.atom_style) is None and "structure" not in artifacts:
             raise BadInput(
                 f"{where}, structure: it takes none (there is no 'file'), and gives none: name the final data "
-                "file (data) or the dump (trajectory) in [artifacts]."
+                f"file (data, for `atom_style` {', '.join(READABLE)}) or the dump (trajectory) in [artifacts]."
             )
         return
     if Path(structure.file).is_absolute() or Path(structure.file).name != structure.file:

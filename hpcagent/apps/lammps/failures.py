@@ -18,6 +18,7 @@ FAILURE_MODES = (
     "BadStructure",
     "NoStructure",
     "MissingArtifact",
+    "NoEngine",
     "MissingFile",
     "MissingPotential",
     "LostAtoms",

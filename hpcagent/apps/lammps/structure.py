@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 
-__all__ = ["STYLES", "given", "taken", "written"]
+__all__ = ["READABLE", "STYLES", "final_of", "given", "taken", "written"]
 
 STYLES = ("atomic", "charge", "full")
 """The `atom_style`s whose data files are written here."""
+READABLE = (*STYLES, "angle", "bond", "molecular")
+"""The `atom_style`s whose data files ASE reads."""
 MARGIN_ANGSTROM = 10.0
 """Empty space on either side of atoms along a direction in which the structure has no cell."""
 
@@ -26,10 +29,14 @@ def taken(run: Run) -> list[str]:
 
     Raises:
         AppFailed: `NoStructure`: the run has no such artifact. `BadStructure`: it does not fit the contract.
-            `MissingFile`: its file is gone.
+            `MissingFile`: its file is gone. `NoEngine`: ASE is not installed.
     """
-    rule = run.settings.get("structure") or {}
-    if not rule.get("file"):
+    rule = run.settings.get("structure")
+    if rule is None:
+        return []
+    # Also where it is only the final structure that wants it: better now than after the run.
+    needs("ase", "pip install 'hpcagent[ase]'")
+    if not rule["file"]:
         return []
     target = run.workdir / rule["file"]
     if rule["artifact"] != "structure":
@@ -266,7 +273,7 @@ def given(run: Run) -> dict[str, str]:
                 repair="write it in the script (write_data, dump), or correct [artifacts]",
             )
     rule = run.settings.get("structure")
-    source = next((name for name in ("data", "trajectory") if name in artifacts), None)
+    source = None if rule is None else final_of(artifacts, rule["atom_style"])
     if rule is None or source is None or "structure" in artifacts:
         return artifacts
     from hpcagent.apps.structures import write_structure
@@ -283,6 +290,13 @@ def given(run: Run) -> dict[str, str]:
             repair="`write_data FILE nocoeff`, or `dump ... custom ... id type x y z` (xu yu zu, vx vy vz)",
         ) from error
     return artifacts | write_structure(run, atoms)
+
+
+def final_of(artifacts: Mapping[str, str], atom_style: str) -> str | None:
+    """Which of a run's artifacts its final structure is made from: `data` if it can be read, or `trajectory`."""
+    if "data" in artifacts and atom_style in READABLE:
+        return "data"
+    return "trajectory" if "trajectory" in artifacts else None
 
 
 def _final(path: Path, source: str, rule: Mapping[str, Any], units: str) -> Any:

@@ -341,7 +341,7 @@ def _equilibrated(
     """The integrator of the steps that are measured, after the equilibration, with what it does."""
     steps, ensemble = params["equilibration_steps"], params["ensemble"]
     if steps:
-        # In the same ensemble the integrator goes on: its thermostat has come to rest too, its noise is not repeated.
+        # In the same ensemble the integrator goes on: its thermostat is at rest too, its noise is not repeated.
         dynamics, protocol = _integrator(run, atoms, "nvt" if ensemble == "nve" else ensemble, params)
         recorder.equilibration = {"steps": steps} | protocol
         recorder.advance(dynamics, steps, measured=False)
@@ -442,8 +442,8 @@ class _Recorder:
         force = largest(atoms.get_forces())
         if not all(map(math.isfinite, (kinetic, potential, force))):
             raise AppFailed(
-                f"energy or forces are no number after step {self._steps_made} (potential energy {potential}, largest "
-                f"force {force}).",
+                f"energy or forces are no number after step {self._steps_made} (potential energy {potential}, "
+                f"largest force {force}).",
                 name="NonNumeric",
                 log_tail=self._tail(),
                 repair="smaller timestep, or relax first",

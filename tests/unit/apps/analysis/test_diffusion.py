@@ -55,18 +55,23 @@ def test_a_random_walk_has_the_diffusion_coefficient_of_its_steps(tmp_path: Path
         found = msd.plain_function(run=run_of(tmp_path), **MSD)
         value, error = found.metrics["diffusion_angstrom2_ps"], found.uncertainty["diffusion_angstrom2_ps"]
         assert found.metrics["diffusion"] == pytest.approx(value * 1e-4)
-        assert error < 0.06 * expected
+        assert error < 0.12 * expected
         misses.append((value - expected * (1 - 1 / 60)) / error)
         assert found.metrics["exponent"] == pytest.approx(1.0, abs=0.1)
     assert np.abs(misses).max() < 3.5 and 0.3 < np.sqrt(np.mean(np.square(misses))) < 2.0
 
 
 def test_atoms_that_move_as_one_have_a_larger_error(tmp_path: Path) -> None:
-    together = np.repeat(walk(400, 6, 0.3, seed=1, edge=0.0), 10, axis=1)
-    dump(tmp_path / "a.dump", together + np.random.default_rng(0).uniform(0, 12, (60, 3)), 12.0)
-    found = msd.plain_function(run=run_of(tmp_path), **MSD)
-    # Six walkers: 18 independent directions; as many as the atoms would give a third of that error.
-    assert found.uncertainty["diffusion_angstrom2_ps"] > 0.04 * 0.45
+    values, errors = [], []
+    for seed in range(4):
+        together = np.repeat(walk(400, 6, 0.3, seed, edge=0.0), 10, axis=1)
+        dump(tmp_path / "a.dump", together + np.random.default_rng(0).uniform(0, 12, (60, 3)), 12.0)
+        found = msd.plain_function(run=run_of(tmp_path), **MSD)
+        values.append(found.metrics["diffusion_angstrom2_ps"])
+        errors.append(found.uncertainty["diffusion_angstrom2_ps"])
+    # Six walkers: D has a scatter of 0.065 over 25 seeds; the slopes of 60 atoms taken for independent tell 0.018.
+    assert 0.04 < np.sqrt(np.mean(np.square(errors))) < 0.15
+    assert np.mean(values) == pytest.approx(0.45 * (1 - 1 / 6), abs=0.1)
 
 
 def test_drift_images_and_wrapping_change_nothing(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ LMP = Path(sys.executable).parent / "lmp"
 SCRIPT = """
 units {units}
 atom_style atomic
-lattice custom {a} a1 3 0 0 a2 0.6 3 0 a3 0.3 -0.4 3 basis 0 0 0 basis 0.5 0.5 0 basis 0.5 0 0.5 basis 0 0.5 0.5
-region box prism -0.4 2.6 -0.2 2.8 0.1 3.1 0.6 0.3 -0.4 units lattice
+lattice custom {a} a1 3 0 0 a2 0.6 3 0 a3 -0.3 -0.4 3 basis 0 0 0 basis 0.5 0.5 0 basis 0.5 0 0.5 basis 0 0.5 0.5
+region box prism -0.4 2.6 -0.2 2.8 0.1 3.1 0.6 -0.3 -0.4 units lattice
 create_box 2 box
 create_atoms 1 box
+displace_atoms all move 7 -9 5 units box
 set type 1 type/ratio 2 0.5 5
 mass 1 39.948
 mass 2 83.798
@@ -327,3 +328,32 @@ def test_a_general_triclinic_box_keeps_its_orientation(tmp_path: Path) -> None:
     frame = open_trajectory(upstream(tmp_path, "a.dump")).read(0)
     assert frame.cell.tolist() == [[0, 4, 0], [5, 0, 0], [0, 0, 6]] and frame.pbc == (True, True, False)
     assert frame.positions == pytest.approx(np.array([[3.5, 4.0, 6.0]]))
+
+
+def leg(first: int, steps: int, timestep: float, every: int = 10) -> str:
+    rows = "".join(f"{step:10d}   100            \n" for step in range(first, first + steps + 1, every))
+    return f"timestep {timestep}\nrun {steps}\n      Step          Temp     \n{rows}Loop time of 1 on 1 procs for {steps} steps with 2 atoms\n"
+
+
+@pytest.mark.parametrize(
+    ("legs", "first", "last", "expected"),
+    [
+        ([(0, 100, 1.0), (100, 100, 2.0)], 100, 200, 2.0),
+        ([(0, 100, 1.0), (100, 100, 2.0)], 0, 100, 1.0),
+        ([(0, 100, 1.0), (100, 100, 2.0)], 50, 200, None),
+        ([(0, 100, 1.0), (100, 100, 2.0), (200, 100, 2.0)], 100, 300, 2.0),
+        ([(0, 100, 1.0), (0, 100, 2.0)], 0, 100, 2.0),  # counted anew
+        ([(0, 100, 1.0), (0, 100, 2.0)], 0, 200, None),
+        ([(0, 100, 1.0)], 70, 70, 1.0),
+    ],
+)
+def test_the_timestep_is_that_of_the_runs_that_made_the_frames(
+    legs: list[tuple[int, int, float]], first: int, last: int, expected: float | None
+) -> None:
+    from hpcagent.apps.analysis.trajectory import _timestep_of_log
+    from hpcagent.apps.lammps.log import parse_log
+
+    text = "units real\nthermo_style custom step temp\nthermo 10\n" + "".join(leg(*each) for each in legs)
+    log = parse_log(text)
+    assert [r.timestep for r in log.runs] == [each[2] for each in legs]
+    assert _timestep_of_log(log, first, last) == expected

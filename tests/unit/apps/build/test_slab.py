@@ -116,6 +116,7 @@ def test_carbon_monoxide_stands_upright_on_its_carbon(build: Build):
     co = molecule("CO")
     carbon = list(co.symbols).index("C")
     co.rotate(77, "x")
+    co.set_tags(7)  # of wherever it comes from
     both = atoms_of(build(add_adsorbate, slab, as_input(co), atom=carbon, site="ontop"))
     c, o = len(both) - 2 + carbon, len(both) - 1 - carbon
     assert both.symbols[c] == "C"

@@ -81,12 +81,20 @@ def test_a_box_leaves_vectors_that_are_there() -> None:
 def upf(
     folder: Path, name: str, element: str, functional: str, kind: str, relativistic: str, wfc: float = 40.0
 ) -> None:
-    (folder / name).write_text(
-        '<UPF version="2.0.1">\n<PP_HEADER generated="by hand" element="%s" pseudo_type="%s" relativistic="%s"\n'
-        " is_ultrasoft='%s' is_paw='%s' is_coulomb='F' functional=\"%s\" z_valence=\"1.10000E+001\"\n"
-        ' wfc_cutoff="%E" rho_cutoff="%E"/>\n</UPF>\n'
-        % (element, kind, relativistic, kind != "NC", kind == "PAW", functional, wfc, 4 * wfc)
-    )
+    said = {
+        "element": element,
+        "pseudo_type": kind,
+        "relativistic": relativistic,
+        "is_ultrasoft": "F" if kind == "NC" else "T",
+        "is_paw": "T" if kind == "PAW" else "F",
+        "is_coulomb": "F",
+        "functional": functional,
+        "z_valence": "1.10000E+001",
+        "wfc_cutoff": f"{wfc:E}",
+        "rho_cutoff": f"{4 * wfc:E}",
+    }
+    attributes = "\n".join(f"{key}='{value}'" for key, value in said.items())
+    (folder / name).write_text(f'<UPF version="2.0.1">\n<PP_HEADER generated="by hand" {attributes}/>\n</UPF>\n')
 
 
 def test_a_pseudopotential_is_chosen_by_functional_kind_and_relativity(tmp_path: Path) -> None:
@@ -298,6 +306,8 @@ def test_a_hydrogen_atom_in_a_box_has_its_known_energy_and_moment(pwx: str, run:
     assert atoms.get_potential_energy() == pytest.approx(-13.605, abs=0.1)
     assert atoms.calc.results["magmom"] == pytest.approx(1.0, abs=0.01)
     said = (run.workdir / "espresso.pwi").read_text()
+    assert atoms.calc.results["magmoms"][0] > 0.3  # within a sphere around the nucleus
+    assert "starting_magnetization(1) = 1.0" in re.sub(" +", " ", said)
     assert "K_POINTS gamma" in said and "tot_magnetization = 1" in re.sub(" +", " ", said)
     assert any("a box around the molecule" in note for note in atoms.calc.notes)
 
@@ -321,7 +331,7 @@ def test_a_wrong_keyword_is_named_in_pwxs_words(pwx: str, run: Run) -> None:
     atoms = silicon()
     level = changed(CHEAP, options={"keywords": {"system": {"nosymm": True}}})
     atoms.calc = ENGINE.calculator(atoms, level, run)
-    with pytest.raises(AppFailed, match="nosymm|namelist") as caught:
+    with pytest.raises(AppFailed, match=r"nosymm|namelist") as caught:
         atoms.get_potential_energy()
     assert (caught.value.kind, caught.value.name) == ("contract", "BadSettings")
     with pytest.raises(AppFailed, match="did you mean 'nosym'") as caught:
@@ -331,7 +341,9 @@ def test_a_wrong_keyword_is_named_in_pwxs_words(pwx: str, run: Run) -> None:
 
 def test_a_keyword_is_handed_on(pwx: str, run: Run) -> None:
     atoms = silicon()
-    atoms.calc = ENGINE.calculator(atoms, changed(CHEAP, options={"keywords": {"nosym": True, "ecutrho": 80}}), run)
+    atoms.calc = ENGINE.calculator(
+        atoms, changed(CHEAP, options={"keywords": {"nosym": True, "ecutrho": 80}}), run
+    )
     atoms.get_potential_energy()
     said = re.sub(" +", " ", (run.workdir / "espresso.pwi").read_text())
     assert "nosym = .true." in said and "ecutrho = 80" in said

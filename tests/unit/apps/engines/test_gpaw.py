@@ -44,6 +44,14 @@ def run(tmp_path: Path) -> Run:
     return Run(workdir=tmp_path, resources={"walltime_s": 300})
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As where an app runs: NumPy's own threads, one for each core, would be in each other's way."""
+    limits = pytest.importorskip("threadpoolctl").threadpool_limits(1)
+    yield
+    limits.restore_original_limits()
+
+
 @pytest.fixture
 def solved(gpaw: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Atoms, Path]]:
     folder = tmp_path_factory.mktemp("solved")
@@ -79,6 +87,7 @@ def test_forces_are_the_derivative_of_the_energy(solved: tuple[Atoms, Path], run
     assert history[-1].energy == pytest.approx(atoms.get_potential_energy(), abs=1e-5)
     assert history[-1].change < 1e-4
     said = (folder / "gpaw.txt").read_text()
+    assert "change in last 3 cyles: 1e-05 eV\n" in said  # of the cell, not of each electron
     assert "ecut=250" in said and "(2, 2, 2)" in said and "gamma=True" in said
 
 
@@ -145,6 +154,12 @@ def test_what_does_not_go_together_is_refused(gpaw: Any, run: Run) -> None:
         assert (caught.value.kind, caught.value.name) == ("contract", "BadSettings")
 
 
+def test_an_odd_number_of_electrons_needs_smearing(gpaw: Any, run: Run) -> None:
+    with pytest.raises(AppFailed, match="29 electrons, which cannot have a total moment of 0") as caught:
+        ENGINE.calculator(bulk("Cu"), replace(CHEAP, smearing=0.0), run)
+    assert (caught.value.kind, caught.value.name) == ("contract", "NeedsSmearing")
+
+
 def test_atomic_orbitals_are_another_mode(gpaw: Any, run: Run) -> None:
     atoms = Atoms("H2", [[0, 0, 0], [0, 0, 0.75]], cell=[6, 6, 6.75])
     atoms.center()
@@ -160,7 +175,7 @@ def _minimum(name: str, folder: Path) -> float:
     volumes, energies = [], []
     for a in (5.36, 5.42, 5.48, 5.54, 5.60):
         atoms = bulk("Si", "diamond", a=a)
-        level = Level(name, kpts=4, ecut=450.0)
+        level = Level(name, kpts=4, ecut=400.0)
         run = Run(workdir=folder, resources={"walltime_s": 300})
         energies.append(engine(name).calculator(atoms, level, run).get_property("energy", atoms))
         volumes.append(atoms.get_volume())

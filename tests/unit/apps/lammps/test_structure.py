@@ -82,9 +82,9 @@ def app_of(folder: Path, contract: str = CONTRACT, script: str = SCRIPT, **more:
     return lammps(folder / "in.md", **more)
 
 
-def execute(app: App, folder: Path, upstream: Any, **params: Any) -> Result:
+def execute(app: App, folder: Path, *upstream: Any, **params: Any) -> Result:
     manifest = app.manifest(params, upstream=(str(next(COUNTER)),))
-    result = execute_as_result(app.order(manifest, work=folder / "work", site={}), upstream)
+    result = execute_as_result(app.order(manifest, work=folder / "work", site={}), *upstream)
     assert isinstance(result, Result)
     return result
 
@@ -189,6 +189,30 @@ def test_an_artifact_that_was_not_written_is_a_failure(tmp_path: Path, content: 
 
 
 @needs_lammps
+def test_artifacts_alone_are_named_and_nothing_is_made_of_them(tmp_path: Path) -> None:
+    script = SCRIPT.replace(
+        "read_data       structure.data",
+        "lattice fcc 5.3\nregion all block 0 3 0 3 0 3\ncreate_box 1 all\ncreate_atoms 1 box\nmass 1 39.95",
+    )
+    app = app_of(tmp_path, CONTRACT.split("[structure]")[0] + '[artifacts]\ndata = "final.data"\n', script)
+    result = execute(app, tmp_path)
+    assert result.ok, result.failure
+    assert result.artifacts["data"] == "final.data"
+    assert "structure" not in result.artifacts
+
+
+@needs_lammps
+def test_a_structure_of_the_scripts_own_goes_before_ours(tmp_path: Path) -> None:
+    script = SCRIPT + "dump last all extxyz 1 own.xyz\ndump_modify last element Ar Ne\nrun 0\n"
+    app = app_of(tmp_path, CONTRACT.replace("[log]", "[log]\nproduction = 0") + 'structure = "own.xyz"\n', script)
+    result = execute(app, tmp_path, as_input(argon(cubic=True)))
+    assert result.ok, result.failure
+    assert result.artifacts["structure"] == "own.xyz"
+    assert not (Path(result.workdir) / "structure.xyz").exists()
+    assert len(structure_of(result.model_dump())) == 108
+
+
+@needs_lammps
 def test_an_artifact_that_is_no_structure_says_so(tmp_path: Path) -> None:
     script = SCRIPT.replace("write_data      final.data nocoeff", 'print "nothing" file final.data')
     failure = execute(app_of(tmp_path, script=script), tmp_path, as_input(argon(cubic=True))).failure
@@ -269,10 +293,14 @@ def test_bonds_and_angles_are_found_within_molecules() -> None:
     assert [row[1] for row in section(text, "Atoms # full")] == ["1", "1", "1", "2", "2", "2", "3"]
 
 
-def test_without_molecules_only_bonds_that_are_named_are_found() -> None:
-    atoms = waters()
-    del atoms.arrays["mol-id"]
+def test_a_hydrogen_that_touches_another_molecule_is_not_bonded_to_it() -> None:
+    atoms = waters()[:6]
+    atoms.positions[3:] += atoms.positions[0] + [0, 0, 1.1] - atoms.positions[4]
+    atoms.wrap()
     assert len(section(text_of(atoms), "Bonds")) == 4
+    # Where the structure does not say which molecule is which, distance is all that there is.
+    del atoms.arrays["mol-id"]
+    assert len(section(text_of(atoms), "Bonds")) == 5
 
 
 def test_charges_come_from_the_contract_or_from_the_structure() -> None:
@@ -365,6 +393,14 @@ def test_a_structure_that_is_neither_taken_nor_given(tmp_path: Path) -> None:
     contract = CONTRACT.replace('file = "structure.data"\n', "").split("[artifacts]")[0]
     with pytest.raises(BadInput, match="gives none: name the final data file"):
         app_of(tmp_path, contract)
+
+
+def test_a_data_file_that_ase_cannot_read_gives_no_structure(tmp_path: Path) -> None:
+    script = SCRIPT.replace("atom_style      atomic", "atom_style dipole")
+    contract = CONTRACT.replace('file = "structure.data"\n', "")
+    assert app_of(tmp_path, contract, script).contract.inputs == ()  # there is the dump
+    with pytest.raises(BadInput, match="gives none"):
+        app_of(tmp_path, contract.replace('trajectory = "frames.dump"\n', ""), script)
 
 
 def test_what_is_said_in_python_goes_before_the_file(tmp_path: Path) -> None:
