@@ -14,10 +14,10 @@ help:
 demo: $(VENV)/demo.stamp
 	$(BIN)/hpcagent run lj_tuning --run-dir $(RUN)
 
-test: $(VENV)/test.stamp packages
+test: $(VENV)/test.stamp packages $(VENV)/gpaw.stamp
 	$(BIN)/python -m pytest $(PYTEST)
 
-# Debian packages that some tests need (Slurm, Open MPI): root gets them installed, others are told by the tests.
+# Debian packages that some tests need (Slurm, Open MPI, Quantum ESPRESSO, Packmol, a compiler for GPAW): root gets them installed, others are told by the tests.
 packages:
 	@missing=$$(for p in $$(cat tests/apt.txt); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
 	if [ -n "$$missing" ]; then \
@@ -52,6 +52,13 @@ $(VENV)/demo.stamp: $(BIN)/python setup.cfg
 $(VENV)/test.stamp: $(BIN)/python setup.cfg
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
 	@touch $@ $(VENV)/demo.stamp
+
+# GPAW has no wheel; it is compiled with the settings of docs/howto/gpaw_build.md. Without a compiler its tests are skipped.
+$(VENV)/gpaw.stamp: $(VENV)/test.stamp setup.cfg | packages
+	@if GPAW_CONFIG=$(CURDIR)/hpcagent/apps/engines/gpaw_siteconfig.py PYTHONWARNINGS=ignore \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[gpaw]'; then touch $@; \
+	elif [ "$$CI" = true ]; then exit 1; \
+	else echo "GPAW could not be built, its tests are skipped. It needs: sudo apt-get install g++ python3-dev"; fi
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

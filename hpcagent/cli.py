@@ -595,8 +595,9 @@ def _show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path |
             f"executor {jobs.executor} takes the runs: up to {jobs.at_once} job(s) at a time, "
             f"{jobs.nodes} node(s) each for {duration(jobs.walltime_s)}, account {jobs.account or 'none'}"
         )
-    if made.runs is not None:
-        assert made.expected_s is not None
+    if made.runs is not None and made.expected_s is None:
+        print(f"{made.runs} runs at most")
+    if made.runs is not None and made.expected_s is not None:
         whole = "" if made.jobs is None else f": {made.jobs.in_all} whole job(s), every run to its last second"
         print(
             f"{made.runs} runs at most; expected about {duration(made.expected_s)} and "

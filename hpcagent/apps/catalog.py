@@ -11,6 +11,7 @@ from hpcagent.errors import BadInput, nearest
 
 __all__ = ["find_app", "list_apps"]
 
+
 def find_app(reference: str, *, relative_to: Path | None = None) -> App:
     """Return the app that `reference` names.
 

@@ -310,18 +310,19 @@ def identity_of(upstream: Any) -> str:
 
 def inner_manifest(
     of: Manifest,
+    chain: App,
     app: App,
     upstream: tuple[Any, ...],
     params: Mapping[str, Any],
     seed: int | None,
     replicate: int | None,
 ) -> Manifest:
-    """The manifest of an inner run of the chain `of`.
+    """The manifest of an inner run of the run `of` of a chain.
 
-    An app that uses random numbers takes the chain's seed and replicate where the call gives none; for any other
-    they are 0, so that replicates of a chain share it.
+    An app that uses random numbers takes the chain's seed and replicate where the call gives none; for any other,
+    and in a chain that says no seed decides its result, they are 0, so that replicates and campaigns share it.
     """
-    seeded = app.contract.seeded
+    seeded = chain.contract.seeded and app.contract.seeded
     return app.manifest(
         params,
         seed=(of.seed if seeded else 0) if seed is None else seed,

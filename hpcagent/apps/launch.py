@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
+import mmap
 import os
 import re
 import shutil
@@ -283,7 +285,7 @@ def planned(
         return Launch(list(words), inherited | extra, cores)
     _refuse_nested(words, run)
     own_mpich = _own_hydra(words)
-    name, launcher = _chosen(run.site, settings.get("launcher"), own_mpich)
+    name, launcher = _chosen(run.site, settings.get("launcher"), own_mpich, words[0])
     disjoint = len(place.hosts[0].cores) >= per_node * threads
     extra = _threads(threads, inherited, pinned=launcher.binds and disjoint and _alike(place)) | extra
     if not launcher.binds_anywhere and len(place.hosts[0].cores) < int(run.site.get("node_cores") or 0):
@@ -399,6 +401,17 @@ def _own_hydra(words: Sequence[str]) -> str | None:
     return None
 
 
+@functools.lru_cache(maxsize=64)
+def _linked_with_open_mpi(program: str) -> bool:
+    """Whether a program names Open MPI's library (libmpi.so.40, libmpi_mpifh.so.40); MPICH's is libmpi.so.12."""
+    path = shutil.which(program)
+    try:
+        with open(path or program, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:  # noqa: PTH123
+            return text[:4] == b"\x7fELF" and re.search(rb"libmpi(_\w+)?\.so\.[4-9]\d", text) is not None
+    except (OSError, ValueError):
+        return False
+
+
 def _hydra(words: Sequence[str]) -> str:
     found = _own_hydra(words) or shutil.which("mpiexec.hydra") or shutil.which("mpiexec")
     if found is None:
@@ -428,11 +441,15 @@ def _own_launchers(site: Mapping[str, Any]) -> dict[str, Launcher]:
     return found
 
 
-def _chosen(site: Mapping[str, Any], of_app: str | None, own_mpich: str | None) -> tuple[str, Launcher]:
+def _chosen(
+    site: Mapping[str, Any], of_app: str | None, own_mpich: str | None, program: str
+) -> tuple[str, Launcher]:
     own = _own_launchers(site)
     name = of_app or site.get("launcher") or "hydra"
     if not of_app and own_mpich is not None and name in ("openmpi", "mpiexec", "ibrun") and name not in own:
         name = "hydra"  # these start the site's MPI; to ranks of the mpich wheel each would be alone
+    if not of_app and name == "hydra" and name not in own and _linked_with_open_mpi(program):
+        name = "openmpi"  # two programs of one machine may have two MPIs
     known = LAUNCHERS | own
     if name not in known:
         raise BadInput(f"launcher {name!r} is not known; {nearest(name, known)}", value=name)

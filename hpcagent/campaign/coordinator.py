@@ -89,6 +89,9 @@ class Coordinator:
         inside: bool = False,
     ) -> None:
         self._inside = inside
+        if campaign.cache is not None:
+            whole = str(Path(campaign.cache).expanduser().absolute())
+            campaign = campaign.model_copy(update={"cache": whole})
         self.campaign = campaign
         self.folder = RunDir(run_dir if run_dir is not None else Path("runs") / campaign.name)
         if not campaign.app.runnable:
@@ -273,7 +276,7 @@ class Coordinator:
             self.folder,
             required=self.campaign.objective.metrics,
             retries=self.campaign.retries,
-            cache=None if self.campaign.cache is None else Path(self.campaign.cache).expanduser().absolute(),
+            cache=None if self.campaign.cache is None else Path(self.campaign.cache),
         )
 
     # -- the loop -----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from hpcagent.campaign.answer import event_text
 from hpcagent.campaign.batch import Event
 from hpcagent.campaign.coordinator import load_run
 from hpcagent.campaign.state import State
@@ -180,6 +181,8 @@ class _Follower:
             elif kind == "batch":
                 ids = [r.manifest.execution_id for r in self.state.batch(int(event["batch"]))]
                 yield self._event("batch", ids=ids)
+            elif kind == "rule":
+                yield self._event("rule", reason=event_text(event))
             elif kind == "interrupted":
                 yield self._event("site", reason="the coordinator was interrupted")
         for entry in read_ledger(self.folder.jobs):

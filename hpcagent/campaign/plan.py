@@ -112,7 +112,11 @@ def plan(
         expected = None if used is None or expected_s is None else used * jobs.nodes * expected_s / 3600
         if worst is not None and expected is not None:
             expected = min(expected, worst)
+        if campaign.app.chain:
+            return Plan(manifests, profile, count, budget, None, None, None, jobs, (*notes, _of_chains(campaign)))
         return Plan(manifests, profile, count, budget, expected_s, worst, expected, jobs, notes)
+    if campaign.app.chain:
+        return Plan(manifests, profile, count, budget, None, None, None, None, (_of_chains(campaign),))
     resources = contract.resources
     cores = resources.ranks_per_node * resources.threads_per_rank
     share = min(1.0, cores / (profile.node_cores or len(usable_cores()))) if resources.nodes == 1 else 1.0
@@ -128,13 +132,23 @@ def plan(
     )
 
 
+def _of_chains(campaign: Campaign) -> str:
+    app = campaign.app
+    return (
+        f"each run of {app.name} is a chain, expected to take {app.contract.estimated_runtime_s:g} s by itself: "
+        "which inner runs it makes, and what they occupy, is known when it runs, so the cost is not. "
+        "Inner runs that need MPI or GPUs get jobs of the executors for them; put a limit on it with node_hours "
+        "([until])."
+    )
+
+
 def _first_batch(campaign: Campaign, count: int, budget: int | None) -> tuple[Manifest, ...]:
     policy = make_policy(
         campaign.policy.name,
         space=campaign.search,
         objective=campaign.objective,
         seed=campaign.seed,
-        **campaign.policy.options,
+        **campaign.policy_options,
     )
     size = campaign.batch_size or max(2, 4 * count)
     size = size if budget is None else min(size, budget)

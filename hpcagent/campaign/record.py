@@ -206,7 +206,11 @@ class Campaign(Record):
         if self.batch_size == 1 and self.reference is not None:
             raise BadInput("batch_size=1 leaves no run beside the reference; take at least 2.", value=1)
         if self.settings:
-            object.__setattr__(self, "app", self.app.with_settings(**self.settings))
+            changed = self.app.with_settings(**self.settings)
+            object.__setattr__(self, "app", changed)
+            # By their whole paths: a campaign is resumed from anywhere.
+            paths = {n: p for n, p in changed.settings.get("paths", {}).items() if n in self.settings and p}
+            object.__setattr__(self, "settings", self.settings | paths)
         self.objective.check(self.app.contract)
         whole = self.app.contract.space
         for group in (self.space or {}, self.fixed):
@@ -399,9 +403,23 @@ def load_campaign(
         if not isinstance(data["app"], str):
             raise BadInput(f"{path}, app: name the app with a string; got {data['app']!r}.")
         app = find_app(data["app"], relative_to=path.parent)
+    if isinstance(data.get("settings"), dict):
+        data["settings"] = _beside(data["settings"], app, path.parent)
+    if isinstance(data.get("cache"), str):
+        data["cache"] = str(path.parent.absolute() / Path(data["cache"]).expanduser())
     data["app"] = app
     data.setdefault("name", path.stem)
     return build(Campaign, data, where=str(path))
+
+
+def _beside(settings: dict[str, Any], app: App, folder: Path) -> dict[str, Any]:
+    """The settings, with files that are named relative to the campaign's file found there."""
+    found = dict(settings)
+    for name in app.settings.get("files", {}):
+        given = settings.get(name)
+        if isinstance(given, str) and given and (folder / Path(given).expanduser()).is_file():
+            found[name] = str(folder.absolute() / Path(given).expanduser())
+    return found
 
 
 def list_configs() -> dict[str, Path]:

@@ -166,7 +166,7 @@ class Runner:
         shared: bool = False,
     ) -> None:
         """Run the chain's function in a thread; it ends like a run on a worker, with an answer in the queue."""
-        chain = ChainRun(app, inputs, partial(self._ask, manifest))
+        chain = ChainRun(app, inputs, partial(self._ask, manifest, app))
         order = app.order(
             manifest,
             work=work,
@@ -190,6 +190,7 @@ class Runner:
     def _ask(
         self,
         chain: Manifest,
+        of: App,
         app: App,
         inputs: tuple[Any, ...],
         params: Any,
@@ -199,7 +200,7 @@ class Runner:
         """Called in a chain's thread; the run itself is started by `collect`."""
         if self._stopping:
             raise interrupted()
-        manifest = inner_manifest(chain, app, inputs, params, seed, replicate)
+        manifest = inner_manifest(chain, of, app, inputs, params, seed, replicate)
         part = Part(app.name, manifest.execution_id)
         self._finished.put(Asked(part, app, manifest, inputs, chain.execution_id))
         return part

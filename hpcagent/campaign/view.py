@@ -73,7 +73,8 @@ class Tally:
     def left(self) -> tuple[float, float] | None:
         """Seconds and node-hours that the remaining runs will probably take."""
         done = self.runs - self.before
-        if self.budget is None or done <= 0:
+        # What the cheap runs of a screening took says nothing of the dear ones to come.
+        if self.budget is None or done <= 0 or self.campaign.fidelity is not None:
             return None
         remaining = max(0, self.budget - self.runs)
         elapsed = time.monotonic() - self.began

@@ -93,7 +93,7 @@ def _chain_started(
     def ask(
         inner: App, inputs: tuple[Any, ...], params: Mapping[str, Any], seed: int | None, replicate: int | None
     ) -> Part:
-        asked = inner_manifest(manifest, inner, inputs, params, seed, replicate)
+        asked = inner_manifest(manifest, app, inner, inputs, params, seed, replicate)
         known = _dfk(inner).__dict__.get("hpcagent_futures", {})
         before = asked.execution_id in known
         part = _as_part(asked, _started(inner, asked, inputs))

@@ -95,8 +95,8 @@ def adsorption_energy(
             return relaxed(structure, fmax=fmax, max_steps=max_steps, **(level | changes))
         return energy(structure, forces="no", **(level | changes))
 
-    both = add_adsorbate(slab, adsorbate, site=site, height=height, seed=0, replicate=0)
-    molecule = build_molecule(name=reference, vacuum=box, seed=0, replicate=0) if reference else adsorbate
+    both = add_adsorbate(slab, adsorbate, site=site, height=height)
+    molecule = build_molecule(name=reference, vacuum=box) if reference else adsorbate
     # A classical potential knows no spin.
     spin = {"magmom": reference_magmom} if reference and "magmom" in engine(params["engine"]).takes else {}
     alone = computed(molecule, relax == "all", **spin)
@@ -154,9 +154,7 @@ def adsorption(
     **params: Any,
 ) -> Any:
     """Adsorption energy of an atom or molecule on a metal's face, from the elements' names."""
-    slab = build_slab(
-        name=metal, facet=facet, layers=layers, nx=size, ny=size, root=root, vacuum=vacuum, fixed_layers=fixed_layers, a=a,
-        seed=0, replicate=0,
-    )  # fmt: skip
-    molecule = build_molecule(name=adsorbate, vacuum=params["box"], seed=0, replicate=0)
+    cell = {"nx": size, "ny": size, "root": root, "layers": layers, "fixed_layers": fixed_layers}
+    slab = build_slab(name=metal, facet=facet, vacuum=vacuum, a=a, **cell)
+    molecule = build_molecule(name=adsorbate, vacuum=params["box"])
     return adsorption_energy.with_settings(**own_settings(run.settings))(slab, molecule, **params)

@@ -81,7 +81,7 @@ def dft_convergence(
     with it and with the number of k-points: `work` counts both without the noise of a clock.
     """
     energy = dft_energy.with_settings(**own_settings(run.settings))
-    built = build_crystal(name=name, lattice=crystal, a=a, cubic="no", rattle=rattle, seed=0, replicate=0)
+    built = build_crystal(name=name, lattice=crystal, a=a, cubic="no", rattle=rattle)
     level = {k: v for k, v in params.items() if k in LEVEL or k in RANKS}
     here = energy(built, forces="no", **level)
     best = energy(built, forces="no", **(level | {"ecut": converged_ecut, "kpts": converged_kpts}))

@@ -98,9 +98,7 @@ def _fitted(runs: list[Any], lattice: str, run: Run) -> Outcome:
 )
 def eos(name: str, crystal: str, a: float, cell: str, run: Run, **params: Any) -> Any:
     """Lattice constant and bulk modulus of a cubic crystal: built, strained, computed at each volume, fitted."""
-    built = build_crystal(
-        name=name, lattice=crystal, a=a, cubic="yes" if cell == "cubic" else "no", seed=0, replicate=0
-    )
+    built = build_crystal(name=name, lattice=crystal, a=a, cubic="yes" if cell == "cubic" else "no")
     lattice = element_lattice(name) if crystal == "auto" else crystal
     return dft_eos.with_settings(**own_settings(run.settings))(built, lattice=lattice, **params)
 

@@ -67,10 +67,10 @@ def formation_energy(
         if element in GASES:
             molecule, magmom = GASES[element]
             references[element] = relaxed(
-                build_molecule(name=molecule, vacuum=box, seed=0, replicate=0), **(level | {"magmom": magmom})
+                build_molecule(name=molecule, vacuum=box), **(level | {"magmom": magmom})
             )
         else:
-            crystal = build_crystal(name=element, cubic="no", seed=0, replicate=0)
+            crystal = build_crystal(name=element, cubic="no")
             references[element] = relaxed(crystal, cell="shape_and_volume", **level)
     whole = compound.result()
     atoms = sum(counts.values())

@@ -345,3 +345,20 @@ def test_an_app_of_ones_own_may_take_its_ranks_from_a_parameter() -> None:
             metrics={"speed": "1"},
             resources_from={"nodes": "ranks"},
         )(scaled)
+
+
+@pytest.mark.parametrize(
+    ("library", "launcher"), [("libmpi_mpifh.so.40", "openmpi"), ("libmpi.so.40", "openmpi"), ("libm.so.6", None)]
+)
+def test_where_nobody_chose_a_launcher_a_program_of_open_mpi_gets_its_own(tmp_path, library, launcher):
+    program = tmp_path / "pw.x"
+    program.write_bytes(b"\x7fELF" + bytes(100) + library.encode() + bytes(100))
+    program.chmod(0o755)
+    if launcher is None:
+        hydra_or_skip()
+        assert planned(run_of(ranks_per_node=2), [sys.executable, str(program)]).launcher == "hydra"
+        return
+    assert planned(run_of(ranks_per_node=2), [str(program)]).launcher == launcher
+    # What a site says goes before what we can see.
+    told = {"apps": {"mine": {"launcher": "srun"}}}
+    assert planned(run_of(site=told, ranks_per_node=2), [str(program)], app="mine").launcher == "srun"

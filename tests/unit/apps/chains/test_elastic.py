@@ -1,0 +1,82 @@
+"""Elastic constants by EMT, against finite differences of ASE's stresses and the equation of state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ase.calculators.emt import EMT
+from ase.units import GPa
+
+import hpcagent as ha
+
+
+@pytest.fixture(autouse=True)
+def site(tmp_path):
+    with ha.open_site("threads", run_dir=tmp_path):
+        yield
+
+
+def by_hand(atoms: Atoms, voigt: int, strain: float = 1e-4) -> np.ndarray:
+    """Column of the elastic tensor in GPa: stress over strain, by central differences."""
+    stresses = []
+    for sign in (1, -1):
+        tensor = np.eye(3)
+        i, j = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))[voigt]
+        tensor[i, j] += sign * strain / (1 if i == j else 2)
+        tensor[j, i] = tensor[i, j]
+        strained = atoms.copy()
+        strained.set_cell(atoms.cell[:] @ tensor, scale_atoms=True)
+        strained.calc = EMT()
+        stresses.append(strained.get_stress() / GPa)
+    return (stresses[0] - stresses[1]) / (2 * strain)
+
+
+def test_copper_has_the_constants_of_emt():
+    result = ha.apps.elastic(bulk("Cu"), engine="emt", fmax=1e-4).result()
+    assert result.ok, result.failure
+    rest = bulk("Cu", a=ha.apps.eos(name="Cu", engine="emt").result()["a0"])
+    stretched, sheared = by_hand(rest, 0), by_hand(rest, 3)
+    assert result["c11"] == pytest.approx(stretched[0], rel=2e-3)
+    assert result["c12"] == pytest.approx(stretched[1], rel=2e-3)
+    assert result["c44"] == pytest.approx(sheared[3], rel=2e-3)
+    # EMT's copper; experiment (Overton and Gaffney, Phys. Rev. 98, 969, 1955): 168, 121, 75 GPa.
+    assert [result[n] for n in ("c11", "c12", "c44")] == pytest.approx([173, 116, 90], abs=1)
+    assert result["stable"] == 1 and result["residual_stress"] < 0.01
+
+
+@pytest.mark.parametrize("element", ["Cu", "Al", "Pt"])
+def test_a_third_of_c11_and_twice_c12_is_the_bulk_modulus_of_the_equation_of_state(element):
+    constants = ha.apps.elastic(bulk(element), engine="emt", fmax=1e-4).result()
+    curve = ha.apps.eos(name=element, engine="emt").result()
+    assert (constants["c11"] + 2 * constants["c12"]) / 3 == pytest.approx(curve["bulk_modulus"], rel=2e-3)
+    assert constants["bulk_modulus"] == pytest.approx(curve["bulk_modulus"], rel=2e-3)
+
+
+def test_twelve_strains_find_what_four_do_where_the_crystal_is_cubic():
+    few = ha.apps.elastic(bulk("Cu", cubic=True), engine="emt", fmax=1e-4).result()
+    many = ha.apps.elastic(bulk("Cu", cubic=True), engine="emt", fmax=1e-4, symmetry="none").result()
+    assert [p.app for p in few.parts].count("dft_relax") == 5
+    assert [p.app for p in many.parts].count("dft_relax") == 13
+    for name in ("c11", "c12", "c44", "bulk_modulus"):
+        assert many[name] == pytest.approx(few[name], rel=1e-6), name
+    # The relaxed cell and the strains along one axis were computed already.
+    assert sum(p.shared for p in many.parts if p.app == "dft_relax") >= 5
+
+
+def test_a_strain_that_is_large_is_said_to_be():
+    result = ha.apps.elastic(bulk("Cu"), engine="emt", fmax=1e-4, strain=0.03).result()
+    assert any("strains up to 0.03 are large" in note for note in result.notes)
+
+
+def test_a_cell_that_does_not_come_to_rest_fails_by_its_name():
+    failure = ha.apps.elastic(bulk("Cu", a=3.9), engine="emt", fmax=1e-4, max_steps=1).result().failure
+    assert failure.name == "NotRelaxed"
+    assert "its inner run dft_relax" in failure.message
+
+
+def test_an_engine_that_refuses_its_level_fails_the_chain_with_its_reason():
+    failure = ha.apps.elastic(bulk("Cu"), engine="emt", kpts=3).result().failure
+    assert (failure.kind, failure.name) == ("contract", "BadSettings")
+    assert "kpts=3" in failure.message
