@@ -228,7 +228,7 @@ class Runner:
                     continue
                 except (AppFailed, BadInput) as error:
                     known = refused(inner.manifest, error, self._inner.place / inner.manifest.execution_id), False
-            waiting.extend(self._part_ended(*known))
+            waiting.extend(self._parts_ended([known]))
 
     def _known(self, inner: Inner) -> tuple[Result, bool] | None:
         """A finished result in the run's directory, and whether somebody else has paid for it."""
@@ -266,16 +266,17 @@ class Runner:
         inner.sent = True
         future.add_done_callback(lambda done: self._finished.put(((manifest,), done)))
 
-    def _part_ended(self, result: Result, shared: bool) -> list[Inner]:
-        """Record the result of an inner run; return those that can start now."""
-        self._journal.append(
-            [
-                part_events([result], frozenset({result.manifest.execution_id} if shared else ()))
-                | {"at": self._clock()}
-            ]
-        )
-        self._state.add_part_result(result, shared=shared)
-        return self._inner.ended(result, shared=shared)
+    def _parts_ended(self, ended: Sequence[tuple[Result, bool]]) -> list[Inner]:
+        """Record results of inner runs, and whether others paid for them; return those that can start now."""
+        if not ended:
+            return []
+        found = frozenset(r.manifest.execution_id for r, shared in ended if shared)
+        self._journal.append([part_events([r for r, _ in ended], found) | {"at": self._clock()}])
+        ready: list[Inner] = []
+        for result, shared in ended:
+            self._state.add_part_result(result, shared=shared)
+            ready += self._inner.ended(result, shared=shared)
+        return ready
 
     # -- runs ---------------------------------------------------------------------------------
 
@@ -334,7 +335,7 @@ class Runner:
         if retry and self._asked:
             self._admit()
         results, events, again = [], [], []
-        ready: list[Inner] = []
+        parts: list[tuple[Result, bool]] = []
         read = [self._result(m, a) for pack in ended for m, a in _answers(*pack)]
         starved = {r.manifest.execution_id for r, _ in read if r.failure and r.failure.name == OUT_OF_MEMORY}
         culprit = self._suspects.culprit(starved) if starved else None
@@ -349,7 +350,7 @@ class Runner:
                 result, event = self._had_a_block(result)
                 self._suspects.done(manifest.execution_id)
                 if inner is not None:
-                    ready += self._part_ended(result, False)
+                    parts.append((result, False))
                     continue
                 self.given_up.add(manifest.execution_id)
                 results.append(result)
@@ -364,13 +365,14 @@ class Runner:
             self._suspects.done(manifest.execution_id)
             if inner is not None:
                 if retry or result.failure is None or result.failure.kind in ("simulation", "contract"):
-                    ready += self._part_ended(result, found)
+                    parts.append((result, found))
                 continue
             if result.failure is not None and result.failure.kind in ("infrastructure", "cancelled"):
                 self.given_up.add(manifest.execution_id)
             results.append(result)
             events.append(event)
         self._record(results, events)
+        ready = self._parts_ended(parts)
         # Before the first of them is sent, which may fail with the site: see `move`.
         self.running.update((r.manifest.execution_id, r.manifest) for r, _ in again if not self._is_inner(r))
         for result, charged in again:

@@ -71,7 +71,17 @@ def water_box(
     kinds = [("O", waters)] + ([("[Na+]", ion_pairs), ("[Cl-]", ion_pairs)] if ion_pairs else [])
     molecules = [smiles_to_xyz(smiles=smiles, seed=0, replicate=0) for smiles, _ in kinds]
     packed = packmol_box(*molecules, counts=",".join(str(n) for _, n in kinds), box=box)
-    made = _dynamics()(packed, temperature=temperature, equil_steps=equil_steps, steps=steps, timestep=timestep)
+    # Twenty frames at least, for g(r).
+    every = max(1, min(50, steps // 20))
+    made = _dynamics()(
+        packed,
+        temperature=temperature,
+        equil_steps=equil_steps,
+        steps=steps,
+        timestep=timestep,
+        every=min(10, every),
+        dump_every=every,
+    )
     around = rdf(made, a="O", b="O", r_max=min(9.0, round(0.49 * box, 2)))
     curve, thermo = plot_rdf(around), plot_thermo(made)
     metrics: dict[str, Any] = {

@@ -43,11 +43,11 @@ def inner(folder: Path) -> Counter[str]:
 
 
 def test_oxygen_on_copper_is_the_difference_that_ase_finds():
-    result = adsorption(metal="Cu", facet="fcc111", adsorbate="O", height=1.2, relax="none",
+    result = adsorption(metal="Cu", facet="fcc111", adsorbate="O", site="fcc", height=1.2, relax="none",
                         reference="O2", share=0.5)  # fmt: skip
     slab = fcc111("Cu", size=(1, 1, 3), vacuum=6.0)
     clean, oxygen = energy(slab.copy()), energy(molecule("O2"))
-    add_adsorbate(slab, "O", 1.2, "ontop")
+    add_adsorbate(slab, "O", 1.2, "fcc")
     assert result["energy_slab"] == pytest.approx(clean, abs=1e-6)
     assert result["energy_molecule"] == pytest.approx(oxygen, abs=1e-6)
     assert result["energy_together"] == pytest.approx(energy(slab), abs=1e-6)
@@ -138,7 +138,7 @@ def test_what_emt_has_no_use_for_is_left_out_and_noted():
     [
         ({"metal": "Qq"}, "BadLattice"),
         ({"adsorbate": "Qq"}, "BadMolecule"),
-        ({"site": "hcp"}, "NoSite"),
+        ({"site": "fcc"}, "NoSite"),
         ({"height": 0.01, "site": "ontop"}, "Overlap"),
     ],
 )
