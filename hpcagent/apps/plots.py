@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.base import app
+from hpcagent.apps.base import App, app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, nearest
 from hpcagent.model.contract import Metric
@@ -175,19 +175,26 @@ def _styles(n: int) -> list[dict[str, Any]]:
     return [{"color": COLORS[i % len(COLORS)], "linestyle": dashes[i // len(COLORS)]} for i in range(n)]
 
 
+def _plot(**given: Any) -> Callable[[Callable[..., Any]], App]:
+    """What all of these apps promise."""
+    return app(
+        version="1.0.0",
+        app_type="analysis",
+        metrics={"n_points": _POINTS},
+        seeded=False,
+        failure_modes=_FAILURES,
+        estimated_runtime_s=1.0,
+        **given,
+    )
+
+
 # ---- trajectories
 
 
-@app(
+@_plot(
     name="plot_rdf",
-    version="1.0.0",
-    app_type="analysis",
     inputs=("runs...",),
     parameters={"labels": _LABELS, "title": _TITLE},
-    metrics={"n_points": _POINTS},
-    seeded=False,
-    failure_modes=_FAILURES,
-    estimated_runtime_s=1.0,
 )
 def plot_rdf(labels: str, title: str, run: Run) -> Outcome:
     """Draw g(r) of one or more runs of `rdf`, with a band of one standard error and the first minimum."""
@@ -211,20 +218,14 @@ def plot_rdf(labels: str, title: str, run: Run) -> Outcome:
     return _outcome(points)
 
 
-@app(
+@_plot(
     name="plot_msd",
-    version="1.0.0",
-    app_type="analysis",
     inputs=("runs...",),
     parameters={
         "labels": _LABELS,
         "title": _TITLE,
         "scale": Choice("linear", "log", default="linear", description="of both axes"),
     },
-    metrics={"n_points": _POINTS},
-    seeded=False,
-    failure_modes=_FAILURES,
-    estimated_runtime_s=1.0,
 )
 def plot_msd(labels: str, title: str, scale: str, run: Run) -> Outcome:
     """Draw the mean squared displacement of one or more runs of `msd`, with the fitted lines in their windows."""
@@ -262,16 +263,10 @@ def _with_error(value: float, error: float | None) -> str:
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
-@app(
+@_plot(
     name="plot_dos",
-    version="1.0.0",
-    app_type="analysis",
     inputs=("runs...",),
     parameters={"labels": _LABELS, "title": _TITLE},
-    metrics={"n_points": _POINTS},
-    seeded=False,
-    failure_modes=_FAILURES,
-    estimated_runtime_s=1.0,
 )
 def plot_dos(labels: str, title: str, run: Run) -> Outcome:
     """Draw the vibrational density of states of one or more runs of `vacf`; of a single one also by species."""
@@ -354,16 +349,10 @@ def plot_thermo(title: str, run: Run) -> Outcome:
 # ---- crystals and levels of theory
 
 
-@app(
+@_plot(
     name="plot_eos",
-    version="1.0.0",
-    app_type="analysis",
     inputs=("run",),
     parameters={"title": _TITLE},
-    metrics={"n_points": _POINTS},
-    seeded=False,
-    failure_modes=_FAILURES,
-    estimated_runtime_s=1.0,
 )
 def plot_eos(title: str, run: Run) -> Outcome:
     """Draw energies against volume with the fitted equation of state of a run of `eos_fit`."""
@@ -390,10 +379,8 @@ def plot_eos(title: str, run: Run) -> Outcome:
     return _outcome(len(v))
 
 
-@app(
+@_plot(
     name="plot_convergence",
-    version="1.0.0",
-    app_type="analysis",
     inputs=("runs...",),
     parameters={
         "parameter": Text(description="parameter of the runs along the axis, e.g. ecut"),
@@ -403,10 +390,6 @@ def plot_eos(title: str, run: Run) -> Outcome:
         ),
         "title": _TITLE,
     },
-    metrics={"n_points": _POINTS},
-    seeded=False,
-    failure_modes=_FAILURES,
-    estimated_runtime_s=1.0,
 )
 def plot_convergence(parameter: str, metric: str, relative: str, title: str, run: Run) -> Outcome:
     """Draw a metric of several runs against one of their parameters, e.g. the energy against the cutoff.
@@ -482,16 +465,10 @@ def _atoms(fields: Mapping[str, Any]) -> int:
         return 1
 
 
-@app(
+@_plot(
     name="plot_scf",
-    version="1.0.0",
-    app_type="analysis",
     inputs=("run",),
     parameters={"title": _TITLE},
-    metrics={"n_points": _POINTS},
-    seeded=False,
-    failure_modes=_FAILURES,
-    estimated_runtime_s=1.0,
 )
 def plot_scf(title: str, run: Run) -> Outcome:
     """Draw how the SCF of a run converged: the change of the energy in every step of every attempt."""

@@ -9,6 +9,7 @@ As a program, `python -m hpcagent.apps.analysis.frames job.json`, it is one rank
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -27,7 +28,7 @@ from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, HpcAgentError
 from hpcagent.model.space import Int
 
-__all__ = ["RANKS", "Communicator", "Followed", "Work", "analyse", "followed", "shares", "total"]
+__all__ = ["RANKS", "Communicator", "Followed", "Work", "analyse", "followed", "following", "shares", "total"]
 
 _Array = NDArray[np.float64]
 # More than the ranks of a node, few enough that a block is worth a message.
@@ -209,6 +210,24 @@ class Followed:
     temperature: float
     weighed: bool
     notes: tuple[str, ...] = ()
+
+
+@contextlib.contextmanager
+def following(
+    trajectory: Trajectory, reading: Reading, what: str, folder: Path, comm: Communicator
+) -> Iterator[Followed]:
+    """As `followed`, for the frames of a reading, with a scratch file that is gone afterwards."""
+    numbers = trajectory.chosen(reading, at_least=10)
+    scratch = folder / f"{what}.scratch"
+    try:
+        data = followed(trajectory, numbers, what, scratch, comm)
+        if comm.rank == 0:
+            trajectory.notes += data.notes
+        yield data
+        comm.Barrier()
+    finally:
+        if comm.rank == 0:
+            scratch.unlink(missing_ok=True)
 
 
 def followed(

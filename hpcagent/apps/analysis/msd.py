@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.analysis.frames import BLOCKS, RANKS, Communicator, analyse, followed, total
+from hpcagent.apps.analysis.frames import BLOCKS, RANKS, Communicator, analyse, following, total
 from hpcagent.apps.analysis.trajectory import READING, Reading, Trajectory
 from hpcagent.apps.base import app
 from hpcagent.apps.run import Outcome, Run
@@ -244,18 +244,8 @@ def follow(
         `stretches` (k,), slopes of the msd along one direction in angstrom^2/ps; `window`, first and last fitted
         lag; `n_frames`, `volume`, `periodic`, `temperature`.
     """
-    numbers = trajectory.chosen(reading, at_least=10)
-    scratch = folder / "displacements.scratch"
-    try:
-        data = followed(trajectory, numbers, "displacement", scratch, comm)
-        if comm.rank == 0:
-            trajectory.notes += data.notes
-        result = _displaced(trajectory, data, params, comm)
-        comm.Barrier()
-    finally:
-        if comm.rank == 0:
-            scratch.unlink(missing_ok=True)
-    return result
+    with following(trajectory, reading, "displacement", folder, comm) as data:
+        return _displaced(trajectory, data, params, comm)
 
 
 def _displaced(trajectory: Trajectory, data: Any, params: Mapping[str, Any], comm: Communicator) -> dict[str, Any]:

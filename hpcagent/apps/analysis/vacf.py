@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.analysis.frames import BLOCKS, RANKS, Communicator, analyse, followed, total
+from hpcagent.apps.analysis.frames import BLOCKS, RANKS, Communicator, analyse, following, total
 from hpcagent.apps.analysis.trajectory import READING, Reading, Trajectory
 from hpcagent.apps.base import app
 from hpcagent.apps.run import Outcome, Run
@@ -166,18 +166,8 @@ def follow(
         of m v.v over the atoms of each of `names`; `integrals` (n_atoms,) of v.v, angstrom^2/ps; `interval` ps;
         `temperature`, `n_frames`.
     """
-    numbers = trajectory.chosen(reading, at_least=10)
-    scratch = folder / "velocities.scratch"
-    try:
-        data = followed(trajectory, numbers, "velocity", scratch, comm)
-        if comm.rank == 0:
-            trajectory.notes += data.notes
-        result = _correlated(trajectory, data, params, comm)
-        comm.Barrier()
-    finally:
-        if comm.rank == 0:
-            scratch.unlink(missing_ok=True)
-    return result
+    with following(trajectory, reading, "velocity", folder, comm) as data:
+        return _correlated(trajectory, data, params, comm)
 
 
 def _correlated(

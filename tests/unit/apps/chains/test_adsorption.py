@@ -119,7 +119,8 @@ def test_the_share_counts_the_molecules_of_the_reference():
 
 
 def test_a_share_that_does_not_add_up_to_the_adsorbate_is_refused():
-    failure = ha.apps.adsorption(metal="Cu", adsorbate="O", **HOLLOW, reference="O2", engine="emt").result().failure
+    asked = ha.apps.adsorption(metal="Cu", adsorbate="O", **HOLLOW, reference="O2", engine="emt")
+    failure = asked.result().failure
     assert (failure.kind, failure.name) == ("contract", "AtomsDiffer")
     assert "2 atoms of O" in failure.message
 

@@ -54,11 +54,3 @@ def test_pure_water_needs_no_ions_and_the_box_sets_its_density(tmp_path):
     assert result["density"] == pytest.approx(0.980, abs=1e-3)
     assert result["oo_peak"] == pytest.approx(2.75, abs=0.12)
     assert [p.app for p in result.parts].count("smiles_to_xyz") == 1
-
-
-def test_molecules_that_do_not_fit_fail_the_chain_by_their_name(tmp_path):
-    needed("packmol")
-    with ha.open_site("threads", run_dir=tmp_path):
-        failure = ha.apps.water_box(waters=200, ion_pairs=0, box=8.0).result().failure
-    assert failure is not None and failure.name == "NotPacked"
-    assert "its inner run packmol_box" in failure.message
