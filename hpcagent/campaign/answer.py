@@ -249,14 +249,14 @@ def inner_text(inner: Mapping[str, tuple[int, int]]) -> str:
     """Inner runs in words.
 
     Example:
-        >>> inner_text({"dft_energy": (7, 2)})
-        '9 inner runs (7 dft_energy, 2 more of it from the cache)'
+        >>> inner_text({"dft_energy": (7, 2), "rdf": (1, 0), "msd": (0, 1)})
+        '11 inner runs (7 dft_energy and 2 from the cache, 1 msd from the cache, 1 rdf)'
     """
     total = sum(ran + shared for ran, shared in inner.values())
-    said = [
-        f"{ran} {app}" + (f", {shared} more of it from the cache" if shared else "")
-        for app, (ran, shared) in sorted(inner.items())
-    ]
+    said = []
+    for app, (ran, shared) in sorted(inner.items()):
+        more = f"{shared} from the cache" if ran else f"{shared} {app} from the cache"
+        said.append(" and ".join([*([f"{ran} {app}"] if ran else []), *([more] if shared else [])]))
     return f"{total} inner runs ({', '.join(said)})"
 
 
