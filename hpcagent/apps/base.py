@@ -228,7 +228,8 @@ class App(Record):
 
         Args:
             upstream: The runs this app takes as input: futures or `Result`s. Where it takes a structure, an ASE
-                `Atoms` or the path of a structure file will do.
+                `Atoms` or the path of a structure file will do; where it takes a `run`, the path of a trajectory,
+                a LAMMPS log or a thermo.csv.
             seed: Random seed handed to the app; 0 if not given, in a chain the chain's.
             replicate: A counter for deliberate repetitions of the same parameters; likewise.
             params: The app's parameters, in the units of its contract.
@@ -250,7 +251,8 @@ class App(Record):
                 f"app {self.name!r} takes {wanted} input run(s) as positional arguments; got {len(upstream)}. "
                 "Parameters are given by name."
             )
-        inputs = tuple(map(given, upstream))
+        names = self.contract.inputs
+        inputs = tuple(given(one, names[min(i, len(names) - 1)]) for i, one in enumerate(upstream))
         chain = CALLER.get()
         if chain is not None:
             return chain.ask(self, inputs, params, seed, replicate)

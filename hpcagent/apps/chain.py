@@ -135,6 +135,8 @@ class ChainRun:
             CALLER.reset(token)
             self._wait()
         lost = [p for p in self.parts if p.result().failure is not None]
+        if lost and any(m.required and m.name not in outcome.metrics for m in self._app.contract.metrics):
+            raise failed(self._culprit() or lost[0].result())
         if lost:
             said = ", ".join(f"{p.app} ({_failure(p.result()).name})" for p in lost)
             outcome = replace(outcome, notes=(*outcome.notes, f"inner runs failed: {said}"))
@@ -211,7 +213,9 @@ def _settled(returned: Any, workdir: Path) -> Outcome:
         return replace(returned, metrics=metrics, uncertainty={**uncertainty, **returned.uncertainty})
     if isinstance(returned, Mapping):
         metrics, uncertainty = _numbers(returned)
-        return Outcome(metrics=metrics, uncertainty=uncertainty)
+        parts = dict.fromkeys(value.part for value in returned.values() if isinstance(value, Value))
+        notes = dict.fromkeys(f"{part.app}: {note}" for part in parts for note in part.result().notes)
+        return Outcome(metrics=metrics, uncertainty=uncertainty, notes=tuple(notes))
     raise AppFailed(
         f"the chain's function returned {type(returned).__name__}; it must return the future of a run, a dict of "
         "metrics (numbers, or `run[metric]`) or an Outcome.",
@@ -247,6 +251,18 @@ def _numbers(given: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, floa
         else:
             metrics[name] = value.result() if isinstance(value, Future) else value
     return metrics, uncertainty
+
+
+def metrics_of(part: Future[Result]) -> dict[str, float]:
+    """All metrics of an inner run, waited for.
+
+    Raises:
+        AppFailed: It failed; the chain fails with its reason.
+    """
+    result = part.result()
+    if result.failure is not None:
+        raise failed(result)
+    return dict(result.metrics)
 
 
 def artifacts_of(run: Run, **parts: Future[Result] | Result) -> dict[str, str]:

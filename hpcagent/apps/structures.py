@@ -39,8 +39,16 @@ class Given:
     fields: Mapping[str, Any]
 
 
-def given(value: Any) -> Any:
+TRAJECTORIES = (".lammpstrj", ".dump", ".traj", ".xyz", ".extxyz", ".h5", ".h5md", ".gz")
+"""Endings of files that an analysis takes for a trajectory."""
+
+
+def given(value: Any, name: str = "structure") -> Any:
     """A structure given as ASE `Atoms` or as a path in place of a run; anything else comes back as it is.
+
+    Args:
+        value: An input of an app.
+        name: What the app calls it: a path for a `run` is that of a trajectory, a LAMMPS log or a thermo.csv.
 
     Raises:
         BadInput: The file is not there, or ASE finds no structure in it.
@@ -50,6 +58,8 @@ def given(value: Any) -> Any:
         >>> given(bulk("Cu")).identity[:10]
         'structure '
     """
+    if isinstance(value, (str, Path)) and name.startswith("run"):
+        return _of_file(Path(value).expanduser().absolute())
     if isinstance(value, (str, Path)):
         return _of_text(_text_of(_from_file(Path(value).expanduser())))
     # Without importing ASE: where nobody has made an Atoms, none is given.
@@ -62,6 +72,32 @@ def given(value: Any) -> Any:
 def _of_text(text: str) -> Given:
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Given(f"structure {digest}", {"status": "COMPLETED", "metrics": {}, "structure": text, "workdir": ""})
+
+
+def _of_file(path: Path) -> Given:
+    """A file that some program has left, in place of the run that wrote it."""
+    if not path.is_file():
+        raise BadInput(
+            f"{path}: no such file. An input is the future of a run, its Result, or the path of a trajectory, a "
+            "LAMMPS log or a thermo.csv.",
+            value=str(path),
+        )
+    if path.suffix == ".csv":
+        kind = "thermo"
+    elif path.suffix in TRAJECTORIES or path.name.startswith("dump"):
+        kind = "trajectory"
+    elif path.suffix in (".log", ".lammps") or path.name.startswith("log"):
+        kind = "log"
+    else:
+        raise BadInput(
+            f"{path}: what this is does not follow from its name: trajectories end in {', '.join(TRAJECTORIES)}, "
+            "logs in .log, .lammps or begin with log, tables of thermo output end in .csv.",
+            value=str(path),
+        )
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    fields = {"status": "COMPLETED", "metrics": {}, "artifacts": {kind: path.name}, "workdir": str(path.parent)}
+    return Given(f"{kind} {digest}", fields)
 
 
 def _text_of(atoms: Atoms) -> str:

@@ -755,6 +755,13 @@ class Coordinator:
         )
 
 
+def _again(campaign: Campaign, root: Path) -> str:
+    """How an interrupted campaign goes on, in words."""
+    if campaign.app.function:
+        return f"`hpcagent resume {root}`"
+    return "the same script or cell: its app is a function of it"
+
+
 def _scale(comparison: Comparison | None, batch: int) -> float | None:
     return None if comparison is None else comparison.of(batch)
 
@@ -884,7 +891,7 @@ def run(
         done = len(coordinator._state.results)
         raise Interrupted(
             f"stopped by {'SIGTERM' if isinstance(error, Terminated) else 'Ctrl-C'}; {done} finished run(s) "
-            f"are kept in {coordinator.folder.root}. Go on with `hpcagent resume {coordinator.folder.root}`.",
+            f"are kept in {coordinator.folder.root}. Go on with {_again(campaign, coordinator.folder.root)}.",
             run_dir=str(coordinator.folder.root),
             runs=done,
         ) from None

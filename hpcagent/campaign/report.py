@@ -194,10 +194,11 @@ def _row(result: CampaignResult, r: Result, metrics: tuple[str, ...]) -> list[st
 
 
 def _where(result: CampaignResult) -> str:
+    by_hand = "; `lmp -in in.lammps` there repeats one" if "script" in result.campaign.app.settings else ""
     return (
         "## Where everything is\n\n"
         "- `events.jsonl`: every manifest and result as it happened\n"
         "- `metrics.h5`: all numbers as columns with units; `hpcagent export` writes CSV or Parquet\n"
-        "- `work/<execution id>/`: inputs, log and result of each run; `lmp -in in.lammps` there repeats one\n"
+        f"- `work/<execution id>/`: inputs, log and result of each run{by_hand}\n"
         "- `campaign.toml`, `app.json`: what was asked, exactly"
     )

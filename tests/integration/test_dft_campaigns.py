@@ -38,6 +38,12 @@ def ended(result: ha.CampaignResult) -> ha.CampaignResult:
     return result
 
 
+def moments(run_dir: Path) -> list[float]:
+    """Spin moments of all computations of a campaign, in Bohr magnetons; 0 for those without spin."""
+    found = [json.loads(file.read_text()).get("metrics", {}) for file in run_dir.glob("work/*/result.json")]
+    return [metrics["magnetic_moment"] for metrics in found if "magnetic_moment" in metrics]
+
+
 def test_silicon_is_converged_at_400_ev_and_ten_k_points_and_few_of_the_grid_were_computed(tmp_path):
     needed("pw.x")
     result = ended(ha.run("dft_convergence", site="laptop", run_dir=tmp_path))
@@ -85,7 +91,7 @@ def test_two_programs_agree_on_silicon_and_a_second_campaign_computes_nothing(tm
 
 
 def test_liquid_argon_diffuses_as_rahman_found(tmp_path):
-    plan = ha.load_campaign("argon_melt", changes={"until.max_runs": 8})
+    plan = ha.load_campaign("argon_melt", changes={"until.max_runs": 6})
     result = ended(ha.run(plan, site="laptop", run_dir=tmp_path))
     t = np.array([r["mean_temperature"] for r in result.results])
     d = np.array([r["diffusion"] for r in result.results])
@@ -128,6 +134,8 @@ def test_nickel_binds_oxygen_most_strongly_of_the_metals_that_dft_has_seen(tmp_p
     assert len(result.points) == 3
     # O2 is computed once for each engine, and every slab and its oxygen.
     assert result.inner["dft_energy"] == (2 + 2 * 9, 0)
+    # Oxygen is a triplet: two unpaired electrons. Without spin every metal would bind by half an electronvolt more.
+    assert [m for m in moments(tmp_path) if m] == pytest.approx([2.0], abs=1e-3)
     for event in result.events:
         data = event["data"]
         assert event["rule"] == "new_promising_catalyst" and data["adsorption_energy"] < -1.2

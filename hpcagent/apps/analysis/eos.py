@@ -53,6 +53,7 @@ _FEWEST = 5
         "MixedRuns",
         "MinimumOutside",
         "BadFit",
+        "WrongLattice",
         "MissingFile",
     ),
     estimated_runtime_s=0.2,
@@ -91,6 +92,7 @@ def eos_fit(lattice: str, run: Run) -> Outcome:
         "bulk_modulus_prime": errors[3],
     }
     if lattice != "none":
+        _check_lattice(lattice, run)
         metrics["a0"] = (LATTICES[lattice] * v0) ** (1.0 / 3.0)
         uncertainty["a0"] = metrics["a0"] * errors[0] / (3.0 * v0)
     np.savetxt(
@@ -160,6 +162,38 @@ def fitted(volumes: _Array, energies: _Array) -> tuple[_Array, _Array]:
             repair="look at eos points for jumps: magnetism, too few k-points, SCF that ended early",
         )
     return np.asarray(parameters), np.asarray(covariance)
+
+
+# Shortest distance between atoms of a cubic lattice, in its constant.
+_NEAREST = {
+    "sc": 1.0,
+    "bcc": 3**0.5 / 2,
+    "fcc": 0.5**0.5,
+    "diamond": 3**0.5 / 4,
+    "zincblende": 3**0.5 / 4,
+    "rocksalt": 0.5,
+    "cesiumchloride": 3**0.5 / 2,
+}
+
+
+def _check_lattice(lattice: str, run: Run) -> None:
+    """Refuse a lattice whose nearest neighbours are not where those of the structure are."""
+    from ase.neighborlist import neighbor_list
+
+    from hpcagent.apps.structures import structure_of
+
+    atoms: Any = structure_of(run.upstream[0])
+    a = (LATTICES[lattice] * atoms.get_volume() / len(atoms)) ** (1.0 / 3.0)
+    distances = neighbor_list("d", atoms, 1.2 * a)
+    nearest = float(distances.min()) if len(distances) else math.inf
+    if abs(nearest - _NEAREST[lattice] * a) > 0.02 * a:
+        raise AppFailed(
+            f"lattice = {lattice} does not fit the structure: its nearest neighbours would be "
+            f"{_NEAREST[lattice] * a:.4g} angstrom apart at this volume, they are {nearest:.4g} angstrom apart.",
+            kind="contract",
+            name="WrongLattice",
+            repair="lattice = none, or the right one",
+        )
 
 
 def _outside(volumes: _Array, energies: _Array) -> AppFailed:

@@ -21,6 +21,8 @@ _Array = NDArray[np.float64]
 _BOLTZMANN = 8.617333262145e-5  # eV/K
 _GAS_CONSTANT = 8.31446261815324  # J/mol/K
 _JACKKNIFE_BLOCKS = 20
+# Fewer independent samples than this give a variance to 20 %.
+_ENOUGH = 50
 
 
 @app(
@@ -55,7 +57,8 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
     250 (1967), doi:10.1103/PhysRev.153.250. A classical harmonic crystal has 3 k_B for each atom (less its share
     of the three motions of the centre of mass, 3 (1 - 1/N)).
 
-    Errors are a jackknife over up to twenty blocks, each longer than the correlation of what fluctuates.
+    Errors are a jackknife over up to twenty blocks, each longer than the correlation of what fluctuates, and not
+    less than that of the variance of as many independent Gaussian samples.
 
     Raises:
         AppFailed: `WrongEnsemble`: the run says another one, or its total energy fluctuates as in another one;
@@ -84,6 +87,19 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
     else:
         freedom = 3 * table.n_atoms - 3
         value, error = _jackknifed(kinetic, lambda k: _lebowitz(k, freedom))
+    # Few independent samples scatter too little among themselves for a jackknife: for Gaussian fluctuations the
+    # relative error of a variance of n of them is sqrt(2/n).
+    series = total if ensemble == "nvt" else kinetic
+    independent = rows / max(1.0, g if math.isfinite(g := statistical_inefficiency(series)) else 1.0)
+    lever = 1.0 if ensemble == "nvt" else abs(value / (0.5 * _BOLTZMANN * (3 * table.n_atoms - 3)) - 1.0)
+    error = max(error if math.isfinite(error) else 0.0, lever * value * math.sqrt(2.0 / independent))
+    notes = table.notes
+    if independent < _ENOUGH:
+        notes = (
+            *notes,
+            f"only about {independent:.0f} independent samples of the energy's fluctuations: the heat capacity is "
+            "rough, and more often too small than too large; a longer run is needed",
+        )
     per_atom, per_atom_error = value / (_BOLTZMANN * table.n_atoms), error / (_BOLTZMANN * table.n_atoms)
     uncertainty = {}
     if math.isfinite(error):
@@ -96,7 +112,7 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
             "n_samples": float(rows),
         },
         uncertainty=uncertainty,
-        notes=table.notes,
+        notes=notes,
     )
 
 

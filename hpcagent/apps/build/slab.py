@@ -96,19 +96,33 @@ def build_slab(
 
 def _turned(slab: Any, root: int, facet: str) -> Any:
     """The slab in a cell sqrt(root) times as wide, as Wood's notation has it: c(2x2), (sqrt3 x sqrt3)R30."""
-    from ase.build import root_surface
+    import numpy as np
+    from ase.build import make_supercell
 
-    try:
-        turned = root_surface(slab, root)
-    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+    # Not ase.build.root_surface: it turns the layers against each other (it hands radians to Atoms.rotate, which
+    # takes degrees), so that neighbours were up to 0.02 angstrom off.
+    first, second = slab.cell[0, :2], slab.cell[1, :2]
+    length = first @ first
+    square, hexagonal = abs(first @ second) < 1e-6 * length, abs(first @ second - length / 2) < 1e-6 * length
+    turned = [
+        (p, q)
+        for p in range(1, root + 1)
+        for q in range(p + 1)
+        if p * p + q * q + (p * q if hexagonal else 0) == root
+    ]
+    if abs(second @ second - length) > 1e-6 * length or not (square or hexagonal) or not turned:
         raise AppFailed(
-            f"the cell of {facet} has no turned cell sqrt({root}) times as wide: {in_words(error)}.",
+            f"the cell of {facet} has no turned cell sqrt({root}) times as wide.",
             kind="contract",
             name="BadLattice",
             repair="root = p^2 + q^2 on a square cell (2, 4, 5), p^2 + p q + q^2 on a hexagonal one (3, 4, 7)",
-        ) from None
-    turned.pbc = slab.pbc
-    return turned
+        )
+    p, q = turned[0]
+    wide = make_supercell(slab, np.array([[p, q, 0], [-q, p + q if hexagonal else p, 0], [0, 0, 1]]))
+    wide.rotate(wide.cell[0], "x", rotate_cell=True)
+    wide.pbc = slab.pbc
+    wide.wrap()
+    return wide
 
 
 def _constant(name: str, facet: str, a: float) -> float:

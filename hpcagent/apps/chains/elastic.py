@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcagent.apps.analysis.elastic import elastic_constants
 from hpcagent.apps.build.deform import deform
-from hpcagent.apps.chain import artifacts_of, chain
+from hpcagent.apps.chain import artifacts_of, chain, metrics_of
 from hpcagent.apps.chains.levels import level_of, own_settings
 from hpcagent.apps.dft.relax import RELAXATION, dft_relax
 from hpcagent.apps.engines.base import LEVEL
@@ -54,7 +54,7 @@ def elastic(
     strained = [relaxed(deform(at_rest, **e), cell="fixed", **level) for e in strains]
     fit = elastic_constants(at_rest, *strained, symmetry=symmetry)
     result = fit.result()
-    metrics: dict[str, Any] = {name: fit[name] for name in result.metrics}
+    metrics: dict[str, Any] = {name: fit[name] for name in metrics_of(fit)}
     return Outcome(
         metrics=metrics,
         artifacts=artifacts_of(run, structure=at_rest),

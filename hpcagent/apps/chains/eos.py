@@ -9,7 +9,7 @@ import numpy as np
 from hpcagent.apps.analysis.eos import LATTICES, eos_fit
 from hpcagent.apps.build.crystal import build_crystal
 from hpcagent.apps.build.deform import deform
-from hpcagent.apps.chain import artifacts_of, chain
+from hpcagent.apps.chain import artifacts_of, chain, metrics_of
 from hpcagent.apps.chains.levels import level_of, own_settings
 from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.engines.base import LEVEL
@@ -68,7 +68,7 @@ def _fitted(runs: list[Any], lattice: str, run: Run) -> Outcome:
     fit = eos_fit(*runs, lattice=lattice)
     drawn = plot_eos(fit)
     result = fit.result()
-    metrics: dict[str, Any] = {name: fit[name] for name in result.metrics}
+    metrics: dict[str, Any] = {name: fit[name] for name in metrics_of(fit)}
     return Outcome(
         metrics=metrics,
         artifacts=artifacts_of(run, eos=fit, plot=drawn),

@@ -11,6 +11,7 @@ from hpcagent.apps.chain import artifacts_of, chain
 from hpcagent.apps.chains.levels import level_of, own_settings
 from hpcagent.apps.dft.relax import RELAXATION, dft_relax
 from hpcagent.apps.engines.base import LEVEL
+from hpcagent.apps.engines.registry import engine
 from hpcagent.apps.engines.task import FILES, RANKS, SETTINGS
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import Given, structure_of
@@ -67,7 +68,8 @@ def formation_energy(
         if element in GASES:
             molecule, magmom = GASES[element]
             references[element] = relaxed(
-                build_molecule(name=molecule, vacuum=box), **(level | {"magmom": magmom})
+                build_molecule(name=molecule, vacuum=box),
+                **(level | ({"magmom": magmom} if "magmom" in engine(params["engine"]).takes else {})),
             )
         else:
             crystal = build_crystal(name=element, cubic="no")

@@ -77,6 +77,13 @@ _ADVICE = (
     "pw.x as `command` in [apps.espresso] of its profile."
 )
 
+# What pw.x takes as `input_dft` in one word (its Modules/funct.f90).
+_FUNCTIONALS = (
+    "PZ", "BP", "PW91", "PW86PBE", "B86BPBE", "PBEQ2D", "OPTBK88", "OPTB86B", "PBE0", "B86BPBEX", "BHAHLYP",
+    "HSE", "GAUPBE", "B3LYP", "B3LYP-V1R", "X3LYP", "RPBE", "WC", "M06L", "SCAN", "SCAN0", "SOGGA", "OLYP", "HCTH",
+    "TB09", "EV93", "VDW-DF", "VDW-DF2", "VDW-DF-C09", "VDW-DF2-C09", "VDW-DF-CX",
+    "VDW-DF-OB86", "VDW-DF2-B86R", "RVV10",
+)  # fmt: skip
 # Functionals for which pseudopotentials are made; others take those of PBE.
 _OWN = ("LDA", "PBE", "PBESOL", "BLYP", "REVPBE", "TPSS")
 
@@ -113,6 +120,14 @@ class Espresso:
         )
         folder = _pseudo_dir(level, run)
         functional = family(level.xc or "PBE")
+        if functional not in _OWN and functional not in _FUNCTIONALS:
+            raise AppFailed(
+                f"xc={level.xc!r} is no functional that pw.x knows by one word; "
+                f"{nearest(functional, (*_OWN, *_FUNCTIONALS))}",
+                kind="contract",
+                name="BadSettings",
+                repair="another xc, or `keywords` with input_dft as pw.x spells it",
+            )
         made_with = functional if functional in _OWN else "PBE"
         pseudo = choose(atoms.get_chemical_symbols(), made_with, folder, options.get("pseudopotentials") or {})
         keywords = _checked(options.get("keywords") or {})
@@ -522,12 +537,24 @@ def _crash(text: str, directory: Path) -> str:
     return ""
 
 
+def _killed(ended: Ended, tail: str) -> AppFailed:
+    return AppFailed(
+        f"pw.x was killed by signal {-ended.returncode} after {ended.wall_s:.3g} s; it says nothing of it itself.",
+        kind="infrastructure",
+        name="Killed",
+        log_tail=tail,
+        repair="if nobody did it: memory; fewer runs beside each other, or more memory",
+    )
+
+
 def _failure(said: str, ended: Ended, history: tuple[Iteration, ...], tail: str) -> AppFailed:
     for pattern, name, kind, repair in _KNOWN:
         if re.search(pattern, said or ended.text):
             return AppFailed(
                 f"pw.x stopped: {said or _last(ended.text)}.", kind=kind, name=name, log_tail=tail, repair=repair
             )
+    if not said and ended.returncode in (-9, -15):
+        return _killed(ended, tail)
     how = f"signal {-ended.returncode}" if ended.returncode < 0 else f"exit code {ended.returncode}"
     return AppFailed(
         f"pw.x stopped: {said}." if said else f"pw.x ended with {how}: {_last(ended.text)}.",

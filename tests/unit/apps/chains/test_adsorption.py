@@ -91,6 +91,9 @@ def test_root_two_on_a_square_face_is_the_centred_cell(here):
     nearest = 3.61 / 2**0.5
     assert atoms.cell.lengths()[:2] == pytest.approx([nearest * 2**0.5] * 2, rel=1e-3)
     assert atoms.cell.angles()[2] == pytest.approx(90, abs=1e-3)
+    # Every copper of the one layer touches four of the other, all at the same distance.
+    between = atoms.get_all_distances(mic=True)[:2, 2:4]
+    assert between == pytest.approx(nearest, abs=1e-6)
     # The same half monolayer in the plain (2x2) cell: every other hollow is taken.
     slab = fcc100("Cu", size=(2, 2, 2), vacuum=6.0)
     clean = energy(slab.copy())

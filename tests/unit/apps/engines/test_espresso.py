@@ -146,6 +146,14 @@ def test_a_missing_pseudopotential_lists_what_is_there(tmp_path: Path) -> None:
         choose(["Al"], "PBE", tmp_path, {"Al": "Cu.UPF"})
 
 
+@pytest.mark.parametrize("xc", ["PBEE", "B3LYPP", "foo"])
+def test_a_misspelt_functional_is_refused_before_pwx_takes_a_part_of_it(pwx: str, run: Run, xc: str) -> None:
+    # pw.x 6.7 takes "pbee" for exchange without correlation and converges to a wrong energy.
+    with pytest.raises(AppFailed, match="is no functional that") as caught:
+        ENGINE.calculator(silicon(), changed(CHEAP, xc=xc), run)
+    assert (caught.value.kind, caught.value.name) == ("contract", "BadSettings")
+
+
 def test_no_pwx_says_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("HPCAGENT_ESPRESSO", raising=False)
