@@ -66,7 +66,9 @@ def __getattr__(name: str) -> Any:
     # `ha.apps.rdf` is the app. A worker that only runs orders never comes here.
     module = "hpcagent.apps.launch" if name == "run_mpi" else BUILT_IN.get(name)
     if module is None:
-        raise AttributeError(f"module 'hpcagent.apps' has no attribute {name!r}")
+        from hpcagent.errors import nearest
+
+        raise AttributeError(f"module 'hpcagent.apps' has no attribute {name!r}; {nearest(name, BUILT_IN)}")
     value = getattr(import_module(module), name)
     globals()[name] = value
     return value

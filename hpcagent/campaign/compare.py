@@ -117,10 +117,7 @@ def observations(
 
 def full_fidelity(campaign: Campaign, seen: Sequence[Observation]) -> list[Observation]:
     """The observations that may be an answer: those at the last level, where the campaign has a fidelity."""
-    fidelity = campaign.fidelity
-    if fidelity is None:
-        return list(seen)
-    return [o for o in seen if o.params.get(fidelity.parameter) == fidelity.levels[-1]]
+    return [o for o in seen if campaign.full(o.params)]
 
 
 def _compared(campaign: Campaign, result: Result, comparison: Comparison | None) -> Observation:

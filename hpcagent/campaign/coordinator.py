@@ -414,9 +414,8 @@ class Coordinator:
         if not self.campaign.rules:
             return
         told = {(event["rule"], event["execution_id"]) for event in self._state.told}
-        fidelity = self.campaign.fidelity
         for result in results:
-            if fidelity is not None and result.manifest.params.get(fidelity.parameter) != fidelity.levels[-1]:
+            if not self.campaign.full(result.manifest.params):
                 continue  # a guess is no event
             for rule in self.campaign.rules:
                 identity = result.manifest.execution_id

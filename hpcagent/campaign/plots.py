@@ -50,10 +50,13 @@ def _groups(result: CampaignResult, seen: Sequence[Observation]) -> dict[str, li
         "failed": [],
         "reference": [],
         "distrusted": [],
+        "cheaper level": [],
     }
     for o in seen:
         if not o.completed or not objective.known(o.metrics):
             groups["failed"].append(o)
+        elif not result.campaign.full(o.params):
+            groups["cheaper level"].append(o)
         elif o.role == "reference":
             groups["reference"].append(o)
         elif not objective.feasible(o.metrics):
@@ -68,6 +71,7 @@ _STYLE: dict[str, dict[str, Any]] = {
     "infeasible": {"edgecolors": ORANGE, "facecolors": "none", "marker": "o", "s": 30},
     "reference": {"c": GREY, "marker": "D", "s": 18},
     "distrusted": {"edgecolors": BLUE, "facecolors": "none", "marker": "s", "s": 30},
+    "cheaper level": {"c": GREY, "marker": "^", "s": 24},
 }
 
 

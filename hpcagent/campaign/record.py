@@ -266,6 +266,10 @@ class Campaign(Record):
         given = {} if self.fidelity is None else {"fidelity": self.fidelity.model_dump()}
         return self.policy.options | given
 
+    def full(self, params: Mapping[str, Scalar]) -> bool:
+        """Whether a run with these parameters may be the answer: not one at a cheaper level of a fidelity."""
+        return self.fidelity is None or params.get(self.fidelity.parameter) == self.fidelity.levels[-1]
+
     @property
     def exact(self) -> bool:
         """Whether a run's metrics are without noise: its app says that no seed decides them."""

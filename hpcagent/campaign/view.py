@@ -66,7 +66,7 @@ class Tally:
     def best(self) -> Result | None:
         """The best single feasible run so far (the answer itself pools repeats)."""
         objective = self.campaign.objective
-        done = (r for r in (*self.earlier, *self.results) if r.ok)
+        done = (r for r in (*self.earlier, *self.results) if r.ok and self.campaign.full(r.manifest.params))
         known = [r for r in done if objective.known(r.metrics) and objective.feasible(r.metrics)]
         return max(known, key=lambda r: objective.score(r.metrics), default=None)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
+from hpcagent.campaign.view import Tally
 from hpcagent.store.journal import read_events
 
 FILE = Path(__file__).with_name("chains_for_tests.py")
@@ -297,8 +298,19 @@ def test_the_answer_of_a_screening_is_of_the_last_level_only(tmp_path):
         until=ha.max_runs(20),
         batch_size=4,
     )
-    result = ha.run(plan, site="threads", run_dir=tmp_path)
+    heard = []
+    tally = Tally(plan)
+
+    def hear(event):
+        tally.take(event)
+        if event.kind == "batch":
+            heard.append(tally.best())
+
+    result = ha.run(plan, site="threads", run_dir=tmp_path, watch=hear)
     assert len(result.results) == 8
+    # While it runs, too: no run of the cheap level is ever called the best.
+    assert heard[0] is None
+    assert heard[-1].metrics["e"] == -6
     assert result.best.params == {"x": 6, "level": "dear"}
     assert result.best.metrics["e"] == -6
     assert {p.params["level"] for p in result.points} == {"dear"}
