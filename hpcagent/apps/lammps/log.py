@@ -77,8 +77,8 @@ class Run:
 
     Example:
         >>> run = parse_log("Step Temp \\n0 80 \\n10 78.5 \\n").runs[0]
-        >>> run["temp"]
-        array([80. , 78.5])
+        >>> run["temp"].tolist()
+        [80.0, 78.5]
     """
 
     columns: tuple[str, ...]
