@@ -49,7 +49,6 @@ ROOMS = {
     "rdkit": ("apps",),
     "MDAnalysis": ("apps",),
     "freud": ("apps",),
-    "dynasor": ("apps",),
     "scipy": ("policies", "apps"),
     "matplotlib": ("campaign", "apps"),
     "IPython": ("campaign",),
