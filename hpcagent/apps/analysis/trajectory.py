@@ -19,6 +19,7 @@ import io
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,7 +118,7 @@ class Frame:
         return np.asarray(complete_cell(self.cell), np.float64)
 
 
-class Trajectory:
+class Trajectory(ABC):
     """The frames of a file. Iterate over `frames()`, or `read` one by its number.
 
     Attributes:
@@ -147,7 +148,7 @@ class Trajectory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most keep nothing open)
         """Close the file, where it was kept open."""
 
     @property
@@ -171,13 +172,13 @@ class Trajectory:
         for number in range(len(self)) if numbers is None else numbers:
             yield self.read(int(number))
 
+    @abstractmethod
     def read(self, number: int) -> Frame:
         """Frame `number`, from 0.
 
         Raises:
             AppFailed: `BadTrajectory`: what is in the file there is no frame.
         """
-        raise NotImplementedError
 
     def chosen(self, reading: Reading, *, at_least: int = 1) -> NDArray[np.intp]:
         """Numbers of the frames that are used.
@@ -237,6 +238,13 @@ def open_trajectory(upstream: Mapping[str, Any], reading: Reading = Reading()) -
     return trajectory
 
 
+class _Empty(Trajectory):
+    """A file with nothing in it: a run that was killed before its first frame."""
+
+    def read(self, number: int) -> Frame:
+        raise IndexError(f"{self.path} holds no frames; {number} was asked for.")
+
+
 def _opened(path: Path, said: _Said, reading: Reading) -> Trajectory:
     with _binary(path) as file:
         head = file.read(64)
@@ -249,7 +257,7 @@ def _opened(path: Path, said: _Said, reading: Reading) -> Trajectory:
     if head.split(b"\n", 1)[0].strip().isdigit():
         return _Extxyz(path, said, reading)
     if not head:
-        return Trajectory(path)
+        return _Empty(path)
     raise AppFailed(
         f"{path} is no trajectory that can be read here: it begins with {head[:20]!r}. Known: LAMMPS text dumps, "
         "ASE .traj, extended XYZ, H5MD.",
@@ -678,8 +686,8 @@ def _frame_of(atoms: Any, step: int, time: float | None) -> Frame:
 class _OfAtoms(Trajectory):
     """Frames that are ASE `Atoms`."""
 
-    def _atoms(self, number: int) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _atoms(self, number: int) -> Any: ...
 
     def _timed(self, n: int, said: _Said, reading: Reading) -> None:
         step, every = said.interval()

@@ -7,7 +7,7 @@ from typing import Any
 from hpcagent.apps.analysis.eos import LATTICES
 from hpcagent.apps.build.crystal import build_crystal
 from hpcagent.apps.chain import chain
-from hpcagent.apps.chains.levels import own_settings
+from hpcagent.apps.chains.levels import level_of, own_settings
 from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.engines.base import LEVEL
 from hpcagent.apps.engines.task import FILES, RANKS, SETTINGS
@@ -82,7 +82,7 @@ def dft_convergence(
     """
     energy = dft_energy.with_settings(**own_settings(run.settings))
     built = build_crystal(name=name, lattice=crystal, a=a, cubic="no", rattle=rattle)
-    level = {k: v for k, v in params.items() if k in LEVEL or k in RANKS}
+    level = level_of(params)
     here = energy(built, forces="no", **level)
     best = energy(built, forces="no", **(level | {"ecut": converged_ecut, "kpts": converged_kpts}))
     found = here.result()
