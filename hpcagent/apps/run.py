@@ -46,6 +46,7 @@ class Outcome:
         metrics: Numbers in the contract's units; one that is not finite counts as missing.
         units: Unit of each metric, where the contract does not fix it.
         uncertainty: Standard error of a metric, in its unit.
+        bounds: Metrics of a run that ended early on purpose: the true value lies `above` or `below` the one given.
         artifacts: Name -> file, relative to the run's directory.
         notes: Remarks worth reading.
         distrusted: Why the measured times should not be believed, or None.
@@ -54,6 +55,7 @@ class Outcome:
     metrics: Mapping[str, float]
     units: Mapping[str, str] = field(default_factory=dict)
     uncertainty: Mapping[str, float] = field(default_factory=dict)
+    bounds: Mapping[str, str] = field(default_factory=dict)
     artifacts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     distrusted: str | None = None

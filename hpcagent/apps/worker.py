@@ -269,6 +269,7 @@ def _fields(
         fields["uncertainty"] = {
             k: float(v) for k, v in outcome.uncertainty.items() if k in metrics and math.isfinite(v)
         }
+        fields["bounds"] = {k: v for k, v in outcome.bounds.items() if k in metrics and v in ("above", "below")}
     if outcome is not None:
         if outcome.artifacts:
             fields["artifacts"] = dict(outcome.artifacts)

@@ -12,11 +12,23 @@ from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.space import Params
 
-__all__ = ["Cost", "Failure", "FailureKind", "InnerRun", "Manifest", "Observation", "Result", "Role", "Status"]
+__all__ = [
+    "Cost",
+    "Failure",
+    "FailureKind",
+    "InnerRun",
+    "Manifest",
+    "Observation",
+    "Result",
+    "Role",
+    "Side",
+    "Status",
+]
 
 Status = Literal["PROPOSED", "SUBMITTED", "RUNNING", "COMPLETED", "FAILED", "STOPPED", "SKIPPED"]
 FailureKind = Literal["infrastructure", "simulation", "contract", "cancelled"]
-Role = Literal["suggested", "reference", "replicate", "repeat", "direct", "part"]
+Role = Literal["suggested", "reference", "replicate", "repeat", "direct", "part", "earlier"]
+Side = Literal["above", "below"]
 
 NAMESPACE: UUID = uuid5(NAMESPACE_URL, "https://hpcagent.example/execution")
 
@@ -138,6 +150,7 @@ class Result(Record):
         metrics: Finite numbers in the units of the contract.
         units: Unit of each metric.
         uncertainty: Standard error of a metric, in its unit, where the run itself tells.
+        bounds: Metrics of a run that was stopped early: the true value lies `above` or `below` the one given.
         failure: Why there are no metrics, when FAILED.
         started_at: Unix time, in seconds.
         ended_at: Unix time, in seconds.
@@ -156,6 +169,7 @@ class Result(Record):
     metrics: dict[str, float] = Field(default_factory=dict)
     units: dict[str, str] = Field(default_factory=dict)
     uncertainty: dict[str, float] = Field(default_factory=dict)
+    bounds: dict[str, Side] = Field(default_factory=dict)
     failure: Failure | None = None
     started_at: float = 0.0
     ended_at: float = 0.0
@@ -186,12 +200,14 @@ class Result(Record):
             completed=self.status == "COMPLETED",
             metrics=dict(self.metrics),
             uncertainty=dict(self.uncertainty),
+            bounds=dict(self.bounds),
             failure=None if self.failure is None else self.failure.name,
             role=self.manifest.role,
             batch=self.manifest.batch,
             index=self.manifest.index,
             distrusted=self.distrusted is not None,
             wall_s=self.cost.wall_s,
+            node_hours=self.cost.node_hours,
         )
 
 
@@ -207,11 +223,13 @@ class Observation:
         metrics: Finite numbers, in the contract's units.
         uncertainty: Standard errors, where known.
         failure: Name of the failure, or None.
-        role: `suggested`, `reference`, `replicate` or `repeat`.
+        role: `suggested`, `reference`, `replicate`, `repeat`, or `earlier`: a run of another campaign.
         batch: Batch number.
         index: Manifest number.
         distrusted: The measured times should not be believed (the run did not have its core).
         wall_s: Wall time, in seconds.
+        bounds: Metrics of a run that was stopped early: the true value lies `above` or `below` the one given.
+        node_hours: What the run cost.
     """
 
     params: Params
@@ -224,3 +242,5 @@ class Observation:
     index: int = 0
     distrusted: bool = False
     wall_s: float = 0.0
+    bounds: dict[str, Side] = field(default_factory=dict)
+    node_hours: float = 0.0

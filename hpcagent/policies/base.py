@@ -15,13 +15,16 @@ The rules every policy keeps (checked by `hpcagent.testing.PolicyContract`):
    speed; its other metrics are as good as any.
 6. `pending` are points that were suggested and have not come back; they count as given, and nothing is
    known of them.
-7. A steering policy follows one goal and refuses an objective with several; a sweep takes any objective.
+7. A policy that steers by one goal refuses an objective with several; a sweep takes any objective.
+8. `role == "earlier"` is a run of another campaign: data, but not a suggestion of this one.
+9. `bounds` of an observation says which metrics of a run that was stopped early are only bounds.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,7 +33,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 
-__all__ = ["ENTRY_POINTS", "Policy", "make_policy", "one_goal", "policy_names"]
+__all__ = ["ENTRY_POINTS", "Policy", "Reason", "make_policy", "one_goal", "policy_names"]
 
 ENTRY_POINTS = "hpcagent.policies"
 
@@ -46,6 +49,29 @@ BUILT_IN: Mapping[str, str] = {
     "thompson": "hpcagent.policies.bandits:Thompson",
     "ucb": "hpcagent.policies.bandits:UCB",
 }
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a policy suggested a point. A policy may have a method `reasons` with the arguments of `suggest`.
+
+    Attributes:
+        params: The point.
+        role: What it is for, in one or two words, e.g. `space-filling`, `improvement`, `exploration`.
+        text: One sentence.
+        predicted: Metric -> (mean, standard error) expected there, in the metric's unit.
+        probability_feasible: P(every limit is kept), or None where no model says.
+        probability_completes: P(the run does not fail), or None where no model says.
+        numbers: Whatever else it was chosen by, e.g. the expected improvement in the goal's unit.
+    """
+
+    params: Params
+    role: str
+    text: str = ""
+    predicted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    probability_feasible: float | None = None
+    probability_completes: float | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 @runtime_checkable
