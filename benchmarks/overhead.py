@@ -4,14 +4,23 @@ Everything is measured in one process, in turn, on the same number of workers. "
 HighThroughputExecutor with its own defaults (its debug log on) and a no-op python_app; ours is a campaign
 of the `synthetic` app on the site `laptop`: manifest, journal, result.json and metrics for every run.
 
+Rates depend on what else the machine does, and on the disk of the temporary folder (TMPDIR). What hardly does is
+the CPU time for each run of all processes together, which is measured as well: the difference between a long and a
+short series, so that starting up does not count (Linux).
+
     python benchmarks/overhead.py [--runs 1000] [--rounds 3]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import os
+import resource
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +35,7 @@ import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 
 WORKERS = 2
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def noop(seconds: float) -> float:
@@ -39,13 +49,15 @@ def noop(seconds: float) -> float:
 def stock(runs: int, seconds: float, *, logging: bool) -> tuple[float, float]:
     """Tasks/s of Parsl as it comes, and seconds from load() to the first result."""
     folder = tempfile.mkdtemp(prefix="overhead-")
-    python = Path(sys.executable).parent
+    python, here = Path(sys.executable).parent, Path(__file__).parent
     executor = HighThroughputExecutor(
         label="htex",
         address="127.0.0.1",
         max_workers_per_node=WORKERS,
         interchange_launch_cmd=[str(python / "interchange.py")],
-        provider=LocalProvider(init_blocks=1, max_blocks=1, worker_init=f"export PATH={python}:$PATH"),
+        provider=LocalProvider(
+            init_blocks=1, max_blocks=1, worker_init=f"export PATH={python}:$PATH PYTHONPATH={here}:$PYTHONPATH"
+        ),
     )
     began = time.perf_counter()
     with parsl.load(Config(executors=[executor], run_dir=folder, initialize_logging=logging)):
@@ -90,6 +102,37 @@ def ours(runs: int, seconds: float, mode: str) -> tuple[float, float]:
     rate = (times[-1][1] - times[start][1]) / (times[-1][0] - times[start][0])
     shutil.rmtree(folder, ignore_errors=True)
     return rate, first
+
+
+def cpu_s_of(name: str, runs: int) -> float:
+    """CPU seconds of a whole series: this process, all it starts, and what those leave behind."""
+    script = f"import overhead; overhead.in_child({name!r}, {runs})"
+    found = subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return float(found.stdout)
+
+
+def in_child(name: str, runs: int) -> None:
+    """Adopt what is orphaned, so that its CPU time comes here."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if name == "stock":
+        stock(runs, 0.0, logging=True)
+    else:
+        ours(runs, 0.0, name)
+    give_up = time.monotonic() + 5
+    with contextlib.suppress(ChildProcessError):  # all have ended
+        while time.monotonic() < give_up:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.02)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(sum(u.ru_utime + u.ru_stime for u in used))
+
+
+def cpu_us(name: str, runs: int) -> float:
+    """CPU microseconds for each further run."""
+    few = max(200, runs // 4)
+    return 1e6 * (cpu_s_of(name, few + runs) - cpu_s_of(name, few)) / runs
 
 
 def round_trip() -> float:
@@ -137,6 +180,11 @@ def main() -> None:
             print(
                 f"  {name:26} {rate:8.0f} runs/s  x{rate / base:4.2f}   first result {first:5.2f} s after the start"
             )
+    if sys.platform.startswith("linux"):
+        used = {name: cpu_us(name, arguments.runs) for name in ("stock", "batch", "rolling")}
+        print("\nCPU time for each no-op run, all processes together (ratio to stock)")
+        for name, each in used.items():
+            print(f"  {name:10} {each:7.0f} us  x{used['stock'] / each:4.2f}")
     print(f"\nround trip of one run with full records: {1000 * round_trip():.2f} ms (median of 250)")
 
 

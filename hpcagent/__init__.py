@@ -44,6 +44,7 @@ _WHERE = {
     "Observation": "hpcagent.model.records",
     "Outcome": "hpcagent.apps.run",
     "Reference": "hpcagent.campaign.record",
+    "Replay": "hpcagent.campaign.whatif",
     "Resources": "hpcagent.model.contract",
     "Result": "hpcagent.model.records",
     "Run": "hpcagent.apps.run",
@@ -71,6 +72,7 @@ _WHERE = {
     "plateau": "hpcagent.policies.stop",
     "read_run": "hpcagent.campaign.coordinator",
     "reap": "hpcagent.sites.reap",
+    "replay": "hpcagent.campaign.whatif",
     "report": "hpcagent.campaign.report",
     "run": "hpcagent.campaign.coordinator",
     "run_mpi": "hpcagent.apps.launch",
@@ -108,6 +110,8 @@ if TYPE_CHECKING:
     from hpcagent.campaign.rules import Rule as Rule
     from hpcagent.campaign.submit import submit as submit
     from hpcagent.campaign.view import watch as watch
+    from hpcagent.campaign.whatif import Replay as Replay
+    from hpcagent.campaign.whatif import replay as replay
     from hpcagent.errors import AllocationEnded as AllocationEnded
     from hpcagent.errors import AppFailed as AppFailed
     from hpcagent.errors import BadInput as BadInput

@@ -56,6 +56,10 @@ InsideOption = Annotated[
 DetachOption = Annotated[
     bool, typer.Option("--detach", help="Go on in the background once it has begun; RUN_DIR/coordinator.log.")
 ]
+EarlierOption = Annotated[
+    list[Path] | None,
+    typer.Option("--earlier", metavar="RUN_DIR", help="Begin with the runs of this campaign; may be repeated."),
+]
 WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="Runs at the same time.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
 RunDirArgument = Annotated[Path, typer.Argument(help="A folder that `hpcagent run` wrote.", metavar="RUN_DIR")]
@@ -84,6 +88,7 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change the campaign, e.g. until.max_runs=12."),
     ] = None,
+    earlier: EarlierOption = None,
     workers: WorkersOption = None,
     account: AccountOption = None,
     queue: QueueOption = None,
@@ -100,7 +105,7 @@ def run(
     from hpcagent.campaign.record import load_campaign
     from hpcagent.campaign.where import chosen_site
 
-    loaded = load_campaign(campaign, changes=_parse_changes(changes or []))
+    loaded = load_campaign(campaign, changes=_with_earlier(_parse_changes(changes or []), earlier))
     profile = _profile(
         chosen_site(loaded, run_dir, site),
         account=account,
@@ -167,6 +172,7 @@ def submit(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change the campaign, e.g. until.max_runs=12."),
     ] = None,
+    earlier: EarlierOption = None,
     account: AccountOption = None,
     queue: QueueOption = None,
     walltime: WalltimeOption = None,
@@ -182,7 +188,9 @@ def submit(
     from hpcagent.campaign.submit import submit as submit_coordinator
     from hpcagent.campaign.where import chosen_site
 
-    loaded, folder = _campaign_or_folder(campaign, run_dir, _parse_changes(changes or []))
+    loaded, folder = _campaign_or_folder(
+        campaign, run_dir, _with_earlier(_parse_changes(changes or []), earlier)
+    )
     profile = _profile(
         chosen_site(loaded, folder, site),
         account=account,
@@ -205,6 +213,10 @@ def submit(
         f"follow it: hpcagent status {done.run_dir} --follow     what it prints: {done.run_dir}/coordinator.log\n"
         f"stop it: cancel the job while it runs, or `hpcagent reap {done.run_dir}` while it waits"
     )
+
+
+def _with_earlier(changes: dict[str, Any], earlier: list[Path] | None) -> dict[str, Any]:
+    return changes | ({"earlier": [str(folder) for folder in earlier]} if earlier else {})
 
 
 class _How(NamedTuple):
@@ -388,6 +400,65 @@ def report(
     from hpcagent.campaign.report import report as write_report
 
     print(write_report(run_dir, plots=plots))
+
+
+@cli.command()
+def replay(
+    run_dir: RunDirArgument,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME[:KEY=VALUE,...]", help="Another policy to play; may be repeated."),
+    ] = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Runs in its batches.")] = None,
+    runs: Annotated[int | None, typer.Option("--runs", min=1, help="Runs of a campaign (as recorded).")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Campaigns of each policy.")] = 20,
+    workers: WorkersOption = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the regret curves.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only ask the recorded policy again: does it say the same?")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Play other policies on a recorded campaign, which is not touched: would one have done better?"""
+    from hpcagent.campaign.whatif import check_plot
+    from hpcagent.campaign.whatif import replay as play
+
+    if check:
+        _check_decisions(run_dir, as_json, other=bool(policy) or plot is not None)
+        return
+    if plot is not None:
+        check_plot(plot)
+    told = sys.stderr.isatty()
+
+    def watch(name: str, seed: int) -> None:
+        if told:
+            print(f"\r{name}: {seed + 1} of {seeds}\033[K", end="", file=sys.stderr, flush=True)
+
+    found = play(run_dir, policy=policy or (), batch=batch, runs=runs, seeds=seeds, workers=workers, watch=watch)
+    if told:
+        print("\r\033[K", end="", file=sys.stderr)
+    print(json.dumps(found.data()) if as_json else found)
+    if plot is not None:
+        found.plot(plot)
+        print(f"plot: {plot}", file=sys.stderr if as_json else sys.stdout)
+
+
+def _check_decisions(run_dir: Path, as_json: bool, *, other: bool) -> None:
+    from hpcagent.campaign.played import decisions, replays
+
+    if other:
+        raise BadInput("--check asks the recorded policy again; it goes without --policy and --plot.")
+    count = sum(1 for _ in decisions(run_dir))
+    different = replays(run_dir)
+    if as_json:
+        print(json.dumps({"decisions": count, "different": [str(d) for d in different]}))
+    elif not different:
+        print(f"all {count} decisions replay" if count else "no decision is recorded yet")
+    else:
+        print(f"{len(different)} of {count} decisions come out differently:")
+        print("\n".join(f"  {d}" for d in different))
+    if different:
+        raise typer.Exit(NOTHING_WORKED)
 
 
 @cli.command()
@@ -631,6 +702,7 @@ def _answer_data(result: Any) -> dict[str, Any]:
         "name": result.campaign.name,
         "runs": len(result.results),
         "completed": sum(r.ok for r in result.results),
+        "earlier_runs": 0 if result.warm is None else result.warm.runs,
         "failures": result.failures,
         "distrusted": result.distrusted,
         "node_hours": result.node_hours,
@@ -646,6 +718,7 @@ def _answer_data(result: Any) -> dict[str, Any]:
             "feasible": best.feasible,
             "probability_feasible": best.probability_feasible,
             "runs": best.runs,
+            "earlier_runs": best.earlier,
         },
         "speedups": [{"over": s.over, "factor": s.factor, "error": s.error} for s in result.speedups],
     }

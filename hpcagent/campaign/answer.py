@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
+from hpcagent.campaign.warm import WarmStart, earlier_evidence
 from hpcagent.model.objective import pareto_front
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
-from hpcagent.policies.points import key
+from hpcagent.policies.points import Key, key
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
 from hpcagent.sites.ledger import Entry, read_ledger
 from hpcagent.store.rundir import RunDir
@@ -62,6 +64,7 @@ class Best:
         ties: Other points that are not worse beyond the noise.
         shown: Metrics of the objective, shown first.
         exact: Whether the app's metrics are without noise, so that each point stands for itself.
+        earlier: How many of `runs` are of earlier campaigns.
     """
 
     params: Params
@@ -74,16 +77,26 @@ class Best:
     ties: tuple[Params, ...]
     shown: tuple[str, ...]
     exact: bool = False
+    earlier: int = 0
 
     def __str__(self) -> str:
         lines = [point_text(self.params, self.units)]
         for name in self.shown:
             lines.append(f"  {name} = {self._with_error(name)}")
         trend = "" if self.exact else " here and the trend of all"
-        lines.append(f"  P(feasible) = {self.probability_feasible:.2f}, from {self.runs} run(s){trend}")
+        lines.append(f"  P(feasible) = {self.probability_feasible:.2f}, from {self.origin}{trend}")
         if not self.feasible:
             lines.append("  NOT feasible: no point keeps every limit with the asked confidence")
         return "\n".join(lines)
+
+    @property
+    def origin(self) -> str:
+        """Whose runs the means are of, in words."""
+        if not self.earlier:
+            return f"{self.runs} run(s)"
+        if self.earlier < self.runs:
+            return f"{self.runs} run(s), {self.earlier} of them of earlier campaigns,"
+        return f"{self.runs} run(s) of earlier campaigns, NOT confirmed by one of this campaign,"
 
     def _with_error(self, name: str) -> str:
         unit = self.units.get(name, "1")
@@ -112,6 +125,7 @@ class CampaignResult:
         points: What is known of every point: those that keep the limits first, best first.
         events: What the campaign's rules told of: `rule`, `execution_id` and `data` of each.
         inner: App -> how many inner runs of it the chains took: run for this campaign, and found in the cache.
+        warm: What it began with: runs of earlier campaigns, or None.
     """
 
     campaign: Campaign
@@ -127,6 +141,7 @@ class CampaignResult:
     points: tuple[Estimate, ...] = ()
     events: tuple[Mapping[str, Any], ...] = ()
     inner: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    warm: WarmStart | None = None
 
     def table(self, n: int = 8) -> Table:
         """The `n` best points: parameters, means of the metrics ± standard error, P(feasible), runs."""
@@ -177,8 +192,13 @@ class CampaignResult:
         lines.append(f"{len(self.results)} runs, {completed} completed, {self.charged}")
         if self.failures:
             lines.append("failed: " + ", ".join(f"{n} {name}" for name, n in sorted(self.failures.items())))
+        costed = costs(self.results)
+        if costed is not None:
+            lines.append(f"cost: {costed}")
         if self.inner:
             lines.append("made of " + inner_text(self.inner))
+        if self.warm is not None:
+            lines.append(f"begun with {self.warm}")
         if self.distrusted:
             lines.append(
                 f"{self.distrusted} run(s) did not have their core: their speed is an estimate from CPU time"
@@ -205,12 +225,16 @@ def answer(
     reason: str | None = None,
     wall_s: float = 0.0,
     state: State | None = None,
+    warm: WarmStart | None = None,
 ) -> CampaignResult:
     """Work out what the results say; `state` knows of repeated attempts, inner runs and events too."""
+    warm = state.warm if state is not None else warm
     comparison = compare(campaign, results)
-    seen = full_fidelity(campaign, observations(campaign, results, comparison))
+    own = full_fidelity(campaign, observations(campaign, results, comparison))
+    seen = [*full_fidelity(campaign, earlier_evidence(campaign, warm, results)), *own]
+    ran = {key(o.params) for o in own if o.completed}
     noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
-    found = _well_known(recommend(seen, campaign.objective, space=campaign.smoothed, noise=noise))
+    found = _well_known(recommend(seen, campaign.objective, space=campaign.smoothed, noise=noise), ran)
     units = {m.name: m.unit for m in campaign.app.contract.metrics}
     for result in results:
         units |= result.units
@@ -223,7 +247,7 @@ def answer(
         campaign=campaign,
         results=tuple(results),
         reason=reason,
-        best=None if found is None else _best(campaign, found, units),
+        best=None if found is None else _best(campaign, found, units, seen),
         speedups=() if found is None or not found.feasible else _speedups(campaign, found, seen),
         comparison=comparison,
         run_dir=run_dir,
@@ -233,6 +257,7 @@ def answer(
         inner={} if state is None else _inner(state),
         wall_s=wall_s,
         points=_ranked(campaign, seen, noise),
+        warm=warm,
     )
 
 
@@ -280,22 +305,24 @@ def _ranked(campaign: Campaign, seen: Sequence[Observation], noise: dict[str, fl
     return tuple(sorted(known, key=rank, reverse=True))
 
 
-def _well_known(found: Recommendation | None) -> Recommendation | None:
-    """Of points that cannot be told apart, take one that was run more than once."""
-    if found is None or not found.feasible or found.best.runs > 1:
+def _well_known(found: Recommendation | None, ran: Collection[Key]) -> Recommendation | None:
+    """Of points that cannot be told apart, take one that this campaign has run, and more than once."""
+    if found is None or not found.feasible:
         return found
-    for tie in found.ties:
-        if tie.runs > 1:
-            others = (found.best, *(t for t in found.ties if t is not tie))
-            return found.model_copy(update={"best": tie, "ties": others})
-    return found
+    alike = (found.best, *found.ties)
+    best = max(alike, key=lambda e: (key(e.params) in ran, e.runs > 1))
+    return found.model_copy(update={"best": best, "ties": tuple(e for e in alike if e is not best)})
 
 
 def _varied(campaign: Campaign, params: Params) -> Params:
     return {name: params[name] for name in campaign.search.names}
 
 
-def _best(campaign: Campaign, found: Recommendation, units: dict[str, str]) -> Best:
+def _best(
+    campaign: Campaign, found: Recommendation, units: dict[str, str], seen: Sequence[Observation]
+) -> Best:
+    point = key(found.params)
+    earlier = [o for o in seen if o.role == "earlier" and o.completed and campaign.objective.known(o.metrics)]
     return Best(
         params=_varied(campaign, found.params),
         metrics=dict(found.metrics),
@@ -307,6 +334,7 @@ def _best(campaign: Campaign, found: Recommendation, units: dict[str, str]) -> B
         ties=tuple(_varied(campaign, tie.params) for tie in found.ties),
         shown=tuple(name for name in campaign.shown if name in found.metrics),
         exact=campaign.exact,
+        earlier=sum(key(o.params) == point for o in earlier),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hpcagent.campaign.answer import CampaignResult, number
+from hpcagent.campaign.budget import Outlook
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.table import Table, headed
 from hpcagent.model.records import Result
@@ -18,13 +19,14 @@ class Event:
     """Something happened in a campaign; what a live view is drawn from.
 
     Attributes:
-        kind: `opened`, `submitted`, `finished`, `batch`, `rule`, `site`, `tick` or `stopped`.
+        kind: `opened`, `submitted`, `finished`, `batch`, `rule`, `site`, `late`, `tick` or `stopped`.
         results: The results that came in (`finished`, `batch`).
         reason: Why it stopped (`stopped`), how it was opened (`opened`), what became of a job (`site`),
-            what a rule told of (`rule`).
+            what a rule told of (`rule`), which run takes longer than it should (`late`).
         running: Runs submitted and not ended.
         runs: Results so far.
         budget: Runs planned in all, if the stop condition bounds them.
+        outlook: Node-hours spent, in flight and forecast, and the cap; None where nobody reckons them.
     """
 
     kind: str
@@ -33,6 +35,7 @@ class Event:
     running: int = 0
     runs: int = 0
     budget: int | None = None
+    outlook: Outlook | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import subprocess
 import sys
@@ -11,16 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcagent.apps.base import App
 from hpcagent.campaign.answer import CampaignResult, answer, event_text
 from hpcagent.campaign.batch import Batch, Event
+from hpcagent.campaign.budget import refuse_small_cap
 from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations, projected
+from hpcagent.campaign.late import REMEMBERED, LateRuns
 from hpcagent.campaign.record import Campaign, load_campaign
-from hpcagent.campaign.runner import Runner
+from hpcagent.campaign.rolling import Suggester, due, in_flight
+from hpcagent.campaign.runner import CAP_REACHED, Runner
 from hpcagent.campaign.signals import Signals, Terminated
+from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
+from hpcagent.campaign.warm import comparable, earlier_observations, read_earlier
 from hpcagent.campaign.where import chosen_site, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, Interrupted, RunDirChanged, SiteFailed
 from hpcagent.model.records import Manifest, Observation, Result, Role
@@ -30,7 +34,7 @@ from hpcagent.policies.recommend import top
 from hpcagent.policies.stop import MaxRuns, Progress
 from hpcagent.sites.profile import Profile, find_profile
 from hpcagent.sites.reap import end_leftovers
-from hpcagent.sites.site import Site, open_site, workers_of
+from hpcagent.sites.site import Site, open_site, usable_cores, workers_of
 from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.metrics_file import MetricsFile
@@ -41,8 +45,33 @@ __all__ = ["Coordinator", "load_run", "read_run", "run"]
 # How long a wait for results lasts before the watcher hears that time goes by.
 TICK_S = 0.2
 
+# A policy that is quick answers before anything else is looked at: its suggestions then know the last result.
+QUICK_S = 0.005
+
 # So often is a site opened again in one session.
 MOST_MENDED = 3
+
+
+class _Asked(NamedTuple):
+    """What the policy was asked, while it thinks.
+
+    Attributes:
+        n: Points wanted.
+        seen: Results recorded when it was asked.
+        pending: Positions of the runs that were pending.
+        places: Positions that the new runs get.
+        references: Those of them at which the reference point is due.
+    """
+
+    n: int
+    seen: int
+    pending: tuple[int, ...] = ()
+    places: range = range(0)
+    references: frozenset[int] = frozenset()
+
+    def record(self) -> dict[str, Any]:
+        """As it stands in the journal."""
+        return {"n": self.n, "seen": self.seen, "pending": list(self.pending)}
 
 
 class Coordinator:
@@ -104,6 +133,9 @@ class Coordinator:
         self._wanted_site: Site | Profile = wanted if isinstance(wanted, Site) else find_profile(wanted)
         if isinstance(self._wanted_site, Profile):
             workers_of(self._wanted_site, campaign.largest)
+            if not self.folder.exists:
+                here = None if self._wanted_site.batch else len(usable_cores())
+                refuse_small_cap(campaign, node_cores=self._wanted_site.node_cores or here)
         self._workers = workers
         self._watch = watch or (lambda event: None)
         self._policy: Policy = make_policy(
@@ -113,9 +145,12 @@ class Coordinator:
             seed=campaign.seed,
             **campaign.policy_options,
         )
+        # Read now for the same reason; a campaign that was begun has them in its journal.
+        self._warm = None if self.folder.exists else read_earlier(campaign, run_dir=self.folder.root)
         self._lock: Lock | None = None
         self._journal: Journal | None = None
         self._runner: Runner | None = None
+        self._spending: Spending | None = None
         self._site: Site | None = None
         self._signals = Signals()
         self._state = State()
@@ -126,7 +161,11 @@ class Coordinator:
         self._opened_at = 0.0
         self._reason: str | None = None
         self._history: list[Observation] = []
-        self._seen = 0
+        self._seen = self._replaced = 0
+        self._suggester = Suggester(self._wake)
+        self._asked: _Asked | None = None
+        self._in_vain = -1
+        self._late = LateRuns(self.folder.work)
         self._watched_batches = 0
         self._mended = self._results_before = 0
 
@@ -160,7 +199,10 @@ class Coordinator:
             self._write_down()
             self._journal = Journal.open(self.folder.events)
             self._state = State.replay(read_events(self.folder.events)) if resumed else State()
+            self._take_earlier()
+            self._spending = self._make_spending()
             self._runner = self._make_runner()
+            self._runner.may_retry = self._spending.may_retry
             self._opened_at = time.time()
             note_site(self.folder, self._site.profile)
             self._note({"event": "session", **_about_session(self._site)})
@@ -175,6 +217,7 @@ class Coordinator:
         if leftovers:
             again += f"; {len(leftovers)} job(s) that the last coordinator left were cancelled"
         again += f", on {self._site.profile.name}"
+        again += "" if self._state.warm is None else f"; begins with {self._state.warm}"
         self._tell("opened", results=tuple(self._state.in_order()), reason=again)
         self._apply_rules(self._state.in_arrival())
 
@@ -194,9 +237,22 @@ class Coordinator:
             if resumed:
                 self._check_same()
             self._write_down()
-            Journal.open(self.folder.events).close()
+            self._journal = Journal.open(self.folder.events)
+            self._state = State.replay(read_events(self.folder.events))
+            self._take_earlier()
         finally:
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
             lock.release()
+
+    def _take_earlier(self) -> None:
+        """Write down what earlier campaigns have found, when this one begins: from then on it has them itself."""
+        if not self.campaign.earlier or self._state.warm is not None or self._state.manifests:
+            return
+        self._warm = self._warm or read_earlier(self.campaign, run_dir=self.folder.root)
+        if self._warm is not None:
+            self._note(self._warm.event(), sync=True)
 
     def close(self) -> None:
         """Stop what runs, record what has ended, free the folder. Harmless when called twice."""
@@ -206,6 +262,8 @@ class Coordinator:
                     self._wind_up()
         finally:
             self._runner = None
+            self._asked = None
+            self._suggester.forget()
             try:
                 if self._site is not None and self._site is not self._wanted_site:
                     self._site.close()
@@ -218,7 +276,10 @@ class Coordinator:
                 if self._lock is not None:
                     self._lock.release()
                     self._lock = None
-                self._signals.restore()
+                try:
+                    self._suggester.close()
+                finally:
+                    self._signals.restore()
 
     def _wind_up(self) -> None:
         assert self._runner is not None
@@ -266,6 +327,16 @@ class Coordinator:
         write_whole(self.folder.campaign, self.campaign.toml())
         write_whole(self.folder.app, self.campaign.app.model_dump_json(indent=1))
 
+    def _make_spending(self) -> Spending:
+        assert self._site is not None
+        return Spending(
+            self.campaign,
+            self._state,
+            self.folder.work,
+            node_cores=self._site.about["node_cores"],
+            workers=self._site.workers_for(self._largest),
+        )
+
     def _make_runner(self) -> Runner:
         assert self._site is not None and self._journal is not None
         return Runner(
@@ -298,7 +369,7 @@ class Coordinator:
     def _batches(self) -> Iterator[Batch]:
         assert self._runner is not None
         while True:
-            waiting = self._state.waiting(give_up=frozenset(self._runner.given_up))
+            waiting = self._affordable(self._state.waiting(give_up=frozenset(self._runner.given_up)))
             if not waiting:
                 waiting = self._next_batch()
                 if not waiting:
@@ -317,23 +388,27 @@ class Coordinator:
         reason = self._hopeless() or self._stop_reason()
         if reason is None and not self._confirmed():
             room = self._room()
-            planned = self._plan_batch(min(room, self._batch_size) if room is not None else self._batch_size)
+            n = min(room, self._batch_size) if room is not None else self._batch_size
+            planned = self._plan_batch(self._fitting(n))
             if planned:
                 return planned
-            reason = "the policy has nothing left to suggest: its design is exhausted."
+            reason = self._refusal or "the policy has nothing left to suggest: its design is exhausted."
         if self._hopeless() is None:
             confirming = self._plan_confirmation()
             if confirming:
                 return confirming
             if self.campaign.confirm is not None and not any(r.ok for r in self._state.results.values()):
                 reason = "no run has completed, so there is none to repeat with what is left of the budget."
-        self._finish(reason or "its contenders are confirmed.")
+        out = None if self._spending is None else self._spending.planned_out
+        # Opened again after its end, it ended for the reason that it ended for.
+        self._finish(reason or out or self._state.stopped or "its contenders are confirmed.")
         return []
 
     def _rolling(self) -> Iterator[Batch]:
         assert self._runner is not None and self._site is not None
         runner = self._runner
-        self._start(self._state.waiting(give_up=frozenset(runner.given_up)))
+        waiting = self._state.waiting(give_up=frozenset(runner.given_up))
+        self._start(self._affordable([m for m in waiting if m.execution_id not in runner.running]))
         self._watched_batches = len(self._state.results) // self._batch_size
         reason: str | None = None
         while True:
@@ -341,7 +416,11 @@ class Coordinator:
                 reason = self._hopeless() or self._stop_reason()
             if reason is None:
                 reason = self._fill(runner)
-            if not runner.running:
+            if reason is not None:
+                # An answer that is still to come would be of no use.
+                self._asked = None
+                self._suggester.forget()
+            if not runner.running and self._asked is None:
                 confirming = [] if self._hopeless() else self._plan_confirmation()
                 if not confirming:
                     break
@@ -354,40 +433,63 @@ class Coordinator:
         self._finish(reason or "every planned run has ended.")
 
     def _fill(self, runner: Runner) -> str | None:
-        """Suggest as many runs as fit beside those in flight; return why none is left, if so."""
-        room = self._room()
-        free = self._in_flight() - len(runner.running)
-        n = free if room is None else min(free, room)
-        if n <= 0:
-            # Nothing to add now; with no room at all the budget is planned out.
-            return "the budget of runs is planned out." if room is not None and room <= 0 else None
-        if runner.running and free < self._in_flight() // 4:
-            return None  # short runs: suggest several at once, workers have enough to do meanwhile
-        planned = self._plan_rolling(n)
-        self._start(planned)
-        if not planned and not runner.running:
-            return "the policy has nothing left to suggest: its design is exhausted."
-        return None
+        """Have as many runs suggested as fit beside those in flight; return why none is left, if so.
 
-    def _in_flight(self) -> int:
-        """Enough runs in flight that no worker waits for a suggestion, few enough that each one is informed."""
+        The policy thinks in a thread of its own, so that results are taken in and runs are sent meanwhile.
+        """
         assert self._site is not None
+        while True:
+            patience_s = 0.0
+            if self._asked is None:
+                room = self._room()
+                workers = runner.share(self._site.workers_for(self._largest))
+                n = due(self._in_flight(workers), len(runner.running), workers)
+                n = n if room is None else min(n, room)
+                if n <= 0:
+                    # Nothing to add now; with no room at all the budget is planned out.
+                    return "the budget of runs is planned out." if room is not None and room <= 0 else None
+                if self._in_vain == len(self._state.rows):
+                    return None  # it had nothing to suggest, and nothing has changed
+                self._ask_rolling(self._fitting(n), runner)
+                # A quick one would be done before the next result is taken in.
+                patience_s = QUICK_S if self._suggester.takes_s < QUICK_S else 0.0
+            asked = self._asked
+            assert asked is not None
+            if not self._suggester.wait(patience_s):
+                return None
+            self._asked = None
+            planned = self._plan_rolling(asked, self._suggester.take())
+            self._start(planned)
+            if not planned:
+                if not runner.running and (self._refusal or not asked.pending):
+                    return self._refusal or "the policy has nothing left to suggest: its design is exhausted."
+                self._in_vain = asked.seen
+
+    def _in_flight(self, workers: int) -> int:
+        """How many runs may be in flight on so many workers; see `rolling.in_flight`."""
         if self.campaign.in_flight is not None:
             return self.campaign.in_flight
-        workers = self._site.workers_for(self._largest)
-        recent = self._state.arrived[-32:]
-        walls = [self._state.results[i].cost.wall_s for i in recent]
-        if not walls:
-            return workers
-        # The way to a worker and back takes some milliseconds, a suggestion likewise: for short runs a
-        # worker needs the next ones waiting beside it.
-        ahead = 0.05 / max(sum(walls) / len(walls), 1e-4)
-        return workers + max(1, math.ceil(workers * min(ahead, 30.0)))
+        policy = self._suggester
+        walls = [self._state.results[i].cost.wall_s for i in self._state.arrived[-32:]]
+        mean_s = sum(walls) / len(walls) if walls else None
+        if policy.sure or not policy.takes_s:
+            return in_flight(workers, mean_s, policy.takes_s)
+        # Whether it is slow or only had to import things is not known: enough to find out.
+        expected_s = mean_s or self.campaign.app.contract.estimated_runtime_s
+        return in_flight(workers, expected_s, policy.takes_s, most_ahead=1)
+
+    def _wake(self) -> None:
+        """Called in the policy's thread."""
+        runner = self._runner
+        if runner is not None:
+            runner.wake()
 
     def _run_all(self, manifests: Sequence[Manifest]) -> None:
         assert self._runner is not None
         with self._signals.held():
-            self._start(manifests)
+            self._start([m for m in manifests if m.execution_id not in self._runner.running])
+            # Of the batches before: written now, while the workers have something to do.
+            self._metrics.update(self._state.in_order)
         self._tell("submitted")
         while self._runner.running:
             self._wait(self._runner)
@@ -401,13 +503,55 @@ class Coordinator:
             except SiteFailed as error:
                 self._mend(runner, error)
                 results = []
+            results += self._hold_the_cap(runner)
         self._tell("finished" if results else "tick", results=tuple(results))
         self._apply_rules(results)
+        self._tell_late(runner)
         self._tell_news()
         assert self._site is not None
         if self._site.spent:
             self._refuse_short_job()
             raise AllocationEnded("the job that the coordinator runs inside of has no time left for another run")
+
+    def _tell_late(self, runner: Runner) -> None:
+        """Write down and tell which runs take much longer than those before them, once for each."""
+        last = self._state.arrived[-REMEMBERED:]
+        for found in self._late.look(runner.running, lambda: [self._state.results[i] for i in last]):
+            event = found.event()
+            with self._signals.held():
+                self._note(event)
+            self._tell("late", reason=found.words(event))
+
+    def _hold_the_cap(self, runner: Runner) -> list[Result]:
+        """End what is in flight if it has reached the cap of node-hours, against all forecasts."""
+        assert self._spending is not None and self._site is not None
+        self._spending.look(runner.running)
+        costs = self._spending.at_the_cap()
+        if not costs:
+            return []
+        assert self._spending.reached is not None
+        ended = runner.cut(costs, self._spending.reached)
+        if self._site is not self._wanted_site:
+            self._site.close()
+        return ended
+
+    def _affordable(self, waiting: list[Manifest]) -> list[Manifest]:
+        """Runs of an earlier session that have to be run again, as far as the budget allows it."""
+        assert self._spending is not None and self._runner is not None
+        if not waiting:
+            return []
+        found = self._spending.affordable(waiting)
+        self._runner.given_up.update({m.execution_id for m in waiting} - {m.execution_id for m in found})
+        return found
+
+    def _fitting(self, n: int) -> int:
+        assert self._spending is not None
+        return self._spending.most(n)
+
+    @property
+    def _refusal(self) -> str | None:
+        """Why the last plan could not begin, if it was the cap of node-hours."""
+        return None if self._spending is None else self._spending.refusal
 
     def _apply_rules(self, results: Sequence[Result]) -> None:
         """Write down and tell what the campaign's rules say of new results, once for each."""
@@ -474,7 +618,7 @@ class Coordinator:
         budget = self.campaign.until.budget()
         if budget is None:
             return None
-        confirm = self.campaign.confirm
+        confirm = self.campaign.confirming
         reserve = 0
         if confirm is not None and confirm.runs and not self._confirmed():
             # Not more than half: with few runs there would be nothing to confirm.
@@ -484,10 +628,19 @@ class Coordinator:
     def _confirmed(self) -> bool:
         """Whether the contenders were repeated at the end of this budget (a larger one goes on)."""
         state = self._state
-        return state.confirmed is not None and state.confirmed_budget == self.campaign.until.budget()
+        until = self.campaign.until
+        return (
+            state.confirmed is not None
+            and state.confirmed_budget == until.budget()
+            and state.confirmed_cap == until.cap()
+        )
 
     def _stop_reason(self) -> str | None:
         until = self.campaign.until
+        if self._spending is not None and self._spending.reached is not None:
+            return self._spending.reached
+        if until.cap() is not None and self._confirmed() and self.campaign.mode == "rolling":
+            return self._state.stopped or "its contenders are confirmed."
         # A plain budget needs no history, and a long one takes seconds to look through.
         if isinstance(until, MaxRuns) and len(self._state.results) < until.runs:
             return None if (self._room() or 0) > 0 else f"all {until.runs} runs of the budget are planned."
@@ -530,7 +683,7 @@ class Coordinator:
         if len(alike) != 1 or len(failures) < min(2, self._batch_size):
             return None
         first = failures[0]
-        if first is None or first.kind == "simulation":
+        if first is None or first.kind == "simulation" or first.name == CAP_REACHED:
             return None
         return (
             f"all {len(failures)} runs of the last batch failed alike, and no parameter would change that: "
@@ -540,10 +693,14 @@ class Coordinator:
     def _history_now(self) -> list[Observation]:
         """The history in its recorded order: manifests in batch mode, the journal in rolling mode."""
         if self.campaign.reference is not None:
-            results = self._state.in_arrival() if self.campaign.mode == "rolling" else self._state.in_order()
+            results = self._results_now()
             seen = observations(self.campaign, results, compare(self.campaign, results))
             return projected(self.campaign, seen)
-        # Without a reference nothing of the past changes, so only what is new is added.
+        # Without a reference nothing of the past changes, so only what is new is added; but a run that was given
+        # up in one session may have been repeated in the next.
+        replaced = len(self._state.rows) - len(self._state.arrived)
+        if self._replaced != replaced:
+            self._replaced, self._seen, self._history = replaced, 0, []
         if self._seen != len(self._state.arrived):
             new = [self._state.results[i] for i in self._state.arrived[self._seen :]]
             self._seen = len(self._state.arrived)
@@ -556,34 +713,61 @@ class Coordinator:
             self._history += projected(self.campaign, observations(self.campaign, new, None))
         return self._history
 
+    def _earlier_now(self) -> list[Observation]:
+        """Runs of other campaigns, as far as what is known by now makes them comparable."""
+        if self._state.warm is None:
+            return []
+        return earlier_observations(self.campaign, self._state.warm, self._results_now())
+
+    def _results_now(self) -> list[Result]:
+        return self._state.in_arrival() if self.campaign.mode == "rolling" else self._state.in_order()
+
     def _suggest(self, n: int, pending: Sequence[Params]) -> list[Params]:
         if n <= 0:
             return []
-        suggested = self._policy.suggest(self._history_now(), n, pending)
-        return [self._search.validated(p, where=f"policy {self.campaign.policy.name}") for p in suggested[:n]]
+        return self._question(n, pending)()
+
+    def _question(self, n: int, pending: Sequence[Params]) -> Callable[[], list[Params]]:
+        """What the policy is asked, as of now; see `played.decisions`, which puts the same question again."""
+        # Runs of other campaigns come first. A list of its own, for this one grows while the policy thinks.
+        history = [*self._earlier_now(), *self._history_now()]
+        policy, search, where = self._policy, self._search, f"policy {self.campaign.policy.name}"
+
+        def answer() -> list[Params]:
+            return [search.validated(p, where=where) for p in policy.suggest(history, n, pending)[:n]]
+
+        return answer
 
     def _plan_batch(self, n: int) -> list[Manifest]:
         batch = 1 + self._state.last_batch
-        points: list[tuple[Params, Role]] = [(p, "suggested") for p in self._suggest(n - self._references(n), ())]
+        asked = _Asked(n - self._references(n), len(self._state.rows))
+        points: list[tuple[Params, Role]] = [(p, "suggested") for p in self._suggest(asked.n, ())]
         if points and self._references(n):
             # In the middle of the batch: it then stands for the machine's speed before and after.
             points.insert(len(points) // 2, (self._reference_point(), "reference"))
-        return self._plan(points, batch)
+        return self._plan(points, batch, asked=asked)
 
-    def _plan_rolling(self, n: int) -> list[Manifest]:
-        assert self._runner is not None
+    def _ask_rolling(self, n: int, runner: Runner) -> None:
         names = self._search.names
-        pending = [{k: m.params[k] for k in names} for m in self._runner.running.values()]
+        going = sorted(runner.running.values(), key=lambda m: m.index)
         first = len(self._state.manifests)
         places = range(first, first + n)
-        due = [i for i in places if self.campaign.reference is not None and i % self._batch_size == 0]
-        suggested = iter(self._suggest(n - len(due), pending))
+        due_at = {i for i in places if self.campaign.reference is not None and i % self._batch_size == 0}
+        self._asked = _Asked(
+            n - len(due_at), len(self._state.rows), tuple(m.index for m in going), places, frozenset(due_at)
+        )
+        pending = [{k: m.params[k] for k in names} for m in going]
+        self._suggester.ask(self._question(n - len(due_at), pending) if n > len(due_at) else list)
+
+    def _plan_rolling(self, asked: _Asked, answer: Sequence[Params]) -> list[Manifest]:
+        suggested = iter(answer)
         points: list[tuple[Params, Role]] = []
-        for place in places:
-            point = self._reference_point() if place in due else next(suggested, None)
+        for place in asked.places:
+            point = self._reference_point() if place in asked.references else next(suggested, None)
             if point is not None:
-                points.append((point, "reference" if place in due else "suggested"))
-        return self._plan(points, None)
+                points.append((point, "reference" if place in asked.references else "suggested"))
+        room = self._room()  # of which there may be less than when it was asked
+        return self._plan(points if room is None else points[:room], None, asked=asked)
 
     def _references(self, n: int) -> int:
         return int(self.campaign.reference is not None and n > 1)
@@ -611,10 +795,11 @@ class Coordinator:
 
     def _plan_confirmation(self) -> list[Manifest]:
         """The last batch: the contenders again, and the baseline at the best one's accuracy."""
-        confirm = self.campaign.confirm
+        confirm = self.campaign.confirming
         if confirm is None or self._confirmed() or not confirm.runs:
             return []
-        history = full_fidelity(self.campaign, self._history_now())
+        seen = comparable(self.campaign, [*self._earlier_now(), *self._history_now()])
+        history = full_fidelity(self.campaign, seen)
         contenders = top(
             history,
             self.campaign.objective,
@@ -639,16 +824,27 @@ class Coordinator:
         return self._plan(points, batch, confirm=True)
 
     def _plan(
-        self, points: Sequence[tuple[Params, Role]], batch: int | None, *, confirm: bool = False
+        self,
+        points: Sequence[tuple[Params, Role]],
+        batch: int | None,
+        *,
+        confirm: bool = False,
+        asked: _Asked | None = None,
     ) -> list[Manifest]:
-        """Write the manifests into the journal, as one line: a batch is planned whole or not at all."""
-        if not points:
+        """Write the manifests into the journal, as one line: a batch is planned whole or not at all.
+
+        Of runs that could break the cap of node-hours, as many as fit are planned.
+        """
+        assert self._spending is not None
+        whole: list[tuple[Params, Role]] = [(self.campaign.complete(params), role) for params, role in points]
+        whole = [whole[i] for i in self._spending.plan(whole, confirm=confirm)]
+        if not whole:
             return []
+        estimates = self._spending.estimates([values for values, _ in whole])
         with self._signals.held():
             manifests = []
-            for params, role in points:
+            for (values, role), estimate in zip(whole, estimates, strict=True):
                 index = len(self._state.manifests)
-                values = self.campaign.complete(params)
                 manifest = self.campaign.app.manifest(
                     values,
                     seed=self.campaign.seed,
@@ -657,20 +853,28 @@ class Coordinator:
                     batch=index // self._batch_size if batch is None else batch,
                     index=index,
                     requested_by=self.campaign.policy.name if role == "suggested" else "coordinator",
+                    priority=self._priority(role),
                     digest=self._digest,
                     checked=True,
-                )
+                ).model_copy(update=estimate)
                 self._state.add_manifest(manifest)
                 manifests.append(manifest)
             event: dict[str, Any] = {"event": "manifests", "at": time.time()}
+            if asked is not None:
+                event["asked"] = asked.record()  # from which `played.decisions` rebuilds what the policy saw
             if confirm:
-                budget = self.campaign.until.budget()
-                event |= {"confirm": True, "budget": budget}
+                budget, cap = self.campaign.until.budget(), self.campaign.until.cap()
+                event |= {"confirm": True, "budget": budget} | ({} if cap is None else {"cap": cap})
                 self._state.confirmed = len(self._state.manifests)
-                self._state.confirmed_budget = budget
+                self._state.confirmed_budget, self._state.confirmed_cap = budget, cap
             assert self._journal is not None
             self._journal.append([event | {"manifests": [m.model_dump(mode="json") for m in manifests]}])
         return manifests
+
+    def _priority(self, role: Role) -> int:
+        """Smaller goes first. The others go as they were planned, in a batch with the reference in its middle."""
+        ahead = role in ("replicate", "repeat") or (role == "reference" and self.campaign.mode == "rolling")
+        return -1 if ahead else 0
 
     # -- consolidating ------------------------------------------------------------------------
 
@@ -681,7 +885,6 @@ class Coordinator:
             if self.campaign.reference is not None:
                 event["scale"] = _scale(compare(self.campaign, self._state.in_order()), batch)
             self._note(event, sync=True)
-            self._metrics.update(self._state.in_order)
         finished = self._batch(batch, results)
         self._tell("batch", results=results)
         return finished
@@ -712,7 +915,7 @@ class Coordinator:
 
         def answer_then() -> CampaignResult:
             then = sorted(self._state.in_arrival()[:so_far], key=lambda r: r.manifest.index)
-            return answer(self.campaign, then, run_dir=self.folder.root)
+            return answer(self.campaign, then, run_dir=self.folder.root, warm=self._state.warm)
 
         return Batch(number, results, self.campaign, answer_then)
 
@@ -750,6 +953,7 @@ class Coordinator:
                 running=running,
                 runs=len(self._state.results),
                 budget=self.campaign.until.budget(),
+                outlook=None if self._spending is None else self._spending.outlook(),
             )
         )
 

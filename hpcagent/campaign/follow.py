@@ -14,6 +14,8 @@ from pydantic_core import from_json
 from hpcagent.campaign.answer import event_text
 from hpcagent.campaign.batch import Event
 from hpcagent.campaign.coordinator import load_run
+from hpcagent.campaign.late import LateRun
+from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.submit import ROLE
 from hpcagent.errors import HpcAgentError
@@ -113,8 +115,9 @@ def follow(run_dir: str | Path, *, every_s: float = 1.0) -> Iterator[Event]:
         every_s: Time between two looks, in seconds.
 
     Yields:
-        First `opened`, whose reason tells what there is; then `finished`, `batch`, `site` (jobs), `tick`, and at
-        the end `stopped` (the campaign's own end) or `left` (no coordinator is there; the reason says what to do).
+        First `opened`, whose reason tells what there is; then `finished`, `batch`, `site` (jobs), `late`, `tick`,
+        and at the end `stopped` (the campaign's own end) or `left` (no coordinator is there; the reason says what
+        to do).
 
     Raises:
         BadInput: The folder is not that of a campaign.
@@ -137,6 +140,7 @@ class _Follower:
         self.every_s = every_s
         self.state = State()
         self.budget: int | None = None
+        self._spending: Spending | None = None
         self.submitted = 0
         self._journal = _Tail(self.folder.events)
         self._known: dict[str, Entry] = {}
@@ -144,7 +148,10 @@ class _Follower:
         self._read_campaign()
 
     def _read_campaign(self) -> None:
-        self.budget = load_run(self.folder.root).until.budget()
+        campaign = load_run(self.folder.root)
+        self.budget = campaign.until.budget()
+        # What the coordinator knows of the site is read from the first results.
+        self._spending = Spending(campaign, self.state, self.folder.work)
 
     def events(self) -> Iterator[Event]:
         """See `follow`."""
@@ -183,6 +190,8 @@ class _Follower:
                 yield self._event("batch", ids=ids)
             elif kind == "rule":
                 yield self._event("rule", reason=event_text(event))
+            elif kind == "late":
+                yield self._event("late", reason=LateRun.words(event))
             elif kind == "interrupted":
                 yield self._event("site", reason="the coordinator was interrupted")
         for entry in read_ledger(self.folder.jobs):
@@ -194,6 +203,9 @@ class _Follower:
 
     def _event(self, kind: str, *, reason: str = "", ids: Any = ()) -> Event:
         results = tuple(self.state.results[i] for i in ids if i in self.state.results)
+        waiting = {m.execution_id: m for m in self.state.manifests if m.execution_id not in self.state.results}
+        assert self._spending is not None
+        self._spending.look(waiting)
         return Event(
             kind,
             results=results,
@@ -201,6 +213,7 @@ class _Follower:
             running=len(self.state.manifests) - len(self.state.results),
             runs=len(self.state.results),
             budget=self.budget,
+            outlook=self._spending.outlook(),
         )
 
     def _so_far(self) -> str:
@@ -209,7 +222,8 @@ class _Follower:
         words = [f"{len(state.results)}{total} run(s) so far"]
         if state.failed:
             words.append(f"{state.failed} failed")
-        words.append(f"{state.node_hours:.2g} node-hours")
+        assert self._spending is not None
+        words.append(str(self._spending.outlook()))
         return ", ".join(words) + "\n" + str(standing(self.folder.root))
 
     def _somebody_comes(self) -> bool:

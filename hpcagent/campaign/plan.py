@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpcagent.apps.launch import DEFAULT_WALLTIME_S
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.warm import earlier_observations, read_earlier
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest
@@ -152,7 +153,8 @@ def _first_batch(campaign: Campaign, count: int, budget: int | None) -> tuple[Ma
     )
     size = campaign.batch_size or max(2, 4 * count)
     size = size if budget is None else min(size, budget)
-    points = policy.suggest([], size - (campaign.reference is not None))
+    earlier = earlier_observations(campaign, read_earlier(campaign), [])
+    points = policy.suggest(earlier, size - (campaign.reference is not None))
     if campaign.reference is not None:
         points.insert(len(points) // 2, dict(campaign.reference.params))
     digest = campaign.app.digest

@@ -9,7 +9,9 @@ from typing import Any
 
 from hpcagent.campaign.answer import CampaignResult, point_text
 from hpcagent.campaign.compare import observations
+from hpcagent.campaign.learned import Learned
 from hpcagent.errors import HpcAgentError
+from hpcagent.model.objective import Goal
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Parameter
 
@@ -26,9 +28,11 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw(result: CampaignResult, folder: Path) -> list[Path]:
-    """Draw what the campaign's results allow; returns the PNG files written into `folder`."""
+def draw(result: CampaignResult, folder: Path, found: Learned | None = None) -> list[Path]:
+    """Draw what the campaign's results allow, and what they taught; returns the PNG files in `folder`."""
     from matplotlib.figure import Figure
+
+    from hpcagent.campaign.model_plots import draw_learned
 
     seen = observations(result.campaign, result.results, result.comparison)
     drawn = []
@@ -38,7 +42,7 @@ def draw(result: CampaignResult, folder: Path) -> list[Path]:
             path = folder / f"{name}.png"
             figure.savefig(path, dpi=120)
             drawn.append(path)
-    return drawn
+    return drawn + ([] if found is None else draw_learned(result, found, folder))
 
 
 def _groups(result: CampaignResult, seen: Sequence[Observation]) -> dict[str, list[Observation]]:
@@ -204,21 +208,86 @@ def _at(parameter: Parameter | None, o: Observation) -> float:
 
 
 def _front(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> bool:
-    """With two goals or more: the first two against each other, the Pareto front marked."""
+    """With two goals: all runs and the Pareto front; with more: the first three against each other."""
     goals = result.campaign.objective.goals
     known = [r for r in result.results if r.ok and result.campaign.objective.known(r.metrics)]
     if len(goals) < 2 or not known:
         return False
-    a, b = goals[0].metric, goals[1].metric
-    axes = figure.subplots()
-    axes.scatter([r.metrics[a] for r in known], [r.metrics[b] for r in known], c=GREY, s=24, label="runs")
-    front = sorted(result.front, key=lambda r: r.metrics[a])
-    axes.plot([r.metrics[a] for r in front], [r.metrics[b] for r in front], "o-", c=BLUE, label="Pareto front")
-    labels = _labels(result)
-    axes.set_xlabel(labels[a])
-    axes.set_ylabel(labels[b])
-    axes.legend(fontsize=8)
+    pairs = [(goals[0], goals[1])]
+    if len(goals) > 2:
+        pairs = [(goals[0], goals[1]), (goals[0], goals[2]), (goals[1], goals[2])]
+        figure.set_size_inches(13, 4.8)
+    panels = figure.subplots(1, len(pairs), squeeze=False)[0]
+    for axes, (a, b) in zip(panels, pairs, strict=True):
+        _front_panel(axes, result, known, a, b, alone=len(goals) == 2)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8, frameon=False)
     return True
+
+
+def _front_panel(
+    axes: Any, result: CampaignResult, known: Sequence[Result], a: Goal, b: Goal, *, alone: bool
+) -> None:
+    objective = result.campaign.objective
+    members = {r.manifest.index for r in result.front}
+    rest = [r for r in known if r.manifest.index not in members]
+    for label, runs, style in (
+        ("breaks a limit", [r for r in rest if not objective.feasible(r.metrics)], {"ec": "0.75", "fc": "none"}),
+        ("other runs", [r for r in rest if objective.feasible(r.metrics)], {"c": GREY}),
+    ):
+        if runs:
+            axes.scatter(_of(runs, a), _of(runs, b), s=20, label=f"{label} ({len(runs)})", **style)
+    front = sorted(result.front, key=lambda r: (r.metrics[a.metric], r.metrics[b.metric]))
+    bars = {"xerr": _errors(front, a), "yerr": _errors(front, b)}
+    label = f"Pareto front ({len(front)}, numbers: runs)"
+    axes.errorbar(_of(front, a), _of(front, b), **bars, fmt="o", ms=5, c=BLUE, elinewidth=1, label=label, zorder=3)
+    for axis, goal in ((axes.xaxis, a), (axes.yaxis, b)):
+        values = [r.metrics[goal.metric] for r in known]
+        if min(values) > 0 and max(values) > 30 * min(values):
+            (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
+    if alone and len(front) > 1:
+        # The corner between two points of the front is what both of them reach for sure.
+        where = "pre" if a.direction == "maximize" else "post"
+        axes.step(_of(front, a), _of(front, b), where=where, c=BLUE, lw=1, alpha=0.6, zorder=2)
+    names = _labels(result)
+    axes.set_xlabel(f"{names[a.metric]}, {_better(a, 'right', 'left')}")
+    axes.set_ylabel(f"{names[b.metric]}, {_better(b, 'up', 'down')}")
+    axes.margins(0.08)
+    _number(axes, front, a, b)
+
+
+def _of(runs: Sequence[Result], goal: Goal) -> list[float]:
+    return [r.metrics[goal.metric] for r in runs]
+
+
+def _errors(runs: Sequence[Result], goal: Goal) -> list[float]:
+    return [r.uncertainty.get(goal.metric, 0.0) for r in runs]
+
+
+def _better(goal: Goal, more: str, less: str) -> str:
+    arrows = {"right": "better \u2192", "left": "\u2190 better", "up": "better \u2192", "down": "\u2190 better"}
+    return arrows[more if goal.direction == "maximize" else less]
+
+
+def _number(axes: Any, front: Sequence[Result], a: Goal, b: Goal) -> None:
+    """Write the runs' numbers beside their points, where there is room for them."""
+    axes.figure.canvas.draw()
+    taken: list[tuple[float, float]] = []
+    for r in front:
+        x, y = axes.transData.transform((r.metrics[a.metric], r.metrics[b.metric]))
+        if all(abs(x - u) > 20 or abs(y - v) > 12 for u, v in taken):
+            taken.append((x, y))
+            left = a.direction == "minimize"
+            axes.annotate(
+                str(r.manifest.index),
+                (r.metrics[a.metric], r.metrics[b.metric]),
+                xytext=(-5 if left else 5, 5 if b.direction == "maximize" else -5),
+                textcoords="offset points",
+                ha="right" if left else "left",
+                va="bottom" if b.direction == "maximize" else "top",
+                fontsize=7,
+                color=BLUE,
+            )
 
 
 def _best_run(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> bool:

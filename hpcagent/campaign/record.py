@@ -20,6 +20,7 @@ from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, 
 from hpcagent.model.contract import Resources
 from hpcagent.model.objective import Objective
 from hpcagent.model.space import Params, Space
+from hpcagent.policies.base import is_contextual
 from hpcagent.policies.stop import Stop, max_runs, read_stop
 
 __all__ = ["Campaign", "Confirm", "Fidelity", "PolicyChoice", "Reference", "list_configs", "load_campaign"]
@@ -136,7 +137,8 @@ class Campaign(Record):
         until: When to stop.
         mode: `batch` waits for a whole batch; `rolling` suggests anew whenever a run ends.
         batch_size: Runs in a batch (the reference included); by default four times the site's workers.
-        in_flight: Runs submitted at the same time in rolling mode; by default a little more than the workers.
+        in_flight: Runs submitted at the same time in rolling mode; by default the workers, and what
+            ends during a suggestion.
         seed: Seeds everything random.
         reference: A point that is run in every batch, or None.
         confirm: The last batch that repeats the contenders, or None.
@@ -148,6 +150,9 @@ class Campaign(Record):
         rules: Events that results are told of by, e.g. below a limit.
         show: Metrics shown in tables and reports beside those of the objective.
         cache: A folder in which the inner runs of chains lie, so that campaigns share them; None: each its own.
+        earlier: Folders of campaigns with the same app whose results this one begins with.
+        context: Circumstances that are no parameters, e.g. `{"atoms": 32000, "node_type": "cpu"}`: contextual
+            policies learn from earlier campaigns of other circumstances.
 
     Example:
         >>> from hpcagent.apps.landscape import synthetic
@@ -179,6 +184,8 @@ class Campaign(Record):
     rules: tuple[Rule, ...] = ()
     show: tuple[str, ...] = ()
     cache: str | None = None
+    earlier: tuple[str, ...] = ()
+    context: Params = {}
 
     def __init__(self, app: App | None = None, objective: Objective | None = None, /, **data: Any) -> None:
         if app is not None:
@@ -252,8 +259,26 @@ class Campaign(Record):
         if self.confirm is not None and self.confirm.baseline:
             for name, value in self.confirm.baseline.items():
                 whole[name].validated(value)
+        self._check_context()
+        if self.earlier:
+            # By their whole paths: a campaign is resumed from anywhere.
+            folders = tuple(str(Path(folder).expanduser().absolute()) for folder in self.earlier)
+            object.__setattr__(self, "earlier", folders)
         object.__setattr__(self, "name", self.name or self.app.name)
         return self
+
+    def _check_context(self) -> None:
+        for name, value in self.context.items():
+            if not name.isidentifier() or (isinstance(value, float) and not math.isfinite(value)):
+                raise BadInput(
+                    f"context: {name} = {value!r}; a feature has a plain name, and a finite number or a word.",
+                    value=value,
+                )
+        if "context" in self.policy.options:
+            raise BadInput(
+                "policy.context: circumstances belong to the campaign; move them to the table [context].",
+                value="context",
+            )
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -262,8 +287,10 @@ class Campaign(Record):
 
     @property
     def policy_options(self) -> dict[str, Any]:
-        """The policy's options, with the fidelity where there is one."""
-        given = {} if self.fidelity is None else {"fidelity": self.fidelity.model_dump()}
+        """The policy's options, with the fidelity where there is one, and the context for those that use it."""
+        given: dict[str, Any] = {} if self.fidelity is None else {"fidelity": self.fidelity.model_dump()}
+        if self.context and is_contextual(self.policy.name):
+            given["context"] = self.context
         return self.policy.options | given
 
     def full(self, params: Mapping[str, Scalar]) -> bool:
@@ -274,6 +301,14 @@ class Campaign(Record):
     def exact(self) -> bool:
         """Whether a run's metrics are without noise: its app says that no seed decides them."""
         return not self.app.contract.seeded
+
+    @property
+    def confirming(self) -> Confirm | None:
+        """The confirmation: a campaign that begins with earlier runs repeats at least its best point, once.
+
+        So its answer rests on a run of its own.
+        """
+        return Confirm(top=1, replicates=1) if self.confirm is None and self.earlier else self.confirm
 
     @property
     def smoothed(self) -> Space | None:
@@ -328,8 +363,9 @@ class Campaign(Record):
         for key in ("batch_size", "in_flight", "cache"):
             if getattr(self, key) is not None:
                 data[key] = getattr(self, key)
-        if self.show:
-            data["show"] = list(self.show)
+        for key in ("show", "earlier"):
+            if getattr(self, key):
+                data[key] = list(getattr(self, key))
         data |= {"repeat_distrusted": self.repeat_distrusted, "retries": self.retries, "site": self.site}
         data["objective"] = self.objective.toml()
         if self.space is not None:
@@ -346,6 +382,8 @@ class Campaign(Record):
             data["settings"] = self.settings
         if self.fidelity is not None:
             data["fidelity"] = self.fidelity.model_dump()
+        if self.context:
+            data["context"] = self.context
         if self.rules:
             data["rules"] = [rule.model_dump(exclude_none=True) for rule in self.rules]
         return tomli_w.dumps(data)
@@ -362,6 +400,8 @@ class Campaign(Record):
             "seed": self.seed,
             "fidelity": None if self.fidelity is None else self.fidelity.model_dump(),
             "reference": None if self.reference is None else self.reference.toml(),
+            "earlier": list(self.earlier),
+            "context": self.context,
         }
         return {
             key: hashlib.sha256(canonical_json(_no_nan(value)).encode()).hexdigest()[:16]
@@ -411,9 +451,18 @@ def load_campaign(
         data["settings"] = _beside(data["settings"], app, path.parent)
     if isinstance(data.get("cache"), str):
         data["cache"] = str(path.parent.absolute() / Path(data["cache"]).expanduser())
+    if isinstance(data.get("earlier"), list):
+        # What is given beside the file is relative to where it is given.
+        place = Path() if "earlier" in (changes or {}) else path.parent
+        data["earlier"] = [_from(place, folder) for folder in data["earlier"]]
     data["app"] = app
     data.setdefault("name", path.stem)
     return build(Campaign, data, where=str(path))
+
+
+def _from(place: Path, folder: Any) -> Any:
+    """A folder that is named relative to `place`."""
+    return str(place.absolute() / Path(folder).expanduser()) if isinstance(folder, str) else folder
 
 
 def _beside(settings: dict[str, Any], app: App, folder: Path) -> dict[str, Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, number, point_text
+from hpcagent.campaign.budget import costs
 from hpcagent.campaign.coordinator import read_run
+from hpcagent.campaign.learned import Learned, Progress, learned
 from hpcagent.campaign.view import duration
 from hpcagent.model.records import Result
+from hpcagent.policies.insight import Bin
 from hpcagent.store.files import refusing_clearly, write_whole
 from hpcagent.store.rundir import RunDir
 
@@ -52,24 +56,27 @@ def report(run_dir: str | Path, *, plots: bool = True) -> Written:
     folder = RunDir(run_dir).report
     with refusing_clearly(folder):
         folder.mkdir(exist_ok=True)
+    found = learned(result)
     drawn: list[Path] = []
     note = ""
     if plots and available():
         with refusing_clearly(folder):
-            drawn = draw(result, folder)
+            drawn = draw(result, folder, found)
     elif plots:
         note = "no plots: install the extra `plots`, pip install 'hpcagent[plots]'"
     path = folder / "report.md"
-    write_whole(path, _text(result, drawn, note))
+    write_whole(path, _text(result, found, drawn, note))
     return Written(path, tuple(drawn), note)
 
 
-def _text(result: CampaignResult, drawn: list[Path], note: str) -> str:
+def _text(result: CampaignResult, found: Learned, drawn: list[Path], note: str) -> str:
+    beside = {p.stem: f"![{p.stem}]({p.name})" for p in drawn}
     parts = [_head(result), _answer(result), _events(result), _measuring(result), _failures(result)]
-    parts += [f"![{p.stem}]({p.name})" for p in drawn]
+    learnt = [_convergence(found, beside), *_model(found, beside)]
+    parts += list(beside.values())  # those that no section has taken
     if note:
         parts.append(f"({note})")
-    parts += [_batches(result), _where(result)]
+    parts += [*learnt, _batches(result), _where(result)]
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
@@ -91,8 +98,13 @@ def _head(result: CampaignResult) -> str:
         f"- {len(result.results)} runs, {completed} completed, {result.charged}, "
         f"{duration(result.wall_s)} of wall time"
     )
+    costed = costs(result.results)
+    if costed is not None:
+        lines.append(f"- cost: {costed}")
     if result.inner:
         lines.append(f"- made of {inner_text(result.inner)}")
+    if result.warm is not None:
+        lines.append(f"- begun with {result.warm}")
     lines.append(f"- stopped: {result.reason}" if result.reason else "- not finished")
     return "\n".join(lines)
 
@@ -117,7 +129,7 @@ def _answer(result: CampaignResult) -> str:
         error = best.uncertainty.get(name)
         shown = "-" if error is None else f"{error:.2g}"
         lines.append(f"| {name} | {number(value)} | {shown} | {best.units.get(name, '1')} |")
-    lines += ["", f"P(feasible) = {best.probability_feasible:.2f}, from {best.runs} run(s)."]
+    lines += ["", f"P(feasible) = {best.probability_feasible:.2f}, from {best.origin.rstrip(',')}."]
     lines += [f"- {s}" for s in result.speedups]
     if best.ties:
         shown_ties = "; ".join(point_text(t, best.units) for t in best.ties[:5])
@@ -164,6 +176,111 @@ def _failures(result: CampaignResult) -> str:
         message = first.message.replace("|", "\\|").replace("\n", " ")
         lines.append(f"| {name} | {first.kind} | {count} | {message[:200]} | {first.repair or ''} |")
     return "\n".join(lines)
+
+
+def _convergence(found: Learned, plots: dict[str, str]) -> str:
+    if len(found.progress) < 2:
+        return ""
+    last = found.progress[-1]
+    # From when on the answer was the last one within its error.
+    early = next(
+        p
+        for i, p in enumerate(found.progress)
+        if all(
+            q.feasible == last.feasible and abs(q.value - last.value) <= 2 * _error(q, last)
+            for q in found.progress[i:]
+        )
+    )
+    text = (
+        f"From {early.runs} runs ({early.node_hours:.2g} node-hours) on the answer's goal stayed within two "
+        f"standard errors of the last one, {number(last.value)}"
+    )
+    text += f" ± {last.error:.2g}." if last.error else "."
+    if early is last:
+        text = (
+            "The answer's goal was still changing by more than two standard errors between the last two moments."
+        )
+    return "\n\n".join(["## Convergence", text, *_taken(plots, "convergence")])
+
+
+def _error(a: Progress, b: Progress) -> float:
+    return math.hypot(a.error, b.error) or 1e-9 * max(abs(a.value), abs(b.value))
+
+
+def _taken(plots: dict[str, str], name: str) -> list[str]:
+    """The plot, which then stands in its section."""
+    link = plots.pop(name, None)
+    return [] if link is None else [link]
+
+
+def _model(found: Learned, plots: dict[str, str]) -> list[str]:
+    if found.note:
+        return [f"## What a model says\n\nNothing: {found.note}."]
+    head = (
+        "## What a model says\n\nOf this library's own model (Gaussian processes) of all runs, whatever the "
+        "policy was. It is as good as its predictions were, see the calibration."
+    )
+    return [head, _importance(found, plots), _slices(found, plots), _calibration(found, plots)]
+
+
+def _importance(found: Learned, plots: dict[str, str]) -> str:
+    lines = [
+        "### Parameter importance",
+        "",
+        "Sobol' indices of what the model expects: the share of a metric's variance over the whole space that "
+        "comes from a parameter alone, and with all that it acts together with. Infeasible parts of the space "
+        "count too. The scale is the one of the model; Q² is the share of the runs' variance that it predicts of "
+        "runs left out.",
+        "",
+        "| metric (scale, Q²) | " + " | ".join(found.importance[0].names) + " |",
+        "|---|" + "---|" * len(found.importance[0].names),
+    ]
+    for w in found.importance:
+        cells = [f"{s:.2f} / {max(s, t):.2f}" for s, t in zip(w.first, w.total, strict=True)]
+        lines.append(f"| {w.metric} ({w.scale}, {w.predicted:.2f}) | " + " | ".join(cells) + " |")
+    lines += ["", "(alone / with others)"]
+    weak = [w.metric for w in found.importance if not w.trusted]
+    if weak:
+        lines.append(f"\n**The model hardly predicts {' and '.join(weak)}: its shares mean little.**")
+    return "\n\n".join(["\n".join(lines), *_taken(plots, "importance")])
+
+
+def _slices(found: Learned, plots: dict[str, str]) -> str:
+    taken = _taken(plots, "slices")
+    if not taken:
+        return ""
+    left = [n for n in found.importance[0].names if n not in {s.name for s in found.slices}]
+    text = "Each metric along each parameter, the others as at the answer; runs near the slice as points."
+    if left:
+        text += f" Not drawn, because they matter least: {', '.join(left)}."
+    return "\n\n".join(["### Slices of the model", text, *taken])
+
+
+def _calibration(found: Learned, plots: dict[str, str]) -> str:
+    title = "### Calibration of its predictions"
+    if not found.calibration:
+        return f"{title}\n\nNone of the suggested runs came after enough others for a prediction."
+    lines = [
+        f"What was expected of each suggested run by a model of the runs before it ({found.moments} model(s)), "
+        "beside what came out. z is the difference over the standard deviation of such a prediction, a run's noise "
+        "included.",
+        "",
+        "| metric | runs | inside 50 % | inside 90 % | rms z | mean z | errors |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for c in found.calibration:
+        half = f"{100 * c.within_50:.0f} ± {100 * c.error_50:.0f} %"
+        most = f"{100 * c.within_90:.0f} ± {100 * c.error_90:.0f} %"
+        lines.append(f"| {c.metric} | {c.runs} | {half} | {most} | {c.rms:.2f} | {c.bias:+.2f} | {c.verdict} |")
+    bins = Bin.of(found.chances)
+    if bins:
+        lines += ["", "| P(completes and keeps the limits) | runs | predicted | came true |", "|---|---|---|---|"]
+        lines += [
+            f"| {b.low:.2f} to {b.high:.2f} | {b.runs} | {b.predicted:.2f} | {b.share:.2f} ± {b.error:.2f} |"
+            for b in bins
+        ]
+    lines += ["", "(±: standard deviation by chance, if the predictions are right)"]
+    return "\n\n".join([title, "\n".join(lines), *_taken(plots, "calibration")])
 
 
 def _batches(result: CampaignResult) -> str:

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_e
 from hpcagent.campaign.state import State, result_event, uncharged
 from hpcagent.campaign.suspects import OUT_OF_MEMORY, Suspects
 from hpcagent.errors import AppFailed, BadInput
-from hpcagent.model.records import Failure, Manifest, Result
+from hpcagent.model.records import Cost, Failure, Manifest, Result
 from hpcagent.sites.site import Site, failure_of
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import RunDir
@@ -40,11 +40,17 @@ CUT = frozenset({"BlockEnded", "BlockTimeout"})
 # So often may the job under a run end (walltime, cancelled, preempted, node lost) before the run is given up.
 MOST_LOST = 20
 
-# Runs that go to a worker together may take this long, in seconds.
+# Runs that go to a worker together take this long, in seconds.
 PACK_S = 0.01
+
+# So many of the last runs say how long the next one takes.
+RECENT = 32
 
 # So many chains have their functions running at a time; each is a thread that mostly waits.
 MOST_CHAINS = 256
+
+# Failure of a run that was ended because the node-hours of its campaign were used up.
+CAP_REACHED = "CapReached"
 
 Pack = tuple[Sequence[Manifest], Future[Any]]
 
@@ -94,9 +100,9 @@ class Runner:
         self._promises = app.promises(required)
         self._retries = retries
         self._clock = clock
-        self._finished: queue.SimpleQueue[Pack | Asked] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[Pack | Asked | None] = queue.SimpleQueue()
         self._about_site = site.about
-        self._held: Pack | Asked | None = None
+        self._held: list[Pack | Asked | None] = []
         self._inner = InnerRuns(state, self._work, cache)
         self._asked: list[Asked] = []
         self._chains: dict[str, threading.Thread] = {}
@@ -104,8 +110,13 @@ class Runner:
         self._stopping = False
         self._suspects = Suspects()
         self._wants_s: dict[str, float] = {}
+        self._turn = site.turns.join()
+        self._chain_turns: dict[int, float] = {}
+        self._walls: deque[float] = deque(maxlen=RECENT)
         self.running: dict[str, Manifest] = {}
         self.given_up: set[str] = set()
+        self.may_retry: Callable[[Manifest, float], bool] = lambda manifest, node_hours: True
+        self._late: set[str] = set()
 
     def recover(self) -> list[Result]:
         """Take over results that a worker wrote but no coordinator recorded."""
@@ -124,9 +135,15 @@ class Runner:
             self._chains_due.extend(manifests)
             self._start_chains()
             return
-        size = self._pack_size(len(manifests))
+        if any(m.priority for m in manifests):
+            manifests = sorted(manifests, key=lambda m: m.priority)
+        size = self._pack_size()
         for first in range(0, len(manifests), size):
             self._submit(manifests[first : first + size])
+
+    def share(self, workers: int) -> int:
+        """Return how many of so many workers are for these runs, where campaigns share the site."""
+        return self._turn.share(workers)
 
     @property
     def inner_running(self) -> int:
@@ -136,6 +153,7 @@ class Runner:
     def stop(self) -> None:
         """Release the chains that are running: the campaign is interrupted or over."""
         self._stopping = True
+        self._turn.leave()
         self._inner.let_go()
         for asked in self._drop_asked():
             asked.part.set_exception(interrupted())
@@ -167,6 +185,8 @@ class Runner:
     ) -> None:
         """Run the chain's function in a thread; it ends like a run on a worker, with an answer in the queue."""
         chain = ChainRun(app, inputs, partial(self._ask, manifest, app))
+        if manifest.index not in self._chain_turns:
+            self._chain_turns[manifest.index] = self._turn.next(self._takes_s(manifest), runs=0)
         order = app.order(
             manifest,
             work=work,
@@ -238,7 +258,7 @@ class Runner:
             return None
         return Result.model_validate({"manifest": inner.manifest, **fields}), self._inner.cached
 
-    def _send_one(self, inner: Inner, *, priority: float | None = None) -> None:
+    def _send_one(self, inner: Inner, *, again: bool = False) -> None:
         manifest, app = inner.manifest, inner.app
         inputs = self._inner.inputs_of(inner)
         if app.chain:
@@ -261,10 +281,17 @@ class Runner:
         ) | {"shared": self._inner.cached}
         label, needs = self._place(manifest)
         # Those of earlier chains first, so that chains end one after the other and not all at the last moment.
-        first = 1.0 + manifest.index if priority is None else priority
-        future = self._site.submit(execute, order, *inputs, executor=label, needs=needs, priority=first)
+        turn, priority = self._turn, self._turn.again()
+        if not again:
+            priority = self._chain_turns.get(manifest.index, priority)
+        future = self._site.submit(execute, order, *inputs, executor=label, needs=needs, priority=priority)
         inner.sent = True
-        future.add_done_callback(lambda done: self._finished.put(((manifest,), done)))
+
+        def back(done: Future[Any]) -> None:
+            turn.back(priority)
+            self._finished.put(((manifest,), done))
+
+        future.add_done_callback(back)
 
     def _parts_ended(self, ended: Sequence[tuple[Result, bool]]) -> list[Inner]:
         """Record results of inner runs, and whether others paid for them; return those that can start now."""
@@ -280,24 +307,40 @@ class Runner:
 
     # -- runs ---------------------------------------------------------------------------------
 
-    def _pack_size(self, n: int) -> int:
+    def _pack_size(self) -> int:
         """How many runs go to a worker at once: several where a run is shorter than the way there.
 
-        A pack takes at most PACK_S, and there are at least four for every worker, so that none waits long.
+        A pack takes PACK_S by the mean of the last runs, and what is in flight makes at least four for every
+        worker, so that none waits long.
         """
-        recent = [self._state.results[i].cost.wall_s for i in self._state.arrived[-16:]]
-        if len(recent) < 16 or self._app.contract.resources_from:
+        if len(self._walls) < RECENT // 2 or self._app.contract.resources_from:
             return 1
-        return max(1, min(int(PACK_S / max(*recent, 1e-4)), n // (4 * self._site.workers)))
+        mean_s = max(sum(self._walls) / len(self._walls), 1e-4)
+        return max(1, min(int(PACK_S / mean_s), len(self.running) // (4 * self._site.workers)))
 
-    def _submit(self, manifests: Sequence[Manifest], *, priority: float | None = None) -> None:
+    def _takes_s(self, manifest: Manifest) -> float:
+        if self._walls:
+            return sum(self._walls) / len(self._walls)
+        return manifest.estimated_runtime_s or 1.0
+
+    def _submit(self, manifests: Sequence[Manifest], *, again: bool = False) -> None:
         orders = [self._order(manifest) for manifest in manifests]
-        label, needs = self._place(manifests[0])
-        if len(orders) == 1:
+        first, runs, turn = manifests[0], len(manifests), self._turn
+        label, needs = self._place(first)
+        if again:
+            priority = turn.again(runs)
+        else:
+            priority = turn.next(runs * self._takes_s(first), runs=runs, ahead=first.priority < 0)
+        if runs == 1:
             future = self._site.submit(execute, orders[0], executor=label, needs=needs, priority=priority)
         else:
             future = self._site.submit(execute_each, orders, executor=label, needs=needs, priority=priority)
-        future.add_done_callback(lambda done: self._finished.put((manifests, done)))
+
+        def back(done: Future[Any]) -> None:
+            turn.back(priority, runs=runs)
+            self._finished.put((manifests, done))
+
+        future.add_done_callback(back)
 
     def _place(self, manifest: Manifest) -> tuple[str, dict[str, Any]]:
         label, needs = self._site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
@@ -317,10 +360,14 @@ class Runner:
 
     def peek(self, timeout_s: float) -> bool:
         """Wait until a run has ended, at most `timeout_s`; takes nothing in, so it may be interrupted."""
-        if self._held is None:
+        if not self._held:
             with contextlib.suppress(queue.Empty):
-                self._held = self._finished.get(timeout=timeout_s)
-        return self._held is not None
+                self._held.append(self._finished.get(timeout=timeout_s))
+        return bool(self._held)
+
+    def wake(self) -> None:
+        """End a `peek` that is waiting; may be called from any thread."""
+        self._finished.put(None)
 
     def collect(self) -> list[Result]:
         """Record and return every run that has ended; those worth it are started again instead."""
@@ -336,7 +383,8 @@ class Runner:
             self._admit()
         results, events, again = [], [], []
         parts: list[tuple[Result, bool]] = []
-        read = [self._result(m, a) for pack in ended for m, a in _answers(*pack)]
+        answers = ((m, a) for pack in ended for m, a in _answers(*pack))
+        read = [self._result(m, a) for m, a in answers if m.execution_id not in self._late]
         starved = {r.manifest.execution_id for r, _ in read if r.failure and r.failure.name == OUT_OF_MEMORY}
         culprit = self._suspects.culprit(starved) if starved else None
         for result, event in read:
@@ -372,6 +420,7 @@ class Runner:
             results.append(result)
             events.append(event)
         self._record(results, events)
+        again = self._allowed(again, results, parts)
         ready = self._parts_ended(parts)
         # Before the first of them is sent, which may fail with the site: see `move`.
         self.running.update((r.manifest.execution_id, r.manifest) for r, _ in again if not self._is_inner(r))
@@ -386,15 +435,14 @@ class Runner:
 
     def _arrived(self) -> list[Pack]:
         """What is in the queue: the answers of runs; calls of chains are set aside for `_admit`."""
-        taken = [] if self._held is None else [self._held]
-        self._held = None
+        taken, self._held = self._held, []
         while True:
             try:
                 taken.append(self._finished.get_nowait())
             except queue.Empty:
                 break
         self._asked += [one for one in taken if isinstance(one, Asked)]
-        return [one for one in taken if not isinstance(one, Asked)]
+        return [one for one in taken if one is not None and not isinstance(one, Asked)]
 
     def _is_inner(self, result: Result) -> bool:
         return result.manifest.execution_id in self._inner
@@ -402,9 +450,9 @@ class Runner:
     def _submit_again(self, execution_id: str) -> None:
         """Send a run once more, before those that have not had their turn."""
         if execution_id in self._inner:
-            self._send_one(self._inner[execution_id], priority=0)
+            self._send_one(self._inner[execution_id], again=True)
         else:
-            self._submit([self.running[execution_id]], priority=0)
+            self._submit([self.running[execution_id]], again=True)
 
     def _app_of(self, execution_id: str) -> App:
         return self._inner[execution_id].app if execution_id in self._inner else self._app
@@ -416,6 +464,8 @@ class Runner:
         self._finished = queue.SimpleQueue()
         self._suspects = Suspects()
         self._site = site
+        self._turn.leave()
+        self._turn = site.turns.join()
         self._about_site = site.about
         left = [m for i, m in before.items() if i not in self._state.results or not self._state.final(i)]
         self.running.clear()
@@ -459,6 +509,61 @@ class Runner:
         if failure.name in NOT_RETRIED:
             return False
         return result.attempt - lost <= self._retries
+
+    def _allowed(
+        self, again: list[tuple[Result, bool]], results: list[Result], parts: list[tuple[Result, bool]]
+    ) -> list[tuple[Result, bool]]:
+        """Those that the budget allows a further attempt; the others have ended with the attempt that failed."""
+        allowed = []
+        for result, charged in again:
+            identity = result.manifest.execution_id
+            if self.may_retry(result.manifest, result.cost.node_hours):
+                if not self._is_inner(result):
+                    self.running[identity] = result.manifest  # in flight again, for the next one that asks
+                allowed.append((result, charged))
+                continue
+            assert result.failure is not None
+            words = f"{result.failure.message} It is not started again: the cap of node-hours leaves no room."
+            failure = result.failure.model_copy(update={"message": words})
+            ended = result.model_copy(update={"failure": failure})
+            self._suspects.done(identity)
+            if self._is_inner(result):
+                parts.append((ended, False))
+                continue
+            self.given_up.add(identity)
+            results.append(ended)
+            self._record([ended], [result_event(ended)])
+        return allowed
+
+    def cut(self, costs: Mapping[str, Cost], why: str) -> list[Result]:
+        """Record the runs in flight as ended by the budget; whatever they still answer comes too late.
+
+        Args:
+            costs: What each has taken.
+            why: A sentence.
+        """
+        now = self._clock()
+        ended = []
+        for identity, manifest in self.running.items():
+            cost = costs.get(identity, Cost())
+            ended.append(
+                Result(
+                    manifest=manifest,
+                    status="STOPPED",
+                    failure=Failure(kind="cancelled", name=CAP_REACHED, message=why),
+                    started_at=now - cost.wall_s,
+                    ended_at=now,
+                    workdir=str(self._work / identity),
+                    attempt=self._state.retried.get(identity, 1),
+                    cost=cost,
+                )
+            )
+        self._late.update(self.running)
+        self.given_up.update(self.running)
+        self.running.clear()
+        self._chains_due.clear()
+        self._record(ended, [result_event(r) for r in ended])
+        return ended
 
     def _more_time(self, result: Result) -> bool:
         """Ask for more time for a run that its block's end has cut off; False if it had all that a block has."""
@@ -510,3 +615,5 @@ class Runner:
         self._journal.append([{"event": "results", "at": self._clock(), "results": events}])
         for result in results:
             self._state.add_result(result)
+            if result.cost.wall_s > 0:
+                self._walls.append(result.cost.wall_s)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpcagent.apps.run import CONTINUES
+from hpcagent.campaign.warm import WarmStart
 from hpcagent.model.base import canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest, Result
@@ -42,6 +43,7 @@ class State:
         stopped: Why the campaign stopped for good, or None.
         confirmed: Number of manifests when the confirmation was planned, or None.
         confirmed_budget: The budget of runs that this was the end of, or None.
+        confirmed_cap: The cap of node-hours that this was the end of, or None.
         sessions: How many times a coordinator opened the folder.
         damaged: Lines of the journal that could not be read.
         elapsed_s: Wall time of the sessions so far, in seconds.
@@ -49,10 +51,13 @@ class State:
         failed: How many results are failures.
         retried: Execution id -> the attempt that was started last, where that is not the first.
         lost: Execution id -> how many attempts ended through no fault of the run.
+        untold: Execution id -> how many attempts ended without telling what they took: their worker was lost.
         parts: Execution id of an inner run -> that of the chain that pays for it.
         part_results: Execution id of an inner run -> its last recorded result.
         shared_parts: Inner runs that were found finished in a cache.
         told: What rules told of: events as they stand in the journal.
+        rows: Every result as it was recorded, those that a later one of the same run has replaced included.
+        warm: What it began with: runs of earlier campaigns (see `warm.earlier_observations`), or None.
     """
 
     def __init__(self) -> None:
@@ -62,17 +67,21 @@ class State:
         self.stopped: str | None = None
         self.confirmed: int | None = None
         self.confirmed_budget: int | None = None
+        self.confirmed_cap: float | None = None
         self.sessions = 0
         self.damaged = 0
         self.elapsed_s = 0.0
         self.retried: dict[str, int] = {}
         self.lost: dict[str, int] = {}
+        self.untold: dict[str, int] = {}
         self.node_hours = 0.0
         self.failed = 0
         self.parts: dict[str, str] = {}
         self.part_results: dict[str, Result] = {}
         self.shared_parts: set[str] = set()
         self.told: list[Mapping[str, Any]] = []
+        self.rows: list[Result] = []
+        self.warm: WarmStart | None = None
         self._part_manifests: dict[str, Mapping[str, Any]] = {}
         self._batches: dict[int, list[str]] = {}
         self._by_id: dict[str, Manifest] = {}
@@ -116,6 +125,7 @@ class State:
             if event.get("confirm"):
                 self.confirmed = len(self.manifests)
                 self.confirmed_budget = event.get("budget")
+                self.confirmed_cap = event.get("cap")
         elif kind == "parts":
             for row in event["parts"]:
                 identity = row["manifest"]["execution_id"]
@@ -123,6 +133,8 @@ class State:
                 self._part_manifests[identity] = row["manifest"]
         elif kind == "rule":
             self.told.append(event)
+        elif kind == "warm_start":
+            self.warm = WarmStart.recorded(event)
         elif kind == "part_results":
             self._apply_part_results(event["results"])
         elif kind == "session":
@@ -133,6 +145,8 @@ class State:
             identity = event["execution_id"]
             self.retried[identity] = event["attempt"]
             self.node_hours += event.get("node_hours", 0.0)
+            if not event.get("node_hours"):
+                self.untold[identity] = self.untold.get(identity, 0) + 1
             if not event.get("charged", not (event.get("failure") and uncharged(event["failure"]))):
                 self.lost[identity] = self.lost.get(identity, 0) + 1
         elif kind == "stop":
@@ -193,16 +207,23 @@ class State:
     def add_result(self, result: Result) -> None:
         """Take in a result; a later one of the same run replaces the earlier."""
         identity = result.manifest.execution_id
+        self.rows.append(result)
         before = self.results.get(identity)
         if before is None:
             self.arrived.append(identity)
         else:
             self.failed -= before.failure is not None
         self.results[identity] = result
+        if result.failure is not None and not result.parts and result.cost.wall_s <= 0:
+            self.untold[identity] = self.untold.get(identity, 0) + (result.failure.kind == "infrastructure")
         # Both attempts were paid for. A chain's cost is that of its inner runs, which are counted themselves.
         if not result.parts:
             self.node_hours += result.cost.node_hours
         self.failed += result.failure is not None
+
+    def manifest(self, identity: str) -> Manifest | None:
+        """The manifest of a run of the campaign itself (inner runs of chains are others)."""
+        return self._by_id.get(identity)
 
     def next_replicate(self, params: Params) -> int:
         """0 for new parameters, otherwise one more than was ever asked for."""

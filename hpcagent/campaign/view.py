@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hpcagent.campaign.answer import number
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
     from hpcagent.campaign.batch import Event
+    from hpcagent.campaign.budget import Outlook
     from hpcagent.campaign.coordinator import Coordinator
     from hpcagent.campaign.record import Campaign
 
@@ -35,6 +37,7 @@ class Tally:
         self.results: list[Result] = []
         self.running = 0
         self.budget: int | None = None
+        self.outlook: Outlook | None = None
         self.batch = -1
         self.began = time.monotonic()
         self.runs = 0
@@ -52,6 +55,7 @@ class Tally:
         if event.kind == "batch" and event.results:
             self.batch = max(r.manifest.batch for r in event.results)
         self.running, self.budget, self.runs = event.running, event.budget, event.runs
+        self.outlook = event.outlook or self.outlook
 
     @property
     def failures(self) -> Counter[str]:
@@ -94,7 +98,10 @@ class Tally:
             parts.append(f"best {goal} {number(best.metrics[goal])}")
         left = self.left()
         if left is not None and self.runs < (self.budget or 0):
-            parts.append(f"about {duration(left[0])} and {left[1]:.2g} node-hours left")
+            hours = f" and {left[1]:.2g} node-hours" if self.outlook is None else ""
+            parts.append(f"about {duration(left[0])}{hours} left")
+        if self.outlook is not None:
+            parts.append(str(self.outlook))
         return "; ".join(parts)
 
 
@@ -111,7 +118,7 @@ class Lines:
             self._say(f"{self._tally.campaign.name}: {event.reason}")
         elif event.kind == "batch":
             self._say(f"batch {self._tally.batch}: {self._tally.summary()}")
-        elif event.kind in ("site", "rule"):
+        elif event.kind in ("site", "rule", "late"):
             self._say(event.reason)
         elif event.kind == "stopped":
             self._say(f"stopped: {event.reason}")
@@ -135,6 +142,8 @@ class JsonLines(Lines):
             data["budget"] = event.budget
         if event.reason:
             data["reason"] = event.reason
+        if event.outlook is not None:
+            data["node_hours"] = {k: v for k, v in asdict(event.outlook).items() if v is not None}
         if event.kind == "finished":
             data["results"] = [_brief(r) for r in event.results]
         self._say(json.dumps(data))
@@ -175,7 +184,7 @@ class Live:
 
     def __call__(self, event: Event) -> None:
         self._tally.take(event)
-        if event.kind in ("opened", "site", "stopped"):
+        if event.kind in ("opened", "site", "late", "stopped"):
             self._note = event.reason
         self._live.update(self._draw())
         if event.kind == "stopped":
@@ -289,7 +298,7 @@ class NotebookView:
 
     def __call__(self, event: Event) -> None:
         self._tally.take(event)
-        if event.kind in ("opened", "site", "stopped"):
+        if event.kind in ("opened", "site", "late", "stopped"):
             self._note = event.reason
         now = time.monotonic()
         # Every update is a message to the browser; five a second are enough for an eye.

@@ -50,7 +50,9 @@ class Manifest(Record):
         batch: Batch number in the campaign, from 0.
         index: Position in the campaign, from 0.
         resources: What it occupies.
-        estimated_runtime_s: Expected wall time, in seconds.
+        estimated_runtime_s: Expected wall time, in seconds: from the runs before it, at first from the contract.
+        estimated_node_hours: Expected node-hours, likewise; None where nobody forecast them.
+        estimated_node_hours_high: Node-hours that 95 % of such runs were forecast to stay below.
         requested_by: Who asked (policy name, user).
         priority: Smaller runs earlier.
         created_at: Unix time, in seconds.
@@ -69,6 +71,8 @@ class Manifest(Record):
     index: int = 0
     resources: Resources = Resources()
     estimated_runtime_s: float | None = None
+    estimated_node_hours: float | None = None
+    estimated_node_hours_high: float | None = None
     requested_by: str = ""
     priority: int = 0
     created_at: float = 0.0
@@ -187,6 +191,12 @@ class Result(Record):
         """Whether the run completed with metrics."""
         return self.status == "COMPLETED"
 
+    @property
+    def cost_ratio(self) -> float | None:
+        """Actual over estimated node-hours; None without an estimate, or where the cost is not known."""
+        estimated, actual = self.manifest.estimated_node_hours, self.cost.node_hours
+        return actual / estimated if estimated and actual else None
+
     def __getitem__(self, metric: str) -> float:
         if metric in self.metrics:
             return self.metrics[metric]
@@ -230,6 +240,7 @@ class Observation:
         wall_s: Wall time, in seconds.
         bounds: Metrics of a run that was stopped early: the true value lies `above` or `below` the one given.
         node_hours: What the run cost.
+        context: What a campaign of other circumstances stated of them, e.g. `{"atoms": 4000}`; empty for the own.
     """
 
     params: Params
@@ -244,3 +255,4 @@ class Observation:
     wall_s: float = 0.0
     bounds: dict[str, Side] = field(default_factory=dict)
     node_hours: float = 0.0
+    context: dict[str, Scalar] = field(default_factory=dict)

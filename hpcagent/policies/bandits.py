@@ -58,6 +58,8 @@ class Bandit:
     """
 
     name = "bandit"
+    repeats = True
+    """The same point may come twice in a batch, on purpose (see `hpcagent.policies.portfolio`)."""
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ The rules every policy keeps (checked by `hpcagent.testing.PolicyContract`):
    known of them.
 7. A policy that steers by one goal refuses an objective with several; a sweep takes any objective.
 8. `role == "earlier"` is a run of another campaign: data, but not a suggestion of this one.
+   Its `context` says under which circumstances it ran, where they differ from this campaign's.
 9. `bounds` of an observation says which metrics of a run that was stopped early are only bounds.
 """
 
@@ -33,14 +34,29 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 
-__all__ = ["ENTRY_POINTS", "Policy", "Reason", "make_policy", "one_goal", "policy_names"]
+__all__ = [
+    "ENTRY_POINTS",
+    "Policy",
+    "Reason",
+    "is_contextual",
+    "make_policy",
+    "one_goal",
+    "policy_names",
+    "takes_option",
+]
 
 ENTRY_POINTS = "hpcagent.policies"
 
 BUILT_IN: Mapping[str, str] = {
+    "ax": "hpcagent.policies.adapters.ax:Ax",
     "epsilon_greedy": "hpcagent.policies.bandits:EpsilonGreedy",
+    "gest": "hpcagent.policies.adapters.gest:Gest",
     "grid": "hpcagent.policies.sweeps:Grid",
     "latin_hypercube": "hpcagent.policies.sweeps:LatinHypercube",
+    "linear_thompson": "hpcagent.policies.contextual:LinearThompson",
+    "linucb": "hpcagent.policies.contextual:LinUCB",
+    "optuna": "hpcagent.policies.adapters.optuna:Optuna",
+    "portfolio": "hpcagent.policies.portfolio:Portfolio",
     "quality_first": "hpcagent.policies.rules:QualityFirst",
     "random": "hpcagent.policies.sweeps:Random",
     "screen": "hpcagent.policies.screen:Screen",
@@ -130,6 +146,30 @@ def make_policy(name: str, *, space: Space, objective: Objective, seed: int = 0,
     if not callable(getattr(policy, "suggest", None)):
         raise BadInput(f"{name!r} made a {type(policy).__name__}, which has no method suggest.", value=name)
     return policy
+
+
+def is_contextual(name: str) -> bool:
+    """Whether the policy learns across contexts: it has `contextual = True` and takes the option `context`.
+
+    Example:
+        >>> is_contextual("linucb"), is_contextual("ucb")
+        (True, False)
+    """
+    return getattr(_factory(name), "contextual", False) is True
+
+
+def takes_option(name: str, option: str) -> bool:
+    """Whether the policy has an option of that name.
+
+    Example:
+        >>> takes_option("screen", "fidelity"), takes_option("sobol", "fidelity")
+        (True, False)
+    """
+    try:
+        parameters = inspect.signature(_factory(name)).parameters
+    except ValueError:  # some callables written in C have no signature
+        return False
+    return option in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def one_goal(name: str, objective: Objective) -> None:

@@ -92,7 +92,9 @@ class QualityFirst:
             return []
         view = _View(self, history, pending)
         moves: Iterator[Array]
-        if len(given(history, pending)) < self.initial or not view.ranked:
+        # What earlier campaigns have found need not be looked for again.
+        known = len(given(history, pending)) + sum(o.role == "earlier" for o in history)
+        if known < self.initial or not view.ranked:
             moves = view.spread()
         else:
             moves = view.moves()

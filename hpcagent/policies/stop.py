@@ -89,6 +89,10 @@ class Stop(Record):
         """The largest number of runs, if this condition bounds it."""
         return None
 
+    def cap(self) -> float | None:
+        """Node-hours that the campaign must not exceed, if this condition bounds them."""
+        return None
+
     def toml(self) -> dict[str, Any]:
         """The form `read_stop` reads."""
         raise NotImplementedError
@@ -158,7 +162,11 @@ class WallTime(Stop):
 
 
 class NodeHours(Stop):
-    """Ends once `hours` node-hours are used."""
+    """Ends before `hours` node-hours are exceeded: a hard cap.
+
+    The coordinator plans no runs that could break it by the forecast (see `hpcagent.campaign.budget`); `check`
+    is what is left for runs that were dearer than any forecast.
+    """
 
     kind: Literal["node_hours"] = "node_hours"
     hours: float
@@ -172,6 +180,9 @@ class NodeHours(Stop):
         if progress.node_hours < self.hours:
             return None
         return f"{progress.node_hours:.4g} node-hours are used; the limit is {self.hours:g}."
+
+    def cap(self) -> float | None:
+        return self.hours
 
     def toml(self) -> dict[str, Any]:
         return {"node_hours": self.hours}
@@ -391,6 +402,9 @@ class AnyOf(Stop):
     def budget(self) -> int | None:
         return min((b for c in self.conditions if (b := c.budget()) is not None), default=None)
 
+    def cap(self) -> float | None:
+        return min((hours for c in self.conditions if (hours := c.cap()) is not None), default=None)
+
     def toml(self) -> dict[str, Any]:
         tables = [c.toml() for c in self.conditions]
         keys = [key for table in tables for key in table]
@@ -421,6 +435,12 @@ class AllOf(Stop):
         budgets = [c.budget() for c in self.conditions]
         known = [b for b in budgets if b is not None]
         return max(known) if len(known) == len(budgets) else None
+
+    def cap(self) -> float | None:
+        # As with runs: one that is reached does not end the campaign while another condition does not hold.
+        caps = [c.cap() for c in self.conditions]
+        known = [hours for hours in caps if hours is not None]
+        return max(known) if len(known) == len(caps) else None
 
     def toml(self) -> dict[str, Any]:
         return {"all_of": [c.toml() for c in self.conditions]}

@@ -6,6 +6,8 @@ interchange, manager and workers, dependencies between apps, serialization of fu
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import os
 import pickle
 import shutil
@@ -52,6 +54,11 @@ def log_tail(*files: Path, lines: int = 15) -> str:
     return "\n".join(tails)
 
 
+def no_turn() -> float | None:
+    """No priority: there are no turns to take."""
+    return None
+
+
 class _PortLater:
     """Stands in for Parsl's command client while the interchange is started, so that nobody waits for it."""
 
@@ -69,6 +76,8 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
     No `__init__` of its own, because Parsl inspects it.
     """
 
+    by_hand: Callable[[], float | None] = staticmethod(no_turn)
+    """Gives the priority of a task that has none; see `turns.py`."""
     command_client: Any  # CommandClient, for a moment _PortLater
     pool_arguments: Sequence[str] = ()
     python: str | None = None
@@ -204,6 +213,9 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
         if not self._begun:
             self.ensure_started()
         spec = context.get("resource_spec") or {}
+        if "priority" not in spec and (turn := self.by_hand()) is not None:
+            spec = {**spec, "priority": turn}
+            context = {**context, "resource_spec": spec}
         needs = {key: spec[key] for key in NEEDS if key in spec}
         if needs:
             self.refuse_impossible(needs)
@@ -349,11 +361,14 @@ class Threads(ThreadPoolExecutor):  # type: ignore[misc]  # Parsl has no type in
     """
 
     spent = False
+    by_hand: Callable[[], float | None] = staticmethod(no_turn)
 
     def start(self) -> None:
         """Make the threads."""
         super().start()
         self._outstanding: set[Future[Any]] = set()
+        self._waiting: list[tuple[float, int, tuple[Any, ...]]] = []
+        self._count = itertools.count()
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -365,14 +380,27 @@ class Threads(ThreadPoolExecutor):  # type: ignore[misc]  # Parsl has no type in
         Raises:
             SiteFailed: The site is closed.
         """
+        return self._queue(function, args, kwargs, None)
+
+    def _queue(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], priority: float | None
+    ) -> Future[Any]:
+        order = self.by_hand() if priority is None else priority
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # as on the other executor: a submitted task is not called back
         with self._lock:
             if self._is_closed:
                 raise closed_error()
             self._outstanding.add(future)
-        self.executor.submit(self._run, future, function, args, kwargs)
+            task = (future, function, args, kwargs)
+            heapq.heappush(self._waiting, (float("inf") if order is None else order, next(self._count), task))
+        self.executor.submit(self._run_next)
         return future
+
+    def _run_next(self) -> None:
+        with self._lock:
+            *_, task = heapq.heappop(self._waiting)
+        self._run(*task)
 
     def _run(
         self, future: Future[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -399,8 +427,8 @@ class Threads(ThreadPoolExecutor):  # type: ignore[misc]  # Parsl has no type in
         priority: float | None,
         needs: Mapping[str, Any] | None = None,
     ) -> Future[Any]:
-        """Run `function` in a thread; threads know neither priority nor place."""
-        return self.submit(function, {}, *args)
+        """Run `function` in a thread; threads know no place."""
+        return self._queue(function, args, {}, priority)
 
     def fail_outstanding(self) -> None:
         """Refuse tasks and fail those outstanding, because the site is being closed."""

@@ -22,6 +22,7 @@ from hpcagent.errors import AppFailed, BadInput, BlockLost, SiteFailed, nearest
 from hpcagent.model.contract import Resources
 from hpcagent.sites.limits import check, executor_for, most_blocks
 from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where, find_profile
+from hpcagent.sites.turns import Turns
 
 if TYPE_CHECKING:
     from hpcagent.sites.schedulers.base import Allocation
@@ -70,6 +71,7 @@ class Site:
         workers: How many runs of one core go at once on its first executor, all blocks together.
         run_dir: Folder of Parsl's logs for this opening.
         work_dir: Folder for the runs, one below it each. Not made here.
+        turns: In which order the runs of campaigns that share the site go.
         dfk: Parsl's DataFlowKernel, e.g. for `parsl.python_app(f, data_flow_kernel=site.dfk)`.
     """
 
@@ -90,6 +92,8 @@ class Site:
         self.work_dir = folder / "work"
         self.dfk = dfk
         self.inside = inside
+        self.turns = Turns()
+        self._noted: set[str] = set()
         self._workers = workers
         self._temporary = folder if temporary else None
         self._executors = executors
@@ -100,6 +104,7 @@ class Site:
         self._places: dict[tuple[Resources, float | None], tuple[str, dict[str, Any]]] = {}
         for executor in executors.values():
             executor.tell = self._news.append
+            executor.by_hand = self.turns.by_hand
         self._sigterm = _close_on_sigterm() if profile.batch else None
         atexit.register(self.close)
 
@@ -156,10 +161,11 @@ class Site:
         Raises:
             BadInput: The site has no place for them; one sentence with the numbers.
         """
-        known = self._places.get((resources, estimated_runtime_s))
+        expected_s = estimated_runtime_s if self.profile.batch else None  # elsewhere nothing depends on it
+        known = self._places.get((resources, expected_s))
         if known is None:
-            known = self._place(resources, estimated_runtime_s)
-            self._places[resources, estimated_runtime_s] = known
+            known = self._place(resources, expected_s)
+            self._places[resources, expected_s] = known
         return known
 
     def _place(self, resources: Resources, estimated_runtime_s: float | None) -> tuple[str, dict[str, Any]]:
@@ -168,7 +174,10 @@ class Site:
         needs: dict[str, Any] = {}
         if profile.batch:
             if self.inside is None:
-                self._news.extend(check(profile, label, resources).notes)
+                # Once each: the same resources come with many an estimate.
+                notes = [note for note in check(profile, label, resources).notes if note not in self._noted]
+                self._noted.update(notes)
+                self._news.extend(notes)
                 usable = block_of(profile, label).walltime_s - profile.margin_s
             else:
                 usable = float("inf")
@@ -213,7 +222,7 @@ class Site:
         Args:
             function: Best a function of an importable module.
             args: Plain data: numbers, strings, lists, dicts. No futures; use a Parsl app for those.
-            priority: Smaller goes first; not given goes last.
+            priority: Smaller goes first; not given goes last, or in turn with the campaigns there are (`turns`).
             executor: Label of an executor of the profile; not given: the first.
             needs: As `place` returned it beside the label.
 

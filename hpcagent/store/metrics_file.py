@@ -78,7 +78,8 @@ def units_of(results: Sequence[Result], contract: Contract) -> dict[str, str]:
         metric_units |= result.units
     for name, unit in metric_units.items():
         units[f"metrics/{name}"] = units[f"uncertainty/{name}"] = unit
-    return units | {"wall_s": "s", "started_at": "s since 1970", "node_hours": "node h"}
+    costs = {"wall_s": "s", "node_hours": "node h", "estimated_node_hours": "node h"}
+    return units | costs | {"started_at": "s since 1970"}
 
 
 def table_of(results: Sequence[Result], contract: Contract) -> dict[str, list[Any]]:
@@ -98,6 +99,7 @@ def table_of(results: Sequence[Result], contract: Contract) -> dict[str, list[An
         "started_at": [r.started_at for r in results],
         "wall_s": [r.cost.wall_s for r in results],
         "node_hours": [r.cost.node_hours for r in results],
+        "estimated_node_hours": [r.manifest.estimated_node_hours or math.nan for r in results],
     }
     for p in contract.space.parameters:
         empty: Scalar = "" if p.kind == "choice" else math.nan

@@ -168,6 +168,7 @@ NEEDS = {
     "analysis.md": ("ase", "freud", "matplotlib"),
     "chains.md": ("ase", "tblite"),
     "dft.md": ("ase", "tblite"),
+    "other_optimizers.md": ("optuna", "gest_api"),
     "wrap-your-own-code.md": ("ase",),
 }
 

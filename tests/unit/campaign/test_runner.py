@@ -13,6 +13,7 @@ from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.state import State
 from hpcagent.errors import BlockLost
+from hpcagent.sites.turns import Turns
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import RunDir
 
@@ -26,6 +27,8 @@ class PlayedSite:
     workers = 4
 
     def __init__(self) -> None:
+        self.turns = Turns()
+        self.priorities: dict[str, float] = {}
         self.sent: dict[str, tuple[Future[Any], dict[str, Any]]] = {}
 
     def place(self, resources: Any, *, estimated_runtime_s: float | None = None) -> tuple[str, dict[str, Any]]:
@@ -34,8 +37,9 @@ class PlayedSite:
     def longest_s(self, resources: Any) -> float:
         return WHOLE_S
 
-    def submit(self, function: Any, order: Any, *, needs: Any, **_: Any) -> Future[Any]:
+    def submit(self, function: Any, order: Any, *, needs: Any, priority: float, **_: Any) -> Future[Any]:
         future: Future[Any] = Future()
+        self.priorities[Path(order["workdir"]).name] = priority
         self.sent[Path(order["workdir"]).name] = future, needs
         return future
 
@@ -90,6 +94,22 @@ def test_a_run_that_its_block_cut_off_asks_for_more_time_and_then_for_all_that_t
     assert "whole usable time of a block (3000 s)" in result.failure.message
     assert "--walltime" in str(result.failure.repair)
     assert bench.state.node_hours == pytest.approx((400 + 800 + WHOLE_S) / 3600)
+
+
+def test_runs_go_as_they_were_planned_and_one_that_is_repeated_before_all(bench: Bench) -> None:
+    planned = [bench.site.priorities[name] for name in bench.names]
+    assert planned == sorted(set(planned))
+    bench.site.lose(bench.names[3], how="BlockCancelled")
+    bench.runner.collect()
+    assert bench.site.priorities[bench.names[3]] < min(planned)
+
+
+def test_replicates_go_before_what_else_waits(bench: Bench) -> None:
+    replicate = synthetic.manifest({"x": 0.9}, replicate=1, index=4, priority=-1)
+    other = synthetic.manifest({"x": 0.95}, index=5)
+    bench.runner.start([other, replicate])
+    of = bench.site.priorities
+    assert of[replicate.execution_id] <= min(of[name] for name in bench.names) < of[other.execution_id]
 
 
 def test_a_run_whose_job_was_ended_at_its_walltime_gets_a_whole_block_once(bench: Bench) -> None:

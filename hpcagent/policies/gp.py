@@ -1,0 +1,438 @@
+"""Gaussian process regression on the points of a space, small and quick.
+
+    cov(f(a), f(b)) = s^2 k(r),   r^2 = sum_j (a_j - b_j)^2 / l_j^2        (Rasmussen and Williams 2006, ch. 2, 4)
+
+with the squared exponential k = exp(-r^2 / 2) or Matern 5/2, and for a choice [a_j != b_j] in place of the
+squared difference. Length scales, variance and noise maximise the posterior density; the length scales' prior
+grows with the square root of the number of parameters (Hvarfner, Hellsten, Nardi, ICML 2024), without which
+models of more than a few parameters fit noise. No random numbers: the same data give the same model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import lapack
+from scipy.optimize import fmin_l_bfgs_b
+
+from hpcagent.model.space import Params, Space
+
+__all__ = ["GP", "Array", "Features", "NoFit"]
+
+Array: TypeAlias = NDArray[np.float64]
+Kernel: TypeAlias = Literal["rbf", "matern"]
+
+JITTER = 1e-7
+LEAST_NOISE = 1e-6
+MOST_STEPS = 50
+SPREAD = 0.6  # of the log length scales' prior
+CENTRE = -1.586  # log of its most probable value for one parameter: sqrt(2) - 3
+CHOICE_CENTRE = 0.0  # correlation exp(-1/2) between the values of a choice
+NOISE_CENTRE, NOISE_SPREAD = math.log(1e-3), 2.5
+VARIANCE_SPREAD = 1.0
+
+
+class NoFit(ArithmeticError):
+    """No model can be fitted to these values."""
+
+
+class Features:
+    """Points of a space as rows of numbers: a coordinate in [0, 1] for a number, a column per value of a choice.
+
+    Constants have no column. A row of a choice has 1/sqrt(2) in the column of its value, so that the squared
+    distance of two different values is 1.
+
+    Attributes:
+        space: The space.
+        of: `(columns,)`, which of the varied parameters each column belongs to.
+        numeric: `(columns,)`, whether the column is a coordinate that can move.
+        size: How many parameters are varied.
+        choices: `(size,)`, whether each of them is a choice.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        of: list[int] = []
+        numeric: list[bool] = []
+        self._columns: list[slice] = []
+        self._varied = [p for p in space.parameters if not p.constant]
+        for j, p in enumerate(self._varied):
+            width = len(p.choices) if p.kind == "choice" else 1
+            self._columns.append(slice(len(of), len(of) + width))
+            of += [j] * width
+            numeric += [p.kind != "choice"] * width
+        self.of = np.array(of, dtype=int)
+        self.numeric = np.array(numeric, dtype=bool)
+        self.size = len(self._varied)
+        self.choices = np.array([p.kind == "choice" for p in self._varied], dtype=bool)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The varied parameters."""
+        return tuple(p.name for p in self._varied)
+
+    def rows(self, points: Sequence[Params]) -> Array:
+        """`(len(points), columns)`."""
+        rows = np.zeros((len(points), len(self.of)))
+        for p, columns in zip(self._varied, self._columns, strict=True):
+            if p.kind == "choice":
+                at = {c: i for i, c in enumerate(p.choices)}
+                for i, point in enumerate(points):
+                    rows[i, columns.start + at[point[p.name]]] = math.sqrt(0.5)
+                continue
+            values = np.array([point[p.name] for point in points], dtype=float)
+            low, high = float(p.low or 0), float(p.high or 0)
+            if p.kind == "int":
+                values, high = values + 0.5, high + 1
+            if p.log:
+                values, low, high = np.log(values), math.log(low), math.log(high)
+            rows[:, columns.start] = (values - low) / (high - low)
+        return rows
+
+    def points(self, rows: Array) -> list[Params]:
+        """The points of the space nearest to the rows."""
+        units = [0.5] * len(self.space)
+        place = {name: i for i, name in enumerate(self.space.names)}
+        found = []
+        for row in rows:
+            for p, columns in zip(self._varied, self._columns, strict=True):
+                if p.kind == "choice":
+                    units[place[p.name]] = (int(np.argmax(row[columns])) + 0.5) / len(p.choices)
+                else:
+                    units[place[p.name]] = float(row[columns.start])
+            found.append(self.space.from_unit(units))
+        return found
+
+    def snapped(self, rows: Array) -> Array:
+        """The rows moved onto points of the space: whole numbers, one value of a choice, inside the bounds."""
+        rows = np.array(rows, dtype=float)
+        for p, columns in zip(self._varied, self._columns, strict=True):
+            if p.kind == "choice":
+                best = np.argmax(rows[:, columns], axis=1)
+                rows[:, columns] = 0.0
+                rows[np.arange(len(rows)), columns.start + best] = math.sqrt(0.5)
+                continue
+            u = np.clip(rows[:, columns.start], 0.0, 1.0)
+            if p.kind == "int":
+                u = _whole(u, float(p.low or 0), float(p.high or 0) + 1, log=p.log)
+            rows[:, columns.start] = u
+        return rows
+
+    def from_cube(self, cube: Array) -> Array:
+        """Rows for points of the unit cube of the varied parameters, `(m, size)`; choices get equal shares."""
+        rows = np.zeros((len(cube), len(self.of)))
+        for j, (p, columns) in enumerate(zip(self._varied, self._columns, strict=True)):
+            if p.kind == "choice":
+                which = np.minimum((cube[:, j] * len(p.choices)).astype(int), len(p.choices) - 1)
+                rows[np.arange(len(rows)), columns.start + which] = math.sqrt(0.5)
+            else:
+                rows[:, columns.start] = cube[:, j]
+        return rows
+
+    def with_choice(self, rows: Array, j: int, value: int) -> Array:
+        """The rows with varied parameter `j`, a choice, at its value number `value`."""
+        columns = self._columns[j]
+        rows = rows.copy()
+        rows[:, columns] = 0.0
+        rows[:, columns.start + value] = math.sqrt(0.5)
+        return rows
+
+    def columns(self, j: int) -> slice:
+        """The columns of varied parameter `j`."""
+        return self._columns[j]
+
+    def steps(self, rows: Array) -> Array:
+        """Every row with one whole number moved by one or one choice changed: the neighbours a gradient misses."""
+        found = []
+        for j, p in enumerate(self._varied):
+            if p.kind == "choice":
+                found += [self.with_choice(rows, j, value) for value in range(len(p.choices))]
+            elif p.kind == "int":
+                width = 1 / (float(p.high or 0) - float(p.low or 0) + 1)
+                for step in (-width, width):
+                    moved = rows.copy()
+                    moved[:, self._columns[j].start] += step
+                    found.append(moved)
+        return self.snapped(np.vstack(found)) if found else rows[:0]
+
+
+def _whole(u: Array, low: float, high: float, *, log: bool) -> Array:
+    """Coordinates of the middle of the whole number that each `u` falls on."""
+    if log:
+        first, last = math.log(low), math.log(high)
+        value = np.minimum(np.floor(np.exp(first + u * (last - first))), high - 1)
+        return np.asarray((np.log(np.maximum(value, low) + 0.5) - first) / (last - first))
+    value = np.minimum(np.floor(low + u * (high - low)), high - 1)
+    return np.asarray((value + 0.5 - low) / (high - low))
+
+
+@dataclass(frozen=True)
+class GP:
+    """A fitted model. Make one with `GP.fit`.
+
+    Attributes:
+        x: `(n, columns)` rows of `Features`.
+        y: `(n,)` values, standardised with `centre` and `unit`.
+        noise: `(n,)` noise variance of each value, standardised.
+        scales: `(columns,)` 1 / length scale.
+        variance: s^2, standardised.
+        kernel: `rbf` or `matern`.
+        centre, unit: What the values were standardised with.
+        evidence: Log of the posterior density that was maximised, up to a constant.
+        own_noise: Fitted noise variance of a single run, standardised.
+    """
+
+    x: Array
+    y: Array
+    noise: Array
+    scales: Array
+    variance: float
+    kernel: Kernel
+    centre: float
+    unit: float
+    evidence: float
+    own_noise: float
+
+    @classmethod
+    def fit(
+        cls,
+        features: Features,
+        x: Array,
+        y: Array,
+        *,
+        known: Array | None = None,
+        runs: Array | None = None,
+        kernel: Kernel = "rbf",
+        most: int = 128,
+        least_noise: float = 1e-6,
+    ) -> GP:
+        """Fit to values.
+
+        Args:
+            features: What the rows mean.
+            x: `(n, columns)`.
+            y: `(n,)`, finite.
+            known: `(n,)` variance of each value that is known beforehand, in the square of y's unit.
+            runs: `(n,)` how many runs each value is the mean of.
+            kernel: Which correlation function.
+            most: So many values, evenly taken, decide length scales, variance and noise.
+            least_noise: Smallest noise variance of a run, as a share of the values' variance.
+
+        Raises:
+            NoFit: A value is not finite, or the numbers do not allow it.
+        """
+        n = len(y)
+        if not n or not np.isfinite(y).all():
+            raise NoFit(f"{n} values, of which {int(np.isfinite(y).sum())} are finite")
+        unit = float(y.std())
+        centre = float(y.mean())
+        unit = unit if unit > 1e-12 * max(1.0, abs(centre)) else 1.0
+        z = (y - centre) / unit
+        stated = np.zeros(n) if known is None else known / unit**2
+        shares = np.ones(n) if runs is None else 1.0 / runs
+        rows = np.arange(n) if n <= most else np.unique(np.linspace(0, n - 1, most).astype(int))
+        density = _Density(features, x[rows], z[rows], stated[rows], shares[rows], kernel)
+        theta, evidence = density.maximised(math.log(least_noise))
+        own = math.exp(theta[-1])
+        return cls(
+            x=x,
+            y=z,
+            noise=stated + own * shares,
+            scales=np.exp(-theta[: features.size])[features.of],
+            variance=math.exp(theta[-2]),
+            kernel=kernel,
+            centre=centre,
+            unit=unit,
+            evidence=evidence * n / len(rows) - n * math.log(unit),
+            own_noise=own,
+        )
+
+    @cached_property
+    def _solved(self) -> tuple[Array, Array]:
+        """Inverse of the covariance of the values, and that times the values."""
+        k = self._covariance(self.x, self.x)
+        k.flat[:: len(k) + 1] += self.noise + JITTER
+        inverse, _ = _inverted(k)
+        return inverse, inverse @ self.y
+
+    def _covariance(self, a: Array, b: Array) -> Array:
+        return self.variance * _correlation(_squares(a * self.scales, b * self.scales), self.kernel)
+
+    @property
+    def lengths(self) -> Array:
+        """`(columns,)` length scales; 1 is the width of the whole range."""
+        return np.asarray(1 / self.scales)
+
+    def predict(self, a: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of the function, without a run's noise, at rows `(m, columns)`."""
+        inverse, alpha = self._solved
+        k = self._covariance(a, self.x)
+        left = self.variance - np.einsum("ij,ij->i", k @ inverse, k)
+        return self.centre + self.unit * (k @ alpha), self.unit * np.sqrt(np.maximum(left, 1e-12))
+
+    def slopes(self, a: Array) -> tuple[Array, Array, Array, Array]:
+        """As `predict`, and the derivatives of both by the columns, `(m, columns)` each."""
+        inverse, alpha = self._solved
+        scaled, known = a * self.scales, self.x * self.scales
+        r2 = _squares(scaled, known)
+        if self.kernel == "rbf":
+            k = self.variance * np.exp(-0.5 * r2)
+            pull = k
+        else:
+            r = np.sqrt(5 * r2)
+            e = self.variance * np.exp(-r)
+            k, pull = (1 + r + r * r / 3) * e, 5 / 3 * (1 + r) * e
+        v = k @ inverse
+        sd = np.sqrt(np.maximum(self.variance - np.einsum("ij,ij->i", v, k), 1e-12))
+
+        def by_columns(weights: Array) -> Array:
+            # sum_i w_i dk_i/da = sum_i w_i pull_i (x_i - a) / l^2
+            w = weights * pull
+            return np.asarray((w @ known - w.sum(1)[:, None] * scaled) * self.scales)
+
+        dmean = by_columns(np.broadcast_to(alpha, k.shape))
+        dsd = -by_columns(v) / sd[:, None]
+        u = self.unit
+        return self.centre + u * (k @ alpha), u * sd, u * dmean, u * dsd
+
+    def joint(self, a: Array) -> tuple[Array, Array]:
+        """Mean `(m,)` and covariance `(m, m)` of the function at rows."""
+        inverse, alpha = self._solved
+        k = self._covariance(a, self.x)
+        return self.centre + self.unit * (k @ alpha), self.unit**2 * (self._covariance(a, a) - k @ inverse @ k.T)
+
+    def covariances(self, a: Array, b: Array) -> Array:
+        """`(len(a), len(b))` posterior covariance of the function between two sets of rows."""
+        inverse, _ = self._solved
+        left = self._covariance(a, self.x) @ inverse @ self._covariance(self.x, b)
+        return np.asarray(self.unit**2 * (self._covariance(a, b) - left))
+
+    def believing(self, a: Array, *, exactly: bool = False) -> GP:
+        """The model as if the runs at rows `a` had come out as it expects (Ginsbourger et al. 2010).
+
+        With `exactly` as if the function itself, without a run's noise, were known there.
+        """
+        if not len(a):
+            return self
+        mean = (self.predict(a)[0] - self.centre) / self.unit
+        return replace(
+            self,
+            x=np.vstack([self.x, a]),
+            y=np.concatenate([self.y, mean]),
+            noise=np.concatenate([self.noise, np.full(len(a), LEAST_NOISE if exactly else self.own_noise)]),
+        )
+
+    def interpolating(self) -> GP:
+        """The model as if its means at the measured points were exact.
+
+        What is left is the uncertainty between them: running a point again gains nothing by it (Forrester, Keane,
+        Bressloff, AIAA J. 44 (2006) 2331).
+        """
+        mean = (self.predict(self.x)[0] - self.centre) / self.unit
+        return replace(self, y=mean, noise=np.full(len(mean), LEAST_NOISE))
+
+    def left_out(self) -> tuple[Array, Array]:
+        """What it would say of each of its values without that one: mean and standard deviation of a run there.
+
+        Rasmussen and Williams 2006, eq. 5.12; the hyperparameters stay.
+        """
+        inverse, alpha = self._solved
+        precision = np.diag(inverse)
+        return self.centre + self.unit * (self.y - alpha / precision), self.unit / np.sqrt(precision)
+
+
+class _Density:
+    """Posterior density of the hyperparameters: log length scales, log variance, log noise."""
+
+    def __init__(self, features: Features, x: Array, y: Array, known: Array, shares: Array, kernel: Kernel) -> None:
+        self.n, self.size, self.kernel = len(y), features.size, kernel
+        self.y, self.known, self.shares = y, known, shares
+        per_parameter = np.empty((features.size, self.n * self.n))
+        for j in range(features.size):
+            columns = x[:, features.columns(j)]
+            per_parameter[j] = ((columns[:, None, :] - columns[None, :, :]) ** 2).sum(-1).ravel()
+        self.squares = per_parameter
+        moving = max(1, int((~features.choices).sum()))
+        centre = np.where(features.choices, CHOICE_CENTRE, CENTRE + 0.5 * math.log(moving))
+        spread = np.where(features.choices, 1.0, SPREAD)
+        self.centre = np.concatenate([centre, [0.0, NOISE_CENTRE]])
+        self.spread = np.concatenate([spread, [VARIANCE_SPREAD, NOISE_SPREAD]])
+
+    def maximised(self, least_noise: float) -> tuple[Array, float]:
+        low = np.concatenate([np.full(self.size, -4.0), [-4.0, least_noise]])
+        high = np.concatenate([np.full(self.size, 4.0), [4.0, 0.5]])
+        best: tuple[Array, float] | None = None
+        for lengths, noise in ((0.0, math.log(1e-2)), (-0.7, math.log(1e-4))):
+            start = self.centre.copy()
+            start[: self.size] += lengths
+            start[-1] = noise
+            theta, value, _ = fmin_l_bfgs_b(
+                self, np.clip(start, low, high), bounds=list(zip(low, high, strict=True)), maxiter=MOST_STEPS
+            )
+            if np.isfinite(value) and value < 1e9 and (best is None or value < best[1]):
+                best = theta, float(value)
+        if best is None:
+            raise NoFit("the covariance of the values cannot be inverted")
+        return best[0], -best[1]
+
+    def __call__(self, theta: Array) -> tuple[float, Array]:
+        n, p = self.n, self.size
+        inverse_squares = np.exp(-2 * theta[:p])
+        variance, noise = math.exp(theta[p]), math.exp(theta[p + 1])
+        r2 = inverse_squares @ self.squares
+        if self.kernel == "rbf":
+            k0 = variance * np.exp(-0.5 * r2)
+            pull = k0
+        else:
+            r = np.sqrt(5 * r2)
+            e = variance * np.exp(-r)
+            k0, pull = (1 + r + r * r / 3) * e, 5 / 3 * (1 + r) * e
+        k = k0.reshape(n, n).copy()
+        k.flat[:: n + 1] += self.known + noise * self.shares + JITTER
+        try:
+            inverse, half_log = _inverted(k)
+        except NoFit:
+            return 1e10, np.zeros_like(theta)
+        alpha = inverse @ self.y
+        w = np.outer(alpha, alpha) - inverse
+        flat = w.ravel()
+        gradient = np.empty(p + 2)
+        gradient[:p] = -0.5 * (self.squares @ (flat * pull)) * inverse_squares
+        gradient[p] = -0.5 * float(flat @ k0)
+        gradient[p + 1] = -0.5 * float(np.diag(w) @ self.shares) * noise
+        off = (theta - self.centre) / self.spread
+        value = 0.5 * float(self.y @ alpha) + half_log + 0.5 * float(off @ off)
+        return value, gradient + off / self.spread
+
+
+def _squares(a: Array, b: Array) -> Array:
+    """Squared distances of rows, `(len(a), len(b))`."""
+    found = (a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2 * (a @ b.T)
+    return np.asarray(np.maximum(found, 0.0))
+
+
+def _correlation(r2: Array, kernel: Kernel) -> Array:
+    if kernel == "rbf":
+        return np.asarray(np.exp(-0.5 * r2))
+    r = np.sqrt(5 * r2)
+    return np.asarray((1 + r + r * r / 3) * np.exp(-r))
+
+
+def _inverted(k: Array) -> tuple[Array, float]:
+    """Inverse of a positive definite matrix and half the logarithm of its determinant."""
+    lower, failed = lapack.dpotrf(k, lower=1, clean=0)
+    if failed:
+        raise NoFit("the covariance of the values is not positive definite")
+    half_log = float(np.log(np.diag(lower)).sum())
+    half, failed = lapack.dpotri(lower, lower=1)
+    if failed:
+        raise NoFit("the covariance of the values cannot be inverted")
+    full = np.tril(half)
+    full += np.tril(half, -1).T
+    return full, half_log

@@ -1,0 +1,346 @@
+"""What the history says of every point: a model of each goal, of each limited metric, and of where runs fail.
+
+Each metric is modelled on the scale on which it is smooth and its noise even (logarithmic for positive values that
+spread), by a Gaussian process of its own. Runs of the same point are one value with less noise; a run's own
+standard error counts as noise that is known; a value that is only a bound (the run was stopped early) is replaced
+by what the model expects beyond the bound. A failed run teaches where runs fail, nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr
+
+from hpcagent.model.objective import Constraint, Goal, Objective
+from hpcagent.model.records import Observation
+from hpcagent.model.space import Params, Space
+from hpcagent.policies.gp import GP, Array, Features, NoFit
+from hpcagent.policies.points import key, located
+from hpcagent.policies.trend import Scale, tame
+
+__all__ = ["Failures", "MetricModel", "Surrogate"]
+
+# Points beyond this many are thinned out before a model is made.
+FORCE = ""
+
+
+class _Soft(Scale):
+    """log(v + c), c = a quantile"""
+
+    def __init__(self, raw):
+        object.__setattr__(self, "kind", "soft")
+        object.__setattr__(self, "origin", 0.0)
+        object.__setattr__(self, "unit", float(np.median(raw)))
+
+    def forward(self, v):
+        return np.log(np.asarray(v) + self.unit)
+
+    def backward(self, v):
+        return np.exp(v) - self.unit
+
+    def slope(self, v):
+        return 1 / (np.asarray(v) + self.unit)
+
+
+MOST_POINTS = 240
+# Of these, so many are the best ones; the rest are spread evenly over the campaign.
+MOST_BEST = 120
+LEAST_POINTS = 3
+
+
+@dataclass(frozen=True)
+class MetricModel:
+    """How one metric depends on the parameters.
+
+    Attributes:
+        metric: Its name.
+        scale: The scale of the model.
+        gp: The model, of `scale.forward(value)`.
+        sign: 1 where larger is better, -1 where smaller is: sign * value is to be large.
+        limit: Where it has one: the limit on the scale.
+    """
+
+    metric: str
+    scale: Scale
+    gp: GP
+    sign: float
+    limit: float | None = None
+
+    def values(self, rows: Array) -> tuple[Array, Array]:
+        """Median and standard error of the metric at rows, in its unit."""
+        mean, sd = self.gp.predict(rows)
+        middle = self.scale.backward(mean)
+        return middle, sd / np.maximum(self.scale.slope(middle), 1e-300)
+
+    def room(self, rows: Array) -> Array:
+        """Distance to the limit in standard errors at rows; positive where it is kept."""
+        assert self.limit is not None
+        mean, sd = self.gp.predict(rows)
+        return self.sign * (mean - self.limit) / sd
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Where runs fail: a regression of 0 (completed) and 1 (failed), squeezed into a probability."""
+
+    gp: GP
+
+    def completes(self, rows: Array) -> Array:
+        """P(a run completes) at rows."""
+        mean, sd = self.gp.predict(rows)
+        return np.asarray(ndtr((0.5 - mean) / self._width(sd)))
+
+    def log_completes(self, rows: Array) -> tuple[Array, Array]:
+        """Log of that, and its derivative by the columns."""
+        mean, sd, dmean, dsd = self.gp.slopes(rows)
+        width = self._width(sd)
+        z = (0.5 - mean) / width
+        dz = -dmean / width[:, None] - (z * sd / width**2)[:, None] * dsd
+        log_p = log_ndtr(z)
+        return log_p, np.exp(-0.5 * z * z - log_p)[:, None] / math.sqrt(2 * math.pi) * dz
+
+    def _width(self, sd: Array) -> Array:
+        return np.sqrt(sd**2 + self.gp.own_noise * self.gp.unit**2 + 0.01)
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """The models of a campaign.
+
+    Attributes:
+        features: What the columns of rows mean.
+        objective: Goals and limits.
+        goals: A model for each goal.
+        limits: A model for each limit.
+        failures: Where runs fail, or None if none did.
+        rows: `(n, columns)` every point with a completed run that has the objective's metrics.
+        points: The same as parameters.
+    """
+
+    features: Features
+    objective: Objective
+    goals: tuple[MetricModel, ...]
+    limits: tuple[MetricModel, ...]
+    failures: Failures | None
+    rows: Array
+    points: tuple[Params, ...]
+
+    @classmethod
+    def fit(cls, space: Space, objective: Objective, history: Sequence[Observation], *, kernel: str = "auto") -> Surrogate:
+        """Fit to the finished runs.
+
+        Raises:
+            NoFit: Too few runs, or values that no model fits.
+        """
+        features = Features(space)
+        groups = _grouped(located(space, history))
+        completed = [g for g in groups if g.runs and objective.known(g.first)]
+        if len(completed) < LEAST_POINTS or not features.size:
+            raise NoFit(f"{len(completed)} points with a completed run; a model needs {LEAST_POINTS}")
+        completed = _thinned(completed, objective)
+        rows = features.rows([g.params for g in completed])
+        goals = tuple(_goal_model(features, goal, completed, rows, kernel) for goal in objective.goals)
+        limits = tuple(_limit_model(features, c, completed, rows) for c in objective.constraints)
+        return cls(
+            features=features,
+            objective=objective,
+            goals=goals,
+            limits=limits,
+            failures=_failures(features, groups),
+            rows=rows,
+            points=tuple(g.params for g in completed),
+        )
+
+    def believing(self, rows: Array, *, exactly: bool = False) -> Surrogate:
+        """The models as if runs at these rows had come out as expected; with `exactly` the goals without noise."""
+        if not len(rows):
+            return self
+        return replace(
+            self,
+            goals=tuple(replace(m, gp=m.gp.believing(rows, exactly=exactly)) for m in self.goals),
+            limits=tuple(replace(m, gp=m.gp.believing(rows)) for m in self.limits),
+        )
+
+    def feasible(self, rows: Array) -> Array:
+        """P(every limit is kept) at rows."""
+        p = np.ones(len(rows))
+        for model in self.limits:
+            p *= ndtr(model.room(rows))
+        return p
+
+    def completes(self, rows: Array) -> Array:
+        """P(a run does not fail) at rows."""
+        return np.ones(len(rows)) if self.failures is None else self.failures.completes(rows)
+
+    def log_chances(self, rows: Array, *, bold: float = 0.0) -> tuple[Array, Array]:
+        """Log P(feasible and completes) at rows, and its derivative by the columns."""
+        total, slope = np.zeros(len(rows)), np.zeros(rows.shape)
+        if self.failures is not None:
+            total, slope = self.failures.log_completes(rows)
+        for model in self.limits:
+            mean, sd, dmean, dsd = model.gp.slopes(rows)
+            z = model.sign * (mean - model.limit) / sd
+            dz = (model.sign * dmean - z[:, None] * dsd) / sd[:, None]
+            z = z + bold
+            log_p = log_ndtr(z)
+            total = total + log_p
+            slope = slope + np.exp(-0.5 * z * z - log_p)[:, None] / math.sqrt(2 * math.pi) * dz
+        return total, slope
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The runs of one point."""
+
+    params: Params
+    runs: tuple[Observation, ...]
+    failed: int
+    order: int
+
+    @cached_property
+    def first(self) -> Mapping[str, float]:
+        return self.runs[0].metrics if self.runs else {}
+
+
+def _grouped(runs: Sequence[tuple[Params, Observation]]) -> list[_Group]:
+    found: dict[object, tuple[Params, list[Observation], list[int]]] = {}
+    for params, o in runs:
+        entry = found.setdefault(key(params), (params, [], [0, len(found)]))
+        if o.completed:
+            entry[1].append(o)
+        else:
+            entry[2][0] += 1
+    return [_Group(p, tuple(rs), counts[0], counts[1]) for p, rs, counts in found.values()]
+
+
+def _thinned(groups: list[_Group], objective: Objective) -> list[_Group]:
+    """The best points, and an even selection of the rest, in the order in which they came."""
+    if len(groups) <= MOST_POINTS:
+        return groups
+    scores = np.array([objective.score(g.first) for g in groups])
+    kept = np.array([objective.feasible(g.first) for g in groups])
+    best = np.lexsort((-scores, ~kept))[:MOST_BEST]
+    rest = np.setdiff1d(np.arange(len(groups)), best)
+    even = rest[np.unique(np.linspace(0, len(rest) - 1, MOST_POINTS - MOST_BEST).astype(int))]
+    return [groups[i] for i in np.sort(np.concatenate([best, even]))]
+
+
+def _usable(group: _Group, metric: str, *, goal: bool) -> list[Observation]:
+    runs = [o for o in group.runs if metric in o.metrics]
+    if goal:
+        runs = [o for o in runs if not o.distrusted] or runs
+    return runs
+
+
+@dataclass(frozen=True)
+class _Values:
+    """One metric at the points that have it: means of the runs, on a scale."""
+
+    at: Array
+    mean: Array
+    known: Array
+    runs: Array
+    above: Array
+    below: Array
+
+
+def _values(groups: Sequence[_Group], metric: str, scale: Scale, *, goal: bool) -> _Values:
+    at, means, known, counts, above, below = [], [], [], [], [], []
+    for i, group in enumerate(groups):
+        runs = _usable(group, metric, goal=goal)
+        if not runs:
+            continue
+        raw = tame([o.metrics[metric] for o in runs])
+        v = scale.forward(raw)
+        stated = np.array([o.uncertainty.get(metric, 0.0) for o in runs]) * scale.slope(raw)
+        at.append(i)
+        means.append(float(v.mean()))
+        known.append(float((np.where(np.isfinite(stated), stated, 0.0) ** 2).mean()) / len(runs))
+        counts.append(len(runs))
+        sides = {o.bounds.get(metric) for o in runs}
+        above.append("above" in sides)
+        below.append("below" in sides)
+    return _Values(
+        np.array(at, dtype=int),
+        np.array(means),
+        np.array(known),
+        np.array(counts, dtype=float),
+        np.array(above),
+        np.array(below),
+    )
+
+
+def _fitted(features: Features, rows: Array, v: _Values, kernel: str = "auto") -> GP:
+    known, x = v.known, rows[v.at]
+    bound = v.above | v.below
+    y = v.mean
+    if not bound.any() or bound.all():
+        return _best_kernel(features, x, y, known, v.runs, kernel)
+    # Expectation-maximisation: a bound stands for the mean of what the others expect beyond it.
+    for _ in range(3):
+        gp = _best_kernel(features, x[~bound], v.mean[~bound], known[~bound], v.runs[~bound], kernel)
+        mean, sd = gp.predict(x[bound])
+        up = np.where(v.above[bound], 1.0, -1.0)
+        z = up * (v.mean[bound] - mean) / sd
+        hazard = np.exp(-0.5 * z * z - log_ndtr(-z)) / math.sqrt(2 * math.pi)
+        y = y.copy()
+        y[bound] = mean + up * sd * hazard
+        known = known.copy()
+        known[bound] = sd**2 * np.clip(1 + z * hazard - hazard**2, 0.05, 1.0)
+    return _best_kernel(features, x, y, known, v.runs, kernel)
+
+
+def _best_kernel(features: Features, x: Array, y: Array, known: Array, runs: Array, kernel: str) -> GP:
+    kernels = ("rbf", "matern") if kernel == "auto" else (kernel,)
+    models = [GP.fit(features, x, y, known=known, runs=runs, kernel=k) for k in kernels]  # type: ignore[arg-type]
+    return max(models, key=lambda m: m.evidence)
+
+
+def _goal_model(features: Features, goal: Goal, groups: Sequence[_Group], rows: Array, kernel: str = 'auto') -> MetricModel:
+    raw = tame([o.metrics[goal.metric] for g in groups for o in _usable(g, goal.metric, goal=True)])
+    scales = [Scale.of_goal(raw)]
+    if scales[0].kind == "log":
+        scales.append(Scale("linear", origin=float(np.median(raw)), unit=float(np.std(raw)) or 1.0))
+    if FORCE == "linear":
+        scales = scales[-1:]
+    elif FORCE == "log":
+        scales = scales[:1]
+    elif FORCE == "both" and scales[0].kind == "log":
+        scales = [_Soft(raw), scales[-1]]
+    elif FORCE == "soft" and scales[0].kind == "log":
+        scales = [_Soft(raw)]
+    best: tuple[float, MetricModel] | None = None
+    for scale in scales:
+        v = _values(groups, goal.metric, scale, goal=True)
+        gp = _fitted(features, rows, v, kernel)
+        # The density of the values themselves, so that scales can be compared.
+        evidence = gp.evidence + float(np.log(scale.slope(scale.backward(v.mean))).sum())
+        sign = 1.0 if goal.direction == "maximize" else -1.0
+        if best is None or evidence > best[0]:
+            best = evidence, MetricModel(goal.metric, scale, gp, sign)
+    assert best is not None
+    return best[1]
+
+
+def _limit_model(features: Features, c: Constraint, groups: Sequence[_Group], rows: Array) -> MetricModel:
+    raw = tame([o.metrics[c.metric] for g in groups for o in _usable(g, c.metric, goal=False)])
+    scale = Scale.of_limited(raw, c.limit)
+    gp = _fitted(features, rows, _values(groups, c.metric, scale, goal=False))
+    sign = -1.0 if c.at_most is not None else 1.0
+    return MetricModel(c.metric, scale, gp, sign, limit=float(scale.forward(c.limit)))
+
+
+def _failures(features: Features, groups: Sequence[_Group]) -> Failures | None:
+    if not any(g.failed for g in groups):
+        return None
+    if len(groups) > MOST_POINTS:
+        groups = [groups[i] for i in np.unique(np.linspace(0, len(groups) - 1, MOST_POINTS).astype(int))]
+    rows = features.rows([g.params for g in groups])
+    shares = np.array([g.failed / (g.failed + len(g.runs)) for g in groups])
+    runs = np.array([g.failed + len(g.runs) for g in groups], dtype=float)
+    return Failures(GP.fit(features, rows, shares, runs=runs, kernel="matern", least_noise=1e-3))
