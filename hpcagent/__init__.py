@@ -31,6 +31,7 @@ _WHERE = {
     "Coordinator": "hpcagent.campaign.coordinator",
     "Fidelity": "hpcagent.campaign.record",
     "Event": "hpcagent.campaign.batch",
+    "Explanation": "hpcagent.campaign.explain",
     "Failure": "hpcagent.model.records",
     "Float": "hpcagent.model.space",
     "HpcAgentError": "hpcagent.errors",
@@ -44,7 +45,7 @@ _WHERE = {
     "Observation": "hpcagent.model.records",
     "Outcome": "hpcagent.apps.run",
     "Reference": "hpcagent.campaign.record",
-    "Replay": "hpcagent.campaign.whatif",
+    "Replay": "hpcagent.campaign.regret",
     "Resources": "hpcagent.model.contract",
     "Result": "hpcagent.model.records",
     "Run": "hpcagent.apps.run",
@@ -58,6 +59,7 @@ _WHERE = {
     "at_least": "hpcagent.model.objective",
     "at_most": "hpcagent.model.objective",
     "chain": "hpcagent.apps.chain",
+    "explain": "hpcagent.campaign.explain",
     "find_app": "hpcagent.apps.catalog",
     "follow": "hpcagent.campaign.follow",
     "lammps": "hpcagent.apps.lammps.contract",
@@ -100,17 +102,19 @@ if TYPE_CHECKING:
     from hpcagent.campaign.coordinator import Coordinator as Coordinator
     from hpcagent.campaign.coordinator import read_run as read_run
     from hpcagent.campaign.coordinator import run as run
+    from hpcagent.campaign.explain import Explanation as Explanation
+    from hpcagent.campaign.explain import explain as explain
     from hpcagent.campaign.follow import follow as follow
     from hpcagent.campaign.record import Campaign as Campaign
     from hpcagent.campaign.record import Confirm as Confirm
     from hpcagent.campaign.record import Fidelity as Fidelity
     from hpcagent.campaign.record import Reference as Reference
     from hpcagent.campaign.record import load_campaign as load_campaign
+    from hpcagent.campaign.regret import Replay as Replay
     from hpcagent.campaign.report import report as report
     from hpcagent.campaign.rules import Rule as Rule
     from hpcagent.campaign.submit import submit as submit
     from hpcagent.campaign.view import watch as watch
-    from hpcagent.campaign.whatif import Replay as Replay
     from hpcagent.campaign.whatif import replay as replay
     from hpcagent.errors import AllocationEnded as AllocationEnded
     from hpcagent.errors import AppFailed as AppFailed

@@ -188,9 +188,7 @@ def submit(
     from hpcagent.campaign.submit import submit as submit_coordinator
     from hpcagent.campaign.where import chosen_site
 
-    loaded, folder = _campaign_or_folder(
-        campaign, run_dir, _with_earlier(_parse_changes(changes or []), earlier)
-    )
+    loaded, folder = _campaign_or_folder(campaign, run_dir, _with_earlier(_parse_changes(changes or []), earlier))
     profile = _profile(
         chosen_site(loaded, folder, site),
         account=account,
@@ -420,7 +418,7 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Play other policies on a recorded campaign, which is not touched: would one have done better?"""
-    from hpcagent.campaign.whatif import check_plot
+    from hpcagent.campaign.regret import check_plot
     from hpcagent.campaign.whatif import replay as play
 
     if check:
@@ -459,6 +457,19 @@ def _check_decisions(run_dir: Path, as_json: bool, *, other: bool) -> None:
         print("\n".join(f"  {d}" for d in different))
     if different:
         raise typer.Exit(NOTHING_WORKED)
+
+
+@cli.command()
+def explain(
+    run_dir: RunDirArgument,
+    run: Annotated[str, typer.Argument(help="Its number, or the beginning of its execution id.", metavar="RUN")],
+    as_json: JsonOption = False,
+) -> None:
+    """Say why a run was asked for, what was expected of it, and what came out."""
+    from hpcagent.campaign.explain import explain as explain_run
+
+    found = explain_run(run_dir, run)
+    print(json.dumps(found.data()) if as_json else found)
 
 
 @cli.command()

@@ -318,9 +318,7 @@ def _varied(campaign: Campaign, params: Params) -> Params:
     return {name: params[name] for name in campaign.search.names}
 
 
-def _best(
-    campaign: Campaign, found: Recommendation, units: dict[str, str], seen: Sequence[Observation]
-) -> Best:
+def _best(campaign: Campaign, found: Recommendation, units: dict[str, str], seen: Sequence[Observation]) -> Best:
     point = key(found.params)
     earlier = [o for o in seen if o.role == "earlier" and o.completed and campaign.objective.known(o.metrics)]
     return Best(

@@ -7,8 +7,10 @@ gives none, a model fitted to the runs known then says what could have been expe
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,8 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
     seen = _Outcome.of(campaign, state, manifest)
     if manifest.role == "suggested":
         about = _suggested(decision_of(run_dir, manifest.index), manifest, seen)
+        if not about["again"]:
+            about["notes"] += _other_versions(events, manifest.index)
     else:
         about = _planned(campaign, _before(events, manifest.index), state, manifest, seen)
     names = campaign.search.names
@@ -414,6 +418,25 @@ def _asked_again(decision: Decision) -> tuple[list[Reason], str]:
         return [], f"the policy cannot be asked again here: {type(error).__name__}: {error}"
 
 
+def _other_versions(events: Sequence[Mapping[str, Any]], index: int) -> list[str]:
+    """Packages that are not the ones that the coordinator had when it planned a run."""
+    then: Mapping[str, str] = {}
+    for event in events:
+        if event.get("event") == "session":
+            then = event.get("versions", {})
+        if _plans(event, index):
+            break
+    found = []
+    for package, version in then.items():
+        try:
+            now = platform.python_version() if package == "python" else metadata.version(package)
+        except metadata.PackageNotFoundError:
+            now = "not installed"
+        if now != version:
+            found.append(f"{package} {version} (here {now})")
+    return [f"it was planned with {', '.join(found)}"] if found else []
+
+
 def _validated(reason: Reason, params: Params) -> Reason:
     fields = {name: getattr(reason, name) for name in Reason.__dataclass_fields__}
     return Reason(**{**fields, "params": params})
@@ -469,10 +492,14 @@ def _before(events: Sequence[Mapping[str, Any]], index: int) -> State:
     """What was known when a run was planned."""
     state = State()
     for event in events:
-        if event.get("event") == "manifests" and any(m.get("index", 0) == index for m in event["manifests"]):
+        if _plans(event, index):
             break
         state.apply(event)
     return state
+
+
+def _plans(event: Mapping[str, Any], index: int) -> bool:
+    return event.get("event") == "manifests" and any(m.get("index", 0) == index for m in event["manifests"])
 
 
 def _planned(

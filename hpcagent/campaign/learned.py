@@ -36,6 +36,8 @@ __all__ = ["Learned", "Progress", "fitted", "learned", "progress"]
 
 # Of a long campaign so many moments are looked at, evenly taken.
 MOST_MOMENTS = 25
+# A model of hundreds of runs takes a good part of a second: of campaigns with more than MANY, fewer are made.
+MANY, MOST_OF_MANY = 100, 12
 # Panels for more parameters than this are too small to read.
 MOST_SLICED = 6
 
@@ -148,7 +150,7 @@ def _foretold(result: CampaignResult) -> tuple[tuple[Prediction, ...], tuple[tup
     found: list[Prediction] = []
     asked: list[tuple[float, bool]] = []
     moments = 0
-    for group in _grouped(taken):
+    for group in _grouped(taken, _most_moments(result)):
         try:
             surrogate = fitted(group[0])
         except NoFit:
@@ -160,8 +162,8 @@ def _foretold(result: CampaignResult) -> tuple[tuple[Prediction, ...], tuple[tup
     return tuple(found), tuple(asked), moments
 
 
-def _grouped(taken: Sequence[Decision]) -> list[Sequence[Decision]]:
-    count = min(len(taken), MOST_MOMENTS)
+def _grouped(taken: Sequence[Decision], most: int) -> list[Sequence[Decision]]:
+    count = min(len(taken), most)
     edges = [round(i * len(taken) / count) for i in range(count + 1)] if count else []
     return [taken[a:b] for a, b in pairwise(edges)]
 
@@ -202,7 +204,12 @@ def _moments(result: CampaignResult) -> list[int]:
         ends += [total] * (total > 0)
     else:
         ends = list(range(1, total + 1))
-    if len(ends) <= MOST_MOMENTS:
+    most = _most_moments(result)
+    if len(ends) <= most:
         return ends
-    step = (len(ends) - 1) / (MOST_MOMENTS - 1)
-    return [ends[round(i * step)] for i in range(MOST_MOMENTS)]
+    step = (len(ends) - 1) / (most - 1)
+    return [ends[round(i * step)] for i in range(most)]
+
+
+def _most_moments(result: CampaignResult) -> int:
+    return MOST_MOMENTS if len(result.results) <= MANY else MOST_OF_MANY

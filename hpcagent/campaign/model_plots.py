@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,7 @@ def _slices(figure: Any, result: CampaignResult, found: Learned) -> bool:
     names = list(dict.fromkeys(s.name for s in found.slices))
     figure.set_size_inches(max(5.0, 1.0 + 2.7 * len(names)), 1.2 + 2.3 * len(metrics))
     panels = figure.subplots(len(metrics), len(names), squeeze=False, sharey="row", sharex="col")
-    figure.get_layout_engine().set(wspace=0.04)
+    figure.get_layout_engine().set(wspace=0.06)
     labels = _labels(result)
     for s in found.slices:
         axes = panels[metrics.index(s.metric), names.index(s.name)]
@@ -135,9 +136,12 @@ def _slices(figure: Any, result: CampaignResult, found: Learned) -> bool:
         fontsize=8,
         frameon=False,
     )
-    through = "the answer" if result.best is not None and result.best.feasible else "the most probable point"
+    goals = result.campaign.objective.goals
+    through = "the answer" if len(goals) == 1 else f"the point with the best {goals[0].metric}"
+    through = through if result.best is not None and result.best.feasible else "the most probable point"
     units = {p.name: p.unit for p in result.campaign.search.parameters}
-    figure.suptitle(f"the model through {through}: {point_text(found.point, units)}", fontsize=9)
+    title = f"the model through {through}: {point_text(found.point, units)}"
+    figure.suptitle(fill(title, int(13 * figure.get_size_inches()[0])), fontsize=9)
     return True
 
 
@@ -147,20 +151,20 @@ def _slice(axes: Any, s: Slice, parameter: Parameter, here: Scalar) -> None:
         bars = [s.mean - s.low, s.high - s.mean]
         axes.errorbar(at, s.mean, yerr=bars, fmt="_", ms=12, c=BLUE, capsize=3, label="model, 90 %")
         axes.set_xticks(at, [str(v) for v in s.values], rotation=30 if len(s.values) > 4 else 0)
-        axes.set_xlim(-0.6, len(at) - 0.4)
+        axes.set_xlim(-0.5, len(at) - 0.5)
         marked = float(s.values.index(here)) if here in s.values else math.nan
         edges = [(x - 0.5, x + 0.5) for x, p in zip(at, s.feasible, strict=True) if p < 0.5]
     else:
         at = np.array([float(v) for v in s.values])
         axes.fill_between(at, s.low, s.high, color=SKY, alpha=0.35, lw=0, label="90 %")
         axes.plot(at, s.mean, c=BLUE, lw=1.3, label="model")
-        if parameter.log:
-            axes.set_xscale("log")
         axes.set_xlim(at[0], at[-1])
+        if parameter.log:
+            _logarithmic(axes, float(at[0]), float(at[-1]))
         marked = float(here)
         edges = _stretches(at, s.feasible < 0.5)
     for i, (low, high) in enumerate(edges):
-        label = "P(feasible) < 0.5" if i == 0 else None
+        label = "P(completes and feasible) < 0.5" if i == 0 else None
         axes.axvspan(low, high, color=ORANGE, alpha=0.13, lw=0, label=label, zorder=0)
     if math.isfinite(marked):
         axes.axvline(marked, c="0.6", lw=0.8, ls=":", zorder=1)
@@ -171,6 +175,18 @@ def _slice(axes: Any, s: Slice, parameter: Parameter, here: Scalar) -> None:
         # Runs that are not quite on the slice are paler.
         colours = [(0.1, 0.1, 0.1, 0.25 + 0.7 * close) for _, _, close in s.runs]
         axes.scatter(x, [y for _, y, _ in s.runs], s=12, c=colours, lw=0, label="runs near it", zorder=3)
+
+
+def _logarithmic(axes: Any, low: float, high: float) -> None:
+    """Few labels, as plain numbers: matplotlib's own run into one another in small panels."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    decades = math.log10(high / low)
+    marks = (1.0, 2.0, 5.0) if decades < 1.6 else (1.0, 3.0) if decades < 2.6 else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=marks, numticks=9))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _stretches(at: Any, which: Any) -> list[tuple[float, float]]:
@@ -261,8 +277,9 @@ def _came_true(axes: Any, bins: Sequence[Bin]) -> None:
         capsize=3,
     )
     for i, b in enumerate(bins):
-        # Side by side ones are labelled to either side.
-        left = b.predicted > 0.9 or (i % 2 == 0 and b.predicted > 0.2)
+        # The label of one that stands close beside another is on its other side.
+        crowded = i > 0 and b.predicted - bins[i - 1].predicted < 0.16
+        left = b.predicted > 0.2 and not (crowded and b.predicted < 0.87)
         axes.annotate(
             f"{b.runs} run{'s' if b.runs > 1 else ''}",
             (b.predicted, b.share),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hpcagent.campaign.learned import Learned
 from hpcagent.errors import HpcAgentError
 from hpcagent.model.objective import Goal
 from hpcagent.model.records import Observation, Result
-from hpcagent.model.space import Parameter
+from hpcagent.model.space import Parameter, Params
 
 __all__ = ["available", "draw"]
 
@@ -36,7 +37,8 @@ def draw(result: CampaignResult, folder: Path, found: Learned | None = None) -> 
 
     seen = observations(result.campaign, result.results, result.comparison)
     drawn = []
-    for name, plot in (("progress", _progress), ("plane", _plane), ("front", _front), ("best_run", _best_run)):
+    plane = partial(_plane, ranked=_by_importance(found))
+    for name, plot in (("progress", _progress), ("plane", plane), ("front", _front), ("best_run", _best_run)):
         figure = Figure(figsize=(7.5, 4.8), layout="constrained")
         if plot(figure, result, seen):
             path = folder / f"{name}.png"
@@ -124,9 +126,22 @@ def _progress(figure: Any, result: CampaignResult, seen: Sequence[Observation]) 
     return True
 
 
-def _plane(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> bool:
-    """Two parameters, coloured by the goal; which points keep the limits and which failed."""
+def _by_importance(found: Learned | None) -> tuple[str, ...]:
+    """Parameters, those that matter most first; none where nothing is known of that."""
+    if found is None or not found.importance or not found.importance[0].trusted:
+        return ()
+    most = {n: max(w.total[i] for w in found.importance) for i, n in enumerate(found.importance[0].names)}
+    return tuple(sorted(most, key=lambda n: -most[n]))
+
+
+def _plane(figure: Any, result: CampaignResult, seen: Sequence[Observation], ranked: Sequence[str] = ()) -> bool:
+    """Two parameters, coloured by the goal; which points keep the limits and which failed.
+
+    Of more than three, the numbers that come first in `ranked`.
+    """
     parameters = list(result.campaign.search.free.parameters)
+    if len(parameters) > 3:
+        parameters.sort(key=lambda p: ranked.index(p.name) if p.name in ranked else len(ranked))
     numeric = [p for p in parameters if p.kind != "choice"]
     if not numeric or not seen:
         return False
@@ -181,7 +196,7 @@ def _plane(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> 
             facecolors="none",
             edgecolors=RED,
             linewidths=1.5,
-            label=f"{name}: {point_text(result.best.params, result.best.units)}",
+            label=f"{name}: {point_text(_few(result.best.params, x, y), result.best.units)}",
         )
     labels = _labels(result)
     axes.set_xlabel(labels[x.name])
@@ -195,9 +210,14 @@ def _plane(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> 
             axes.set_yticks(range(len(y.choices)), [str(c) for c in y.choices])
         elif y.log:
             axes.set_yscale("log")
-    axes.legend(fontsize=8, framealpha=0.9, loc="upper left")
-    axes.set_ylim(top=axes.get_ylim()[1] + 0.25 * (axes.get_ylim()[1] - axes.get_ylim()[0]))
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     return True
+
+
+def _few(params: Params, x: Parameter, y: Parameter | None) -> Params:
+    """All of a few parameters; of many those of the axes."""
+    shown = (x.name, "" if y is None else y.name)
+    return params if len(params) <= 3 else {n: v for n, v in params.items() if n in shown}
 
 
 def _at(parameter: Parameter | None, o: Observation) -> float:
@@ -222,6 +242,9 @@ def _front(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> 
         _front_panel(axes, result, known, a, b, alone=len(goals) == 2)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8, frameon=False)
+    figure.draw_without_rendering()  # where points are is known when the layout is
+    for axes, (a, b) in zip(panels, pairs, strict=True):
+        _number(axes, result.front, a, b)
     return True
 
 
@@ -253,7 +276,6 @@ def _front_panel(
     axes.set_xlabel(f"{names[a.metric]}, {_better(a, 'right', 'left')}")
     axes.set_ylabel(f"{names[b.metric]}, {_better(b, 'up', 'down')}")
     axes.margins(0.08)
-    _number(axes, front, a, b)
 
 
 def _of(runs: Sequence[Result], goal: Goal) -> list[float]:
@@ -271,7 +293,6 @@ def _better(goal: Goal, more: str, less: str) -> str:
 
 def _number(axes: Any, front: Sequence[Result], a: Goal, b: Goal) -> None:
     """Write the runs' numbers beside their points, where there is room for them."""
-    axes.figure.canvas.draw()
     taken: list[tuple[float, float]] = []
     for r in front:
         x, y = axes.transData.transform((r.metrics[a.metric], r.metrics[b.metric]))

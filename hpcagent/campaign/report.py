@@ -262,8 +262,8 @@ def _calibration(found: Learned, plots: dict[str, str]) -> str:
         return f"{title}\n\nNone of the suggested runs came after enough others for a prediction."
     lines = [
         f"What was expected of each suggested run by a model of the runs before it ({found.moments} model(s)), "
-        "beside what came out. z is the difference over the standard deviation of such a prediction, a run's noise "
-        "included.",
+        "beside what came out. z is the difference over the standard deviation of such a prediction, a run's "
+        "noise included.",
         "",
         "| metric | runs | inside 50 % | inside 90 % | rms z | mean z | errors |",
         "|---|---|---|---|---|---|---|",

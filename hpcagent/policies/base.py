@@ -49,6 +49,7 @@ ENTRY_POINTS = "hpcagent.policies"
 
 BUILT_IN: Mapping[str, str] = {
     "ax": "hpcagent.policies.adapters.ax:Ax",
+    "bayes": "hpcagent.policies.bayes:Bayes",
     "epsilon_greedy": "hpcagent.policies.bandits:EpsilonGreedy",
     "gest": "hpcagent.policies.adapters.gest:Gest",
     "grid": "hpcagent.policies.sweeps:Grid",

@@ -1,202 +1,412 @@
-"""Bayesian optimisation under constraints: the default policy."""
+"""Bayesian optimisation under limits and noise: the default policy.
+
+1. *Spread.* A few Sobol points: two, and one for each number or further value of a choice.
+2. *Model.* A Gaussian process for each goal and each limit, and one for where runs fail (`surrogate`).
+3. *Suggest.* The point whose run is worth most (`acquisition`), found by a gradient search from many starts; then the
+   next one, as if the first had come out as expected. The last of three or more is bold: it takes the limits at
+   their kindest, because the best point lies where a limit is just kept and steps along it are else too small.
+4. *Close in.* With five or more numbers all but the last look inside a box around the best point, which shrinks
+   while nothing better is found (a trust region, Eriksson et al., NeurIPS 2019).
+5. *Fidelity.* Where runs can be cheaper, the point is chosen for the last level, and the level by how much a run
+   there would tell of the last one for what it costs.
+
+A suggestion depends on seed, history and pending alone, and is worked out on one thread.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 from scipy.optimize import fmin_l_bfgs_b
-from scipy.special import log_ndtr, ndtr
 
+from hpcagent.errors import BadInput
+from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
+from hpcagent.policies.acquisition import Acquisition, incumbents
 from hpcagent.policies.base import Reason
-from hpcagent.policies.gp import Array, Features, NoFit
-from hpcagent.policies.points import given, inside, key, whole
-from hpcagent.policies.surrogate import Surrogate
+from hpcagent.policies.gp import Array, Features, NoFit, one_thread
+from hpcagent.policies.points import inside, key, whole
+from hpcagent.policies.surrogate import MetricModel, Surrogate
 from hpcagent.policies.sweeps import Sobol
 
-RANDOM = 384
-NEAR = 64
+__all__ = ["Bayes"]
+
+SPREAD_OUT = 384  # random candidates for the start of a search
+AROUND = 32  # candidates around each of the best points, at each width
+WIDTHS = (0.2, 0.05, 0.01)
 STARTS = 4
-REINT = True
-BOLD = 1.0
-WHICH = lambda slot, n: n >= 3 and slot == n - 1
-TR0, TRM, TRS = 0.8, 0.8, 1e-3
+STEPS = 25
+ENUMERATED = 2000  # a finite space up to this size is looked through whole
+MANY = 5  # numbers from which on a trust region is used
+WIDEST, NARROWEST = 0.8, 0.05
+GAIN = 1e-3  # a relative gain that counts as progress
+DEARER = 4.0  # how much dearer the next level is taken to be, until it is known
 
 
 class Bayes:
-    def __init__(self, space: Space, objective: Objective, *, seed: int = 0, initial: int | None = None,
-                 explore: bool = True, trust: bool = True, kernel: str = "auto") -> None:
-        self.space, self.objective, self.seed = space, objective, seed
-        self.initial = whole("initial", initial) if initial is not None else _enough(space)
-        self.explore, self.trust, self.kernel = explore, trust, kernel
-        self._start = Sobol(space, seed=seed)
+    """Gaussian processes and the expected improvement under limits; see the rules at the top of this module.
+
+    Args:
+        space: Where it may suggest.
+        objective: Goals and limits.
+        seed: Decides the first points and the random starts of searches.
+        initial: Points of the first spread; None means two and one for each number or further value of a choice, 4
+            to 12.
+        explore: Whether the last of three or more suggestions is bold.
+        strict: Raise `NoFit` where no model can be fitted, instead of going on with Sobol points.
+        fidelity: `parameter`: the choice that is the fidelity; `levels`: its values, the cheapest first.
+
+    Example:
+        >>> from hpcagent.model.objective import maximize
+        >>> from hpcagent.model.space import Float
+        >>> bayes = Bayes(Space.of(x=Float(0, 1)), maximize("y"))
+        >>> runs = [Observation({"x": x}, metrics={"y": -(x - 0.3) ** 2}) for x in (0.0, 0.25, 0.5, 0.75, 1.0)]
+        >>> abs(bayes.suggest(runs, 1)[0]["x"] - 0.3) < 0.02
+        True
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        objective: Objective,
+        *,
+        seed: int = 0,
+        initial: int | None = None,
+        explore: bool = True,
+        strict: bool = False,
+        fidelity: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.space, self.objective, self.seed = space, objective, abs(int(seed))
+        self.initial = _enough(space) if initial is None else whole("initial", initial)
+        self.explore, self.strict = bool(explore), bool(strict)
+        self.fidelity = None if fidelity is None else _Levels.read(space, fidelity)
+        self._spread = Sobol(space, seed=seed)
 
     def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
-        return [r.params for r in self.reasons(history, n, pending)]
+        """The next `n` points."""
+        return [reason.params for reason in self.reasons(history, n, pending)]
 
     def reasons(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Reason]:
-        early = max(0, self.initial - len(history) - len(pending))
-        first = self._start.suggest(history, min(n, early), pending) if early else []
-        reasons = [Reason(p, "space-filling") for p in first]
-        if len(reasons) == n:
+        """The next `n` points, each with why.
+
+        Raises:
+            NoFit: With `strict`, where no model can be fitted.
+        """
+        early = min(n, max(0, self.initial - len(history) - len(pending)))
+        reasons = self._spread_out(history, early, pending, "The first points cover the space.")
+        if len(reasons) == n or len(reasons) < early:
             return reasons
+        waiting = [*pending, *(r.params for r in reasons)]
         try:
-            surrogate = Surrogate.fit(self.space, self.objective, history, kernel=self.kernel)
-        except NoFit:
-            more = self._start.suggest(history, n - len(first), [*pending, *first])
-            return reasons + [Reason(p, "space-filling") for p in more]
-        return reasons + _Search(self, surrogate, history, [*pending, *first]).found(n - len(first))
+            with one_thread():
+                return reasons + self._modelled(history, n - len(reasons), waiting)
+        except (NoFit, np.linalg.LinAlgError) as error:
+            if self.strict:
+                raise
+            why = f"No model can be fitted ({error}), so the points go on covering the space."
+            return reasons + self._spread_out(history, n - len(reasons), waiting, why)
+
+    def _modelled(self, history: Sequence[Observation], n: int, waiting: Sequence[Params]) -> list[Reason]:
+        surrogate = Surrogate.fit(self.space, self.objective, history)
+        reasons = _Search(self, surrogate, history, waiting).found(n)
+        if len(reasons) < n and len(history) + len(waiting) + len(reasons) < self.space.size:
+            besides = [*waiting, *(r.params for r in reasons)]
+            why = "The search found no new point, so one that covers the space."
+            reasons += self._spread_out(history, n - len(reasons), besides, why)
+        return reasons
+
+    def _spread_out(
+        self, history: Sequence[Observation], n: int, pending: Sequence[Params], why: str
+    ) -> list[Reason]:
+        if n <= 0:
+            return []
+        pretended = [replace(o, role="suggested") for o in history if inside(self.space, o.params) is not None]
+        found = self._spread.suggest(pretended, n, pending)
+        if self.fidelity is not None:
+            found = self.fidelity.cheapest(found)
+        return [Reason(p, "space-filling", why) for p in found]
 
 
 def _enough(space: Space) -> int:
     size = 2 + sum(len(p.choices) - 1 if p.kind == "choice" else 1 for p in space.parameters if not p.constant)
-    return max(4, min(size, 12))
+    return min(max(size, 4), 12)
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """The fidelity: which parameter, and its values from the cheapest to the one that counts."""
+
+    parameter: str
+    levels: tuple[Scalar, ...]
+
+    @classmethod
+    def read(cls, space: Space, fidelity: Mapping[str, Any]) -> _Levels:
+        found = cls(fidelity["parameter"], tuple(fidelity["levels"]))
+        if space[found.parameter].kind != "choice":
+            raise BadInput(
+                f"policy 'bayes': the fidelity {found.parameter!r} is a {space[found.parameter].kind}; it must be a "
+                f"choice. Narrow it to its levels: space.{found.parameter} = "
+                f"{{choices = {list(found.levels)}}}.",
+                value=found.parameter,
+            )
+        return found
+
+    def cheapest(self, points: Sequence[Params]) -> list[Params]:
+        """The points at the cheapest level, but for the first one: that one is also run as it counts."""
+        return [{**p, self.parameter: self.levels[0 if i else -1]} for i, p in enumerate(points)]
+
+    def costs(self, history: Sequence[Observation]) -> list[float]:
+        """Median cost of a run at each level, in node-hours (or seconds where those are unknown)."""
+        costs: list[float] = []
+        for level in self.levels:
+            runs = [o for o in history if o.params.get(self.parameter) == level and o.completed]
+            found = [o.node_hours or o.wall_s for o in runs if (o.node_hours or o.wall_s) > 0]
+            costs.append(float(np.median(found)) if found else math.nan)
+        for i, cost in enumerate(costs):
+            if math.isnan(cost):
+                before = costs[i - 1] if i else next((c for c in costs if not math.isnan(c)), 1.0) / DEARER
+                costs[i] = before * DEARER if i else before
+        return costs
 
 
 class _Search:
-    def __init__(self, policy: Bayes, surrogate: Surrogate, history: Sequence[Observation], pending: Sequence[Params]) -> None:
-        self.policy, self.history = policy, history
+    """One call of the policy: models, candidates and what has been chosen so far."""
+
+    def __init__(
+        self, policy: Bayes, surrogate: Surrogate, history: Sequence[Observation], waiting: Sequence[Params]
+    ) -> None:
+        self.policy, self.surrogate, self.history = policy, surrogate, history
         self.features: Features = surrogate.features
-        self.space = policy.space
-        self.rng = np.random.default_rng([abs(policy.seed), len(history), len(pending), 5])
-        self.used = {key(p) for o in history if (p := inside(self.space, o.params)) is not None}
-        waiting = [p for q in pending if (p := inside(self.space, q)) is not None]
-        self.used |= {key(p) for p in waiting}
-        self.best, self.tops = incumbent(surrogate)
-        self.model = replace(surrogate, goals=tuple(replace(m, gp=m.gp.interpolating()) for m in surrogate.goals)) if REINT else surrogate
-        self.believe(self.features.rows(waiting))
+        self.rng = np.random.default_rng([policy.seed, len(history), len(waiting), 5])
+        known = [p for o in history if (p := inside(policy.space, o.params)) is not None]
+        pending = [p for q in waiting if (p := inside(policy.space, q)) is not None]
+        self.used = {key(p) for p in (*known, *pending)}
+        self.levels = policy.fidelity
+        if self.levels is not None:
+            self.place = self.features.names.index(self.levels.parameter)
+            choices = list(policy.space[self.levels.parameter].choices)
+            self.columns = [choices.index(level) for level in self.levels.levels]
+            self.costs = self.levels.costs(history)
+        self.worth = Acquisition.of(self._as_it_counts(surrogate), self.features.rows(pending))
+        _, self.tops = incumbents(self.worth.models)
+        self.whole = self._everything()
 
     def found(self, n: int) -> list[Reason]:
         reasons: list[Reason] = []
         for slot in range(n):
-            explore = self.policy.explore and WHICH(slot, n)
-            self.box = None if explore or (n >= 3 and slot == n - 1) else self.trusted()
-            rows = self.candidates()
-            value = (lambda a: self.curious(a)) if explore else (lambda a: self.improvement(a))
-            row = self.climbed(rows, value)
+            last = n >= 3 and slot == n - 1
+            bold = last and self.policy.explore and bool(self.surrogate.limits)
+            worth = self.worth.boldly() if bold else self.worth
+            if len(self.surrogate.goals) > 1:
+                worth = worth.weighted(self._weights())
+            box = None if last else self._box()
+            row = self._best(worth, box)
+            if row is None:
+                break
+            role, text = self._role(worth, bold, box)
+            if self.levels is not None:
+                row, role, text = self._level(row, role, text)
             params = self.features.points(row[None])[0]
-            if key(params) in self.used:
-                continue
             self.used.add(key(params))
-            reasons.append(Reason(params, "exploration" if explore else "improvement"))
-            self.believe(self.features.rows([params]))
+            reasons.append(self._reason(params, row, role, text))
+            self.worth = self.worth.believing(row[None])
         return reasons
 
-    def believe(self, rows: Array) -> None:
-        """From here on as if runs at these rows had come out as expected: no second reward for the same gain."""
-        if not len(rows):
-            return
-        goal = self.model.goals[0]
-        mean = goal.sign * goal.gp.predict(rows)[0]
-        hopeful = self.model.feasible(rows) * self.model.completes(rows) >= 0.5
-        if hopeful.any():
-            self.best = max(-math.inf if self.best is None else self.best, float(mean[hopeful].max()))
-        self.model = self.model.believing(rows, exactly=REINT)
+    # Where to look
 
-    def trusted(self):
-        f = self.features
-        if not self.policy.trust or int(f.numeric.sum()) < 5 or self.best is None:
+    def _everything(self) -> Array | None:
+        """Every point of a small finite space; None where there are too many."""
+        space = self.policy.space
+        if space.size > ENUMERATED:
             return None
-        side = _side(self.history, self.policy.objective, int(f.numeric.sum()))
-        lengths = np.clip(self.model.goals[0].gp.lengths[f.numeric], 0.05, 4)
-        weights = lengths / np.exp(np.log(lengths).mean())
-        low, high = np.zeros(len(f.of)), np.ones(len(f.of))
-        top = self.tops[0]
-        low[f.numeric] = np.clip(top[f.numeric] - side * weights / 2, 0, 1)
-        high[f.numeric] = np.clip(top[f.numeric] + side * weights / 2, 0, 1)
-        return low, high
+        values = [
+            range(int(p.low or 0), int(p.high or 0) + 1) if p.kind == "int" else p.levels(1)
+            for p in space.parameters
+        ]
+        rows = self.features.rows([dict(zip(space.names, point, strict=True)) for point in product(*values)])
+        return self._at_last_level(rows)
 
-    def candidates(self) -> Array:
-        f = self.features
-        cube = self.rng.random((RANDOM, f.size))
-        rows = [f.from_cube(cube)]
+    def _at_last_level(self, rows: Array) -> Array:
+        if self.levels is None or not len(rows):
+            return rows
+        return np.unique(self.features.with_choice(rows, self.place, self.columns[-1]), axis=0)
+
+    def _as_it_counts(self, s: Surrogate) -> Surrogate:
+        """The models with every measured point taken at the last level, where an answer has to be."""
+        return s if self.levels is None else replace(s, rows=self._at_last_level(s.rows))
+
+    def _candidates(self, box: tuple[Array, Array] | None) -> Array:
+        f, rng = self.features, self.rng
+        cube = f.from_cube(rng.random((SPREAD_OUT, f.size)))
+        low, high = box if box is not None else (np.zeros(len(f.of)), np.ones(len(f.of)))
+        found = [np.where(f.numeric, low + cube * (high - low), cube)]
         for top in self.tops:
-            for width in (0.2, 0.05, 0.01):
-                near = np.repeat(top[None], NEAR // 2, axis=0)
-                moved = self.rng.random((len(near), f.size)) < max(0.5, min(1.0, 2 / f.size))
-                step = width * self.rng.standard_normal(near.shape) * moved[:, f.of] * f.numeric
-                near = near + step
+            for width in WIDTHS:
+                near = np.repeat(top[None], AROUND, axis=0)
+                moved = rng.random((AROUND, f.size)) < max(0.5, min(1.0, 2 / f.size))
+                near = near + width * rng.standard_normal(near.shape) * moved[:, f.of] * f.numeric
                 for j in np.flatnonzero(f.choices):
-                    change = self.rng.random(len(near)) < 0.2
-                    cols = f.columns(j)
-                    k = cols.stop - cols.start
-                    pick = self.rng.integers(k, size=len(near))
-                    new = np.eye(k)[pick] * math.sqrt(0.5)
-                    near[change, cols] = new[change]
-                rows.append(near)
-        rows = np.vstack(rows)
-        if self.box is not None:
-            low, high = self.box
-            u = rows[:RANDOM]
-            rows[:RANDOM] = np.where(f.numeric, low + u * (high - low), u)
-            rows = np.where(f.numeric, np.clip(rows, low, high), rows)
-        return f.snapped(rows)
+                    columns = f.columns(int(j))
+                    values = columns.stop - columns.start
+                    changed = rng.random(AROUND) < 0.2
+                    near[changed, columns] = (
+                        math.sqrt(0.5) * np.eye(values)[rng.integers(values, size=AROUND)][changed]
+                    )
+                found.append(np.where(f.numeric, np.clip(near, low, high), near))
+        return self._at_last_level(f.snapped(np.vstack(found)))
 
-    def improvement(self, a: Array) -> tuple[Array, Array]:
-        lp, dlp = self.model.log_chances(a)
-        return self.gain(a, lp, dlp)
-
-    def gain(self, a, lp, dlp):
-        if self.best is None:
-            return lp, dlp
-        goal = self.model.goals[0]
-        mean, sd, dmean, dsd = goal.gp.slopes(a)
-        z = (goal.sign * mean - self.best) / sd
-        log_h, a1, a2 = _log_h(z)
-        return lp + np.log(sd) + log_h, dlp + (goal.sign * a1[:, None] * dmean + a2[:, None] * dsd) / sd[:, None]
-
-    def curious(self, a: Array) -> tuple[Array, Array]:
-        """The expected improvement where the limits are taken at their kindest."""
-        lp, dlp = self.model.log_chances(a, bold=BOLD)
-        return self.gain(a, lp, dlp)
-
-    def climbed(self, rows: Array, value) -> Array:  # type: ignore
-        v = value(rows)[0]
-        order = np.argsort(-v)
-        starts = _apart(rows[order[:200]], STARTS)
+    def _box(self) -> tuple[Array, Array] | None:
+        """The trust region around the best point; None with few numbers, or before anything is allowed."""
         f = self.features
-        moving = np.flatnonzero(f.numeric)
-        if len(moving):
-            k, m = len(starts), len(moving)
-            bounds = [(0.0, 1.0)] * m if self.box is None else list(zip(self.box[0][moving], self.box[1][moving]))
+        numbers = int(f.numeric.sum())
+        if numbers < MANY or self.worth.best is None or len(self.surrogate.goals) > 1:
+            return None
+        side = _side(self.history, self.policy.objective, numbers)
+        lengths = np.clip(self.surrogate.goals[0].gp.lengths, NARROWEST, 4.0)
+        half = np.where(f.numeric, 0.5 * side * lengths / np.exp(np.log(lengths[f.numeric]).mean()), 0.0)
+        top = self.tops[0]
+        low, high = np.clip(top - half, 0.0, 1.0), np.clip(top + half, 0.0, 1.0)
+        return np.where(f.numeric, low, 0.0), np.where(f.numeric, high, 1.0)
 
-            def negative(flat: Array) -> tuple[float, Array]:
-                a = starts.copy()
-                a[:, moving] = flat.reshape(k, m)
-                val, slope = value(a)
-                return -float(val.sum()), -slope[:, moving].ravel()
+    # The most worth there
 
-            flat, _, _ = fmin_l_bfgs_b(negative, starts[:, moving].ravel(), bounds=bounds * k, maxiter=25)
-            ends = starts.copy()
-            ends[:, moving] = flat.reshape(k, m)
-            starts = np.vstack([f.snapped(ends), starts])
-        more = f.steps(starts[:STARTS])
-        if len(more):
-            starts = np.vstack([starts, more])
-        v = value(starts)[0]
-        for i in np.argsort(-v):
-            if key(f.points(starts[i][None])[0]) not in self.used:
-                return starts[i]
-        return starts[int(np.argmax(v))]
+    def _best(self, worth: Acquisition, box: tuple[Array, Array] | None) -> Array | None:
+        """The row of the best unused point, or None where every point is used."""
+        if self.whole is not None:
+            return self._unused(self.whole, worth(self.whole)[0])
+        rows = self._candidates(box)
+        values = worth(rows)[0]
+        starts = _apart(rows[np.argsort(-values, kind="stable")[:200]], STARTS)
+        if worth.weights is not None:
+            ends = self._wandered(worth, starts)
+        else:
+            ends = self._climbed(worth, starts, box)
+        steps = self._at_last_level(self.features.steps(np.vstack([ends, starts])[:STARTS]))
+        tried = np.vstack([ends, starts, steps])
+        return self._unused(tried, worth(tried)[0]) if len(tried) else None
 
+    def _climbed(self, worth: Acquisition, starts: Array, box: tuple[Array, Array] | None) -> Array:
+        """Uphill from every start along the numbers, all at once."""
+        moving = np.flatnonzero(self.features.numeric)
+        if not len(moving):
+            return starts
+        k, m = len(starts), len(moving)
+        low, high = (np.zeros(m), np.ones(m)) if box is None else (box[0][moving], box[1][moving])
 
-def incumbent(s: Surrogate) -> tuple[float | None, Array]:
-    goal = s.goals[0]
-    mean = goal.sign * goal.gp.predict(s.rows)[0]
-    p = s.feasible(s.rows)
-    ok = p >= 0.5
-    if not ok.any():
-        return None, s.rows[np.argsort(-p)[:3]]
-    order = np.argsort(-np.where(ok, mean, -np.inf))
-    return float(mean[order[0]]), s.rows[order[: min(3, int(ok.sum()))]]
+        def downhill(flat: Array) -> tuple[float, Array]:
+            rows = starts.copy()
+            rows[:, moving] = flat.reshape(k, m)
+            value, slope = worth(rows)
+            return -float(value.sum()), -slope[:, moving].ravel()
+
+        bounds = list(zip(low, high, strict=True)) * k
+        flat, _, _ = fmin_l_bfgs_b(downhill, starts[:, moving].ravel(), bounds=bounds, maxiter=STEPS)
+        ends = starts.copy()
+        ends[:, moving] = flat.reshape(k, m)
+        return self.features.snapped(ends)
+
+    def _wandered(self, worth: Acquisition, starts: Array) -> Array:
+        """Uphill by random steps, where the worth has no simple derivative."""
+        f = self.features
+        for width in (0.1, 0.03, 0.01, 0.003):
+            steps = self.rng.standard_normal((16, *starts.shape)) * f.numeric * width
+            rows = self._at_last_level(f.snapped(np.vstack([starts, *(starts + s for s in steps)])))
+            starts = _apart(rows[np.argsort(-worth(rows)[0], kind="stable")], STARTS)
+        return starts
+
+    def _unused(self, rows: Array, values: Array) -> Array | None:
+        for i in np.argsort(-values, kind="stable"):
+            row: Array = rows[i]
+            if key(self.features.points(row[None])[0]) not in self.used or self._lower(row) is not None:
+                return row
+        return None
+
+    def _lower(self, row: Array) -> Array | None:
+        """With fidelities: the same point at a level where it has not been run."""
+        if self.levels is None:
+            return None
+        for column in reversed(self.columns[:-1]):
+            other = self.features.with_choice(row[None], self.place, column)
+            if key(self.features.points(other)[0]) not in self.used:
+                return np.asarray(other[0])
+        return None
+
+    # Several goals, fidelities
+
+    def _weights(self) -> Array:
+        drawn = np.abs(self.rng.standard_normal(len(self.surrogate.goals))) + 1e-3
+        return np.asarray(drawn / np.linalg.norm(drawn))
+
+    def _level(self, row: Array, role: str, text: str) -> tuple[Array, str, str]:
+        """The level at which a run tells most of the last one for what it costs."""
+        assert self.levels is not None
+        best: tuple[float, int, Array] | None = None
+        for i, column in enumerate(self.columns):
+            there = self.features.with_choice(row[None], self.place, column)
+            if key(self.features.points(there)[0]) in self.used:
+                continue
+            share = min(self._told(m, there, row[None]) for m in (*self.surrogate.goals, *self.surrogate.limits))
+            worth = share / self.costs[i]
+            if best is None or worth > best[0]:
+                best = worth, i, np.asarray(there[0])
+        assert best is not None
+        _, level, chosen = best
+        if level == len(self.columns) - 1:
+            return chosen, role, text
+        times = self.costs[-1] / self.costs[level]
+        said = f" At {self.levels.levels[level]!r}, where a run costs {times:.3g} times less, for what it tells."
+        return chosen, f"{role}, cheaper level", text + said
+
+    @staticmethod
+    def _told(model: MetricModel, there: Array, here: Array) -> float:
+        """Share of the variance at `here` that a run at `there` would explain."""
+        gp = model.gp
+        both = float(gp.covariances(there, here)[0, 0])
+        noise = gp.own_noise * gp.unit**2
+        return both**2 / ((float(gp.predict(there)[1][0]) ** 2 + noise) * float(gp.predict(here)[1][0]) ** 2)
+
+    # In words
+
+    def _role(self, worth: Acquisition, bold: bool, box: tuple[Array, Array] | None) -> tuple[str, str]:
+        if worth.weights is not None:
+            shares = ", ".join(
+                f"{g.metric} {w**2:.0%}"
+                for g, w in zip(self.surrogate.objective.goals, worth.weights, strict=True)
+            )
+            return "front", f"The largest expected gain of the front, with the goals weighted {shares}."
+        if worth.best is None:
+            return "feasibility", "Nothing keeps the limits yet; here they are most likely kept."
+        if bold:
+            return "bold", "Would be better than the best, if the limits are as kind as they may be."
+        where = " near the best point" if box is not None else ""
+        return "improvement", f"The largest expected improvement{where}, times the chance that it is allowed."
+
+    def _reason(self, params: Params, row: Array, role: str, text: str) -> Reason:
+        s = self.surrogate
+        predicted = {}
+        for model in (*s.goals, *s.limits):
+            value, error = model.values(row[None])
+            predicted[model.metric] = (float(value[0]), float(error[0]))
+        return Reason(
+            params,
+            role,
+            text,
+            predicted=predicted,
+            probability_feasible=float(s.feasible(row[None])[0]),
+            probability_completes=float(s.completes(row[None])[0]),
+            numbers={"expected_improvement": float(self.worth.improvement(row[None])[0])},
+        )
 
 
 def _apart(rows: Array, k: int) -> Array:
+    """The first `k` rows that are not close to each other."""
     chosen = [0]
     for i in range(1, len(rows)):
         if len(chosen) == k:
@@ -206,36 +416,24 @@ def _apart(rows: Array, k: int) -> Array:
     return rows[chosen]
 
 
-def _log_h(z: Array) -> tuple[Array, Array, Array]:
-    """log(phi(z) + z Phi(z)), Phi/h and phi/h."""
-    far = z < -7
-    zz = np.where(far, -7.0, z)
-    phi = np.exp(-0.5 * zz * zz) / math.sqrt(2 * math.pi)
-    cdf = ndtr(zz)
-    h = phi + zz * cdf
-    w = np.where(far, z, -7.0)
-    log_h = np.where(far, -0.5 * w * w - 0.9189385332 - 2 * np.log(-w) - 3 / (w * w), np.log(h))
-    return log_h, np.where(far, -w + 2 / -w, cdf / h), np.where(far, w * w + 3, phi / h)
-
-
-def _side(history, objective, d):
-    batches = {}
+def _side(history: Sequence[Observation], objective: Objective, numbers: int) -> float:
+    """Side of the trust region: doubled after three batches with progress, halved after a few without."""
+    batches: dict[int, list[Observation]] = {}
     for o in history:
         batches.setdefault(o.batch, []).append(o)
-    best, side, good, bad = None, TR0, 0, 0
-    for b in sorted(batches):
-        vals = [objective.score(o.metrics) for o in batches[b] if o.completed and objective.known(o.metrics) and objective.feasible(o.metrics)]
-        top = max(vals, default=None)
+    best: float | None = None
+    side, good, bad = WIDEST, 0, 0
+    for number in sorted(batches):
+        runs = [o for o in batches[number] if o.completed and objective.known(o.metrics)]
+        top = max((objective.score(o.metrics) for o in runs if objective.feasible(o.metrics)), default=None)
         if best is None:
             best = top
-            continue
-        size = len(batches[b])
-        if top is not None and top > best + TRS * abs(best):
-            good, bad, best = good + 1, 0, top
+        elif top is not None and top > best + GAIN * abs(best):
+            best, good, bad = top, good + 1, 0
         else:
             good, bad = 0, bad + 1
         if good == 3:
-            side, good = min(2 * side, TRM), 0
-        if bad >= max(4 / size, d / size):
-            side, bad = side / 2, 0
-    return max(side, 0.05)
+            side, good = min(2 * side, WIDEST), 0
+        if bad >= max(4, numbers) / len(batches[number]):
+            side, bad = max(side / 2, NARROWEST), 0
+    return side

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal, TypeAlias
+from functools import cache, cached_property
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from scipy.optimize import fmin_l_bfgs_b
 
 from hpcagent.model.space import Params, Space
 
-__all__ = ["GP", "Array", "Features", "NoFit"]
+__all__ = ["GP", "Array", "Features", "NoFit", "one_thread"]
 
 Array: TypeAlias = NDArray[np.float64]
 Kernel: TypeAlias = Literal["rbf", "matern"]
@@ -40,6 +41,19 @@ VARIANCE_SPREAD = 1.0
 
 class NoFit(ArithmeticError):
     """No model can be fitted to these values."""
+
+
+@cache
+def _controller() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Within it matrices are worked on by one thread: these are small, and the cores belong to the runs."""
+    limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
+    return limited
 
 
 class Features:
@@ -211,6 +225,7 @@ class GP:
         kernel: Kernel = "rbf",
         most: int = 128,
         least_noise: float = 1e-6,
+        shortest: float = 0.02,
     ) -> GP:
         """Fit to values.
 
@@ -223,6 +238,7 @@ class GP:
             kernel: Which correlation function.
             most: So many values, evenly taken, decide length scales, variance and noise.
             least_noise: Smallest noise variance of a run, as a share of the values' variance.
+            shortest: Smallest length scale.
 
         Raises:
             NoFit: A value is not finite, or the numbers do not allow it.
@@ -238,7 +254,7 @@ class GP:
         shares = np.ones(n) if runs is None else 1.0 / runs
         rows = np.arange(n) if n <= most else np.unique(np.linspace(0, n - 1, most).astype(int))
         density = _Density(features, x[rows], z[rows], stated[rows], shares[rows], kernel)
-        theta, evidence = density.maximised(math.log(least_noise))
+        theta, evidence = density.maximised(math.log(least_noise), math.log(shortest))
         own = math.exp(theta[-1])
         return cls(
             x=x,
@@ -318,14 +334,16 @@ class GP:
 
         With `exactly` as if the function itself, without a run's noise, were known there.
         """
-        if not len(a):
-            return self
-        mean = (self.predict(a)[0] - self.centre) / self.unit
+        return self.told(a, self.predict(a)[0], exactly=exactly) if len(a) else self
+
+    def told(self, a: Array, values: Array, *, exactly: bool = False) -> GP:
+        """The model with these values at rows `a` as well; the hyperparameters stay."""
+        noise = np.full(len(a), LEAST_NOISE if exactly else self.own_noise)
         return replace(
             self,
             x=np.vstack([self.x, a]),
-            y=np.concatenate([self.y, mean]),
-            noise=np.concatenate([self.noise, np.full(len(a), LEAST_NOISE if exactly else self.own_noise)]),
+            y=np.concatenate([self.y, (values - self.centre) / self.unit]),
+            noise=np.concatenate([self.noise, noise]),
         )
 
     def interpolating(self) -> GP:
@@ -350,7 +368,9 @@ class GP:
 class _Density:
     """Posterior density of the hyperparameters: log length scales, log variance, log noise."""
 
-    def __init__(self, features: Features, x: Array, y: Array, known: Array, shares: Array, kernel: Kernel) -> None:
+    def __init__(
+        self, features: Features, x: Array, y: Array, known: Array, shares: Array, kernel: Kernel
+    ) -> None:
         self.n, self.size, self.kernel = len(y), features.size, kernel
         self.y, self.known, self.shares = y, known, shares
         per_parameter = np.empty((features.size, self.n * self.n))
@@ -364,8 +384,8 @@ class _Density:
         self.centre = np.concatenate([centre, [0.0, NOISE_CENTRE]])
         self.spread = np.concatenate([spread, [VARIANCE_SPREAD, NOISE_SPREAD]])
 
-    def maximised(self, least_noise: float) -> tuple[Array, float]:
-        low = np.concatenate([np.full(self.size, -4.0), [-4.0, least_noise]])
+    def maximised(self, least_noise: float, shortest: float) -> tuple[Array, float]:
+        low = np.concatenate([np.full(self.size, shortest), [-4.0, least_noise]])
         high = np.concatenate([np.full(self.size, 4.0), [4.0, 0.5]])
         best: tuple[Array, float] | None = None
         for lengths, noise in ((0.0, math.log(1e-2)), (-0.7, math.log(1e-4))):

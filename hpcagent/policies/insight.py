@@ -207,8 +207,8 @@ def slices(
     Args:
         surrogate: The models.
         point: A point of the space.
-        history: Runs; those count as near whose other parameters are so close to the point's that the model expects
-            about the same there.
+        history: Runs; those count as near whose other parameters are so close to the point's that the model
+            expects about the same there.
         names: The parameters, all by default.
         near: Least correlation with the point of the slice below a run, and least closeness.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,12 +20,17 @@ from hpcagent.model.objective import Constraint, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.points import inside, key
-from hpcagent.policies.trend import Array, Scale, Trend, chance, tame
+from hpcagent.policies.trend import Array, chance, tame
+
+if TYPE_CHECKING:
+    from hpcagent.policies.surrogate import MetricModel, Surrogate
 
 __all__ = ["Estimate", "Recommendation", "estimates", "recommend", "top"]
 
 PRIOR_REPEATS = 4.0  # a point's own scatter counts against the pooled one like this many runs
-LEAST_RUNS_FOR_TREND = 8
+LEAST_RUNS_FOR_MODEL = 6
+# Length scales and noise are taken as known by the models, which makes their errors too small.
+CAUTION = 1.2
 
 
 class Estimate(Record):
@@ -206,11 +212,12 @@ def estimates(
     errors = [{m: e for m in g.names() if (e := _standard_error(g, m, scatter[m])) is not None} for g in groups]
     probabilities = np.array([g.share for g in groups])
     confirmed = np.ones(len(groups))
-    for c in objective.constraints:
-        kept, still = _kept(c, groups, means, errors, space, replicates)
+    smooth = _Smooth.of(history, objective, groups, space)
+    for i, c in enumerate(objective.constraints):
+        kept, still = _kept(c, groups, means, errors, None if smooth is None else smooth.limit(i), replicates)
         probabilities *= kept
         confirmed *= still
-    scores, score_errors = _scores(objective, groups, means, errors, space)
+    scores, score_errors = _scores(objective, groups, means, errors, smooth)
     return [
         Estimate(
             params=dict(g.params),
@@ -320,25 +327,64 @@ def _standard_error(point: _Point, metric: str, scatter: _Scatter) -> float | No
     return max(found) if found else None
 
 
+@dataclass(frozen=True)
+class _Smooth:
+    """What the models of all runs say of the points that lie in the space."""
+
+    model: Surrogate
+    rows: Array
+    use: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, history: Sequence[Observation], objective: Objective, groups: Sequence[_Point], space: Space | None
+    ) -> _Smooth | None:
+        if space is None or len(space) == 0:
+            return None
+        points = [inside(space, g.params) for g in groups]
+        use = tuple(i for i, p in enumerate(points) if p is not None)
+        if len(use) < LEAST_RUNS_FOR_MODEL:
+            return None
+        from hpcagent.policies.surrogate import Surrogate  # brings scipy, which an import of hpcagent need not
+
+        try:
+            model = Surrogate.fit(space, objective, history)
+        except ArithmeticError:
+            return None
+        return cls(model, model.features.rows([p for p in points if p is not None]), use)
+
+    def limit(self, i: int) -> tuple[MetricModel, Array, Array, tuple[int, ...]]:
+        """The model of limit `i`, and its mean and error on its scale at the points `use`."""
+        model = self.model.limits[i]
+        mean, error = model.gp.predict(self.rows)
+        return model, mean, CAUTION * error, self.use
+
+    def goal(self) -> tuple[Array, Array]:
+        """The goal and its standard error at the points `use`, in its unit."""
+        return self.model.goals[0].values(self.rows)
+
+
 def _kept(
     c: Constraint,
     groups: Sequence[_Point],
     means: Sequence[Mapping[str, float]],
     errors: Sequence[Mapping[str, float]],
-    space: Space | None,
+    smooth: tuple[MetricModel, Array, Array, tuple[int, ...]] | None,
     replicates: int,
 ) -> tuple[Array, Array]:
     """P(the limit is kept) at each point, and P(the mean keeps it after `replicates` further runs).
 
-    The trend cannot raise the first where the measurement is beyond the limit.
+    The model cannot raise the first where the measurement is beyond the limit.
     """
     values = np.array([m[c.metric] for m in means])
     own = np.array([e.get(c.metric, 0.0) for e in errors])
     alone = np.array([c.probability(v, s) for v, s in zip(values, own, strict=True)])
-    smooth = _smoothed(Scale.of_limited(values, c.limit), values, own, groups, space)
     if smooth is None:
         return alone, alone
-    scale, mean, error = smooth
+    model, fitted, fitted_error, use = smooth
+    scale = model.scale
+    mean, error = scale.forward(values), own * scale.slope(values)
+    mean[list(use)], error[list(use)] = fitted, fitted_error
     sign = 1.0 if c.at_most is not None else -1.0
     limit = scale.forward(c.limit)
     p = chance(sign * (limit - mean) / np.maximum(error, 1e-12))
@@ -348,7 +394,7 @@ def _kept(
     # The mean then is of n runs that are known and r further ones, each off the expected value by the noise of
     # one run: (n y + r (mean + noise)) / (n + r).
     n = np.array([len(g.runs) for g in groups], dtype=float)
-    one_run = own * scale.slope(values) * np.sqrt(n)
+    one_run = np.maximum(own * scale.slope(values) * np.sqrt(n), math.sqrt(model.gp.own_noise) * model.gp.unit)
     share = replicates / (n + replicates)
     then = (1 - share) * scale.forward(values) + share * mean
     spread = share * np.sqrt(error**2 + one_run**2 / replicates)
@@ -360,60 +406,17 @@ def _scores(
     groups: Sequence[_Point],
     means: Sequence[Mapping[str, float]],
     errors: Sequence[Mapping[str, float]],
-    space: Space | None,
+    smooth: _Smooth | None,
 ) -> tuple[Array, Array]:
     goal = objective.goal
     values = np.array([m[goal.metric] for m in means])
     own = np.array([e.get(goal.metric, 0.0) for e in errors])
-    smooth = _smoothed(Scale.of_goal(values), values, own, groups, space, trusted_only=True)
     if smooth is not None:
-        scale, mean, error = smooth
-        values = scale.backward(mean)
-        own = error / np.maximum(scale.slope(values), 1e-300)
+        fitted, error = smooth.goal()
+        for i, value, sd in zip(smooth.use, fitted, error, strict=True):
+            if groups[i].trusted:
+                values[i], own[i] = value, sd
     return np.array([goal.score(v) for v in values]), own
-
-
-def _smoothed(
-    scale: Scale,
-    values: Array,
-    own: Array,
-    groups: Sequence[_Point],
-    space: Space | None,
-    *,
-    trusted_only: bool = False,
-) -> tuple[Scale, Array, Array] | None:
-    """Each point's value with the help of the trend through all points: (scale, mean, standard error).
-
-    Own measurement and trend are weighted by their inverse variances. The scatter about the trend is all
-    noise where nothing else is known of the noise; otherwise what is beyond the noise is the trend's own
-    error (lack of fit).
-    """
-    if space is None or len(space) == 0:
-        return None
-    points = [inside(space, g.params) for g in groups]
-    use = [i for i, p in enumerate(points) if p is not None and (groups[i].trusted or not trusted_only)]
-    if len(use) < LEAST_RUNS_FOR_TREND:
-        return None
-    units = np.array([space.to_unit(p) for i in use if (p := points[i]) is not None])
-    y = scale.forward(values)
-    noise = own * scale.slope(values)
-    counts = np.array([len(g.runs) for g in groups], dtype=float)
-    trend = Trend(space, units, y[use], weights=counts[use])
-    known = bool((noise[use] > 0).all())
-    lack = max(trend.scatter**2 - float(np.mean(noise[use] ** 2 * counts[use])), 0.0) if known else 0.0
-    own_variance = np.where(noise > 0, noise**2, trend.scatter**2 / counts)
-    mean, error = y.copy(), np.sqrt(own_variance)
-    if trend.local is not None:
-        # The neighbours' agreement already includes the point's own runs.
-        mean[use], error[use] = trend.interpolate(units)
-        return scale, mean, error
-    fitted, fitted_error = trend.predict(units)
-    fitted_variance = np.maximum(fitted_error**2 + lack, 1e-18)
-    own_used = np.maximum(own_variance[use], 1e-18)
-    weight = own_used / (own_used + fitted_variance)
-    mean[use] = weight * fitted + (1 - weight) * y[use]
-    error[use] = np.sqrt(own_used * fitted_variance / (own_used + fitted_variance))
-    return scale, mean, error
 
 
 def _rankable(known: list[Estimate]) -> list[Estimate]:

@@ -14,43 +14,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
 from hpcagent.model.objective import Constraint, Goal, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
-from hpcagent.policies.gp import GP, Array, Features, NoFit
+from hpcagent.policies.gp import GP, Array, Features, NoFit, one_thread
 from hpcagent.policies.points import key, located
 from hpcagent.policies.trend import Scale, tame
 
 __all__ = ["Failures", "MetricModel", "Surrogate"]
 
 # Points beyond this many are thinned out before a model is made.
-FORCE = ""
-
-
-class _Soft(Scale):
-    """log(v + c), c = a quantile"""
-
-    def __init__(self, raw):
-        object.__setattr__(self, "kind", "soft")
-        object.__setattr__(self, "origin", 0.0)
-        object.__setattr__(self, "unit", float(np.median(raw)))
-
-    def forward(self, v):
-        return np.log(np.asarray(v) + self.unit)
-
-    def backward(self, v):
-        return np.exp(v) - self.unit
-
-    def slope(self, v):
-        return 1 / (np.asarray(v) + self.unit)
-
-
 MOST_POINTS = 240
 # Of these, so many are the best ones; the rest are spread evenly over the campaign.
 MOST_BEST = 120
 LEAST_POINTS = 3
+# A run that completes with this chance is taken to complete while it is waiting.
+SURE = 0.9
 
 
 @dataclass(frozen=True)
@@ -95,6 +77,11 @@ class Failures:
         mean, sd = self.gp.predict(rows)
         return np.asarray(ndtr((0.5 - mean) / self._width(sd)))
 
+    def believing(self, rows: Array) -> Failures:
+        """As if runs at these rows that may well fail had failed, so that not a whole batch is lost at one edge."""
+        expected = np.where(self.completes(rows) < SURE, 1.0, self.gp.predict(rows)[0])
+        return Failures(self.gp.told(rows, expected))
+
     def log_completes(self, rows: Array) -> tuple[Array, Array]:
         """Log of that, and its derivative by the columns."""
         mean, sd, dmean, dsd = self.gp.slopes(rows)
@@ -131,7 +118,7 @@ class Surrogate:
     points: tuple[Params, ...]
 
     @classmethod
-    def fit(cls, space: Space, objective: Objective, history: Sequence[Observation], *, kernel: str = "auto") -> Surrogate:
+    def fit(cls, space: Space, objective: Objective, history: Sequence[Observation]) -> Surrogate:
         """Fit to the finished runs.
 
         Raises:
@@ -144,17 +131,16 @@ class Surrogate:
             raise NoFit(f"{len(completed)} points with a completed run; a model needs {LEAST_POINTS}")
         completed = _thinned(completed, objective)
         rows = features.rows([g.params for g in completed])
-        goals = tuple(_goal_model(features, goal, completed, rows, kernel) for goal in objective.goals)
-        limits = tuple(_limit_model(features, c, completed, rows) for c in objective.constraints)
-        return cls(
-            features=features,
-            objective=objective,
-            goals=goals,
-            limits=limits,
-            failures=_failures(features, groups),
-            rows=rows,
-            points=tuple(g.params for g in completed),
-        )
+        with one_thread():
+            return cls(
+                features=features,
+                objective=objective,
+                goals=tuple(_goal_model(features, goal, completed, rows) for goal in objective.goals),
+                limits=tuple(_limit_model(features, c, completed, rows) for c in objective.constraints),
+                failures=_failures(features, groups),
+                rows=rows,
+                points=tuple(g.params for g in completed),
+            )
 
     def believing(self, rows: Array, *, exactly: bool = False) -> Surrogate:
         """The models as if runs at these rows had come out as expected; with `exactly` the goals without noise."""
@@ -164,6 +150,7 @@ class Surrogate:
             self,
             goals=tuple(replace(m, gp=m.gp.believing(rows, exactly=exactly)) for m in self.goals),
             limits=tuple(replace(m, gp=m.gp.believing(rows)) for m in self.limits),
+            failures=None if self.failures is None else self.failures.believing(rows),
         )
 
     def feasible(self, rows: Array) -> Array:
@@ -183,6 +170,7 @@ class Surrogate:
         if self.failures is not None:
             total, slope = self.failures.log_completes(rows)
         for model in self.limits:
+            assert model.limit is not None
             mean, sd, dmean, dsd = model.gp.slopes(rows)
             z = model.sign * (mean - model.limit) / sd
             dz = (model.sign * dmean - z[:, None] * dsd) / sd[:, None]
@@ -245,8 +233,8 @@ class _Values:
     mean: Array
     known: Array
     runs: Array
-    above: Array
-    below: Array
+    above: NDArray[np.bool_]
+    below: NDArray[np.bool_]
 
 
 def _values(groups: Sequence[_Group], metric: str, scale: Scale, *, goal: bool) -> _Values:
@@ -270,20 +258,20 @@ def _values(groups: Sequence[_Group], metric: str, scale: Scale, *, goal: bool) 
         np.array(means),
         np.array(known),
         np.array(counts, dtype=float),
-        np.array(above),
-        np.array(below),
+        np.array(above, dtype=bool),
+        np.array(below, dtype=bool),
     )
 
 
-def _fitted(features: Features, rows: Array, v: _Values, kernel: str = "auto") -> GP:
+def _fitted(features: Features, rows: Array, v: _Values) -> GP:
     known, x = v.known, rows[v.at]
     bound = v.above | v.below
     y = v.mean
     if not bound.any() or bound.all():
-        return _best_kernel(features, x, y, known, v.runs, kernel)
+        return _best_kernel(features, x, y, known, v.runs)
     # Expectation-maximisation: a bound stands for the mean of what the others expect beyond it.
     for _ in range(3):
-        gp = _best_kernel(features, x[~bound], v.mean[~bound], known[~bound], v.runs[~bound], kernel)
+        gp = _best_kernel(features, x[~bound], v.mean[~bound], known[~bound], v.runs[~bound])
         mean, sd = gp.predict(x[bound])
         up = np.where(v.above[bound], 1.0, -1.0)
         z = up * (v.mean[bound] - mean) / sd
@@ -292,32 +280,26 @@ def _fitted(features: Features, rows: Array, v: _Values, kernel: str = "auto") -
         y[bound] = mean + up * sd * hazard
         known = known.copy()
         known[bound] = sd**2 * np.clip(1 + z * hazard - hazard**2, 0.05, 1.0)
-    return _best_kernel(features, x, y, known, v.runs, kernel)
+    return _best_kernel(features, x, y, known, v.runs)
 
 
-def _best_kernel(features: Features, x: Array, y: Array, known: Array, runs: Array, kernel: str) -> GP:
-    kernels = ("rbf", "matern") if kernel == "auto" else (kernel,)
-    models = [GP.fit(features, x, y, known=known, runs=runs, kernel=k) for k in kernels]  # type: ignore[arg-type]
+def _best_kernel(features: Features, x: Array, y: Array, known: Array, runs: Array) -> GP:
+    rbf = GP.fit(features, x, y, known=known, runs=runs, kernel="rbf")
+    models = [rbf, GP.fit(features, x, y, known=known, runs=runs, kernel="matern")]
     return max(models, key=lambda m: m.evidence)
 
 
-def _goal_model(features: Features, goal: Goal, groups: Sequence[_Group], rows: Array, kernel: str = 'auto') -> MetricModel:
+def _goal_model(features: Features, goal: Goal, groups: Sequence[_Group], rows: Array) -> MetricModel:
     raw = tame([o.metrics[goal.metric] for g in groups for o in _usable(g, goal.metric, goal=True)])
-    scales = [Scale.of_goal(raw)]
-    if scales[0].kind == "log":
-        scales.append(Scale("linear", origin=float(np.median(raw)), unit=float(np.std(raw)) or 1.0))
-    if FORCE == "linear":
-        scales = scales[-1:]
-    elif FORCE == "log":
-        scales = scales[:1]
-    elif FORCE == "both" and scales[0].kind == "log":
-        scales = [_Soft(raw), scales[-1]]
-    elif FORCE == "soft" and scales[0].kind == "log":
-        scales = [_Soft(raw)]
+    scales = [Scale("linear", origin=float(np.median(raw)), unit=float(np.std(raw)) or 1.0)]
+    if Scale.of_goal(raw).kind == "log":
+        # Small values of what is to be large need no resolution, small values of what is to be small do.
+        small = goal.direction == "minimize"
+        scales.append(Scale("log") if small else Scale("offset_log", unit=float(np.median(raw))))
     best: tuple[float, MetricModel] | None = None
     for scale in scales:
         v = _values(groups, goal.metric, scale, goal=True)
-        gp = _fitted(features, rows, v, kernel)
+        gp = _fitted(features, rows, v)
         # The density of the values themselves, so that scales can be compared.
         evidence = gp.evidence + float(np.log(scale.slope(scale.backward(v.mean))).sum())
         sign = 1.0 if goal.direction == "maximize" else -1.0
@@ -343,4 +325,4 @@ def _failures(features: Features, groups: Sequence[_Group]) -> Failures | None:
     rows = features.rows([g.params for g in groups])
     shares = np.array([g.failed / (g.failed + len(g.runs)) for g in groups])
     runs = np.array([g.failed + len(g.runs) for g in groups], dtype=float)
-    return Failures(GP.fit(features, rows, shares, runs=runs, kernel="matern", least_noise=1e-3))
+    return Failures(GP.fit(features, rows, shares, runs=runs, kernel="matern", least_noise=1e-3, shortest=0.15))

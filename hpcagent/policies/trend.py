@@ -39,11 +39,12 @@ PRIOR_SCATTER = 0.03  # that guess, as a share of the values' own spread
 class Scale:
     """A monotone map to the scale on which a metric is compared and averaged.
 
-    `log` for metrics that are always positive (ratios matter), `asinh` for metrics of both signs that may
-    be huge (asinh(v/unit): linear near zero, logarithmic far away), `linear` for (v - origin)/unit.
+    `log` for metrics that are always positive (ratios matter), `offset_log` for log(v + unit) where small values
+    don't matter, `asinh` for metrics of both signs that may be huge (asinh(v/unit): linear near zero, logarithmic
+    far away), `linear` for (v - origin)/unit.
     """
 
-    kind: Literal["log", "asinh", "linear"]
+    kind: Literal["log", "offset_log", "asinh", "linear"]
     origin: float = 0.0
     unit: float = 1.0
 
@@ -70,6 +71,8 @@ class Scale:
         v = np.asarray(values, dtype=float)
         if self.kind == "log":
             return np.asarray(np.log(np.maximum(v, np.finfo(float).tiny)))
+        if self.kind == "offset_log":
+            return np.asarray(np.log(np.maximum(v + self.unit, np.finfo(float).tiny)))
         if self.kind == "asinh":
             return np.asarray(np.arcsinh(v / self.unit))
         return np.asarray((v - self.origin) / self.unit)
@@ -79,6 +82,8 @@ class Scale:
         v = np.asarray(values, dtype=float)
         if self.kind == "log":
             return np.asarray(np.exp(v))
+        if self.kind == "offset_log":
+            return np.asarray(np.exp(v) - self.unit)
         if self.kind == "asinh":
             return np.asarray(np.sinh(v) * self.unit)
         return np.asarray(v * self.unit + self.origin)
@@ -88,6 +93,8 @@ class Scale:
         v = np.asarray(values, dtype=float)
         if self.kind == "log":
             return np.asarray(1 / np.maximum(v, np.finfo(float).tiny))
+        if self.kind == "offset_log":
+            return np.asarray(1 / np.maximum(v + self.unit, np.finfo(float).tiny))
         if self.kind == "asinh":
             return np.asarray(1 / np.hypot(v, self.unit))
         return np.full(v.shape, 1 / self.unit)

