@@ -18,6 +18,7 @@ from hpcagent.campaign.warm import WarmStart, earlier_evidence
 from hpcagent.model.objective import pareto_front
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
+from hpcagent.policies.missed import Missed, missed
 from hpcagent.policies.points import Key, key
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
 from hpcagent.sites.ledger import Entry, read_ledger
@@ -182,6 +183,16 @@ class CampaignResult:
         return words
 
     @property
+    def missed(self) -> Missed | None:
+        """How sure it is that no better point was missed; None where each point is exact, or no model fits."""
+        space = self.campaign.smoothed
+        if self.best is None or space is None:
+            return None
+        own = full_fidelity(self.campaign, observations(self.campaign, self.results, self.comparison))
+        seen = [*full_fidelity(self.campaign, earlier_evidence(self.campaign, self.warm, self.results)), *own]
+        return missed(seen, self.campaign.objective, self.best.params, space=space, seed=self.campaign.seed)
+
+    @property
     def distrusted(self) -> int:
         """How many runs did not have their core."""
         return sum(r.distrusted is not None for r in self.results)
@@ -211,6 +222,9 @@ class CampaignResult:
         else:
             label = "best" if self.best.feasible else "most probable"
             lines.append(f"{label}: {self.best}")
+            missed = self.missed
+            if missed is not None and self.best.feasible:
+                lines.append(f"  {missed}")
             lines += [f"  {s}" for s in self.speedups]
         lines += [event_text(event) for event in self.events]
         lines.append(f"everything is in {self.run_dir}")

@@ -31,7 +31,7 @@ DEFAULT_RUNS = 32
 class PolicyChoice(Record):
     """Which policy steers, and its options."""
 
-    name: str = "quality_first"
+    name: str = "bayes"
     options: dict[str, Any] = {}
 
     @model_validator(mode="before")
@@ -42,7 +42,7 @@ class PolicyChoice(Record):
             return {"name": data}
         if isinstance(data, Mapping) and "options" not in data:
             data = dict(data)
-            return {"name": data.pop("name", "quality_first"), "options": data}
+            return {"name": data.pop("name", "bayes"), "options": data}
         return data
 
     def toml(self) -> dict[str, Any]:

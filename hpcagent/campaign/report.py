@@ -56,7 +56,7 @@ def report(run_dir: str | Path, *, plots: bool = True) -> Written:
     folder = RunDir(run_dir).report
     with refusing_clearly(folder):
         folder.mkdir(exist_ok=True)
-    found = learned(result)
+    found = _learned(result)
     drawn: list[Path] = []
     note = ""
     if plots and available():
@@ -67,6 +67,13 @@ def report(run_dir: str | Path, *, plots: bool = True) -> Written:
     path = folder / "report.md"
     write_whole(path, _text(result, found, drawn, note))
     return Written(path, tuple(drawn), note)
+
+
+def _learned(result: CampaignResult) -> Learned:
+    try:
+        return learned(result)
+    except Exception as error:  # a report without a model is better than none at the end of a long campaign
+        return Learned(note=f"{type(error).__name__}: {error}".rstrip("."))
 
 
 def _text(result: CampaignResult, found: Learned, drawn: list[Path], note: str) -> str:
@@ -130,6 +137,9 @@ def _answer(result: CampaignResult) -> str:
         shown = "-" if error is None else f"{error:.2g}"
         lines.append(f"| {name} | {number(value)} | {shown} | {best.units.get(name, '1')} |")
     lines += ["", f"P(feasible) = {best.probability_feasible:.2f}, from {best.origin.rstrip(',')}."]
+    missed = result.missed
+    if missed is not None and best.feasible:
+        lines.append(f"- {missed}")
     lines += [f"- {s}" for s in result.speedups]
     if best.ties:
         shown_ties = "; ".join(point_text(t, best.units) for t in best.ties[:5])

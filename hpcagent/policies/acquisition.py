@@ -6,8 +6,8 @@
 Expected improvement under constraints (Jones, Schonlau, Welch 1998; Gardner et al., ICML 2014), in logarithms so
 that gradients don't vanish (Ament et al., NeurIPS 2023). The floor keeps the search inside of what is allowed
 where nothing is to be gained. `best` is the best mean of a point that probably keeps the limits, not the luckiest
-run. Several goals are followed by hypervolume scalarisation (Zhang and Golovin, ICML 2020): a random weight for each
-suggestion, whose mean over the weights is the gain of hypervolume.
+run. Several goals are followed by hypervolume scalarisation (Zhang and Golovin, ICML 2020): a random weight for
+each suggestion; the mean over all weights is the gain of hypervolume.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Acquisition:
     """The worth of points, given models and runs that are waiting.
 
     Attributes:
-        models: The goals' models are without noise at measured and waiting points: a second run there gains nothing.
+        models: The goals' models know measured and waiting points exactly: a second run there gains nothing.
         best: Best mean of the goal (larger is better) that probably keeps the limits; None where there is none.
         bold: Standard errors by which limits are taken kinder.
         weights: For several goals: how much each counts in this suggestion.

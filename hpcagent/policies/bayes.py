@@ -2,9 +2,9 @@
 
 1. *Spread.* A few Sobol points: two, and one for each number or further value of a choice.
 2. *Model.* A Gaussian process for each goal and each limit, and one for where runs fail (`surrogate`).
-3. *Suggest.* The point whose run is worth most (`acquisition`), found by a gradient search from many starts; then the
-   next one, as if the first had come out as expected. The last of three or more is bold: it takes the limits at
-   their kindest, because the best point lies where a limit is just kept and steps along it are else too small.
+3. *Suggest.* The point whose run is worth most (`acquisition`), found by a gradient search from many starts; then
+   the next one, as if the first had come out as expected. The last of three or more is bold: it takes the limits
+   at their kindest, because the best point lies where a limit is just kept, and steps along it are else too small.
 4. *Close in.* With five or more numbers all but the last look inside a box around the best point, which shrinks
    while nothing better is found (a trust region, Eriksson et al., NeurIPS 2019).
 5. *Fidelity.* Where runs can be cheaper, the point is chosen for the last level, and the level by how much a run
@@ -151,8 +151,8 @@ class _Levels:
         found = cls(fidelity["parameter"], tuple(fidelity["levels"]))
         if space[found.parameter].kind != "choice":
             raise BadInput(
-                f"policy 'bayes': the fidelity {found.parameter!r} is a {space[found.parameter].kind}; it must be a "
-                f"choice. Narrow it to its levels: space.{found.parameter} = "
+                f"policy 'bayes': the fidelity {found.parameter!r} is a {space[found.parameter].kind}; it must be "
+                f"a choice. Narrow it to its levels: space.{found.parameter} = "
                 f"{{choices = {list(found.levels)}}}.",
                 value=found.parameter,
             )

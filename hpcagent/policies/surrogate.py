@@ -78,7 +78,7 @@ class Failures:
         return np.asarray(ndtr((0.5 - mean) / self._width(sd)))
 
     def believing(self, rows: Array) -> Failures:
-        """As if runs at these rows that may well fail had failed, so that not a whole batch is lost at one edge."""
+        """As if runs at these rows that may well fail had failed: not a whole batch is lost at one edge."""
         expected = np.where(self.completes(rows) < SURE, 1.0, self.gp.predict(rows)[0])
         return Failures(self.gp.told(rows, expected))
 

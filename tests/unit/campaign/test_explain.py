@@ -199,6 +199,15 @@ def test_with_too_few_runs_the_report_says_that_there_is_no_model(tmp_path):
     assert "Parameter importance" not in text
 
 
+def test_a_model_that_breaks_down_does_not_take_the_report_with_it(swept, monkeypatch):
+    def broken(result: Any) -> Any:
+        raise ValueError("array must not contain infs")
+
+    monkeypatch.setattr("hpcagent.campaign.report.learned", broken)
+    text = ha.report(swept, plots=False).path.read_text()
+    assert "## Answer" in text and "Nothing: ValueError: array must not contain infs." in text
+
+
 def test_what_was_learned_is_right(swept):
     found = learned(ha.read_run(swept))
     weights = {w.metric: dict(zip(w.names, w.total, strict=True)) for w in found.importance}

@@ -23,7 +23,8 @@ NEEDS = {
 
 
 def test_every_name_makes_a_policy_that_suggests():
-    for name in policy_names():
+    # Ax is an extra of its own of 1.5 GB, and gest needs a generator: test_adapters has both.
+    for name in set(policy_names()) - {"ax", "gest"}:
         space, goal, options = NEEDS.get(name, (SPACE, GOAL, {}))
         policy = make_policy(name, space=space, objective=goal, seed=1, **options)
         assert len(policy.suggest((), 4)) == 4
