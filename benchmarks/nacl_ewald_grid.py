@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -115,8 +116,8 @@ def measure() -> None:
             for cutoff, accuracy, solver in points[first : first + EVERY]:
                 try:
                     speed, forces = measured(cutoff, accuracy, solver, folder)
-                except (RuntimeError, subprocess.TimeoutExpired) as error:
-                    print(cutoff, accuracy, solver, error)
+                except (RuntimeError, subprocess.TimeoutExpired) as why:
+                    print(cutoff, accuracy, solver, why)
                     continue
                 error = float(np.sqrt(((forces - converged) ** 2).mean())) / size
                 group.append((cutoff, accuracy, solver, speed, error))
@@ -179,7 +180,9 @@ def true(cutoff: float, accuracy: float, solver: str) -> tuple[float, float] | N
     return float(speed), float(error)
 
 
-def _between(x, grid, scale):  # type: ignore[no-untyped-def]
+def _between(
+    x: float, grid: Sequence[float], scale: Callable[[float], float]
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """The grid's two points around `x`, each with its weight."""
     i = min(max(sum(g <= x for g in grid) - 1, 0), len(grid) - 2)
     w = (scale(x) - scale(grid[i])) / (scale(grid[i + 1]) - scale(grid[i]))

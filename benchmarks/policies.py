@@ -26,7 +26,17 @@ from hpcagent.policies import Policy, make_policy
 from hpcagent.policies.recommend import recommend
 
 LIMIT = 0.003
-POLICIES = ("quality_first", "sobol", "random", "latin_hypercube", "grid", "thompson", "ucb", "epsilon_greedy")
+POLICIES = (
+    "bayes",
+    "quality_first",
+    "sobol",
+    "random",
+    "latin_hypercube",
+    "grid",
+    "thompson",
+    "ucb",
+    "epsilon_greedy",
+)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,8 @@ class Problem:
     objective: Objective
     noisy: Mapping[str, float] = {}
     """Metric -> relative standard deviation of one run (log-normal)."""
+    stated: Mapping[str, float] = {}
+    """Metric -> relative standard error that each run states of itself."""
     close = 0.01
 
     def __init__(self, seed: int, noise: float | None = None) -> None:
@@ -108,7 +110,8 @@ class Problem:
             m: float(true[m]) * math.exp(self.noisy.get(m, 0.0) * e)
             for m, e in zip(self.objective.metrics, errors, strict=True)
         }
-        return Observation(params, metrics=metrics, batch=batch, index=index)
+        stated = {m: share * metrics[m] for m, share in self.stated.items()}
+        return Observation(params, metrics=metrics, uncertainty=stated, batch=batch, index=index)
 
 
 class MolecularDynamics(Problem):
@@ -262,7 +265,7 @@ class Electrostatics(Problem):
         cost = self.pair[style] * (cutoff / 10) ** 3 + self.start[solver] + self.price[solver] * grid
         near = math.exp(-(cutoff - self.reach) / self.decay)
         far = self.coarse[solver] * (self.mesh / mesh) ** self.power * 10 / cutoff
-        return {"steps_per_s": 30 / cost, "force_error": math.hypot(near, far)}
+        return {"steps_per_s": float(30 / cost), "force_error": math.hypot(near, far)}
 
     @cached_property
     def best(self) -> float:
@@ -362,6 +365,7 @@ class Argon(Problem):
         self.table, self.best = grid, grid.optimum()[0]
         own = {"ns_per_day": grid.NOISE, "energy_fluctuation": grid.seed_spread()}
         self.noisy = {m: self.noisy.get(m, sigma) for m, sigma in own.items()}
+        self.stated = {"energy_fluctuation": self.noisy["energy_fluctuation"]}
         self.close = 2 * grid.NOISE * math.sqrt(2 / 3)
 
     def truth(self, params: Params) -> Truth:
@@ -439,11 +443,14 @@ class AskTell:
         return math.exp(value) if name in self.logs else value
 
     def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
+        self._tell(history)
+        return [{k: self._out(k, v) for k, v in x.items()} for x in self.inner.ask(n)]
+
+    def _tell(self, history: Sequence[Observation]) -> None:
         new, self.told = history[self.told :], len(history)
         if new:
             points = [{k: self._in(k, v) for k, v in o.params.items()} for o in new]
             self.inner.tell(points, [self._outcome(o) for o in new])
-        return [{k: self._out(k, v) for k, v in x.items()} for x in self.inner.ask(n)]
 
     def _outcome(self, o: Observation) -> dict[str, Any]:
         if not o.completed:
@@ -453,7 +460,7 @@ class AskTell:
 
     def answer(self, history: Sequence[Observation]) -> Params | None:
         """Its own recommendation, or the best measured allowed point."""
-        self.suggest(history, 0)
+        self._tell(history)
         if hasattr(self.inner, "recommend"):
             found = self.inner.recommend()
             return None if not found else {k: self._out(k, v) for k, v in found.items()}
@@ -462,10 +469,10 @@ class AskTell:
 
 
 def policy_of(name: str, problem: Problem, seed: int) -> Policy:
-    """The policy written as `name` or `name:option=value,option=value`."""
+    """The policy written as `name` or `name:option=value:option=value`."""
     name, _, written = name.partition(":")
     options: dict[str, Any] = {}
-    for pair in filter(None, written.split(",")):
+    for pair in filter(None, written.split(":")):
         key, _, value = pair.partition("=")
         try:
             options[key] = json.loads(value)
@@ -656,7 +663,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return text.split(",")
 
     parser.add_argument("--problem", type=names, default=list(STANDARD), help=", ".join(PROBLEMS))
-    parser.add_argument("--policy", help="names with commas, each perhaps with :option=value")
+    parser.add_argument("--policy", help="names with commas, each perhaps with :option=value:option=value")
     parser.add_argument("--factory", action="append", default=[], metavar="FILE.py:NAME")
     parser.add_argument("--seeds", default="500-524", metavar="A-B")
     parser.add_argument("--budget", type=int, default=40)

@@ -1,12 +1,14 @@
 """What a run at a point is expected to be worth: improvements times the chance to keep the limits and complete.
 
     log alpha(x) = log sd(x) (h(z) + floor) + sum_c log P(limit c is kept at x) + log P(a run at x completes)
+                   + log(room beside the waiting points)
     z = (mean(x) - best) / sd(x),   h(z) = phi(z) + z Phi(z)
 
 Expected improvement under constraints (Jones, Schonlau, Welch 1998; Gardner et al., ICML 2014), in logarithms so
 that gradients don't vanish (Ament et al., NeurIPS 2023). The floor keeps the search inside of what is allowed
 where nothing is to be gained. `best` is the best mean of a point that probably keeps the limits, not the luckiest
-run. Several goals are followed by hypervolume scalarisation (Zhang and Golovin, ICML 2020): a random weight for
+run; its value counts as known, so a second run there gains nothing, and elsewhere the noise of what was measured
+stays in sd. Several goals are followed by hypervolume scalarisation (Zhang and Golovin, ICML 2020): a random weight for
 each suggestion; the mean over all weights is the gain of hypervolume.
 """
 
@@ -29,10 +31,14 @@ __all__ = ["Acquisition", "incumbents"]
 FLOOR = 1e-5
 # Limits that a bold suggestion takes as if they were this many standard errors kinder.
 BOLD = 1.0
+# ... and careful ones this many standard errors sterner.
+CAREFUL = 1.5
 # A run that fails with a greater chance is not suggested, as long as there is anything else.
 RISK = 0.15
 BARRIER = 30.0
 DRAWS = 64
+# How near, as a share of a length scale, two runs of a batch crowd each other.
+NEAR = 0.25
 
 
 @dataclass(frozen=True)
@@ -40,22 +46,27 @@ class Acquisition:
     """The worth of points, given models and runs that are waiting.
 
     Attributes:
-        models: The goals' models know measured and waiting points exactly: a second run there gains nothing.
+        models: The goals' models know the best and the waiting points exactly.
         best: Best mean of the goal (larger is better) that probably keeps the limits; None where there is none.
-        bold: Standard errors by which limits are taken kinder.
+        bold: Standard errors by which limits are taken kinder, or sterner if negative.
         weights: For several goals: how much each counts in this suggestion.
+        taken: `(k, columns)` the waiting points.
+        crowding: `(k,)` how little another run beside each would tell: the share of noise in a run there.
     """
 
     models: Surrogate
     best: float | None
     bold: float = 0.0
     weights: Array | None = None
+    taken: Array | None = None
+    crowding: Array | None = None
 
     @classmethod
     def of(cls, surrogate: Surrogate, rows: Array) -> Acquisition:
-        """With the runs at `rows` waiting; the measured points' means count as known exactly."""
-        best, _ = incumbents(surrogate)
-        goals = tuple(replace(m, gp=m.gp.interpolating()) for m in surrogate.goals)
+        """With the runs at `rows` waiting."""
+        best, tops = incumbents(surrogate)
+        known = tops[: int(best is not None)]
+        goals = tuple(replace(m, gp=m.gp.believing(known, exactly=True)) for m in surrogate.goals)
         return cls(replace(surrogate, goals=goals), best).believing(rows)
 
     def believing(self, rows: Array) -> Acquisition:
@@ -68,11 +79,39 @@ class Acquisition:
         best = self.best
         if hopeful.any():
             best = max(-math.inf if best is None else best, float(mean[hopeful].max()))
-        return replace(self, models=self.models.believing(rows, exactly=True), best=best)
+        noise = goal.gp.own_noise * goal.gp.unit**2
+        crowding = noise / (noise + goal.gp.predict(rows)[1] ** 2)
+        if self.taken is not None and self.crowding is not None:
+            rows_taken, crowding = np.vstack([self.taken, rows]), np.concatenate([self.crowding, crowding])
+        else:
+            rows_taken = rows
+        models = self.models.believing(rows, exactly=True)
+        return replace(self, models=models, best=best, taken=rows_taken, crowding=crowding)
+
+    def _room(self, rows: Array) -> tuple[Array, Array]:
+        """Log of how much is left to learn beside the waiting points, and its derivative by the columns.
+
+        Where noise decides what a run says, several spots tell more than the same one several times.
+        """
+        total, slope = np.zeros(len(rows)), np.zeros(rows.shape)
+        if self.taken is None or self.crowding is None:
+            return total, slope
+        sharp = self.models.goals[0].gp.scales / NEAR
+        for point, share in zip(self.taken, self.crowding, strict=True):
+            off = (rows - point) * sharp
+            close = share * np.exp(-(off**2).sum(1))
+            left = 1 - close + 1e-6
+            total += np.log(left)
+            slope += (2 * close / left)[:, None] * off * sharp
+        return total, slope
 
     def boldly(self) -> Acquisition:
         """The same with kinder limits: a look at what would be better if it were allowed."""
         return replace(self, bold=BOLD)
+
+    def carefully(self) -> Acquisition:
+        """The same with sterner limits: a point that would do as the answer."""
+        return replace(self, bold=-CAREFUL)
 
     def weighted(self, weights: Array) -> Acquisition:
         """For several goals: the same with weights of the goals, positive with squares that sum to 1."""
@@ -84,6 +123,8 @@ class Acquisition:
         With several goals the derivative is that of the chances alone.
         """
         log_p, dlog_p = self.models.log_chances(rows, bold=self.bold)
+        log_room, dlog_room = self._room(rows)
+        log_p, dlog_p = log_p + log_room, dlog_p + dlog_room
         if self.models.failures is not None:
             log_ok, dlog_ok = self.models.failures.log_completes(rows)
             risky = log_ok < math.log(1 - RISK)

@@ -3,8 +3,9 @@
 1. *Spread.* A few Sobol points: two, and one for each number or further value of a choice.
 2. *Model.* A Gaussian process for each goal and each limit, and one for where runs fail (`surrogate`).
 3. *Suggest.* The point whose run is worth most (`acquisition`), found by a gradient search from many starts; then
-   the next one, as if the first had come out as expected. The last of three or more is bold: it takes the limits
-   at their kindest, because the best point lies where a limit is just kept, and steps along it are else too small.
+   the next one, as if the first had come out as expected, and not beside it where noise decides what a run says.
+   Under limits the last of three or more is bold, because the best point lies where a limit is just kept, and
+   steps along it are else too small; of four or more the one before it is careful: one that would do as the answer.
 4. *Close in.* With five or more numbers all but the last look inside a box around the best point, which shrinks
    while nothing better is found (a trust region, Eriksson et al., NeurIPS 2019).
 5. *Fidelity.* Where runs can be cheaper, the point is chosen for the last level, and the level by how much a run
@@ -59,7 +60,7 @@ class Bayes:
         seed: Decides the first points and the random starts of searches.
         initial: Points of the first spread; None means two and one for each number or further value of a choice, 4
             to 12.
-        explore: Whether the last of three or more suggestions is bold.
+        explore: Whether the last suggestions of a batch take the limits kinder and sterner than they probably are.
         strict: Raise `NoFit` where no model can be fitted, instead of going on with Sobol points.
         fidelity: `parameter`: the choice that is the fidelity; `levels`: its values, the cheapest first.
 
@@ -202,15 +203,16 @@ class _Search:
         reasons: list[Reason] = []
         for slot in range(n):
             last = n >= 3 and slot == n - 1
-            bold = last and self.policy.explore and bool(self.surrogate.limits)
-            worth = self.worth.boldly() if bold else self.worth
+            limited = self.policy.explore and bool(self.surrogate.limits)
+            bold, careful = limited and last, limited and n >= 4 and slot == n - 2
+            worth = self.worth.boldly() if bold else self.worth.carefully() if careful else self.worth
             if len(self.surrogate.goals) > 1:
                 worth = worth.weighted(self._weights())
             box = None if last else self._box()
             row = self._best(worth, box)
             if row is None:
                 break
-            role, text = self._role(worth, bold, box)
+            role, text = self._role(worth, box)
             if self.levels is not None:
                 row, role, text = self._level(row, role, text)
             params = self.features.points(row[None])[0]
@@ -374,7 +376,7 @@ class _Search:
 
     # In words
 
-    def _role(self, worth: Acquisition, bold: bool, box: tuple[Array, Array] | None) -> tuple[str, str]:
+    def _role(self, worth: Acquisition, box: tuple[Array, Array] | None) -> tuple[str, str]:
         if worth.weights is not None:
             shares = ", ".join(
                 f"{g.metric} {w**2:.0%}"
@@ -383,7 +385,12 @@ class _Search:
             return "front", f"The largest expected gain of the front, with the goals weighted {shares}."
         if worth.best is None:
             return "feasibility", "Nothing keeps the limits yet; here they are most likely kept."
-        if bold:
+        if worth.bold < 0:
+            return (
+                "careful",
+                "The largest expected improvement that surely keeps the limits: it would do as the answer.",
+            )
+        if worth.bold > 0:
             return "bold", "Would be better than the best, if the limits are as kind as they may be."
         where = " near the best point" if box is not None else ""
         return "improvement", f"The largest expected improvement{where}, times the chance that it is allowed."

@@ -3,7 +3,9 @@
     cov(f(a), f(b)) = s^2 k(r),   r^2 = sum_j (a_j - b_j)^2 / l_j^2        (Rasmussen and Williams 2006, ch. 2, 4)
 
 with the squared exponential k = exp(-r^2 / 2) or Matern 5/2, and for a choice [a_j != b_j] in place of the
-squared difference. Length scales, variance and noise maximise the posterior density; the length scales' prior
+squared difference; or a mixture of the squared exponential with the mean of its factors of single parameters,
+because effects on speeds and errors often multiply (on the logarithmic scale: add), and what one parameter does
+is then learned from every run (Duvenaud, Nickisch, Rasmussen, NeurIPS 2011). Length scales, variance and noise maximise the posterior density; the length scales' prior
 grows with the square root of the number of parameters (Hvarfner, Hellsten, Nardi, ICML 2024), without which
 models of more than a few parameters fit noise. No random numbers: the same data give the same model.
 """
@@ -27,7 +29,7 @@ from hpcagent.model.space import Params, Space
 __all__ = ["GP", "Array", "Features", "NoFit", "one_thread"]
 
 Array: TypeAlias = NDArray[np.float64]
-Kernel: TypeAlias = Literal["rbf", "matern"]
+Kernel: TypeAlias = Literal["rbf", "matern", "mixed"]
 
 JITTER = 1e-7
 LEAST_NOISE = 1e-6
@@ -37,6 +39,7 @@ CENTRE = -1.586  # log of its most probable value for one parameter: sqrt(2) - 3
 CHOICE_CENTRE = 0.0  # correlation exp(-1/2) between the values of a choice
 NOISE_CENTRE, NOISE_SPREAD = math.log(1e-3), 2.5
 VARIANCE_SPREAD = 1.0
+SHARE_SPREAD = 1.5  # of the log odds of the single parameters' share
 
 
 class NoFit(ArithmeticError):
@@ -196,7 +199,9 @@ class GP:
         noise: `(n,)` noise variance of each value, standardised.
         scales: `(columns,)` 1 / length scale.
         variance: s^2, standardised.
-        kernel: `rbf` or `matern`.
+        kernel: `rbf`, `matern` or `mixed`.
+        of: `(columns,)` the parameter of each column.
+        share: The share of single parameters, with `mixed`.
         centre, unit: What the values were standardised with.
         evidence: Log of the posterior density that was maximised, up to a constant.
         own_noise: Fitted noise variance of a single run, standardised.
@@ -208,6 +213,8 @@ class GP:
     scales: Array
     variance: float
     kernel: Kernel
+    of: NDArray[np.int_]
+    share: float
     centre: float
     unit: float
     evidence: float
@@ -255,14 +262,17 @@ class GP:
         rows = np.arange(n) if n <= most else np.unique(np.linspace(0, n - 1, most).astype(int))
         density = _Density(features, x[rows], z[rows], stated[rows], shares[rows], kernel)
         theta, evidence = density.maximised(math.log(least_noise), math.log(shortest))
-        own = math.exp(theta[-1])
+        size = features.size
+        own = math.exp(theta[size + 1])
         return cls(
             x=x,
             y=z,
             noise=stated + own * shares,
-            scales=np.exp(-theta[: features.size])[features.of],
-            variance=math.exp(theta[-2]),
+            scales=np.exp(-theta[:size])[features.of],
+            variance=math.exp(theta[size]),
             kernel=kernel,
+            of=features.of,
+            share=1 / (1 + math.exp(-theta[-1])) if kernel == "mixed" else 0.0,
             centre=centre,
             unit=unit,
             evidence=evidence * n / len(rows) - n * math.log(unit),
@@ -278,7 +288,21 @@ class GP:
         return inverse, inverse @ self.y
 
     def _covariance(self, a: Array, b: Array) -> Array:
-        return self.variance * _correlation(_squares(a * self.scales, b * self.scales), self.kernel)
+        a, b = a * self.scales, b * self.scales
+        together = _correlation(_squares(a, b), self.kernel)
+        if self.kernel != "mixed":
+            return self.variance * together
+        alone = sum(self._alone(a, b, j) for j in range(self._size)) / self._size
+        return np.asarray(self.variance * ((1 - self.share) * together + self.share * alone))
+
+    @property
+    def _size(self) -> int:
+        return int(self.of.max()) + 1
+
+    def _alone(self, a: Array, b: Array, j: int) -> Array:
+        """Correlation by parameter `j` alone, of scaled rows."""
+        columns = self.of == j
+        return np.asarray(np.exp(-0.5 * _squares(a[:, columns], b[:, columns])))
 
     @property
     def lengths(self) -> Array:
@@ -297,9 +321,13 @@ class GP:
         inverse, alpha = self._solved
         scaled, known = a * self.scales, self.x * self.scales
         r2 = _squares(scaled, known)
-        if self.kernel == "rbf":
-            k = self.variance * np.exp(-0.5 * r2)
-            pull = k
+        alone: list[Array] = []
+        if self.kernel != "matern":
+            pull = k = self.variance * (1 - self.share) * np.exp(-0.5 * r2)
+            if self.kernel == "mixed":
+                part = self.variance * self.share / self._size
+                alone = [part * self._alone(scaled, known, j) for j in range(self._size)]
+                k = k + sum(alone)
         else:
             r = np.sqrt(5 * r2)
             e = self.variance * np.exp(-r)
@@ -310,7 +338,12 @@ class GP:
         def by_columns(weights: Array) -> Array:
             # sum_i w_i dk_i/da = sum_i w_i pull_i (x_i - a) / l^2
             w = weights * pull
-            return np.asarray((w @ known - w.sum(1)[:, None] * scaled) * self.scales)
+            found = w @ known - w.sum(1)[:, None] * scaled
+            for j, one in enumerate(alone):
+                columns = self.of == j
+                w = weights * one
+                found[:, columns] += w @ known[:, columns] - w.sum(1)[:, None] * scaled[:, columns]
+            return np.asarray(found * self.scales)
 
         dmean = by_columns(np.broadcast_to(alpha, k.shape))
         dsd = -by_columns(v) / sd[:, None]
@@ -346,15 +379,6 @@ class GP:
             noise=np.concatenate([self.noise, noise]),
         )
 
-    def interpolating(self) -> GP:
-        """The model as if its means at the measured points were exact.
-
-        What is left is the uncertainty between them: running a point again gains nothing by it (Forrester, Keane,
-        Bressloff, AIAA J. 44 (2006) 2331).
-        """
-        mean = (self.predict(self.x)[0] - self.centre) / self.unit
-        return replace(self, y=mean, noise=np.full(len(mean), LEAST_NOISE))
-
     def left_out(self) -> tuple[Array, Array]:
         """What it would say of each of its values without that one: mean and standard deviation of a run there.
 
@@ -381,17 +405,19 @@ class _Density:
         moving = max(1, int((~features.choices).sum()))
         centre = np.where(features.choices, CHOICE_CENTRE, CENTRE + 0.5 * math.log(moving))
         spread = np.where(features.choices, 1.0, SPREAD)
-        self.centre = np.concatenate([centre, [0.0, NOISE_CENTRE]])
-        self.spread = np.concatenate([spread, [VARIANCE_SPREAD, NOISE_SPREAD]])
+        mixed = kernel == "mixed"
+        self.centre = np.concatenate([centre, [0.0, NOISE_CENTRE], [0.0] * mixed])
+        self.spread = np.concatenate([spread, [VARIANCE_SPREAD, NOISE_SPREAD], [SHARE_SPREAD] * mixed])
 
     def maximised(self, least_noise: float, shortest: float) -> tuple[Array, float]:
-        low = np.concatenate([np.full(self.size, shortest), [-4.0, least_noise]])
-        high = np.concatenate([np.full(self.size, 4.0), [4.0, 0.5]])
+        mixed = self.kernel == "mixed"
+        low = np.concatenate([np.full(self.size, shortest), [-4.0, least_noise], [-4.0] * mixed])
+        high = np.concatenate([np.full(self.size, 4.0), [4.0, 0.5], [4.0] * mixed])
         best: tuple[Array, float] | None = None
         for lengths, noise in ((0.0, math.log(1e-2)), (-0.7, math.log(1e-4))):
             start = self.centre.copy()
             start[: self.size] += lengths
-            start[-1] = noise
+            start[self.size + 1] = noise
             theta, value, _ = fmin_l_bfgs_b(
                 self, np.clip(start, low, high), bounds=list(zip(low, high, strict=True)), maxiter=MOST_STEPS
             )
@@ -406,9 +432,14 @@ class _Density:
         inverse_squares = np.exp(-2 * theta[:p])
         variance, noise = math.exp(theta[p]), math.exp(theta[p + 1])
         r2 = inverse_squares @ self.squares
-        if self.kernel == "rbf":
-            k0 = variance * np.exp(-0.5 * r2)
-            pull = k0
+        share = 1 / (1 + math.exp(-theta[-1])) if self.kernel == "mixed" else 0.0
+        if self.kernel != "matern":
+            together = variance * np.exp(-0.5 * r2)
+            k0 = pull = (1 - share) * together
+            if self.kernel == "mixed":
+                alone = (variance / p) * np.exp(-0.5 * inverse_squares[:, None] * self.squares)
+                summed = alone.sum(0)
+                k0 = pull + share * summed
         else:
             r = np.sqrt(5 * r2)
             e = variance * np.exp(-r)
@@ -422,8 +453,11 @@ class _Density:
         alpha = inverse @ self.y
         w = np.outer(alpha, alpha) - inverse
         flat = w.ravel()
-        gradient = np.empty(p + 2)
+        gradient = np.empty(len(theta))
         gradient[:p] = -0.5 * (self.squares @ (flat * pull)) * inverse_squares
+        if self.kernel == "mixed":
+            gradient[:p] -= 0.5 * share * ((self.squares * alone) @ flat) * inverse_squares
+            gradient[p + 2] = -0.5 * share * (1 - share) * float(flat @ (summed - together))
         gradient[p] = -0.5 * float(flat @ k0)
         gradient[p + 1] = -0.5 * float(np.diag(w) @ self.shares) * noise
         off = (theta - self.centre) / self.spread
@@ -438,7 +472,7 @@ def _squares(a: Array, b: Array) -> Array:
 
 
 def _correlation(r2: Array, kernel: Kernel) -> Array:
-    if kernel == "rbf":
+    if kernel != "matern":
         return np.asarray(np.exp(-0.5 * r2))
     r = np.sqrt(5 * r2)
     return np.asarray((1 + r + r * r / 3) * np.exp(-r))

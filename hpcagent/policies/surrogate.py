@@ -31,6 +31,8 @@ MOST_POINTS = 240
 # Of these, so many are the best ones; the rest are spread evenly over the campaign.
 MOST_BEST = 120
 LEAST_POINTS = 3
+# With more parameters than this their single effects are not modelled apart.
+MOST_SINGLE = 8
 # A run that completes with this chance is taken to complete while it is waiting.
 SURE = 0.9
 
@@ -286,6 +288,8 @@ def _fitted(features: Features, rows: Array, v: _Values) -> GP:
 def _best_kernel(features: Features, x: Array, y: Array, known: Array, runs: Array) -> GP:
     rbf = GP.fit(features, x, y, known=known, runs=runs, kernel="rbf")
     models = [rbf, GP.fit(features, x, y, known=known, runs=runs, kernel="matern")]
+    if 1 < features.size <= MOST_SINGLE:
+        models.append(GP.fit(features, x, y, known=known, runs=runs, kernel="mixed"))
     return max(models, key=lambda m: m.evidence)
 
 
