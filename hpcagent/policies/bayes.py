@@ -5,7 +5,7 @@
 3. *Suggest.* The point whose run is worth most (`acquisition`), found by a gradient search from many starts; then
    the next one, as if the first had come out as expected, and not beside it where noise decides what a run says.
    Under limits the last of three or more is bold, because the best point lies where a limit is just kept, and
-   steps along it are else too small; of four or more the one before it is careful: one that would do as the answer.
+   steps along it are else too small; of four or more the one before it is careful: it would do as the answer.
 4. *Close in.* With five or more numbers all but the last look inside a box around the best point, which shrinks
    while nothing better is found (a trust region, Eriksson et al., NeurIPS 2019).
 5. *Fidelity.* Where runs can be cheaper, the point is chosen for the last level, and the level by how much a run

@@ -5,7 +5,9 @@
 with the squared exponential k = exp(-r^2 / 2) or Matern 5/2, and for a choice [a_j != b_j] in place of the
 squared difference; or a mixture of the squared exponential with the mean of its factors of single parameters,
 because effects on speeds and errors often multiply (on the logarithmic scale: add), and what one parameter does
-is then learned from every run (Duvenaud, Nickisch, Rasmussen, NeurIPS 2011). Length scales, variance and noise maximise the posterior density; the length scales' prior
+is then learned from every run (Duvenaud, Nickisch, Rasmussen, NeurIPS 2011).
+
+Length scales, variance and noise maximise the posterior density; the length scales' prior
 grows with the square root of the number of parameters (Hvarfner, Hellsten, Nardi, ICML 2024), without which
 models of more than a few parameters fit noise. No random numbers: the same data give the same model.
 """
