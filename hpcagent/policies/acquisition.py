@@ -31,8 +31,9 @@ __all__ = ["Acquisition", "incumbents"]
 FLOOR = 1e-5
 # Limits that a bold suggestion takes as if they were this many standard errors kinder.
 BOLD = 1.0
-# ... and careful ones this many standard errors sterner.
-CAREFUL = 1.5
+# A careful one keeps them with this chance, with so much of a run's noise to spare (a run that measures a broken
+# limit is no answer).
+SURE, SPARE = 0.95, 0.5
 # A run that fails with a greater chance is not suggested, as long as there is anything else.
 RISK = 0.15
 BARRIER = 30.0
@@ -48,7 +49,9 @@ class Acquisition:
     Attributes:
         models: The goals' models know the best and the waiting points exactly.
         best: Best mean of the goal (larger is better) that probably keeps the limits; None where there is none.
-        bold: Standard errors by which limits are taken kinder, or sterner if negative.
+        bold: Standard errors by which limits are taken kinder.
+        careful: Whether the limits have to be kept surely.
+        answer: Best mean of a point that surely keeps the limits, so far.
         weights: For several goals: how much each counts in this suggestion.
         taken: `(k, columns)` the waiting points.
         crowding: `(k,)` how little another run beside each would tell: the share of noise in a run there.
@@ -58,6 +61,8 @@ class Acquisition:
     best: float | None
     bold: float = 0.0
     weights: Array | None = None
+    careful: bool = False
+    answer: float | None = None
     taken: Array | None = None
     crowding: Array | None = None
 
@@ -67,7 +72,11 @@ class Acquisition:
         best, tops = incumbents(surrogate)
         known = tops[: int(best is not None)]
         goals = tuple(replace(m, gp=m.gp.believing(known, exactly=True)) for m in surrogate.goals)
-        return cls(replace(surrogate, goals=goals), best).believing(rows)
+        goal = surrogate.goals[0]
+        sure = surrogate.feasible(surrogate.rows) >= SURE
+        means = goal.sign * goal.gp.predict(surrogate.rows)[0]
+        answer = float(means[sure].max()) if sure.any() else float(means.min())
+        return cls(replace(surrogate, goals=goals), best, answer=answer).believing(rows)
 
     def believing(self, rows: Array) -> Acquisition:
         """As if runs at these rows had come out as expected: no second reward for the same gain."""
@@ -110,8 +119,8 @@ class Acquisition:
         return replace(self, bold=BOLD)
 
     def carefully(self) -> Acquisition:
-        """The same with sterner limits: a point that would do as the answer."""
-        return replace(self, bold=-CAREFUL)
+        """An improvement of the answer: over the best point that surely keeps the limits, by one that does too."""
+        return replace(self, best=self.answer, careful=True)
 
     def weighted(self, weights: Array) -> Acquisition:
         """For several goals: the same with weights of the goals, positive with squares that sum to 1."""
@@ -122,7 +131,13 @@ class Acquisition:
 
         With several goals the derivative is that of the chances alone.
         """
-        log_p, dlog_p = self.models.log_chances(rows, bold=self.bold)
+        log_p, dlog_p = self.models.log_chances(rows, bold=self.bold, spare=SPARE if self.careful else 0.0)
+        if self.careful:
+            unsure = log_p < math.log(SURE)
+            log_p, dlog_p = (
+                log_p + np.where(unsure, BARRIER * (log_p - math.log(SURE)), 0.0),
+                dlog_p * np.where(unsure, 1 + BARRIER, 1.0)[:, None],
+            )
         log_room, dlog_room = self._room(rows)
         log_p, dlog_p = log_p + log_room, dlog_p + dlog_room
         if self.models.failures is not None:

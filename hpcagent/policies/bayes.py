@@ -385,7 +385,7 @@ class _Search:
             return "front", f"The largest expected gain of the front, with the goals weighted {shares}."
         if worth.best is None:
             return "feasibility", "Nothing keeps the limits yet; here they are most likely kept."
-        if worth.bold < 0:
+        if worth.careful:
             return (
                 "careful",
                 "The largest expected improvement that surely keeps the limits: it would do as the answer.",

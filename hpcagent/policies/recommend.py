@@ -30,7 +30,7 @@ __all__ = ["Estimate", "Recommendation", "estimates", "recommend", "top"]
 PRIOR_REPEATS = 4.0  # a point's own scatter counts against the pooled one like this many runs
 LEAST_RUNS_FOR_MODEL = 6
 # Length scales and noise are taken as known by the models, which makes their errors too small.
-CAUTION = 1.2
+CAUTION = 1.4
 
 
 class Estimate(Record):

@@ -166,7 +166,7 @@ class Surrogate:
         """P(a run does not fail) at rows."""
         return np.ones(len(rows)) if self.failures is None else self.failures.completes(rows)
 
-    def log_chances(self, rows: Array, *, bold: float = 0.0) -> tuple[Array, Array]:
+    def log_chances(self, rows: Array, *, bold: float = 0.0, spare: float = 0.0) -> tuple[Array, Array]:
         """Log P(feasible and completes) at rows, and its derivative by the columns."""
         total, slope = np.zeros(len(rows)), np.zeros(rows.shape)
         if self.failures is not None:
@@ -174,7 +174,8 @@ class Surrogate:
         for model in self.limits:
             assert model.limit is not None
             mean, sd, dmean, dsd = model.gp.slopes(rows)
-            z = model.sign * (mean - model.limit) / sd
+            margin = spare * math.sqrt(model.gp.own_noise) * model.gp.unit
+            z = (model.sign * (mean - model.limit) - margin) / sd
             dz = (model.sign * dmean - z[:, None] * dsd) / sd[:, None]
             z = z + bold
             log_p = log_ndtr(z)
