@@ -470,15 +470,20 @@ class AskTell:
 
 def policy_of(name: str, problem: Problem, seed: int) -> Policy:
     """The policy written as `name` or `name:option=value:option=value`."""
-    name, _, written = name.partition(":")
+    name, options = _read(name)
+    return make_policy(name, space=problem.space, objective=problem.objective, seed=seed, **options)
+
+
+def _read(written: str) -> tuple[str, dict[str, Any]]:
+    name, *pairs = written.split(":")
     options: dict[str, Any] = {}
-    for pair in filter(None, written.split(":")):
+    for pair in pairs:
         key, _, value = pair.partition("=")
         try:
             options[key] = json.loads(value)
         except json.JSONDecodeError:
             options[key] = value
-    return make_policy(name, space=problem.space, objective=problem.objective, seed=seed, **options)
+    return name, options
 
 
 def campaign(problem: Problem, policy: Policy, *, budget: int = 40, batch: int = 4) -> dict[str, Any]:
@@ -610,47 +615,58 @@ def recorded(n: int) -> list[Observation]:
     return runs
 
 
+LOADING = """
+import json, resource, sys, time
+began = time.perf_counter()
+from hpcagent.model.objective import maximize
+from hpcagent.model.records import Observation
+from hpcagent.model.space import Float, Space
+from hpcagent.policies import make_policy
+space = Space.of(x=Float(0, 1), y=Float(0, 1))
+runs = [Observation({"x": i % 4 / 4, "y": i / 12}, metrics={"speed": i % 5}, index=i) for i in range(12)]
+make_policy(sys.argv[1], space=space, objective=maximize("speed"), seed=1, **json.loads(sys.argv[2])).suggest(runs, 1)
+print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
 def child(name: str, n: int) -> None:
-    """In a process of its own: import time, memory and the CPU time of one suggestion as a line of JSON."""
+    """In a process of its own: print the CPU time of one suggestion after `n` runs."""
     objective = maximize("speed", subject_to={"error": at_most(0.8)})
     history = recorded(n)
-    before, began = _memory_mb(), time.perf_counter()
     problem = SimpleNamespace(space=SPACE, objective=objective)
     policy = policy_of(name, problem, 1)  # type: ignore[arg-type]
-    policy.suggest(history[:12], 4)  # what is loaded late
-    loaded, memory = time.perf_counter() - began, _memory_mb()
+    policy.suggest(history[:12], 4)  # loads what is loaded late
     began = time.process_time()
     policy.suggest(history, 4)
-    print(json.dumps({"cpu": time.process_time() - began, "load": loaded, "before": before, "memory": memory}))
+    print(time.process_time() - began)
 
 
-def _memory_mb() -> float:
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _output(command: Sequence[str]) -> str:
+    """The last line that a Python process of its own prints, or why there is none."""
+    try:
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        return f"> {LONGEST_S:.0f}"
+    said = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+    return said[-1] if said else "?"
 
 
 def scaling(names: Sequence[str]) -> None:
-    """CPU seconds of one suggest(4) by runs of history."""
+    """CPU seconds of one suggest(4) by runs of history; seconds and memory until the first suggestion."""
     print(f"{'policy':26}" + "".join(f"{n:>10}" for n in HISTORIES) + f"{'first s':>10}{'MB':>8}")
-    for name in names:
-        cells, loads, memories = [], [], []
+    for written in names:
+        name, options = _read(written)
+        cells: list[str] = []
         for n in HISTORIES:
-            command = [sys.executable, __file__, "--child", name, "--runs", str(n)]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
-            except subprocess.TimeoutExpired:
-                cells.append(f"> {LONGEST_S:.0f}")
+            found = _output([__file__, "--child", written, "--runs", str(n)])
+            cells.append(f"{float(found):.3f}" if found[0].isdigit() else found)
+            if not found[0].isdigit():
                 break
-            if done.returncode:
-                cells.append((done.stderr.strip().splitlines() or ["?"])[-1][:60])
-                break
-            found = json.loads(done.stdout.splitlines()[-1])
-            cells.append(f"{found['cpu']:.3f}")
-            loads.append(found["load"])
-            memories.append(found["memory"])
-        row = f"{name:26}" + "".join(f"{c:>10}" for c in cells) + " " * 10 * (len(HISTORIES) - len(cells))
-        print(row + (f"{median(loads):10.2f}{median(memories):8.0f}" if loads else ""), flush=True)
+        loading = _output(["-c", LOADING, name, json.dumps(options)]).split()
+        row = f"{written:26}" + "".join(f"{c:>10}" for c in cells) + " " * 10 * (len(HISTORIES) - len(cells))
+        if len(loading) == 2:
+            row += f"{float(loading[0]):10.2f}{float(loading[1]):8.0f}"
+        print(row, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,8 +8,8 @@ Expected improvement under constraints (Jones, Schonlau, Welch 1998; Gardner et 
 that gradients don't vanish (Ament et al., NeurIPS 2023). The floor keeps the search inside of what is allowed
 where nothing is to be gained. `best` is the best mean of a point that probably keeps the limits, not the luckiest
 run; its value counts as known, so a second run there gains nothing, and elsewhere the noise of what was measured
-stays in sd. Several goals are followed by hypervolume scalarisation (Zhang and Golovin, ICML 2020): a random weight
-for each suggestion; the mean over all weights is the gain of hypervolume.
+stays in sd. Several goals are followed by hypervolume scalarisation (Zhang and Golovin, ICML 2020): a random
+weight for each suggestion; the mean over all weights is the gain of hypervolume.
 """
 
 from __future__ import annotations

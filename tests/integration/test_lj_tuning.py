@@ -31,9 +31,10 @@ def test_the_table_puts_the_optimum_near_rahmans_timestep(grid):
     assert 4 < speed < 10
 
 
-def test_nine_of_ten_campaigns_on_the_table_end_within_the_noise_of_its_optimum(grid, capsys):
+def test_most_campaigns_on_the_table_end_within_the_noise_of_its_optimum(grid, capsys):
+    """17 of 20 did when this was written, 9 of these ten."""
     good = grid.campaigns(10)
-    assert good >= 9, capsys.readouterr().out
+    assert good >= 8, capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -58,7 +59,8 @@ def test_lj_tuning_finds_the_timestep_skin_and_accelerator_on_this_machine(tmp_p
         assert name in {c.removeprefix("metrics/") for c in columns}
     assert units["metrics/ns_per_day"] == "ns/day" and set(columns["host"]) != {""}
     written = ha.report(tmp_path)
-    assert {p.name for p in written.plots} == {"progress.png", "plane.png", "best_run.png"}
+    drawn = {p.name for p in written.plots}
+    assert {"progress.png", "plane.png", "best_run.png", "slices.png", "calibration.png"} <= drawn
     assert "speed" in written.path.read_text() or "times the reference" in written.path.read_text()
 
 
