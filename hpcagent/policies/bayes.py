@@ -39,8 +39,8 @@ from hpcagent.policies.sweeps import Sobol
 
 __all__ = ["Bayes"]
 
-SPREAD_OUT = 384  # random candidates for the start of a search
-AROUND = 32  # candidates around each of the best points, at each width
+SPREAD_OUT = 256  # random candidates for the start of a search
+AROUND = 24  # candidates around each of the best points, at each width
 WIDTHS = (0.2, 0.05, 0.01)
 STARTS = 4
 STEPS = 25

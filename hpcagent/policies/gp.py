@@ -28,14 +28,15 @@ from scipy.optimize import fmin_l_bfgs_b
 
 from hpcagent.model.space import Params, Space
 
-__all__ = ["GP", "Array", "Features", "NoFit", "one_thread"]
+__all__ = ["GP", "Array", "Features", "Kernel", "NoFit", "one_thread"]
 
 Array: TypeAlias = NDArray[np.float64]
 Kernel: TypeAlias = Literal["rbf", "matern", "mixed"]
 
 JITTER = 1e-7
 LEAST_NOISE = 1e-6
-MOST_STEPS = 50
+MOST_STEPS = 40
+FEW = 24
 SPREAD = 0.6  # of the log length scales' prior
 CENTRE = -1.586  # log of its most probable value for one parameter: sqrt(2) - 3
 CHOICE_CENTRE = 0.0  # correlation exp(-1/2) between the values of a choice
@@ -232,7 +233,7 @@ class GP:
         known: Array | None = None,
         runs: Array | None = None,
         kernel: Kernel = "rbf",
-        most: int = 128,
+        most: int = 80,
         least_noise: float = 1e-6,
         shortest: float = 0.02,
     ) -> GP:
@@ -416,7 +417,8 @@ class _Density:
         low = np.concatenate([np.full(self.size, shortest), [-4.0, least_noise], [-4.0] * mixed])
         high = np.concatenate([np.full(self.size, 4.0), [4.0, 0.5], [4.0] * mixed])
         best: tuple[Array, float] | None = None
-        for lengths, noise in ((0.0, math.log(1e-2)), (-0.7, math.log(1e-4))):
+        # With few values there may be two explanations, long and noisy or short and exact.
+        for lengths, noise in ((0.0, math.log(1e-2)), (-0.7, math.log(1e-4)))[: 2 if self.n <= FEW else 1]:
             start = self.centre.copy()
             start[: self.size] += lengths
             start[self.size + 1] = noise

@@ -20,19 +20,20 @@ from scipy.special import log_ndtr, ndtr
 from hpcagent.model.objective import Constraint, Goal, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
-from hpcagent.policies.gp import GP, Array, Features, NoFit, one_thread
+from hpcagent.policies.gp import GP, Array, Features, Kernel, NoFit, one_thread
 from hpcagent.policies.points import key, located
 from hpcagent.policies.trend import Scale, tame
 
 __all__ = ["Failures", "MetricModel", "Surrogate"]
 
 # Points beyond this many are thinned out before a model is made.
-MOST_POINTS = 240
+MOST_POINTS = 200
 # Of these, so many are the best ones; the rest are spread evenly over the campaign.
-MOST_BEST = 120
+MOST_BEST = 100
 LEAST_POINTS = 3
 # With more parameters than this their single effects are not modelled apart.
 MOST_SINGLE = 8
+KERNELS: tuple[Kernel, ...] = ("rbf", "matern", "mixed")
 # A run that completes with this chance is taken to complete while it is waiting.
 SURE = 0.9
 
@@ -266,52 +267,44 @@ def _values(groups: Sequence[_Group], metric: str, scale: Scale, *, goal: bool) 
     )
 
 
-def _fitted(features: Features, rows: Array, v: _Values) -> GP:
-    known, x = v.known, rows[v.at]
+def _fitted(features: Features, rows: Array, v: _Values, kernels: Sequence[Kernel] = ()) -> GP:
+    """The model of the most evident kernel."""
+    known, x, y = v.known, rows[v.at], v.mean
     bound = v.above | v.below
-    y = v.mean
-    if not bound.any() or bound.all():
-        return _best_kernel(features, x, y, known, v.runs)
-    # Expectation-maximisation: a bound stands for the mean of what the others expect beyond it.
-    for _ in range(3):
-        gp = _best_kernel(features, x[~bound], v.mean[~bound], known[~bound], v.runs[~bound])
+    if bound.any() and not bound.all():
+        # A bound stands for the mean of what the others expect beyond it, with what is left of their error.
+        gp = GP.fit(features, x[~bound], y[~bound], known=known[~bound], runs=v.runs[~bound])
         mean, sd = gp.predict(x[bound])
         up = np.where(v.above[bound], 1.0, -1.0)
-        z = up * (v.mean[bound] - mean) / sd
+        z = up * (y[bound] - mean) / sd
         hazard = np.exp(-0.5 * z * z - log_ndtr(-z)) / math.sqrt(2 * math.pi)
-        y = y.copy()
+        y, known = y.copy(), known.copy()
         y[bound] = mean + up * sd * hazard
-        known = known.copy()
         known[bound] = sd**2 * np.clip(1 + z * hazard - hazard**2, 0.05, 1.0)
-    return _best_kernel(features, x, y, known, v.runs)
-
-
-def _best_kernel(features: Features, x: Array, y: Array, known: Array, runs: Array) -> GP:
-    rbf = GP.fit(features, x, y, known=known, runs=runs, kernel="rbf")
-    models = [rbf, GP.fit(features, x, y, known=known, runs=runs, kernel="matern")]
-    if 1 < features.size <= MOST_SINGLE:
-        models.append(GP.fit(features, x, y, known=known, runs=runs, kernel="mixed"))
-    return max(models, key=lambda m: m.evidence)
+    if not kernels:
+        kernels = KERNELS if 1 < features.size <= MOST_SINGLE else KERNELS[:2]
+    return max(
+        (GP.fit(features, x, y, known=known, runs=v.runs, kernel=k) for k in kernels), key=lambda m: m.evidence
+    )
 
 
 def _goal_model(features: Features, goal: Goal, groups: Sequence[_Group], rows: Array) -> MetricModel:
     raw = tame([o.metrics[goal.metric] for g in groups for o in _usable(g, goal.metric, goal=True)])
-    scales = [Scale("linear", origin=float(np.median(raw)), unit=float(np.std(raw)) or 1.0)]
+    scale = Scale("linear", origin=float(np.median(raw)), unit=float(np.std(raw)) or 1.0)
     if Scale.of_goal(raw).kind == "log":
         # Small values of what is to be large need no resolution, small values of what is to be small do.
         small = goal.direction == "minimize"
-        scales.append(Scale("log") if small else Scale("offset_log", unit=float(np.median(raw))))
-    best: tuple[float, MetricModel] | None = None
-    for scale in scales:
-        v = _values(groups, goal.metric, scale, goal=True)
-        gp = _fitted(features, rows, v)
-        # The density of the values themselves, so that scales can be compared.
-        evidence = gp.evidence + float(np.log(scale.slope(scale.backward(v.mean))).sum())
-        sign = 1.0 if goal.direction == "maximize" else -1.0
-        if best is None or evidence > best[0]:
-            best = evidence, MetricModel(goal.metric, scale, gp, sign)
-    assert best is not None
-    return best[1]
+        other = Scale("log") if small else Scale("offset_log", unit=float(np.median(raw)))
+        scale = max((scale, other), key=lambda s: _evidence(features, goal, groups, rows, s))
+    gp = _fitted(features, rows, _values(groups, goal.metric, scale, goal=True))
+    return MetricModel(goal.metric, scale, gp, 1.0 if goal.direction == "maximize" else -1.0)
+
+
+def _evidence(features: Features, goal: Goal, groups: Sequence[_Group], rows: Array, scale: Scale) -> float:
+    """Log density of the values themselves under a model on this scale, so that scales can be compared."""
+    v = _values(groups, goal.metric, scale, goal=True)
+    slopes = np.log(scale.slope(scale.backward(v.mean)))
+    return _fitted(features, rows, v, KERNELS[:1]).evidence + float(slopes.sum())
 
 
 def _limit_model(features: Features, c: Constraint, groups: Sequence[_Group], rows: Array) -> MetricModel:

@@ -234,4 +234,4 @@ def test_it_is_much_better_than_a_sweep(benchmark):
             steering = make_policy(name, space=problem.space, objective=problem.objective, seed=seed)
             outcomes.append(benchmark.judge(problem, benchmark.campaign(problem, steering)).gap)
         gaps[name] = np.median(outcomes)
-    assert gaps["quality_first"] < 0.05 < gaps["sobol"]
+    assert gaps["quality_first"] < 0.08 < gaps["sobol"]
