@@ -30,8 +30,8 @@ __all__ = ["Estimate", "Recommendation", "estimates", "recommend", "top"]
 PRIOR_REPEATS = 4.0  # a point's own scatter counts against the pooled one like this many runs
 LEAST_RUNS_FOR_MODEL = 6
 # Length scales and noise are taken as known by the models, and the best of many candidates is one that looks too
-# good: with the errors as they are 4 to 8 of 100 answers were truly beyond a limit, by a little.
-CAUTION = 2.0
+# good. Much larger ones leave no answer near a noisy limit, which costs more than they save.
+CAUTION = 1.15
 
 
 class Estimate(Record):
