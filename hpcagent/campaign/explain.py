@@ -208,7 +208,7 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
         ...     result = run("synthetic", site="threads", run_dir=folder)
         ...     found = explain(folder, 7)
         >>> found.role, found.again, found.source
-        ('suggested', True, 'model')
+        ('suggested', True, 'policy')
     """
     campaign = load_run(run_dir)
     events = list(read_events(RunDir(run_dir).events))

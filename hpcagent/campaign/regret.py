@@ -205,7 +205,7 @@ class Replay:
         ...     result = run("synthetic", site="threads", run_dir=folder)
         ...     found = replay(folder, policy="random", seeds=2)
         >>> [p.policy for p in found.played]
-        ['quality_first', 'random']
+        ['bayes', 'random']
     """
 
     run_dir: Path

@@ -26,7 +26,7 @@ def here(pbs, tmp_path, monkeypatch):
             "address": "127.0.0.1",
             "poll_s": 0.5,
             "margin_s": 3.0,
-            "block": {"walltime": "00:00:13", "cores_per_node": 1},
+            "block": {"walltime": "00:00:17", "cores_per_node": 1},
             "executors": {"workers": {}},
         }
     )
@@ -50,7 +50,7 @@ def coordinators():
 
 @pytest.mark.slow
 def test_a_job_whose_time_is_over_is_followed_by_one_submitted_at_its_end_if_the_queue_took_none_before(pbs, here):
-    changes = {"until.max_runs": 11, "batch_size": 2, "fixed.run_time_s": 1.0}
+    changes = {"until.max_runs": 11, "batch_size": 2, "fixed.run_time_s": 1.0, "policy.name": "sobol"}
     campaign = load_campaign("synthetic", changes=changes)
     done = submit(campaign, site=here, run_dir="r", inside=True)
     assert done.job_id in pbs.jobs() and f"#PBS -N {coordinators()[0].name}" in done.script

@@ -102,7 +102,7 @@ def pids():
 
 
 def test_jobs_follow_one_another_on_their_own_nodes_until_the_campaign_stops(here, cluster):
-    write(margin_s=44, nodes=2, runs=40)
+    write(margin_s=40, nodes=2, runs=40)
     shown = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r", "--inside", "--dry-run").stdout
     assert "#SBATCH --nodes=2" in shown and "--exclusive" in shown and not Path("r").exists()
     first = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r", "--inside").stdout
