@@ -6,7 +6,7 @@ special mode; rewritten at most so often that writing stays a small share of the
 
 from __future__ import annotations
 
-import contextlib
+import io
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
 from hpcagent.model.contract import Contract
 from hpcagent.model.records import Result
-from hpcagent.store.files import refusing_clearly
+from hpcagent.store.files import write_whole
 
 __all__ = ["MetricsFile", "read_table", "table_of"]
 
@@ -118,25 +118,15 @@ def write_table(path: Path, columns: Mapping[str, list[Any]], units: Mapping[str
     """Write columns as HDF5 datasets with their units as attributes."""
     import h5py
 
-    part = path.with_name(path.name + ".part")
-    with refusing_clearly(path):
-        try:
-            with h5py.File(part, "w") as file:
-                for name, values in columns.items():
-                    data = _array(values)
-                    dataset = file.create_dataset(name, data=data, dtype=data.dtype)
-                    if name in units:
-                        dataset.attrs["unit"] = units[name]
-            part.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise
-        except RuntimeError as error:
-            # h5py reports a full disk while closing as a RuntimeError.
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise OSError(None, str(error)) from error
+    # Built in memory, then written as plain bytes: HDF5 crashes the process if the disk fills while it writes.
+    image = io.BytesIO()
+    with h5py.File(image, "w") as file:
+        for name, values in columns.items():
+            data = _array(values)
+            dataset = file.create_dataset(name, data=data, dtype=data.dtype)
+            if name in units:
+                dataset.attrs["unit"] = units[name]
+    write_whole(path, image.getvalue())
 
 
 def _array(values: list[Any]) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -119,6 +121,29 @@ def test_a_full_disk_leaves_the_old_metrics_file_whole(tiny_disk):
         file.update(lambda: [result(i) for i in range(5000)], final=True)
     columns, _ = read_table(path)
     assert list(columns["metrics/speed"]) == [10.0]
+
+
+FILLING = """
+import resource, sys
+from pathlib import Path
+from hpcagent.errors import StoreFull
+from hpcagent.store.metrics_file import write_table
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    write_table(Path(sys.argv[1]), {"value": [0.5] * 4000, "name": ["a name"] * 500}, {"value": "s"})
+except StoreFull as error:
+    print(error)
+"""
+
+
+def test_a_disk_that_fills_under_the_metrics_file_does_not_kill_the_process(tmp_path):
+    # HDF5 itself ends with a segmentation fault, at the latest when the interpreter exits.
+    path = tmp_path / "metrics.h5"
+    done = subprocess.run([sys.executable, "-c", FILLING, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "metrics.h5 cannot be written: File too large" in done.stdout
+    assert not done.stderr and not list(tmp_path.iterdir())
 
 
 def test_a_whole_file_replaces_the_old_one_or_nothing(tmp_path):
