@@ -82,7 +82,8 @@ def write(folder: Path, runs: int) -> None:
 
 def resume(folder: Path) -> None:
     """What a resumed coordinator does before it goes on; prints seconds and MB."""
-    from hpcagent.campaign.coordinator import Coordinator, load_run
+    from hpcagent.campaign.coordinator import Coordinator
+    from hpcagent.campaign.record import load_run
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began = time.perf_counter()

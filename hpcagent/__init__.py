@@ -72,7 +72,7 @@ _WHERE = {
     "node_hours": "hpcagent.policies.stop",
     "open_site": "hpcagent.sites.site",
     "plateau": "hpcagent.policies.stop",
-    "read_run": "hpcagent.campaign.coordinator",
+    "read_run": "hpcagent.campaign.answer",
     "reap": "hpcagent.sites.reap",
     "replay": "hpcagent.campaign.whatif",
     "report": "hpcagent.campaign.report",
@@ -97,10 +97,10 @@ if TYPE_CHECKING:
     from hpcagent.apps.run import Outcome as Outcome
     from hpcagent.apps.run import Run as Run
     from hpcagent.campaign.answer import CampaignResult as CampaignResult
+    from hpcagent.campaign.answer import read_run as read_run
     from hpcagent.campaign.batch import Batch as Batch
     from hpcagent.campaign.batch import Event as Event
     from hpcagent.campaign.coordinator import Coordinator as Coordinator
-    from hpcagent.campaign.coordinator import read_run as read_run
     from hpcagent.campaign.coordinator import run as run
     from hpcagent.campaign.explain import Explanation as Explanation
     from hpcagent.campaign.explain import explain as explain

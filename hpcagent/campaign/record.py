@@ -22,8 +22,18 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import is_contextual
 from hpcagent.policies.stop import Stop, max_runs, read_stop
+from hpcagent.store.rundir import RunDir
 
-__all__ = ["Campaign", "Confirm", "Fidelity", "PolicyChoice", "Reference", "list_configs", "load_campaign"]
+__all__ = [
+    "Campaign",
+    "Confirm",
+    "Fidelity",
+    "PolicyChoice",
+    "Reference",
+    "list_configs",
+    "load_campaign",
+    "load_run",
+]
 
 DEFAULT_RUNS = 32
 
@@ -458,6 +468,27 @@ def load_campaign(
     data["app"] = app
     data.setdefault("name", path.stem)
     return build(Campaign, data, where=str(path))
+
+
+def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None) -> Campaign:
+    """Read the campaign of a run directory: its TOML, and the app exactly as it ran.
+
+    Args:
+        run_dir: The folder.
+        changes: Dotted key -> value that goes before the TOML, e.g. `{"until.max_runs": 72}`.
+
+    Raises:
+        BadInput: The folder is not that of a campaign.
+    """
+    folder = RunDir(run_dir)
+    folder.require()
+    try:
+        app = App.model_validate_json(folder.app.read_bytes())
+    except OSError as error:
+        raise BadInput(f"{folder.app} cannot be read: {error.strerror}; it belongs beside events.jsonl.") from None
+    except ValueError as error:
+        raise BadInput(f"{folder.app} is damaged: {str(error).splitlines()[0]}.") from None
+    return load_campaign(folder.campaign, app=app, changes=changes)
 
 
 def _from(place: Path, folder: Any) -> Any:

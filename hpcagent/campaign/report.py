@@ -7,9 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, number, point_text
+from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, number, point_text, read_run
 from hpcagent.campaign.budget import costs
-from hpcagent.campaign.coordinator import read_run
 from hpcagent.campaign.learned import Learned, Progress, learned
 from hpcagent.campaign.view import duration
 from hpcagent.model.records import Result

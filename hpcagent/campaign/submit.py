@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.batch import Event
-from hpcagent.campaign.coordinator import Coordinator, load_run
-from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.coordinator import Coordinator
+from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.where import SITE, chosen_site, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, StoreFull
 from hpcagent.sites.launch import python_command
@@ -463,7 +463,7 @@ class _Clock:
 
 def main() -> None:
     """Run in a job, started by `coordinator.sh`: RUN_DIR NAME MOST_JOBS [--inside]."""
-    from hpcagent.campaign.coordinator import read_run
+    from hpcagent.campaign.answer import read_run
     from hpcagent.campaign.report import report
     from hpcagent.campaign.view import Lines
 

@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from hpcagent.campaign.compare import DISTURBED_NOISE, Comparison, compare, observations
-from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record
 from hpcagent.model.contract import Contract
@@ -226,8 +226,7 @@ def comparable(campaign: Campaign, seen: Sequence[Observation]) -> list[Observat
 
 
 def _read(campaign: Campaign, folder: str) -> Source:
-    from hpcagent.campaign.coordinator import load_run  # these import this module
-    from hpcagent.campaign.state import State
+    from hpcagent.campaign.state import State  # which imports this module
 
     place = RunDir(folder)
     if not place.exists:

@@ -21,9 +21,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hpcagent.campaign.compare import full_fidelity, projected
-from hpcagent.campaign.coordinator import load_run
 from hpcagent.campaign.played import decisions
-from hpcagent.campaign.record import Campaign, PolicyChoice
+from hpcagent.campaign.record import Campaign, PolicyChoice, load_run
 from hpcagent.campaign.regret import Course, ModelError, Played, Replay
 from hpcagent.campaign.rolling import due
 from hpcagent.campaign.state import State

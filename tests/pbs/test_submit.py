@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.campaign.coordinator import read_run
+from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.submit import submit
 from hpcagent.errors import BadInput

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.apps.run import Outcome
-from hpcagent.campaign.answer import answer
-from hpcagent.campaign.coordinator import Coordinator, load_run, read_run
+from hpcagent.campaign.answer import answer, read_run
+from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.plan import plan
 from hpcagent.campaign.played import decisions, replays
-from hpcagent.campaign.record import Campaign, Confirm, load_campaign
+from hpcagent.campaign.record import Campaign, Confirm, load_campaign, load_run
 from hpcagent.campaign.report import report
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import (

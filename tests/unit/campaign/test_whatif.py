@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.apps.run import Outcome
-from hpcagent.campaign.coordinator import load_run, read_run
-from hpcagent.campaign.record import Campaign, PolicyChoice, load_campaign
+from hpcagent.campaign.answer import read_run
+from hpcagent.campaign.record import Campaign, PolicyChoice, load_campaign, load_run
 from hpcagent.campaign.whatif import policy_choice, replay
 from hpcagent.campaign.world import World
 from hpcagent.cli import cli

@@ -1,0 +1,362 @@
+"""What is run next: batches, repeats, references, the confirmation; in the journal before anything is sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from hpcagent.campaign.compare import compare, full_fidelity, observations, projected
+from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.runner import CAP_REACHED
+from hpcagent.campaign.signals import Signals
+from hpcagent.campaign.spending import Spending
+from hpcagent.campaign.state import State
+from hpcagent.campaign.warm import comparable, earlier_observations
+from hpcagent.model.records import Manifest, Observation, Result, Role
+from hpcagent.model.space import Params
+from hpcagent.policies.base import Policy
+from hpcagent.policies.recommend import top
+from hpcagent.policies.stop import MaxRuns, Progress
+from hpcagent.store.journal import Journal
+
+__all__ = ["Asked", "Planner"]
+
+
+class Asked(NamedTuple):
+    """What the policy was asked, while it thinks.
+
+    Attributes:
+        n: Points wanted.
+        seen: Results recorded when it was asked.
+        pending: Positions of the runs that were pending.
+        places: Positions that the new runs get.
+        references: Those of them at which the reference point is due.
+    """
+
+    n: int
+    seen: int
+    pending: tuple[int, ...] = ()
+    places: range = range(0)
+    references: frozenset[int] = frozenset()
+
+    def record(self) -> dict[str, Any]:
+        """As it stands in the journal."""
+        return {"n": self.n, "seen": self.seen, "pending": list(self.pending)}
+
+
+class Planner:
+    """Decides what a campaign runs next, from what is on record; knows nothing of sites.
+
+    Args:
+        campaign: The campaign, its batch size settled.
+        policy: Its policy.
+        state: What is on record; new manifests are added to it.
+        spending: The cap of node-hours, and what has been spent of it.
+        journal: Where manifests are written before anything of them is sent.
+        signals: Held while a plan is written down.
+        began: Unix time at which this session began, in seconds.
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        policy: Policy,
+        state: State,
+        spending: Spending,
+        journal: Journal,
+        signals: Signals,
+        *,
+        began: float,
+    ) -> None:
+        assert campaign.batch_size is not None
+        self.campaign, self.policy, self.state = campaign, policy, state
+        self.spending, self.journal, self.signals = spending, journal, signals
+        self.began = began
+        self.size = campaign.batch_size
+        self.search, self.digest = campaign.search, campaign.app.digest
+        self._history: list[Observation] = []
+        self._seen = self._replaced = 0
+
+    def next_batch(self) -> list[Manifest] | str:
+        """The next batch, or the confirmation, or why it is over."""
+        reason = self.over()
+        if reason is None and not self._confirmed():
+            room = self.room()
+            n = min(room, self.size) if room is not None else self.size
+            planned = self._plan_batch(self.spending.most(n))
+            if planned:
+                return planned
+            reason = self.spending.refusal or "the policy has nothing left to suggest: its design is exhausted."
+        if self.hopeless() is None:
+            confirming = self.confirmation()
+            if confirming:
+                return confirming
+            if self.campaign.confirm is not None and not any(r.ok for r in self.state.results.values()):
+                reason = "no run has completed, so there is none to repeat with what is left of the budget."
+        # Opened again after its end, it ended for the reason that it ended for.
+        return reason or self.spending.planned_out or self.state.stopped or "its contenders are confirmed."
+
+    def over(self) -> str | None:
+        """Why no further batch begins, if so."""
+        return self.hopeless() or self._stop_reason()
+
+    def room(self) -> int | None:
+        """How many runs may still be planned before the confirmation; None without a bound."""
+        budget = self.campaign.until.budget()
+        if budget is None:
+            return None
+        confirm = self.campaign.confirming
+        reserve = 0
+        if confirm is not None and confirm.runs and not self._confirmed():
+            # Not more than half: with few runs there would be nothing to confirm.
+            reserve = min(budget // 2, confirm.runs + (self.campaign.reference is not None))
+        return max(0, budget - reserve - len(self.state.manifests))
+
+    def _confirmed(self) -> bool:
+        """Whether the contenders were repeated at the end of this budget (a larger one goes on)."""
+        state = self.state
+        until = self.campaign.until
+        return (
+            state.confirmed is not None
+            and state.confirmed_budget == until.budget()
+            and state.confirmed_cap == until.cap()
+        )
+
+    def _stop_reason(self) -> str | None:
+        until = self.campaign.until
+        if self.spending.reached is not None:
+            return self.spending.reached
+        if until.cap() is not None and self._confirmed() and self.campaign.mode == "rolling":
+            return self.state.stopped or "its contenders are confirmed."
+        # A plain budget needs no history, and a long one takes seconds to look through.
+        if isinstance(until, MaxRuns) and len(self.state.results) < until.runs:
+            return None if (self.room() or 0) > 0 else f"all {until.runs} runs of the budget are planned."
+        reason = until.check(self._progress(with_history=not isinstance(until, MaxRuns)))
+        if reason is not None:
+            return reason
+        room = self.room()
+        if room is not None and room <= 0:
+            return f"all {self.campaign.until.budget()} runs of the budget are done."
+        return None
+
+    def _progress(self, *, with_history: bool) -> Progress:
+        state = self.state
+        return Progress(
+            history=full_fidelity(self.campaign, self._history_now()) if with_history else (),
+            objective=self.campaign.objective,
+            space=self.search,
+            batches_done=1 + state.last_batch,
+            wall_s=self.elapsed_s(),
+            node_hours=state.node_hours,
+            runs=len(state.manifests) if self.campaign.mode == "rolling" else len(state.results),
+            failed=state.failed,
+        )
+
+    def elapsed_s(self) -> float:
+        """Wall time of the coordinators, over all sessions, in seconds."""
+        return self.state.elapsed_s + time.time() - self.began
+
+    def hopeless(self) -> str | None:
+        """A reason to give up: a whole batch failed alike, in a way that no parameter would change."""
+        if not self.state.failed:
+            return None
+        if self.campaign.mode == "rolling":
+            last = [self.state.results[i] for i in self.state.arrived[-self.size :]]
+        else:
+            last = self.state.batch(self.state.last_batch)
+        if not last:
+            return None
+        failures = [r.failure for r in last]
+        alike = {(f.kind, f.name) if f else None for f in failures}
+        if len(alike) != 1 or len(failures) < min(2, self.size):
+            return None
+        first = failures[0]
+        if first is None or first.kind == "simulation" or first.name == CAP_REACHED:
+            return None
+        return (
+            f"all {len(failures)} runs of the last batch failed alike, and no parameter would change that: "
+            f"{first.name}: {first.message}"
+        )
+
+    def _history_now(self) -> list[Observation]:
+        """The history in its recorded order: manifests in batch mode, the journal in rolling mode."""
+        if self.campaign.reference is not None:
+            results = self._results_now()
+            seen = observations(self.campaign, results, compare(self.campaign, results))
+            return projected(self.campaign, seen)
+        # Without a reference nothing of the past changes, so only what is new is added; but a run that was given
+        # up in one session may have been repeated in the next.
+        replaced = len(self.state.rows) - len(self.state.arrived)
+        if self._replaced != replaced:
+            self._replaced, self._seen, self._history = replaced, 0, []
+        if self._seen != len(self.state.arrived):
+            new = [self.state.results[i] for i in self.state.arrived[self._seen :]]
+            self._seen = len(self.state.arrived)
+            if self.campaign.mode == "batch":
+                # A batch is whole before the next is planned, so sorting it sorts everything. After a resume
+                # the runs that were still missing may belong before recorded ones.
+                new.sort(key=lambda r: r.manifest.index)
+                if self._history and new and new[0].manifest.index < self._history[-1].index:
+                    new, self._history = self.state.in_order(), []
+            self._history += projected(self.campaign, observations(self.campaign, new, None))
+        return self._history
+
+    def _earlier_now(self) -> list[Observation]:
+        """Runs of other campaigns, as far as what is known by now makes them comparable."""
+        if self.state.warm is None:
+            return []
+        return earlier_observations(self.campaign, self.state.warm, self._results_now())
+
+    def _results_now(self) -> list[Result]:
+        return self.state.in_arrival() if self.campaign.mode == "rolling" else self.state.in_order()
+
+    def _question(self, n: int, pending: Sequence[Params]) -> Callable[[], list[Params]]:
+        """What the policy is asked, as of now; see `played.decisions`, which puts the same question again."""
+        # Runs of other campaigns come first. A list of its own, for this one grows while the policy thinks.
+        history = [*self._earlier_now(), *self._history_now()]
+        policy, search, where = self.policy, self.search, f"policy {self.campaign.policy.name}"
+
+        def answer() -> list[Params]:
+            return [search.validated(p, where=where) for p in policy.suggest(history, n, pending)[:n]]
+
+        return answer
+
+    def _plan_batch(self, n: int) -> list[Manifest]:
+        batch = 1 + self.state.last_batch
+        asked = Asked(n - self._references(n), len(self.state.rows))
+        suggested = self._question(asked.n, ())() if asked.n > 0 else []
+        points: list[tuple[Params, Role]] = [(p, "suggested") for p in suggested]
+        if points and self._references(n):
+            # In the middle of the batch: it then stands for the machine's speed before and after.
+            points.insert(len(points) // 2, (self._reference_point(), "reference"))
+        return self._plan(points, batch, asked=asked)
+
+    def asking(self, n: int, running: Collection[Manifest]) -> tuple[Asked, Callable[[], list[Params]]]:
+        """A question for `n` more runs in rolling mode, and what answers it: in another thread, if need be."""
+        n = self.spending.most(n)
+        names = self.search.names
+        going = sorted(running, key=lambda m: m.index)
+        first = len(self.state.manifests)
+        places = range(first, first + n)
+        due_at = {i for i in places if self.campaign.reference is not None and i % self.size == 0}
+        indices = tuple(m.index for m in going)
+        asked = Asked(n - len(due_at), len(self.state.rows), indices, places, frozenset(due_at))
+        pending = [{k: m.params[k] for k in names} for m in going]
+        return asked, self._question(asked.n, pending) if asked.n > 0 else list
+
+    def rolling(self, asked: Asked, answer: Sequence[Params]) -> list[Manifest]:
+        """The runs that such an answer means, with the references between them."""
+        suggested = iter(answer)
+        points: list[tuple[Params, Role]] = []
+        for place in asked.places:
+            point = self._reference_point() if place in asked.references else next(suggested, None)
+            if point is not None:
+                points.append((point, "reference" if place in asked.references else "suggested"))
+        room = self.room()  # of which there may be less than when it was asked
+        return self._plan(points if room is None else points[:room], None, asked=asked)
+
+    def _references(self, n: int) -> int:
+        return int(self.campaign.reference is not None and n > 1)
+
+    def _reference_point(self) -> Params:
+        assert self.campaign.reference is not None
+        return dict(self.campaign.reference.params)
+
+    def repeats(self, batch: int) -> list[Manifest]:
+        """Runs of this batch whose measured times cannot be believed, once more."""
+        results = self.state.batch(batch)
+        found = [r for r in results if r.ok and r.distrusted is not None and not self._repeated_well(r)]
+        if 2 * len(found) > len(results):
+            return []  # the whole machine is busy; the same again would be no better
+        room = self.room()
+        if room is not None:
+            found = found[:room]
+        return self._plan([(r.manifest.params, "repeat") for r in found], batch)
+
+    def _repeated_well(self, result: Result) -> bool:
+        return any(
+            r.manifest.params == result.manifest.params and r.manifest.replicate > result.manifest.replicate
+            for r in self.state.batch(result.manifest.batch)
+        )
+
+    def confirmation(self) -> list[Manifest]:
+        """The last batch: the contenders again, and the baseline at the best one's accuracy."""
+        confirm = self.campaign.confirming
+        if confirm is None or self._confirmed() or not confirm.runs:
+            return []
+        seen = comparable(self.campaign, [*self._earlier_now(), *self._history_now()])
+        history = full_fidelity(self.campaign, seen)
+        contenders = top(
+            history,
+            self.campaign.objective,
+            confirm.top,
+            space=self.campaign.smoothed,
+            replicates=max(1, confirm.replicates),
+        )
+        if not contenders:
+            return []
+        points: list[tuple[Params, Role]] = []
+        for _ in range(confirm.replicates):
+            # Where there are fewer contenders than asked for, the first ones are repeated more often.
+            points += [(contenders[i % len(contenders)].params, "replicate") for i in range(confirm.top)]
+            if confirm.baseline:
+                points.append(({**contenders[0].params, **confirm.baseline}, "replicate"))
+        batch = 1 + self.state.last_batch
+        if self.campaign.reference is not None:
+            points.insert(len(points) // 2, (self._reference_point(), "reference"))
+        budget = self.campaign.until.budget()
+        if budget is not None:
+            points = points[: max(0, budget - len(self.state.manifests))]
+        return self._plan(points, batch, confirm=True)
+
+    def _plan(
+        self,
+        points: Sequence[tuple[Params, Role]],
+        batch: int | None,
+        *,
+        confirm: bool = False,
+        asked: Asked | None = None,
+    ) -> list[Manifest]:
+        """Write the manifests into the journal, as one line: a batch is planned whole or not at all.
+
+        Of runs that could break the cap of node-hours, as many as fit are planned.
+        """
+        whole: list[tuple[Params, Role]] = [(self.campaign.complete(params), role) for params, role in points]
+        whole = [whole[i] for i in self.spending.plan(whole, confirm=confirm)]
+        if not whole:
+            return []
+        estimates = self.spending.estimates([values for values, _ in whole])
+        with self.signals.held():
+            manifests = []
+            for (values, role), estimate in zip(whole, estimates, strict=True):
+                index = len(self.state.manifests)
+                manifest = self.campaign.app.manifest(
+                    values,
+                    seed=self.campaign.seed,
+                    replicate=self.state.next_replicate(values),
+                    role=role,
+                    batch=index // self.size if batch is None else batch,
+                    index=index,
+                    requested_by=self.campaign.policy.name if role == "suggested" else "coordinator",
+                    priority=self._priority(role),
+                    digest=self.digest,
+                    checked=True,
+                ).model_copy(update=estimate)
+                self.state.add_manifest(manifest)
+                manifests.append(manifest)
+            event: dict[str, Any] = {"event": "manifests", "at": time.time()}
+            if asked is not None:
+                event["asked"] = asked.record()  # from which `played.decisions` rebuilds what the policy saw
+            if confirm:
+                budget, cap = self.campaign.until.budget(), self.campaign.until.cap()
+                event |= {"confirm": True, "budget": budget} | ({} if cap is None else {"cap": cap})
+                self.state.confirmed = len(self.state.manifests)
+                self.state.confirmed_budget, self.state.confirmed_cap = budget, cap
+            self.journal.append([event | {"manifests": [m.model_dump(mode="json") for m in manifests]}])
+        return manifests
+
+    def _priority(self, role: Role) -> int:
+        """Smaller goes first. The others go as they were planned, in a batch with the reference in its middle."""
+        ahead = role in ("replicate", "repeat") or (role == "reference" and self.campaign.mode == "rolling")
+        return -1 if ahead else 0
