@@ -312,6 +312,7 @@ def status(
     """Say how far a campaign is and who is at it; does not touch it."""
     from hpcagent.campaign.answer import read_run
     from hpcagent.campaign.follow import standing
+    from hpcagent.campaign.where import going_on
 
     if follow:
         _follow(run_dir, as_json)
@@ -323,7 +324,7 @@ def status(
     print(result)
     print(now)
     if result.reason is None and not now.attended:
-        print(f"not finished; `hpcagent resume {run_dir}` goes on")
+        print(f"not finished; it goes on with {going_on(result.campaign, run_dir)}")
 
 
 def _follow(run_dir: Path, as_json: bool) -> None:
@@ -726,6 +727,8 @@ def _answer_data(result: Any) -> dict[str, Any]:
             "params": best.params,
             "metrics": best.metrics,
             "uncertainty": best.uncertainty,
+            "expected": best.expected,
+            "expected_error": best.expected_error,
             "feasible": best.feasible,
             "probability_feasible": best.probability_feasible,
             "runs": best.runs,

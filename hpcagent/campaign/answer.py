@@ -35,6 +35,7 @@ __all__ = [
     "number",
     "point_text",
     "read_run",
+    "with_error",
 ]
 
 
@@ -77,6 +78,8 @@ class Best:
         shown: Metrics of the objective, shown first.
         exact: Whether the app's metrics are without noise, so that each point stands for itself.
         earlier: How many of `runs` are of earlier campaigns.
+        expected: What the models of all runs say of the objective's metrics there, in `units`.
+        expected_error: Standard error of each.
     """
 
     params: Params
@@ -90,12 +93,14 @@ class Best:
     shown: tuple[str, ...]
     exact: bool = False
     earlier: int = 0
+    expected: dict[str, float] = field(default_factory=dict)
+    expected_error: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [point_text(self.params, self.units)]
         for name in self.shown:
-            lines.append(f"  {name} = {self._with_error(name)}")
-        trend = "" if self.exact else " here and the trend of all"
+            lines.append(f"  {name} = {self.value_text(name)}")
+        trend = "" if self.exact else ", and the models of all"
         lines.append(f"  P(feasible) = {self.probability_feasible:.2f}, from {self.origin}{trend}")
         if not self.feasible:
             lines.append("  NOT feasible: no point keeps every limit with the asked confidence")
@@ -105,17 +110,22 @@ class Best:
     def origin(self) -> str:
         """Whose runs the means are of, in words."""
         if not self.earlier:
-            return f"{self.runs} run(s)"
+            return f"{self.runs} run(s) here"
         if self.earlier < self.runs:
-            return f"{self.runs} run(s), {self.earlier} of them of earlier campaigns,"
-        return f"{self.runs} run(s) of earlier campaigns, NOT confirmed by one of this campaign,"
+            return f"{self.runs} run(s) here, {self.earlier} of them of earlier campaigns"
+        return f"{self.runs} run(s) here of earlier campaigns, NOT confirmed by one of this campaign"
 
-    def _with_error(self, name: str) -> str:
+    def value_text(self, name: str) -> str:
+        """A metric: what the models expect, where there are any, and what was measured."""
+        measured = self._with_error(name, self.metrics, self.uncertainty)
+        if name not in self.expected:
+            return measured
+        runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return f"{self._with_error(name, self.expected, self.expected_error)}; measured {measured} ({runs})"
+
+    def _with_error(self, name: str, values: Mapping[str, float], errors: Mapping[str, float]) -> str:
         unit = self.units.get(name, "1")
-        error = self.uncertainty.get(name)
-        text = number(self.metrics[name])
-        if error:
-            text += f" ± {error:.2g}"
+        text = with_error(values[name], errors.get(name))
         return text if unit == "1" else f"{text} {unit}"
 
 
@@ -156,7 +166,10 @@ class CampaignResult:
     warm: WarmStart | None = None
 
     def table(self, n: int = 8) -> Table:
-        """The `n` best points: parameters, means of the metrics ± standard error, P(feasible), runs."""
+        """The `n` best points: parameters, metrics ± standard error, P(feasible), runs.
+
+        The objective's metrics are what the models of all runs expect, where there are any; others are means.
+        """
         campaign, metrics = self.campaign, self.campaign.shown
         units = {m.name: m.unit for m in campaign.app.contract.metrics}
         header = [headed(p.name, p.unit) for p in campaign.search.parameters]
@@ -165,12 +178,13 @@ class CampaignResult:
         for e in self.points[:n]:
             cells = [number(e.params[name]) for name in campaign.search.names]
             for m in metrics:
-                error = e.uncertainty.get(m)
-                cells.append(
-                    number(e.metrics[m]) + (f" ± {error:.2g}" if error else "") if m in e.metrics else "-"
-                )
+                if m in e.expected:
+                    cells.append(with_error(e.expected[m], e.expected_error[m]))
+                else:
+                    cells.append(with_error(e.metrics[m], e.uncertainty.get(m)) if m in e.metrics else "-")
             rows.append([*cells, f"{e.probability_feasible:.2f}", str(e.runs)])
-        return Table(f"best points of {campaign.name}", header, rows)
+        source = ", as the models of all runs have them" if any(e.expected for e in self.points[:n]) else ""
+        return Table(f"best points of {campaign.name}{source}", header, rows)
 
     @property
     def failures(self) -> dict[str, int]:
@@ -199,9 +213,13 @@ class CampaignResult:
         space = self.campaign.smoothed
         if self.best is None or space is None:
             return None
-        own = full_fidelity(self.campaign, observations(self.campaign, self.results, self.comparison))
-        seen = [*full_fidelity(self.campaign, earlier_evidence(self.campaign, self.warm, self.results)), *own]
-        return missed(seen, self.campaign.objective, self.best.params, space=space, seed=self.campaign.seed)
+        own = observations(self.campaign, self.results, self.comparison)
+        seen = [*earlier_evidence(self.campaign, self.warm, self.results), *own]
+        fidelity = self.campaign.fidelity
+        held = {} if fidelity is None else {fidelity.parameter: fidelity.levels[-1]}
+        return missed(
+            seen, self.campaign.objective, self.best.params, space=space, seed=self.campaign.seed, held=held
+        )
 
     @property
     def distrusted(self) -> int:
@@ -211,7 +229,9 @@ class CampaignResult:
     def __str__(self) -> str:
         completed = sum(r.ok for r in self.results)
         lines = [f"{self.campaign.name}: {self.campaign.objective}"]
-        lines.append(f"{len(self.results)} runs, {completed} completed, {self.charged}")
+        cap = self.campaign.until.cap()
+        capped = "" if cap is None else f", cap {cap:g}"
+        lines.append(f"{len(self.results)} runs, {completed} completed, {self.charged}{capped}")
         if self.failures:
             lines.append("failed: " + ", ".join(f"{n} {name}" for name, n in sorted(self.failures.items())))
         costed = costs(self.results)
@@ -377,6 +397,8 @@ def _best(campaign: Campaign, found: Recommendation, units: dict[str, str], seen
         ties=tuple(_varied(campaign, tie.params) for tie in found.ties),
         shown=tuple(name for name in campaign.shown if name in found.metrics),
         exact=campaign.exact,
+        expected=dict(found.best.expected),
+        expected_error=dict(found.best.expected_error),
         earlier=sum(key(o.params) == point for o in earlier),
     )
 
@@ -421,6 +443,16 @@ def _ratio(
         better.uncertainty.get(goal.metric, 0.0) / top, other.uncertainty.get(goal.metric, 0.0) / bottom
     )
     return [Speedup(over=over, params=other.params, factor=factor, error=error, same_accuracy=same_accuracy)]
+
+
+def with_error(value: float, error: float | None) -> str:
+    """A value and its standard error, where it has one.
+
+    Example:
+        >>> with_error(88.31, 1.94)
+        '88.31 ± 1.9'
+    """
+    return number(value) + (f" ± {error:.2g}" if error else "")
 
 
 def number(value: float | int | str) -> str:

@@ -288,18 +288,21 @@ def costs(results: Sequence[Result]) -> str | None:
         >>> costs([]) is None
         True
     """
-    pairs = [(r.manifest.estimated_node_hours, r.cost.node_hours) for r in results]
-    known = [(e, a) for e, a in pairs if e is not None and e > 0 and a > 0]
+    asked = [(r.manifest.batch, r.manifest.estimated_node_hours, r.cost.node_hours) for r in results]
+    known = [(batch, e, a) for batch, e, a in asked if e is not None and e > 0 and a > 0]
     if len(known) < 3:
         return None
-    logs = sorted(math.log(a / e) for e, a in known)
+    estimated, actual = sum(e for _, e, _ in known), sum(a for _, _, a in known)
+    words = f"estimated {estimated:.3g}, actual {actual:.3g} node-hours of {len(known)} run(s)"
+    # The first batch is forecast from the contract alone, which says nothing of the forecasts from runs.
+    first = min(batch for batch, _, _ in known)
+    logs = sorted(math.log(a / e) for batch, e, a in known if batch > first)
+    if len(logs) < 3:
+        return words
     middle = _quantile(logs, 0.5)
     width = _quantile(sorted(abs(x - middle) for x in logs), 0.9)
-    estimated, actual = sum(e for e, _ in known), sum(a for _, a in known)
-    return (
-        f"estimated {estimated:.3g}, actual {actual:.3g} node-hours of {len(known)} run(s) "
-        f"(median ratio {math.exp(middle):.2f}, 90 % within x{math.exp(width):.2g} of it)"
-    )
+    ratio, spread = math.exp(middle), math.exp(width)
+    return f"{words} (median ratio after the first batch {ratio:.2f}, 90 % within x{spread:.2g} of it)"
 
 
 def _quantile(values: Sequence[float], p: float) -> float:

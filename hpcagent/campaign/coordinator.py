@@ -22,7 +22,7 @@ from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import read_earlier
-from hpcagent.campaign.where import about_session, chosen_site, note_site
+from hpcagent.campaign.where import about_session, chosen_site, going_on, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, Interrupted, RunDirChanged, SiteFailed
 from hpcagent.model.records import Manifest, Result
 from hpcagent.policies.base import Policy, make_policy
@@ -296,8 +296,8 @@ class Coordinator:
         changed = [key for key in ours if ours[key] != theirs[key]]
         if changed:
             raise RunDirChanged(
-                f"{self.folder.root} belongs to another campaign: {', '.join(changed)} differ(s). Resume it as it "
-                f"is with `hpcagent resume {self.folder.root}`, or choose another --run-dir.",
+                f"{self.folder.root} belongs to another campaign: {', '.join(changed)} differ(s). Go on with that "
+                f"one by {going_on(written, self.folder.root)}, or choose another folder (run_dir, --run-dir).",
                 changed=changed,
             )
 
@@ -642,13 +642,6 @@ class Coordinator:
         )
 
 
-def _again(campaign: Campaign, root: Path) -> str:
-    """How an interrupted campaign goes on, in words."""
-    if campaign.app.function:
-        return f"`hpcagent resume {root}`"
-    return "the same script or cell: its app is a function of it"
-
-
 def _scale(comparison: Comparison | None, batch: int) -> float | None:
     return None if comparison is None else comparison.of(batch)
 
@@ -707,7 +700,7 @@ def run(
         done = len(coordinator._state.results)
         raise Interrupted(
             f"stopped by {'SIGTERM' if isinstance(error, Terminated) else 'Ctrl-C'}; {done} finished run(s) "
-            f"are kept in {coordinator.folder.root}. Go on with {_again(campaign, coordinator.folder.root)}.",
+            f"are kept in {coordinator.folder.root}. Go on with {going_on(campaign, coordinator.folder.root)}.",
             run_dir=str(coordinator.folder.root),
             runs=done,
         ) from None

@@ -555,6 +555,9 @@ def _confirmation(campaign: Campaign, before: State, manifest: Manifest, seen: _
         if metric in estimate.metrics:
             mean, error = estimate.metrics[metric], estimate.uncertainty.get(metric)
             one_run = abs(mean) * noise.get(metric, 0.0) if error is None else error * math.sqrt(estimate.runs)
+            if error is None and metric in estimate.expected:
+                # Nothing but the models knows of the noise.
+                mean, error = estimate.expected[metric], estimate.expected_error[metric]
             expected.append(seen.beside(metric, mean, error or 0.0, model=None, noise=one_run))
     return about | {
         "why": f"run again to confirm: the contender no. {place + 1} of {len(contenders)} after {len(results)} "

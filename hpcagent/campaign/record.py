@@ -229,6 +229,8 @@ class Campaign(Record):
             paths = {n: p for n, p in changed.settings.get("paths", {}).items() if n in self.settings and p}
             object.__setattr__(self, "settings", self.settings | paths)
         self.objective.check(self.app.contract)
+        for name in self.until.metrics():
+            self.app.contract.metric(name)
         whole = self.app.contract.space
         for group in (self.space or {}, self.fixed):
             for name in group:

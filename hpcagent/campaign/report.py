@@ -130,12 +130,16 @@ def _answer(result: CampaignResult) -> str:
     else:
         lines.append("**No point keeps every limit with P(feasible) >= 0.9.** The most probable one:")
         lines += ["", point_text(best.params, best.units)]
-    lines += ["", "| metric | mean | standard error | unit |", "|---|---|---|---|"]
+    header = ("metric", "expected", "standard error", "measured mean", "standard error", "unit")
+    lines += ["", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for name, value in sorted(best.metrics.items(), key=lambda item: (item[0] not in best.shown, item[0])):
-        error = best.uncertainty.get(name)
+        error, expected = best.uncertainty.get(name), best.expected.get(name)
         shown = "-" if error is None else f"{error:.2g}"
-        lines.append(f"| {name} | {number(value)} | {shown} | {best.units.get(name, '1')} |")
-    lines += ["", f"P(feasible) = {best.probability_feasible:.2f}, from {best.origin.rstrip(',')}."]
+        cells = ["-", "-"] if expected is None else [number(expected), f"{best.expected_error[name]:.2g}"]
+        cells += [number(value), shown, best.units.get(name, "1")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    by = " Expected: by the models of all runs." if best.expected else ""
+    lines += ["", f"P(feasible) = {best.probability_feasible:.2f}, from {best.origin}.{by}"]
     missed = result.missed
     if missed is not None and best.feasible:
         lines.append(f"- {missed}")

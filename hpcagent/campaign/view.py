@@ -43,12 +43,14 @@ class Tally:
         self.runs = 0
         self.before = 0
         self.earlier: Sequence[Result] = ()
+        self.failed_before: Counter[str] = Counter()
 
     def take(self, event: Event) -> None:
         """Take in one event."""
         if event.kind == "opened":
             self.before, self.results = event.runs, list(event.results)
             best = self.best()
+            self.failed_before = Counter(r.failure.name for r in self.results if r.failure is not None)
             self.results, self.earlier = [], [] if best is None else [best]
         if event.kind == "finished":
             self.results += event.results
@@ -59,8 +61,8 @@ class Tally:
 
     @property
     def failures(self) -> Counter[str]:
-        """Failure name -> runs, of this session."""
-        return Counter(r.failure.name for r in self.results if r.failure is not None)
+        """Failure name -> runs, those of earlier sessions included."""
+        return self.failed_before + Counter(r.failure.name for r in self.results if r.failure is not None)
 
     @property
     def node_hours(self) -> float:
@@ -80,6 +82,8 @@ class Tally:
         # What the cheap runs of a screening took says nothing of the dear ones to come.
         if self.budget is None or done <= 0 or self.campaign.fidelity is not None:
             return None
+        if self.outlook is not None and self.outlook.cap is not None:
+            return None  # it may end before the runs do
         remaining = max(0, self.budget - self.runs)
         elapsed = time.monotonic() - self.began
         return remaining * elapsed / done, remaining * self.node_hours / max(1, len(self.results))
@@ -95,7 +99,7 @@ class Tally:
         best = self.best()
         if best is not None:
             goal = self.campaign.objective.goal.metric
-            parts.append(f"best {goal} {number(best.metrics[goal])}")
+            parts.append(f"best run {goal} {number(best.metrics[goal])}")
         left = self.left()
         if left is not None and self.runs < (self.budget or 0):
             hours = f" and {left[1]:.2g} node-hours" if self.outlook is None else ""

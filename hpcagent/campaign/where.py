@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpcagent.sites.profile import Profile
     from hpcagent.sites.site import Site
 
-__all__ = ["SITE", "about_session", "chosen_site", "note_site"]
+__all__ = ["SITE", "about_session", "chosen_site", "going_on", "note_site"]
 
 SITE = "site.toml"
 
@@ -42,6 +42,13 @@ def chosen_site(campaign: Campaign, run_dir: str | Path | None, given: str | Pat
     if folder.exists and last.exists() and load_run(folder.root).site == campaign.site:
         return str(last)
     return campaign.site
+
+
+def going_on(campaign: Campaign, root: str | Path) -> str:
+    """How an interrupted campaign goes on, in words."""
+    if campaign.app.function:
+        return f"`hpcagent resume {root}`"
+    return "the same script or cell: its app is a function of it"
 
 
 def about_session(site: Site) -> dict[str, Any]:

@@ -194,7 +194,14 @@ def _objective(
     metrics: Sequence[str],
     subject_to: Mapping[str, Constraint] | None,
 ) -> Objective:
-    limits = subject_to or {}
+    limits = {} if subject_to is None else subject_to
+    if not isinstance(limits, Mapping):
+        raise BadInput(f"subject_to is a dict such as {{'drift_ppm': at_most(50)}}; got {limits!r}.", value=limits)
+    for name, limit in limits.items():
+        if not isinstance(limit, Constraint):
+            raise BadInput(f"the limit on {name!r} is at_most(...) or at_least(...); got {limit!r}.", value=limit)
+    if not metrics or not all(isinstance(m, str) for m in metrics):
+        raise BadInput(f"{direction} takes names of metrics, one at least; got {metrics!r}.", value=metrics)
     return Objective(
         goals=tuple(Goal(metric=m, direction=direction) for m in metrics),
         constraints=tuple(c.model_copy(update={"metric": name}) for name, c in limits.items()),

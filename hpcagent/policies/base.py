@@ -179,7 +179,8 @@ def one_goal(name: str, objective: Objective) -> None:
         goals = ", ".join(g.metric for g in objective.goals)
         raise BadInput(
             f"policy {name!r} steers by one goal, but the objective has {len(objective.goals)} ({goals}); name "
-            "one goal and put limits on the others, or use a sweep (grid, random, sobol, latin_hypercube).",
+            "one goal and put limits on the others, or take 'bayes', or a sweep (grid, random, sobol, "
+            "latin_hypercube).",
             value=goals,
         )
 
@@ -220,7 +221,8 @@ def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str,
     for option in options:
         if option == "fidelity" and option not in known:
             raise BadInput(
-                f"policy {name!r} does not know fidelities; take policy 'screen', or drop [fidelity].", value=name
+                f"policy {name!r} does not know fidelities; take 'bayes' or 'screen', or drop [fidelity].",
+                value=name,
             )
         if option not in known:
             raise BadInput(f"policy {name!r} has no option {option!r}; {nearest(option, known)}", value=option)

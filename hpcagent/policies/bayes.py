@@ -217,7 +217,7 @@ class _Search:
                 row, role, text = self._level(row, role, text)
             params = self.features.points(row[None])[0]
             self.used.add(key(params))
-            reasons.append(self._reason(params, row, role, text))
+            reasons.append(self._reason(params, row, role, text, worth))
             self.worth = self.worth.believing(row[None])
         return reasons
 
@@ -395,7 +395,7 @@ class _Search:
         where = " near the best point" if box is not None else ""
         return "improvement", f"The largest expected improvement{where}, times the chance that it is allowed."
 
-    def _reason(self, params: Params, row: Array, role: str, text: str) -> Reason:
+    def _reason(self, params: Params, row: Array, role: str, text: str, worth: Acquisition) -> Reason:
         s = self.surrogate
         predicted = {}
         for model in (*s.goals, *s.limits):
@@ -408,7 +408,7 @@ class _Search:
             predicted=predicted,
             probability_feasible=float(s.feasible(row[None])[0]),
             probability_completes=float(s.completes(row[None])[0]),
-            numbers={"expected_improvement": float(self.worth.improvement(row[None])[0])},
+            numbers={"expected_improvement": float(worth.improvement(row[None])[0])},
         )
 
 

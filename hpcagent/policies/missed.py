@@ -8,14 +8,19 @@ run, and points around the best ones. It is as right as the models: what no run 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcagent.model.base import Record
+from hpcagent.model.base import Record, Scalar
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
+
+if TYPE_CHECKING:
+    from hpcagent.policies.gp import Features
 
 __all__ = ["Missed", "missed"]
 
@@ -51,7 +56,13 @@ class Missed(Record):
 
 
 def missed(
-    history: Sequence[Observation], objective: Objective, params: Params, *, space: Space, seed: int = 0
+    history: Sequence[Observation],
+    objective: Objective,
+    params: Params,
+    *,
+    space: Space,
+    seed: int = 0,
+    held: Mapping[str, Scalar] | None = None,
 ) -> Missed | None:
     """Estimate what was missed by answering `params`; None where no model fits.
 
@@ -61,6 +72,7 @@ def missed(
         params: The answer.
         space: Where better points are looked for.
         seed: Of the draws.
+        held: Parameters that every answer has alike, e.g. the fidelity; runs with other values still teach.
 
     Example:
         >>> from hpcagent.model.objective import maximize
@@ -78,6 +90,7 @@ def missed(
     try:
         s = Surrogate.fit(space, objective, history)
         f = s.features
+        s = replace(s, rows=np.unique(_held(f, s.rows, held or {}, params), axis=0))
         _, tops = incumbents(s)
         near = [
             np.where(f.numeric, np.clip(top + width * rng.standard_normal((AROUND, len(f.of))), 0, 1), top)
@@ -85,7 +98,9 @@ def missed(
             for width in (0.1, 0.03)
         ]
         cover = f.from_cube(rng.random((COVERING, f.size)))
-        rows = np.vstack([f.rows([params]), f.snapped(np.vstack([cover, *near])), s.rows])
+        rows = np.vstack(
+            [f.rows([params]), _held(f, f.snapped(np.vstack([cover, *near])), held or {}, params), s.rows]
+        )
         with one_thread():
             rows = rows[np.concatenate([[True], s.completes(rows[1:]) >= 1 - RISK])]
             goal = s.goals[0]
@@ -108,6 +123,17 @@ def missed(
         at_most=float(np.quantile(regret, 0.95)),
         notable=float((regret > NOTABLE * size).mean()) if relative else float("nan"),
     )
+
+
+def _held(f: Features, rows: np.ndarray, held: Mapping[str, Scalar], params: Params) -> np.ndarray:
+    """The rows with these parameters at these values."""
+    rows = rows.copy()
+    there = f.rows([{**params, **held}])[0]
+    for name in held:
+        if name in f.names:
+            columns = f.columns(f.names.index(name))
+            rows[:, columns] = there[columns]
+    return rows
 
 
 def _drawn(joint: tuple[np.ndarray, np.ndarray], rng: np.random.Generator) -> np.ndarray:

@@ -48,6 +48,8 @@ class Estimate(Record):
         probability_feasible: P(every limit is kept) x share of runs there that completed.
         trusted: Whether at least one run measured the goal undisturbed.
         probability_confirmed: P(the measured mean still keeps every limit after the further runs asked about).
+        expected: What the models of all runs say of the objective's metrics there; empty without models.
+        expected_error: Standard error of each.
     """
 
     params: Params
@@ -60,6 +62,8 @@ class Estimate(Record):
     probability_feasible: float = 1.0
     trusted: bool = True
     probability_confirmed: float = 1.0
+    expected: dict[str, float] = {}
+    expected_error: dict[str, float] = {}
 
 
 class Recommendation(Record):
@@ -219,6 +223,7 @@ def estimates(
         probabilities *= kept
         confirmed *= still
     scores, score_errors = _scores(objective, groups, means, errors, smooth)
+    expected = {} if smooth is None else smooth.expected(groups)
     return [
         Estimate(
             params=dict(g.params),
@@ -231,6 +236,8 @@ def estimates(
             probability_feasible=float(probabilities[i]),
             trusted=g.trusted,
             probability_confirmed=float(confirmed[i]),
+            expected={m: value for m, (value, _) in expected.get(i, {}).items()},
+            expected_error={m: error for m, (_, error) in expected.get(i, {}).items()},
         )
         for i, g in enumerate(groups)
     ]
@@ -359,6 +366,17 @@ class _Smooth:
         model = self.model.limits[i]
         mean, error = model.gp.predict(self.rows)
         return model, mean, CAUTION * error, self.use
+
+    def expected(self, groups: Sequence[_Point]) -> dict[int, dict[str, tuple[float, float]]]:
+        """The objective's metrics at each point as the models have them, with standard errors."""
+        found: dict[int, dict[str, tuple[float, float]]] = {i: {} for i in self.use}
+        for model in (*self.model.goals, *self.model.limits):
+            values, errors = model.values(self.rows)
+            for i, value, error in zip(self.use, values, errors, strict=True):
+                # Of a disturbed run the goal is an estimate already, that the models do not have as such.
+                if groups[i].trusted or model.metric not in groups[i].goals:
+                    found[i][model.metric] = float(value), float(error)
+        return found
 
     def goal(self) -> tuple[Array, Array]:
         """The goal and its standard error at the points `use`, in its unit."""

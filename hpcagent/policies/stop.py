@@ -97,6 +97,10 @@ class Stop(Record):
         """The form `read_stop` reads."""
         raise NotImplementedError
 
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that it looks at beside the objective's."""
+        return ()
+
 
 class MaxRuns(Stop):
     """Ends after `runs` runs, completed or failed."""
@@ -216,6 +220,10 @@ class TargetReached(Stop):
         if not math.isfinite(self.limit.limit):
             raise BadInput(f"the target for {self.metric!r} is not finite: {self.limit.limit}.")
         return self
+
+    def metrics(self) -> tuple[str, ...]:
+        """The metric that it looks at."""
+        return (self.metric,)
 
     @property
     def limit(self) -> Constraint:
@@ -396,6 +404,10 @@ class AnyOf(Stop):
     def _some(cls, conditions: tuple[Stop, ...]) -> tuple[Stop, ...]:
         return _at_least_one_condition("any_of", conditions)
 
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that its conditions look at."""
+        return tuple(m for c in self.conditions for m in c.metrics())
+
     def check(self, progress: Progress) -> str | None:
         return next((reason for c in self.conditions if (reason := c.check(progress))), None)
 
@@ -423,6 +435,10 @@ class AllOf(Stop):
     @classmethod
     def _some(cls, conditions: tuple[Stop, ...]) -> tuple[Stop, ...]:
         return _at_least_one_condition("all_of", conditions)
+
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that its conditions look at."""
+        return tuple(m for c in self.conditions for m in c.metrics())
 
     def check(self, progress: Progress) -> str | None:
         reasons = [c.check(progress) for c in self.conditions]

@@ -17,6 +17,7 @@ import pytest
 import hpcagent as ha
 from hpcagent.apps.base import app
 from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign.view import Tally
 from hpcagent.errors import AppFailed, BadInput, Interrupted, RunDirChanged, RunDirLocked, StoreFull
 from hpcagent.store.journal import read_events
 from hpcagent.store.metrics_file import read_table
@@ -263,6 +264,32 @@ def test_two_coordinators_do_not_share_a_folder(tmp_path):
         with pytest.raises(RunDirLocked, match="in use by another coordinator"):
             ha.run(campaign(), run_dir=tmp_path)
     assert ha.run(campaign(), run_dir=tmp_path).best is not None
+
+
+def test_the_answer_says_what_is_expected_and_what_was_measured(tmp_path):
+    best = ha.run(campaign(), run_dir=tmp_path).best
+    text = str(best)
+    measured = f"measured {best.metrics['value']:.4g}"
+    assert best.expected["value"] > 0 and best.expected_error["value"] >= 0
+    assert "; measured " in text and measured in text and "run" in text
+
+
+@pytest.mark.parametrize(
+    "within", [lambda t: t, lambda t: ha.any_of(ha.max_runs(9), ha.all_of(t, ha.max_runs(3)))]
+)
+def test_a_target_for_a_metric_that_the_app_does_not_return_is_refused(within):
+    with pytest.raises(BadInput, match="no metric 'valeu'; did you mean 'value'"):
+        campaign(until=within(ha.target("valeu", at_least=1.0)))
+
+
+def test_the_view_counts_the_failures_of_earlier_sessions(tmp_path):
+    crashing = campaign(fixed={"fail_above": 0.3}, objective=ha.maximize("value"), until=ha.max_runs(12))
+    failed = sum(ha.run(crashing, run_dir=tmp_path).failures.values())
+    assert failed
+    more = crashing.model_copy(update={"until": ha.max_runs(18)})
+    tally = Tally(more)
+    result = ha.run(more, run_dir=tmp_path, watch=tally.take)
+    assert sum(tally.failures.values()) == sum(result.failures.values()) >= failed
 
 
 def test_another_campaign_is_not_mixed_into_a_folder(tmp_path):

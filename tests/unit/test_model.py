@@ -146,6 +146,19 @@ def test_a_wrong_objective_is_one_sentence_with_its_place(data, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("limits", [5, [("e", 5)], {"e": 5}, {"e": "5 percent"}])
+def test_a_limit_that_is_none_says_how_to_write_one(limits):
+    with pytest.raises(BadInput, match="at_most"):
+        maximize("v", subject_to=limits)
+
+
+def test_an_objective_without_names_is_refused():
+    with pytest.raises(BadInput, match="one at least"):
+        maximize()
+    with pytest.raises(BadInput, match="names of metrics"):
+        minimize(["a", "b"])
+
+
 def test_probability_feasible_is_the_normal_integral():
     limit = Constraint(metric="e", at_most=1.0)
     # One standard deviation below the limit: Phi(1) = 0.8413 (any table).

@@ -466,11 +466,16 @@ def test_the_outlook_has_what_is_spent_in_flight_forecast_and_the_cap() -> None:
 
 def test_estimated_against_actual_cost_in_a_sentence() -> None:
     results = [
-        ended({"x": 0.1 * i}, 3600.0 * actual, estimated_node_hours=1.0)
-        for i, actual in enumerate([0.5, 1.0, 2.0])
+        ended({"x": 0.1 * i}, 3600.0 * actual, estimated_node_hours=1.0, batch=min(i, 1))
+        for i, actual in enumerate([20.0, 0.5, 1.0, 2.0])
     ]
-    assert results[2].cost_ratio == 2.0
+    assert results[3].cost_ratio == 2.0
     words = costs(results)
-    # By hand: sums 3 and 3.5; the median of 0.5, 1, 2; 9 of 10 parts of the way between ln 2 and ln 2.
-    assert words == "estimated 3, actual 3.5 node-hours of 3 run(s) (median ratio 1.00, 90 % within x2 of it)"
+    # By hand: sums 4 and 23.5; the median of 0.5, 1, 2; 9 of 10 parts of the way between ln 2 and ln 2. The first
+    # batch, forecast before anything was known, says nothing of the forecasts.
+    assert words == (
+        "estimated 4, actual 23.5 node-hours of 4 run(s) (median ratio after the first batch 1.00, "
+        "90 % within x2 of it)"
+    )
+    assert costs(results[:3]) == "estimated 3, actual 21.5 node-hours of 3 run(s)"
     assert costs(results[:2]) is None

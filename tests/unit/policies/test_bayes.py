@@ -355,3 +355,18 @@ def test_a_point_beyond_the_limit_is_not_missed():
     runs = [Observation({"x": x}, metrics={"y": x, "c": x}, index=i) for i, x in enumerate(np.linspace(0, 1, 21))]
     assert missed(runs, objective, {"x": 0.5}, space=space).at_most < 0.02
     assert missed(runs, maximize("y"), {"x": 0.5}, space=space).expected == pytest.approx(0.5, abs=0.03)
+
+
+def test_what_was_missed_is_at_the_last_level_and_cheaper_runs_teach_of_it():
+    space = Space.of(x=Float(0, 1), mesh=Choice("coarse", "fine"))
+
+    def run(x, mesh):
+        value = 5 + math.sin(5 * x) + (3 if mesh == "coarse" else 0)  # coarse ones look better than any answer
+        return Observation({"x": float(x), "mesh": mesh}, metrics={"y": value})
+
+    fine = [run(x, "fine") for x in (0.0, 0.05, 0.1)]
+    both = [*(run(x, "coarse") for x in np.linspace(0, 1, 21)), *fine]
+    look = partial(missed, objective=maximize("y"), params={"x": 0.1, "mesh": "fine"}, space=space)
+    assert look(both).expected > 2
+    # The best fine run is at x = pi / 10: 6 - 5 - sin(0.5).
+    assert look(both, held={"mesh": "fine"}).expected == pytest.approx(1 - math.sin(0.5), abs=0.1)

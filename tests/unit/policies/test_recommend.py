@@ -135,3 +135,29 @@ def test_a_recommendation_goes_through_json():
 def test_a_confidence_outside_of_zero_to_one_is_refused():
     with pytest.raises(BadInput, match="confidence"):
         recommend([seen(1, 5.0)], LIMITED, confidence=1.0)
+
+
+def test_what_the_models_expect_of_a_point_is_nearer_to_the_truth_than_its_lucky_run():
+    rng = np.random.default_rng(5)
+    xs = np.linspace(0, 1, 30)
+    runs = [
+        seen(x, 100 * (1 - (x - 0.6) ** 2) * (1 + 0.1 * n), error=0.3 * (1 + 0.1 * m))
+        for x, n, m in zip(xs, rng.standard_normal(30), rng.standard_normal(30), strict=True)
+    ]
+    known = estimates(runs, LIMITED, space=Space.of(x=Float(0, 1)))
+    truth = [100 * (1 - (x - 0.6) ** 2) for x in xs]
+    off = [abs(e.expected["speed"] - t) for e, t in zip(known, truth, strict=True)]
+    measured = [abs(e.metrics["speed"] - t) for e, t in zip(known, truth, strict=True)]
+    assert np.mean(off) < 0.5 * np.mean(measured)
+    errors = [e.expected_error["speed"] for e in known]
+    assert np.mean(np.array(off) < 2 * np.array(errors)) > 0.8
+    assert all(abs(e.expected["error"] - 0.3) < 0.03 for e in known)
+    assert not estimates(runs, LIMITED)[0].expected  # no space, no model
+
+
+def test_of_minimised_and_disturbed_metrics_the_expected_values_are_in_their_own_sense():
+    objective = minimize("cost")
+    runs = [Observation({"x": x / 9}, metrics={"cost": 5.0 + x}, distrusted=x == 3) for x in range(10)]
+    known = estimates(runs, objective, space=Space.of(x=Float(0, 1)))
+    assert known[0].expected["cost"] == pytest.approx(5.0, abs=0.1)
+    assert not known[3].expected
