@@ -252,11 +252,16 @@ class CampaignResult:
             lines.append(f"{ended} with the objective's metrics")
         else:
             label = "best" if self.best.feasible else "most probable"
+            if self.front:
+                label += f" {self.campaign.objective.goal.metric}"
             lines.append(f"{label}: {self.best}")
             missed = self.missed
             if missed is not None and self.best.feasible:
                 lines.append(f"  {missed}")
             lines += [f"  {s}" for s in self.speedups]
+        if self.front:
+            goals = " and ".join(g.metric for g in self.campaign.objective.goals)
+            lines.append(f"front of {goals}: {len(self.front)} runs, in result.front and front.png of the report")
         lines += [event_text(event) for event in self.events]
         lines.append(f"everything is in {self.run_dir}")
         return "\n".join(lines)

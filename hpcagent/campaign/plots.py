@@ -115,6 +115,7 @@ def _progress(figure: Any, result: CampaignResult, seen: Sequence[Observation]) 
         best = max(best, goal.score(o.metrics[goal.metric]))
         steps.append((o.index, best if goal.direction == "maximize" else -best))
     if steps:
+        steps.append((max(o.index for o in seen), steps[-1][1]))
         axes.step(*zip(*steps, strict=True), where="post", color=GREEN, lw=1.5, label="best feasible run so far")
     for number in sorted({o.batch for o in seen})[1:]:
         first = min(o.index for o in seen if o.batch == number)

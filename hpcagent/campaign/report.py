@@ -10,6 +10,7 @@ from pathlib import Path
 from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, number, point_text, read_run
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.learned import Learned, Progress, learned
+from hpcagent.campaign.table import headed
 from hpcagent.campaign.view import duration
 from hpcagent.model.records import Result
 from hpcagent.policies.insight import Bin
@@ -147,7 +148,24 @@ def _answer(result: CampaignResult) -> str:
     if best.ties:
         shown_ties = "; ".join(point_text(t, best.units) for t in best.ties[:5])
         lines.append(f"- not distinguishable from it within the noise ({len(best.ties)}): {shown_ties}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_front(result)])
+
+
+def _front(result: CampaignResult) -> list[str]:
+    """With several goals: the runs that no other one beats in every goal."""
+    if not result.front:
+        return []
+    campaign = result.campaign
+    goals, names = [g.metric for g in campaign.objective.goals], campaign.search.names
+    units = {m.name: m.unit for m in campaign.app.contract.metrics}
+    units |= {p.name: p.unit for p in campaign.search.parameters}
+    header = ["run", *(headed(n, units[n]) for n in (*names, *goals))]
+    lines = ["", f"The point above is the best by {goals[0]}. No measured run beats these in every goal:", ""]
+    lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for r in sorted(result.front, key=lambda r: campaign.objective.goal.score(r.metrics[goals[0]]), reverse=True):
+        cells = [str(r.manifest.index), *(number(r.manifest.params[n]) for n in names)]
+        lines.append(f"| {' | '.join([*cells, *(number(r.metrics[m]) for m in goals)])} |")
+    return lines
 
 
 def _events(result: CampaignResult) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from hpcagent.errors import BadInput, nearest
-from hpcagent.model.base import Record
+from hpcagent.model.base import Record, build
 from hpcagent.model.contract import Contract
 
 __all__ = ["Constraint", "Goal", "Objective", "at_least", "at_most", "maximize", "minimize", "pareto_front"]
@@ -114,6 +114,10 @@ class Objective(Record):
     def _check(self) -> Objective:
         if not self.goals:
             raise BadInput("an objective needs maximize or minimize with a metric's name.")
+        names = [g.metric for g in self.goals]
+        for name in names:
+            if names.count(name) > 1:
+                raise BadInput(f"the goal {name!r} stands there {names.count(name)} times; drop all but one.")
         return self
 
     @property
@@ -171,12 +175,12 @@ class Objective(Record):
 
 def at_most(limit: float) -> Constraint:
     """The metric must not exceed `limit`, in its unit (the metric is named by the key it stands under)."""
-    return Constraint(metric="_", at_most=limit)
+    return build(Constraint, {"metric": "_", "at_most": limit}, where="at_most")
 
 
 def at_least(limit: float) -> Constraint:
     """The metric must not fall below `limit`, in its unit."""
-    return Constraint(metric="_", at_least=limit)
+    return build(Constraint, {"metric": "_", "at_least": limit}, where="at_least")
 
 
 def maximize(*metrics: str, subject_to: Mapping[str, Constraint] | None = None) -> Objective:
@@ -202,10 +206,11 @@ def _objective(
             raise BadInput(f"the limit on {name!r} is at_most(...) or at_least(...); got {limit!r}.", value=limit)
     if not metrics or not all(isinstance(m, str) for m in metrics):
         raise BadInput(f"{direction} takes names of metrics, one at least; got {metrics!r}.", value=metrics)
-    return Objective(
-        goals=tuple(Goal(metric=m, direction=direction) for m in metrics),
-        constraints=tuple(c.model_copy(update={"metric": name}) for name, c in limits.items()),
-    )
+    data = {
+        "goals": tuple(Goal(metric=m, direction=direction) for m in metrics),
+        "constraints": tuple(c.model_copy(update={"metric": name}) for name, c in limits.items()),
+    }
+    return build(Objective, data, where=direction)
 
 
 def pareto_front(objective: Objective, points: Sequence[Mapping[str, float]]) -> list[int]:

@@ -50,7 +50,9 @@ TIE = 0.05  # a gain below this is not worth a run, on the goal's scale (5 % whe
 
 
 class QualityFirst:
-    """Meets the limits first, then looks for speed; see the rules at the top of this module.
+    """Meets the limits first, then looks for speed.
+
+    The rules are at the top of this module.
 
     Args:
         space: Where it may suggest.

@@ -152,6 +152,16 @@ def test_a_limit_that_is_none_says_how_to_write_one(limits):
         maximize("v", subject_to=limits)
 
 
+def test_a_limit_that_is_no_number_is_bad_input():
+    with pytest.raises(BadInput, match="at_most"):
+        at_most("5 percent")
+
+
+def test_the_same_goal_twice_is_refused():
+    with pytest.raises(BadInput, match="'v' stands there 2 times"):
+        maximize("v", "v")
+
+
 def test_an_objective_without_names_is_refused():
     with pytest.raises(BadInput, match="one at least"):
         maximize()

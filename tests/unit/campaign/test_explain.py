@@ -247,6 +247,10 @@ def test_the_front_of_several_goals_is_drawn(goals, tmp_path):
     written = ha.report(tmp_path)
     assert "front.png" in {p.name for p in written.plots}
     assert written.path.read_text().count("![front]") == 1
+    front = ha.read_run(tmp_path).front
+    table = written.path.read_text().partition("beats these in every goal:")[2].partition("## ")[0]
+    assert len(front) > 1 and table.count("\n| ") == 1 + len(front)
+    assert all(f"\n| {r.manifest.index} | " in table for r in front)
 
 
 def three(objective: dict[str, Any]) -> ha.Campaign:
