@@ -121,7 +121,9 @@ class Best:
         if name not in self.expected:
             return measured
         runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
-        return f"{self._with_error(name, self.expected, self.expected_error)}; measured {measured} ({runs})"
+        return (
+            f"{self._with_error(name, self.expected, self.expected_error)} expected; measured {measured} ({runs})"
+        )
 
     def _with_error(self, name: str, values: Mapping[str, float], errors: Mapping[str, float]) -> str:
         unit = self.units.get(name, "1")

@@ -271,7 +271,7 @@ def test_the_answer_says_what_is_expected_and_what_was_measured(tmp_path):
     text = str(best)
     measured = f"measured {best.metrics['value']:.4g}"
     assert best.expected["value"] > 0 and best.expected_error["value"] >= 0
-    assert "; measured " in text and measured in text and "run" in text
+    assert " expected; measured " in text and measured in text and "run" in text
 
 
 @pytest.mark.parametrize(
