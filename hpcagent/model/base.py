@@ -65,7 +65,28 @@ def explain(cls: type[BaseModel], error: ValidationError, where: str = "") -> Ba
     if isinstance(inner, BadInput):
         return BadInput(f"{at}{inner.message}", **inner.details)
     details = {"where": where, "value": problem.get("input")}
+    either = _either(error.errors(), problem)
+    if either:
+        at = f"{', '.join(filter(None, (where, '.'.join(map(str, problem['loc'][:-1])))))}: ".removeprefix(": ")
+        return BadInput(f"{at}must be {either}; got {_shown(problem.get('input'))}.", **details)
     return BadInput(f"{at}{_sentence(cls, problem)}", **details)
+
+
+# What pydantic calls the members of a union of plain values, the last part of their place.
+_PLAIN = {"bool": "true or false", "float": "a number", "int": "a whole number", "str": "a text"}
+
+
+def _either(problems: list[ErrorDetails], first: ErrorDetails) -> str:
+    """What may stand where plain values of several types may; empty where the first problem is of another kind.
+
+    pydantic reports one problem for each member of a union, and the first alone would name one type only.
+    """
+    members = [p["loc"][-1] for p in problems if p["loc"][:-1] == first["loc"][:-1]]
+    if len(members) < 2 or not all(member in _PLAIN for member in members):
+        return ""
+    # A whole number is a number.
+    names = [_PLAIN[str(m)] for m in dict.fromkeys(members) if m != "int" or "float" not in members]
+    return ", ".join(names[:-1]) + " or " + names[-1] if len(names) > 1 else names[0]
 
 
 def _telling(problems: list[ErrorDetails]) -> ErrorDetails:
@@ -85,9 +106,12 @@ def _sentence(cls: type[BaseModel], problem: ErrorDetails) -> str:
     if problem["type"] == "missing":
         return f"the key {problem['loc'][-1]!r} is missing; add it."
     text = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    value = problem.get("input")
-    shown = repr(value)
-    return f"{text[0].lower()}{text[1:]}; got {shown if len(shown) < 120 else shown[:117] + '...'}."
+    return f"{text[0].lower()}{text[1:]}; got {_shown(problem.get('input'))}."
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 120 else text[:117] + "..."
 
 
 def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

@@ -71,7 +71,8 @@ class Parameter(Record):
         else:
             self._check_bounds()
         if self.default is not None:
-            self.validated(self.default)
+            # An unnamed one says `default='b' is not one of ...`.
+            self.model_copy(update={"name": "default"} if self.name == "_" else None).validated(self.default)
         return self
 
     def _check_choices(self) -> None:
@@ -244,6 +245,10 @@ class Parameter(Record):
             BadInput: The new range is not inside the old one.
         """
         known = {"low", "high", "log", "choices", "default", "value"}
+        if not isinstance(changes.get("choices", ()), (list, tuple)):
+            raise BadInput(
+                f"choices of {self.label} are a list; got {changes['choices']!r}.", value=changes["choices"]
+            )
         for key in changes:
             if key not in known:
                 raise BadInput(f"unknown key {key!r} for parameter {self.label}; {nearest(key, known)}")
@@ -333,6 +338,11 @@ def Choice(  # noqa: N802
         >>> Choice("off", "opt", "omp").range
         '{off, opt, omp}'
     """
+    if len(choices) == 1 and isinstance(choices[0], (list, tuple, set, frozenset, dict)):
+        listed = ", ".join(map(repr, choices[0]))
+        raise BadInput(
+            f"the choices are given one by one: Choice({listed}), not as one {type(choices[0]).__name__}."
+        )
     return _made(name, kind="choice", choices=choices, unit=unit, default=default, description=description)
 
 
@@ -349,7 +359,10 @@ def Text(  # noqa: N802
 
 
 def _made(name: str, **fields: Any) -> Parameter:
-    return build(Parameter, {"name": name, **fields}, where="" if name == "_" else name)
+    for bound in ("low", "high"):
+        if isinstance(fields.get(bound), (bool, str)):
+            raise BadInput(f"{bound}={fields[bound]!r} is not a number.", value=fields[bound])
+    return build(Parameter, {"name": name, **fields}, where="" if name == "_" else str(name))
 
 
 class Space(Record):
@@ -375,7 +388,18 @@ class Space(Record):
 
     @classmethod
     def of(cls, **parameters: Parameter) -> Space:
-        """A space from keyword arguments; each parameter takes the keyword as its name."""
+        """A space from keyword arguments; each parameter takes the keyword as its name.
+
+        Raises:
+            BadInput: One of them is no parameter, or a name is no identifier.
+        """
+        for name, parameter in parameters.items():
+            if not isinstance(parameter, Parameter):
+                raise BadInput(
+                    f"{name}={parameter!r}: a parameter is given as Float(low, high, unit=...), Int(...), "
+                    "Choice(...) or Text(...).",
+                    value=parameter,
+                )
         return cls(parameters=tuple(p.model_copy(update={"name": n}) for n, p in parameters.items()))
 
     @cached_property

@@ -16,7 +16,7 @@ from hpcagent.model.base import build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.objective import Constraint, Objective, at_least, at_most, maximize, minimize, pareto_front
 from hpcagent.model.records import Failure, Manifest, Result
-from hpcagent.model.space import Choice, Float, Int, Parameter, Space
+from hpcagent.model.space import Choice, Float, Int, Parameter, Space, Text
 
 SPACE = Space.of(
     timestep=Float(0.001, 0.03, unit="ps", log=True, default=0.002),
@@ -85,6 +85,28 @@ def test_samples_spread_evenly_over_the_logarithm():
     assert below == pytest.approx(0.5, abs=0.03)
     assert {p["style"] for p in sample} == {"off", "opt", "omp"}
     assert min(p["every"] for p in sample) == 1 and max(p["every"] for p in sample) == 100
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: Choice(["off", "opt"]), "one by one: Choice('off', 'opt'), not as one list"),
+        (lambda: Choice("off", ["opt"]), "choices.1: must be a number or a text; got ['opt']"),
+        (lambda: Choice("off", default=["off"]), "default: must be a number or a text; got ['off']"),
+        (lambda: Choice("off", default="on"), "default='on' is not one of {off}"),
+        (lambda: Choice("off", "on").narrowed(choices="on"), "choices of (unnamed) are a list; got 'on'"),
+        (lambda: Float(0, 1, default=[1]), "default: must be a number or a text; got [1]"),
+        (lambda: Float("0.1", 1), "low='0.1' is not a number"),
+        (lambda: Int(0, True), "high=True is not a number"),
+        (lambda: Text(default=["PBE"]), "default: must be a number or a text; got ['PBE']"),
+        (lambda: Space.of(x=["a", "b"]), "x=['a', 'b']: a parameter is given as Float(low, high, unit=...)"),
+    ],
+)
+def test_wrong_arguments_of_a_parameter_are_one_clear_sentence(made, words):
+    with pytest.raises(BadInput) as caught:
+        made()
+    assert words in caught.value.message
+    assert ".float" not in caught.value.message
 
 
 def test_narrowing_stays_inside_and_drops_a_default_that_no_longer_fits():
