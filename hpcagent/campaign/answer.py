@@ -445,7 +445,7 @@ def _ratio(
     top, bottom = better.metrics[goal.metric], other.metrics[goal.metric]
     if top <= 0 or bottom <= 0:
         return []
-    factor = top / bottom if goal.direction == "maximize" else bottom / top
+    factor = (top / bottom) ** goal.sign
     error = factor * math.hypot(
         better.uncertainty.get(goal.metric, 0.0) / top, other.uncertainty.get(goal.metric, 0.0) / bottom
     )

@@ -113,7 +113,7 @@ def _progress(figure: Any, result: CampaignResult, seen: Sequence[Observation]) 
     steps, best = [], -math.inf
     for o in sorted(groups["feasible"], key=lambda o: o.index):
         best = max(best, goal.score(o.metrics[goal.metric]))
-        steps.append((o.index, best if goal.direction == "maximize" else -best))
+        steps.append((o.index, goal.sign * best))
     if steps:
         steps.append((max(o.index for o in seen), steps[-1][1]))
         axes.step(*zip(*steps, strict=True), where="post", color=GREEN, lw=1.5, label="best feasible run so far")

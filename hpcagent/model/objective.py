@@ -21,13 +21,22 @@ class Goal(Record):
     metric: str
     direction: Literal["maximize", "minimize"]
 
+    @property
+    def sign(self) -> float:
+        """1 where larger is better, -1 where smaller is: `sign * value` is to be large on any increasing scale."""
+        return 1.0 if self.direction == "maximize" else -1.0
+
     def score(self, value: float) -> float:
         """The value with its sign turned so that larger is better."""
-        return value if self.direction == "maximize" else -value
+        return self.sign * value
 
 
 class Constraint(Record):
-    """A limit on a metric, in the metric's unit."""
+    """A limit on a metric, in the metric's unit.
+
+    It is kept where `sign * (value - limit) >= 0`, on any increasing scale. This class is the one place that knows
+    what `at_most` and `at_least` mean.
+    """
 
     metric: str
     at_most: float | None = None
@@ -48,9 +57,18 @@ class Constraint(Record):
         assert limit is not None
         return limit
 
+    @property
+    def sign(self) -> float:
+        """1 where larger values keep the limit, -1 where smaller ones do."""
+        return 1.0 if self.at_most is None else -1.0
+
     def excess(self, value: float) -> float:
         """How far `value` is beyond the limit, in the metric's unit; <= 0 when it holds."""
-        return value - self.limit if self.at_most is not None else self.limit - value
+        return self.sign * (self.limit - value)
+
+    def violation(self, value: float) -> float:
+        """How far `value` is beyond the limit, as a share of it (in its unit where it is 0); 0 when it holds."""
+        return max(self.excess(value), 0.0) / (abs(self.limit) or 1.0)
 
     def probability(self, value: float, sigma: float) -> float:
         """P(the true value keeps the limit), for a normal error of standard deviation `sigma`."""
@@ -60,7 +78,7 @@ class Constraint(Record):
         return 0.5 * math.erfc(excess / (sigma * math.sqrt(2)))
 
     def __str__(self) -> str:
-        return f"{self.metric} {'<=' if self.at_most is not None else '>='} {self.limit:g}"
+        return f"{self.metric} {'<=' if self.sign < 0 else '>='} {self.limit:g}"
 
 
 class Objective(Record):
@@ -142,6 +160,10 @@ class Objective(Record):
     def score(self, metrics: Mapping[str, float]) -> float:
         """The first goal's value, larger is better."""
         return self.goal.score(metrics[self.goal.metric])
+
+    def violation(self, metrics: Mapping[str, float]) -> float:
+        """How far the values are beyond the limits: the sum of `Constraint.violation`."""
+        return sum(c.violation(metrics[c.metric]) for c in self.constraints)
 
     def feasible(self, metrics: Mapping[str, float]) -> bool:
         """Whether the values themselves keep every limit."""

@@ -147,9 +147,7 @@ class Bandit:
             score = float(tame(objective.score(o.metrics)))
             if self.reward == "gated":
                 return score + shift if feasible else 0.0
-            return score - weight * sum(
-                max(c.excess(o.metrics[c.metric]), 0.0) / (abs(c.limit) or 1.0) for c in objective.constraints
-            )
+            return score - weight * objective.violation(o.metrics)
 
         rewards = [reward(o) for o in runs]
         worst = min((r for r in rewards if r is not None), default=0.0)

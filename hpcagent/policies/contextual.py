@@ -282,7 +282,7 @@ class _Beliefs:
 
     def _goal(self, objective: Objective) -> tuple[_Model, float]:
         metric = objective.goal.metric
-        sign = 1.0 if objective.goal.direction == "maximize" else -1.0
+        sign = objective.goal.sign
         use = [i for i, o in enumerate(self._seen) if _told(o, metric) and not o.distrusted]
         failed = [i for i, o in enumerate(self._seen) if not o.completed and not o.bounds]
         values = tame([self._seen[i].metrics[metric] for i in use])
@@ -302,7 +302,7 @@ class _Beliefs:
         use = [i for i, o in enumerate(self._seen) if _told(o, c.metric)]
         if c.metric == objective.goal.metric:
             use = [i for i in use if not self._seen[i].distrusted]
-        sign = 1.0 if c.at_most is not None else -1.0
+        sign = -c.sign  # the model is of what is to be small
         values = tame([self._seen[i].metrics[c.metric] for i in use])
         scale = Scale.of_limited(values, c.limit)
         stated = self._stated(use, c.metric) * scale.slope(values)

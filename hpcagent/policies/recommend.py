@@ -143,7 +143,7 @@ def recommend(
         return None
     sure = [e for e in known if _sure(e, objective, confidence)]
     if not sure:
-        best = max(known, key=lambda e: (e.probability_feasible, -_violation(e, objective), e.score))
+        best = max(known, key=lambda e: (e.probability_feasible, -objective.violation(e.metrics), e.score))
         return Recommendation(best=best, feasible=False, confidence=confidence)
     best = max(sure, key=lambda e: e.score)
     ties = tuple(
@@ -404,9 +404,8 @@ def _kept(
     scale = model.scale
     mean, error = scale.forward(values), own * scale.slope(values)
     mean[list(use)], error[list(use)] = fitted, fitted_error
-    sign = 1.0 if c.at_most is not None else -1.0
     limit = scale.forward(c.limit)
-    p = chance(sign * (limit - mean) / np.maximum(error, 1e-12))
+    p = chance(c.sign * (mean - limit) / np.maximum(error, 1e-12))
     kept = np.where([c.excess(v) <= 0 for v in values], p, np.minimum(p, alone))
     if not replicates:
         return kept, np.ones(len(groups))
@@ -417,7 +416,7 @@ def _kept(
     share = replicates / (n + replicates)
     then = (1 - share) * scale.forward(values) + share * mean
     spread = share * np.sqrt(error**2 + one_run**2 / replicates)
-    return kept, chance(sign * (limit - then) / np.maximum(spread, 1e-12))
+    return kept, chance(c.sign * (then - limit) / np.maximum(spread, 1e-12))
 
 
 def _scores(
@@ -445,10 +444,6 @@ def _rankable(known: list[Estimate]) -> list[Estimate]:
 
 def _sure(e: Estimate, objective: Objective, confidence: float) -> bool:
     return e.probability_feasible >= confidence and objective.feasible(e.metrics)
-
-
-def _violation(e: Estimate, objective: Objective) -> float:
-    return sum(max(c.excess(e.metrics[c.metric]), 0.0) / (abs(c.limit) or 1.0) for c in objective.constraints)
 
 
 def _promise(e: Estimate, best: Estimate) -> float:

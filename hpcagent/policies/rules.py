@@ -328,7 +328,7 @@ class _Limits:
     ) -> None:
         self.space = space
         self.units = units
-        self.fits: list[tuple[float, float, Trend]] = []  # sign, limit on the scale, trend
+        self.fits: list[tuple[float, float, Trend]] = []  # sign of the limit, it on the scale, trend
         for c in objective.constraints:
             rows = [i for i, (_, o) in enumerate(runs) if o.completed and c.metric in o.metrics]
             if len(rows) < 3:
@@ -340,7 +340,7 @@ class _Limits:
             # Near the limit is where the trend has to be right; what is sure counts more than what is not.
             weights = 1 / (1 + ((y - limit) / math.log(4)) ** 2) / (0.1**2 + np.square(stated))
             trend = Trend(space, units[rows], y, weights=weights)
-            self.fits.append((1.0 if c.at_most is not None else -1.0, limit, trend))
+            self.fits.append((c.sign, limit, trend))
 
     @property
     def drivers(self) -> set[str]:
@@ -353,7 +353,7 @@ class _Limits:
         distance = np.full(len(points), np.inf)
         for sign, limit, trend in self.fits:
             mean, error = trend.interpolate(points)
-            d = sign * (limit - mean)
+            d = sign * (mean - limit)
             distance = np.minimum(distance, d)
             z = np.minimum(z, d / np.maximum(error, 1e-9))
         return z, distance
@@ -363,7 +363,7 @@ class _Limits:
         p = 1.0
         for sign, limit, trend in self.fits:
             mean, error = trend.interpolate(point[None, :])
-            p *= float(chance(sign * (limit - mean) / np.maximum(error, 1e-9))[0])
+            p *= float(chance(sign * (mean - limit) / np.maximum(error, 1e-9))[0])
         return p
 
     def hopeful(self, point: Array) -> bool:
@@ -424,7 +424,7 @@ class _Speed:
         self.rows = [i for i in usable if not runs[i][1].distrusted] or usable
         values = tame([runs[i][1].metrics[goal.metric] for i in self.rows])
         scale = Scale.of_goal(values)
-        self.sign = 1.0 if goal.direction == "maximize" else -1.0
+        self.sign = goal.sign
         self.units = units[self.rows]
         # Runs near the limits say most about speed where the answer will be.
         _, off = limits.room(self.units)

@@ -215,10 +215,10 @@ class TargetReached(Stop):
     def _check(self) -> TargetReached:
         if self.probability is not None and not 0 < self.probability < 1:
             raise BadInput(f"probability={self.probability} of a target must be between 0 and 1.")
-        if (self.at_least is None) == (self.at_most is None):
-            raise BadInput(f"the target for {self.metric!r} needs either at_least or at_most.")
-        if not math.isfinite(self.limit.limit):
-            raise BadInput(f"the target for {self.metric!r} is not finite: {self.limit.limit}.")
+        try:
+            _ = self.limit
+        except BadInput as error:
+            raise BadInput(f"target: {error}") from None
         return self
 
     def metrics(self) -> tuple[str, ...]:

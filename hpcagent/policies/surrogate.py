@@ -297,7 +297,7 @@ def _goal_model(features: Features, goal: Goal, groups: Sequence[_Group], rows: 
         other = Scale("log") if small else Scale("offset_log", unit=float(np.median(raw)))
         scale = max((scale, other), key=lambda s: _evidence(features, goal, groups, rows, s))
     gp = _fitted(features, rows, _values(groups, goal.metric, scale, goal=True))
-    return MetricModel(goal.metric, scale, gp, 1.0 if goal.direction == "maximize" else -1.0)
+    return MetricModel(goal.metric, scale, gp, goal.sign)
 
 
 def _evidence(features: Features, goal: Goal, groups: Sequence[_Group], rows: Array, scale: Scale) -> float:
@@ -311,8 +311,7 @@ def _limit_model(features: Features, c: Constraint, groups: Sequence[_Group], ro
     raw = tame([o.metrics[c.metric] for g in groups for o in _usable(g, c.metric, goal=False)])
     scale = Scale.of_limited(raw, c.limit)
     gp = _fitted(features, rows, _values(groups, c.metric, scale, goal=False))
-    sign = -1.0 if c.at_most is not None else 1.0
-    return MetricModel(c.metric, scale, gp, sign, limit=float(scale.forward(c.limit)))
+    return MetricModel(c.metric, scale, gp, c.sign, limit=float(scale.forward(c.limit)))
 
 
 def _failures(features: Features, groups: Sequence[_Group]) -> Failures | None:

@@ -184,3 +184,18 @@ def test_public_names_are_sorted_and_all_there():
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_module_says_what_it_is(path):
     assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+def test_only_the_objective_knows_what_a_limit_and_a_direction_mean():
+    """Everything else asks for their `sign`; words and arrows of plots may follow the direction."""
+    wording = {"model/objective.py", "campaign/plots.py", "policies/adapters/ax.py"}
+    compared = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in MODULES
+        if path.relative_to(ROOT).as_posix() not in wording
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.IfExp)
+        for part in ast.walk(node.test)
+        if isinstance(part, ast.Attribute) and part.attr in ("at_most", "at_least", "direction")
+    ]
+    assert compared == []

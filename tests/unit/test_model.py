@@ -199,6 +199,23 @@ def test_probability_feasible_is_the_normal_integral():
     assert Constraint(metric="e", at_least=1.0).probability(0.9, 0.1) == pytest.approx(0.1587, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("limit", "kept", "broken", "text"),
+    [(at_most(2.0), 1.5, 3.0, "_ <= 2"), (at_least(2.0), 3.0, 1.5, "_ >= 2")],
+)
+def test_the_sign_of_a_limit_says_which_side_is_kept_on_any_increasing_scale(limit, kept, broken, text):
+    for scale in (float, math.log, math.asinh):
+        assert limit.sign * (scale(kept) - scale(limit.limit)) > 0
+        assert limit.sign * (scale(broken) - scale(limit.limit)) < 0
+    assert limit.excess(kept) < 0 < limit.excess(broken)
+    assert limit.excess(2.0) == 0
+    assert str(limit) == text
+    both = maximize("a", subject_to={"b": limit, "c": at_most(0.0)})
+    # By hand: |broken - 2| / 2, and 0.25 beyond a limit of 0, which has no share.
+    assert both.violation({"b": broken, "c": 0.25}) == pytest.approx(abs(broken - 2) / 2 + 0.25)
+    assert both.violation({"b": kept, "c": -1.0}) == 0
+
+
 def test_minimizing_turns_the_sign():
     assert minimize("cost").score({"cost": 3.0}) == -3.0
 

@@ -70,7 +70,7 @@ def told(space: Space, objective: Objective, history: Sequence[Observation]) -> 
     most = tuple(max([BROKEN, *(excess[id(o)][k] for o in known)]) for k in range(len(objective.constraints)))
     goals = [tame([o.metrics[g.metric] for o in known if not o.distrusted]) for g in objective.goals]
     worst = tuple(
-        (float(v.min() if g.direction == "maximize" else v.max()) if v.size else 0.0)
+        (g.sign * float((g.sign * v).min()) if v.size else 0.0)
         for g, v in zip(objective.goals, goals, strict=True)
     )
     middle = tuple(float(np.median(v)) if v.size else 0.0 for v in goals)
@@ -125,7 +125,5 @@ def _excess(objective: Objective, runs: Sequence[Observation]) -> dict[int, tupl
 def _column(limit: Constraint, metrics: Sequence[float]) -> list[float]:
     values = tame(metrics)
     scale = Scale.of_limited(values, limit.limit)
-    beyond = scale.forward(values) - scale.forward(limit.limit)
-    if limit.at_most is None:
-        beyond = -beyond
+    beyond = limit.sign * (scale.forward(limit.limit) - scale.forward(values))
     return [float(b) for b in np.clip(beyond, -FARTHEST, FARTHEST)]
