@@ -70,6 +70,7 @@ class Checks(Record):
     conserved_energy: bool = False
     nonsense_above: float = 0.5
     min_cpu_use_percent: float | None = 95.0
+    atoms_change: bool = False
 
 
 class Restart(Record):
@@ -257,6 +258,8 @@ def lammps(
         "nonsense_above": file.checks.nonsense_above,
         "min_cpu_use_percent": file.checks.min_cpu_use_percent,
     }
+    if file.checks.atoms_change:
+        settings["atoms_change"] = True
     if file.restart is not None:
         settings["restart"] = {"variable": file.restart.variable}
     if moved is not None:

@@ -20,6 +20,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import overload
 
@@ -66,6 +67,10 @@ class Run:
         loop_time_s: Wall time of the loop.
         steps: Steps (iterations of a minimisation) made.
         n_atoms: Number of atoms at the end.
+        n_atoms_start: Number of atoms that the commands before it left; the first row's where they do not say.
+        atoms_changed_by: Styles of the fixes in force that add or remove atoms, e.g. `deposit`.
+        lost: What happens where atoms are lost (`thermo_modify lost`): `error`, `warn` or `ignore`.
+        dimension: 2 or 3.
         procs: MPI tasks.
         threads: OpenMP threads per MPI task.
         cpu_use_percent: `% CPU use`, per MPI task; 100 times the threads at most.
@@ -91,6 +96,10 @@ class Run:
     loop_time_s: float | None = None
     steps: int | None = None
     n_atoms: int | None = None
+    n_atoms_start: int | None = None
+    atoms_changed_by: tuple[str, ...] = ()
+    lost: str = "error"
+    dimension: int = 3
     procs: int | None = None
     threads: int | None = None
     cpu_use_percent: float | None = None
@@ -336,9 +345,16 @@ _ERROR = re.compile(rb"ERROR(?: on proc \d+)?: (.*)")
 _WARNING = re.compile(rb"WARNING(?: on proc \d+)?: (.*)")
 _BANNER = re.compile(rb"-+ Step +(\d+) -+ CPU = +(\S+) \(sec(?:s|onds)?\) -+[ \t]*")
 _COMMAND = re.compile(
-    rb"\s*(units|timestep|thermo|thermo_style|thermo_modify|fix|unfix|clear|read_restart"
+    rb"\s*(units|timestep|thermo|thermo_style|thermo_modify|fix|unfix|clear|read_restart|dimension"
+    rb"|read_data|change_box|displace_atoms"
     rb"|run|minimize|rerun|hyper|neb|temper|prd|tad)(?:\s+(.*))?"
 )
+# What create_atoms, delete_atoms, read_data, read_restart, replicate and read_dump say of the number of atoms.
+_BOX = re.compile(rb"Created (?:orthogonal|triclinic|general triclinic) box")
+_CREATED = re.compile(rb"Created (\d+) atoms")
+_DELETED = re.compile(rb"Deleted \d+ atoms, new total = (\d+)")
+_ATOMS = re.compile(rb"  (\d+) atoms(?: after read)?\s*")
+_CHANGE_ATOMS = frozenset(("bond/react", "charge/regulation", "deposit", "evaporate", "gcmc", "pour"))
 _NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF]|1\.#[A-Z]+)"
 _IS_NUMBER = re.compile(_NUMBER)
 _PAIR = re.compile(rb"(\S(?:[^=\n]*\S)?)\s+=\s*(" + _NUMBER + rb")(?:\s+|$)")
@@ -365,6 +381,11 @@ class _State:
     kind: str | None = None
     resetting_fix: str | None = None
     dt_said: float | None = None
+    atoms: int | None = None
+    adding: bool = False
+    changing: dict[str, str] = field(default_factory=dict)  # fix -> style; never changed in place
+    lost: str = "error"
+    dimension: int = 3
 
     def style(self, performance: dict[str, float]) -> str | None:
         if self.units is not None:
@@ -454,6 +475,7 @@ class _Reader:
         if line.startswith(b"Setting up "):
             state.kind = "minimize" if b"minimization" in line else "run"
             return False
+        self._count(line)
         command = _COMMAND.fullmatch(line)
         # The output of `print "timestep 7"` is no command.
         quoted = self.previous.lstrip().startswith(b"print") and line in self.previous
@@ -462,6 +484,23 @@ class _Reader:
             return False
         words = [w.strip("\"'") for w in (command[2] or b"").decode("utf-8", "replace").split("#")[0].split()]
         return self._obey(command[1].decode(), words)
+
+    def _count(self, line: bytes) -> None:
+        """Keep up with the number of atoms that the commands between runs leave."""
+        state = self.state
+        if line.startswith(b"Created "):
+            if _BOX.match(line):
+                state.atoms = 0
+            elif (created := _CREATED.fullmatch(line.rstrip())) and state.atoms is not None:
+                state.atoms += int(created[1])
+        elif deleted := _DELETED.match(line):
+            state.atoms = int(deleted[1])
+        elif found := _ATOMS.fullmatch(line):
+            if not state.adding:
+                state.atoms = int(found[1])
+            elif state.atoms is not None:
+                state.atoms += int(found[1])
+            state.adding = False
 
     def _obey(self, command: str, words: list[str]) -> bool:
         state = self.state
@@ -475,14 +514,24 @@ class _Reader:
         elif command == "thermo":
             state.every = int(first) if first.isdigit() else None
         elif command == "thermo_style" and words:
-            state.norm = None
-        elif command == "thermo_modify" and "norm" in words[:-1]:
-            choice = words[words.index("norm") + 1]
-            state.norm = {"yes": True, "no": False, "on": True, "off": False}.get(choice, state.norm)
-        elif command == "fix" and len(words) > 2 and words[2].startswith("dt/reset"):
-            state.resetting_fix = first
-        elif command == "unfix" and first == state.resetting_fix:
-            state.resetting_fix = None
+            state.norm, state.lost = None, "error"
+        elif command == "thermo_modify":
+            said = dict(pairwise(words))
+            state.norm = {"yes": True, "no": False, "on": True, "off": False}.get(said.get("norm", ""), state.norm)
+            state.lost = said.get("lost", state.lost)
+        elif command == "fix" and len(words) > 2:
+            self._fixed(first, words[2])
+        elif command == "unfix":
+            if first == state.resetting_fix:
+                state.resetting_fix = None
+            state.changing = {name: style for name, style in state.changing.items() if name != first}
+        elif command == "dimension" and first.isdigit():
+            state.dimension = int(first)
+        elif command == "read_data":
+            state.adding = "add" in words
+        elif command in ("change_box", "displace_atoms"):
+            # Both may leave atoms outside a box that is not periodic; LAMMPS warns and goes on.
+            state.atoms = None
         elif command == "clear" and not words:
             self.state = _State(echo=True)
         elif command == "read_restart" and words:
@@ -494,6 +543,16 @@ class _Reader:
             state.kind, state.echo, state.dt_said = command, True, None
             return True
         return False
+
+    def _fixed(self, name: str, style: str) -> None:
+        state = self.state
+        if style.startswith("dt/reset"):
+            state.resetting_fix = name
+        elif style == "enforce2d":
+            # LAMMPS refuses it in three dimensions; after read_restart it is all that is echoed of them.
+            state.dimension = 2
+        elif style.removesuffix("/kk") in _CHANGE_ATOMS:
+            state.changing = {**state.changing, name: style}
 
     # -- tables
 
@@ -580,6 +639,7 @@ class _Reader:
             data = data[_true_steps(data[:, names.index("step")], every, steps)]
         snapshot = _State(**{name: getattr(state, name) for name in _State.__slots__})
         self.tables.append(_Table(columns, data, snapshot, loop))
+        state.atoms = int(loop[4]) if loop else None
         if loop is None:
             return end + 1
         return loop.end() + 1 if loop.end() < len(self.data) else len(self.data)
@@ -976,6 +1036,10 @@ def _run(table: _Table) -> Run:
         procs=int(loop[2]) if loop else None,
         steps=int(loop[3]) if loop else None,
         n_atoms=int(loop[4]) if loop else None,
+        n_atoms_start=_atoms_at_start(table),
+        atoms_changed_by=tuple(dict.fromkeys(state.changing.values())),
+        lost=state.lost,
+        dimension=state.dimension,
         threads=(1 if cpu[3] == b"no" else int(cpu[3])) if cpu else None,
         cpu_use_percent=_float(cpu[1]) if cpu else None,
         performance=performance,
@@ -984,6 +1048,17 @@ def _run(table: _Table) -> Run:
         dangerous_builds=_int(numbers.get(b"Dangerous builds")),
         neighbors_per_atom=_float(numbers.get(b"Ave neighs/atom", b"")),
     )
+
+
+def _atoms_at_start(table: _Table) -> int | None:
+    # Without an echo a command that adds atoms cannot be told from one that makes them.
+    if table.state.echo and table.state.atoms is not None:
+        return table.state.atoms
+    names = [canonical(column) for column in table.columns]
+    if "atoms" not in names or not len(table.data):
+        return None
+    first = float(table.data[0, names.index("atoms")])
+    return int(first) if np.isfinite(first) else None
 
 
 def _timing(cells: list[bytes], line: bytes) -> dict[str, TimingRow]:

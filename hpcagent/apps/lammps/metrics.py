@@ -99,7 +99,7 @@ METRICS: dict[str, MetricInfo] = {
     "dangerous_builds": MetricInfo(
         "1", "builds that may have come too late; absent when LAMMPS did not check", "`Dangerous builds`"
     ),
-    "n_atoms": MetricInfo("1", "number of atoms", _LOOP),
+    "n_atoms": MetricInfo("1", "number of atoms at the end", _LOOP),
     "timestep": MetricInfo("time", "timestep", "echoed `timestep`, or the style's default"),
     "simulated_ps": MetricInfo("ps", "simulated time of the production leg", "steps * timestep", "physical"),
     "simulated_tau": MetricInfo("tau", "simulated time of the production leg", "steps * timestep", "lj"),
@@ -118,10 +118,10 @@ METRICS: dict[str, MetricInfo] = {
         "epsilon/atom/tau", "signed drift of the conserved energy per atom", f"b / N; {_SLOPE}", "lj"
     ),
     "drift_kt_per_dof_ns": MetricInfo(
-        "kT/dof/ns", "signed drift per degree of freedom", f"b / (k_B <T> (3N - 3)); {_SLOPE}", "physical"
+        "kT/dof/ns", "signed drift per degree of freedom", f"b / (2 <K>), as 2 K = f k_B T; {_SLOPE}", "physical"
     ),
     "drift_kt_per_dof_tau": MetricInfo(
-        "kT/dof/tau", "signed drift per degree of freedom", f"b / (<T> (3N - 3)); {_SLOPE}", "lj"
+        "kT/dof/tau", "signed drift per degree of freedom", f"b / (2 <K>), as 2 K = f k_B T; {_SLOPE}", "lj"
     ),
     "drift_per_kinetic_energy_per_ns": MetricInfo(
         "1/ns", "signed drift against the kinetic energy", f"b / <K>; {_SLOPE}", "physical"
@@ -392,6 +392,7 @@ class _Measuring:
         if note:
             self.notes.append(note)
         self.kept = _kept(run, discard)
+        self.atoms = self._atoms()
         self.style = unit_style(run.units) if run.units in STYLES else None
         if self.style is None:
             self.notes.append("the log does not say its units style: nothing that has units is computed")
@@ -418,6 +419,43 @@ class _Measuring:
     def _put(self, name: str, value: float, error: float = math.nan) -> None:
         self.values[name] = value
         self.uncertainty[name] = error
+
+    def _atoms(self) -> _Array | None:
+        """(n_kept,) number of atoms in each row used; None, with a note, where it changes and no row says it."""
+        run = self.run
+        if "Atoms" in run:
+            counts: _Array = run["Atoms"]
+            if not np.isfinite(counts).all():
+                self.notes.append("the column Atoms is not finite")
+                return None
+            if np.ptp(counts) > 0:
+                self.notes.append(
+                    f"the number of atoms changes, from {counts[0]:.0f} to {counts[-1]:.0f}: energies per atom "
+                    "are those of each row's atoms, and speeds are of a system that changes"
+                )
+            return counts[self.kept]
+        if run.n_atoms is None:
+            return None
+        start = run.n_atoms_start
+        if run.atoms_changed_by or (start is not None and start != run.n_atoms):
+            why = f"by fix {', '.join(run.atoms_changed_by)}" if run.atoms_changed_by else f"from {start}"
+            self.notes.append(
+                f"the number of atoms may change during the run ({why}; {run.n_atoms} at its end), and no row "
+                "says it: nothing per atom; add `atoms` to thermo_style"
+            )
+            return None
+        if start is None and run.lost != "error":
+            self.notes.append(
+                f"thermo_modify lost {run.lost}, and the log does not say how many atoms the run began with: none "
+                "may be lost without a word; add `atoms` to thermo_style"
+            )
+        return np.full(int(self.kept.sum()), float(run.n_atoms))
+
+    def _fixed_atoms(self) -> int | None:
+        """The number of atoms where it stays the same in all rows used."""
+        if self.atoms is None or not self.atoms.size or np.ptp(self.atoms) > 0:
+            return None
+        return int(self.atoms[0])
 
     # -- speed
 
@@ -500,43 +538,42 @@ class _Measuring:
                 scale = factor(unit, METRICS[name].unit)
                 mean, error = block_average(values)
                 self._put(name, mean * scale, error * scale)
-        atoms = self.run.n_atoms
-        if not atoms:
+        if self.atoms is None or not (self.atoms > 0).all():
             return
-        scale = (1.0 if style.reduced else factor(style.energy, "meV")) / atoms
+        scale = 1.0 if style.reduced else factor(style.energy, "meV")
         name = "{}_energy_epsilon_per_atom" if style.reduced else "{}_energy_mev_per_atom"
         for column, which in (("PotEng", "potential"), ("KinEng", "kinetic"), ("TotEng", "total")):
             energy = self._energy(column, style)
             if energy is not None:
-                mean, error = block_average(energy)
+                mean, error = block_average(energy / self.atoms)
                 self._put(name.format(which), mean * scale, error * scale)
 
     # -- energy of the whole system, in the style's unit
 
     def _energy(self, column: str, style: UnitStyle) -> _Array | None:
         values = self._column(column)
-        atoms = self.run.n_atoms
-        if values is None or not atoms:
+        atoms = self.atoms
+        if values is None or atoms is None or not (atoms > 0).all():
             return None
         return values * atoms if self._per_atom(style, atoms) else values
 
-    def _per_atom(self, style: UnitStyle, atoms: int) -> bool:
+    def _per_atom(self, style: UnitStyle, atoms: _Array) -> bool:
         """Whether energies are printed per atom.
 
         Kinetic energy and temperature tell it apart (a factor of N); the echoed `thermo_modify norm` or the
         style's default serves where they are not both printed.
         """
         echoed = bool(self.run.normalized)
-        if "KinEng" not in self.run or "Temp" not in self.run or atoms < 20:
+        if "KinEng" not in self.run or "Temp" not in self.run or atoms.min() < 20:
             return echoed
-        kinetic, temperature = self.run["KinEng"], self.run["Temp"]
+        kinetic, temperature = self.run["KinEng"][self.kept], self.run["Temp"][self.kept]
         usable = np.isfinite(kinetic) & np.isfinite(temperature) & (kinetic > 0) & (temperature > 0)
         if not usable.any():
             return echoed
-        whole = 1.5 * (atoms - 1) * style.boltzmann * temperature[usable]
+        whole = 0.5 * self.run.dimension * (atoms[usable] - 1) * style.boltzmann * temperature[usable]
         # 1 for the whole system, 1/N per atom; constraints change it by less than sqrt(N).
         ratio = float(np.median(kinetic[usable] / whole))
-        seen = ratio < 1.0 / math.sqrt(atoms)
+        seen = ratio < 1.0 / math.sqrt(float(np.median(atoms)))
         if seen != echoed and self.run.normalized is not None:
             note = f"energies are printed {'per atom' if seen else 'for the whole system'}, by KinEng against Temp"
             if note not in self.notes:
@@ -553,7 +590,7 @@ class _Measuring:
         temperature = self._column("Temp")
         if temperature is None or atoms < 2:
             return None
-        return 1.5 * (atoms - 1) * style.boltzmann * temperature
+        return 0.5 * self.run.dimension * (atoms - 1) * style.boltzmann * temperature
 
     def _conserved(self, style: UnitStyle) -> _Array | None:
         """What the dynamics conserve: Econserve where it is printed (thermostats), else the total energy."""
@@ -567,7 +604,10 @@ class _Measuring:
     # -- conservation
 
     def _conservation(self, style: UnitStyle) -> None:
-        atoms = self.run.n_atoms
+        atoms = self._fixed_atoms()
+        if atoms is None and self.run.n_atoms:
+            self.notes.append("the number of atoms is not the same in all rows: no conservation of energy")
+            return
         energy = self._conserved(style)
         if energy is None or not atoms:
             self.notes.append("no total energy to measure its conservation by")
@@ -610,14 +650,10 @@ class _Measuring:
         per_atom = per_time * energy_scale / atoms
         self._put(names[0], slope * per_atom, error * per_atom)
         if mean_kinetic is not None and mean_kinetic > 0:
-            temperature = self._column("Temp")
-            thermal = (
-                style.boltzmann * float(temperature.mean()) * (3 * atoms - 3)
-                if temperature is not None
-                else 2.0 * mean_kinetic
-            )
-            if thermal > 0:
-                self._put(names[1], slope * per_time / thermal, error * per_time / thermal)
+            # LAMMPS's Temp is 2 K / (k_B f), f the degrees of freedom in two or three dimensions less those
+            # that are constrained (SHAKE, rigid bodies): k_B T f needs no count of ours.
+            thermal = 2.0 * mean_kinetic
+            self._put(names[1], slope * per_time / thermal, error * per_time / thermal)
             self._put(names[2], slope * per_time / mean_kinetic, error * per_time / mean_kinetic)
         return slope * duration, error * duration
 
@@ -627,8 +663,9 @@ class _Measuring:
         if drift is not None and mean_kinetic is not None and mean_kinetic > 0:
             self._put("drift_ppm_kinetic", 1e6 * abs(drift[0]) / mean_kinetic, 1e6 * drift[1] / mean_kinetic)
         mean = abs(float(energy.mean()))
-        # N k T from <K> = 3/2 (N - 1) k T.
-        thermal = mean_kinetic * atoms / (1.5 * max(atoms - 1, 1)) if mean_kinetic is not None else None
+        # N k T from <K> = d/2 (N - 1) k T in d dimensions.
+        freedom = 0.5 * self.run.dimension * max(atoms - 1, 1)
+        thermal = mean_kinetic * atoms / freedom if mean_kinetic is not None else None
         if thermal is None or mean < thermal or energy[0] == 0.0:
             why = "kinetic energy is unknown" if thermal is None else "|<E>| < N k T, so they would show its zero"
             self.notes.append(f"drift_ppm, drift_ppm_last_first and rms_ppm are left out: {why}")

@@ -61,6 +61,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     if source is not None:
         log, said, distrusted = joined(log, source, ended.log[-2000:])
         notes += said
+    _check_atoms(log, ended, change=bool(settings.get("atoms_change")))
     production = _production(log, settings["production"], ended, needed=not settings["columns"])
     _check_numeric(production, ended)
     measured = measure(log, production=settings["production"], discard=settings["discard"])
@@ -236,6 +237,26 @@ def _check_complete(log: Log, ended: Ended) -> None:
             name="TruncatedLog",
             log_tail=ended.log[-2000:],
         )
+
+
+def _check_atoms(log: Log, ended: Ended, *, change: bool) -> None:
+    """Atoms go lost without an error under `thermo_modify lost ignore`; what is left is another system."""
+    for number, leg in enumerate(log.runs, start=1):
+        if not leg.complete or leg.kind not in ("run", "minimize") or leg.n_atoms is None:
+            continue
+        counts = leg["Atoms"] if "Atoms" in leg else np.zeros(0)
+        start = leg.n_atoms_start
+        seen = {*(() if start is None else (start,)), *map(int, counts[np.isfinite(counts)]), leg.n_atoms}
+        if leg.n_atoms == 0 or (len(seen) > 1 and not change and not leg.atoms_changed_by):
+            begun = "" if start is None else f"begins with {start} atoms and "
+            raise AppFailed(
+                f"run {number} of the log {begun}ends with {leg.n_atoms}, with exit code 0: atoms went lost "
+                f"(thermo_modify lost {leg.lost}), and nothing in the script adds or removes any.",
+                name="LostAtoms",
+                log_tail=ended.log[-2000:],
+                repair="smaller timestep, or a start with less overlap; where atoms are meant to leave: "
+                "atoms_change = true in the contract's [checks]",
+            )
 
 
 def _check_energy(measured: Measured, settings: Mapping[str, Any], ended: Ended) -> None:

@@ -63,9 +63,9 @@ def test_drift_is_the_fitted_slope_in_each_of_its_units() -> None:
     # By hand, in units of 0.2 ps: x = -2..2, Sxx = 10, E - E0 = 0, 12, 20, 32, 40 meV:
     # sum x E = -2*0 - 12 + 0 + 32 + 80 = 100 meV, slope 10 meV per 0.2 ps = 50 meV/ps = 50 000 meV/ns.
     assert got["drift_mev_per_atom_ns"] == pytest.approx(50_000 / 100)
-    mean_t = (40 + 44 + 40 + 44 + 40) / 5
-    assert got["drift_kt_per_dof_ns"] == pytest.approx(50.0 / (K_B * mean_t * 297), rel=1e-6)
     mean_k = (5 + 5.5 + 5 + 5.5 + 5) / 5
+    # By the definition of temperature k_B T f = 2 K, whatever f is.
+    assert got["drift_kt_per_dof_ns"] == pytest.approx(50.0 / (2 * mean_k))
     assert got["drift_per_kinetic_energy_per_ns"] == pytest.approx(50.0 / mean_k)
     # Over 0.8 ps the line rises by 0.04 eV; <E> = -(60 + 59.988 + 59.98 + 59.968 + 59.96)/5 = -59.9792 eV.
     assert got["drift_ppm"] == pytest.approx(1e6 * 0.04 / 59.9792)
@@ -77,6 +77,34 @@ def test_drift_is_the_fitted_slope_in_each_of_its_units() -> None:
     # Residuals 0.8, ... : E - (E0 + 0.8 + 10 i) = -0.8, 1.2, -0.8, 1.2, -0.8 meV; SSR = 4.8 meV^2;
     # sqrt(4.8 / 3 / 10) = 0.4 meV per 0.2 ps; they alternate, so that g = 1.
     assert measured.uncertainty["drift_mev_per_atom_ns"] == pytest.approx(0.4 / 10 * 500)
+
+
+def test_in_two_dimensions_an_atom_has_two_degrees_of_freedom() -> None:
+    # Only Temp says the kinetic energy: K = d/2 (N - 1) k_B T, N = 100.
+    rows = "\n".join(" ".join(line.split()[:3]) for line in ROWS.strip().splitlines())
+    mean_t = (40 + 44 + 40 + 44 + 40) / 5
+    echoed = "units metal\ntimestep 0.002\nthermo 100\nrun 400\n"
+    for before, d in ((echoed, 3), ("dimension 2\n" + echoed, 2), ("fix flat all enforce2d\n" + echoed, 2)):
+        got = measure(log_of(rows, header="Step Temp TotEng", before=before), discard=0.0).values
+        assert got["drift_kt_per_dof_ns"] == pytest.approx(50.0 / (K_B * mean_t * d * 99), rel=1e-6)
+
+
+def test_energies_per_atom_are_of_the_atoms_of_their_row() -> None:
+    # -0.5 eV for each of 100, 90 and 80 atoms.
+    rows = "0 40 -50 100\n200 40 -45 90\n400 40 -40 80"
+    evaporating = "units metal\ntimestep 0.002\nfix out all evaporate 200 10 box 4711\nthermo 200\nrun 400\n"
+    loop = "Loop time of 2 on 1 procs for 400 steps with 80 atoms"
+    log = log_of(rows, header="Step Temp PotEng Atoms", before=evaporating, loop=loop)
+    assert (log.runs[0].n_atoms_start, log.runs[0].atoms_changed_by) == (100, ("evaporate",))
+    measured = measure(log, discard=0.0)
+    assert measured.values["potential_energy_mev_per_atom"] == pytest.approx(-500)
+    assert any("from 100 to 80" in note for note in measured.notes)
+    assert not [name for name in measured.values if name.startswith(("drift", "energy_fluc", "rms"))]
+    # Without the column nothing is said per atom, and why.
+    silent = "\n".join(row.rsplit(maxsplit=1)[0] for row in rows.splitlines())
+    measured = measure(log_of(silent, header="Step Temp PotEng", before=evaporating, loop=loop), discard=0.0)
+    assert "potential_energy_mev_per_atom" not in measured.values
+    assert any("fix evaporate" in note and "add `atoms`" in note for note in measured.notes)
 
 
 def test_a_negative_drift_keeps_its_sign_but_not_in_the_ppm_gates() -> None:

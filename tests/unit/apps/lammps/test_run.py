@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,70 @@ def test_energy_nonsense_with_exit_code_0_is_a_failure(tmp_path: Path) -> None:
     failure = failed(result, "EnergyNonsense", "simulation", "exit code 0")
     assert failure.repair == "smaller timestep"
     assert "Total wall time" in (Path(result.workdir) / "log.lammps").read_text()
+
+
+# 100 free particles in two dimensions, in an open box that they leave.
+LEAVING = """\
+units           lj
+dimension       2
+boundary        f f p
+region          box block 0 80 0 80 -0.25 0.25
+create_box      1 box
+create_atoms    1 random 100 123 NULL
+mass            1 1
+pair_style      zero 1.0
+pair_coeff      * *
+velocity        all create 10 1234
+fix             nve all nve
+thermo          200
+"""
+ATOMS = "thermo_style custom step temp atoms pe ke\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (LEAVING + "thermo_modify lost ignore\nrun 1000\n", "begins with 100 atoms and ends with "),
+        (LEAVING + "thermo_modify lost warn\nrun 1000\n", "thermo_modify lost warn"),
+        (LEAVING + ATOMS + "thermo_modify lost ignore\nrun 1000\n", "begins with 100 atoms"),
+        # Lost before the run that is measured, which then begins and ends with as many.
+        (LEAVING + "thermo_modify lost ignore\nrun 1000\nvelocity all set 0 0 0\nrun 10\n", "run 1 of the log"),
+        # A step that is far too long, and nobody is told: 1e11 tau/day of nothing.
+        (ARGON + "thermo_modify lost ignore\ntimestep 0.5\nrun 200\n", "ends with 0"),
+        (LEAVING + "delete_atoms group all\nrun 10\n", "ends with 0"),
+    ],
+)
+def test_atoms_that_vanish_without_the_script_saying_so_are_a_failure(
+    tmp_path: Path, script: str, said: str
+) -> None:
+    failure = failed(execute(app_of(tmp_path, script), tmp_path), "LostAtoms", "simulation", said)
+    assert "atoms_change = true" in (failure.repair or "")
+
+
+@pytest.mark.parametrize(
+    ("script", "contract", "left"),
+    [
+        (LEAVING + "fix out all evaporate 100 2 box 4711\nrun 400\n", "", range(92, 100)),
+        (LEAVING + "fix in all deposit 5 1 50 4711 region box near 0.01\nrun 400\n", "", [105]),
+        (LEAVING + "run 10\ngroup out id <= 40\ndelete_atoms group out\nrun 10\n", "", [60]),
+        (LEAVING + "run 10\ncreate_atoms 1 random 7 99 NULL\nrun 10\n", "", [107]),
+        (LEAVING + "run 0\nwrite_data d nocoeff\nread_data d add append\nrun 0\nrun 9\n", "", [200]),
+        (
+            LEAVING + ATOMS + "thermo_modify lost ignore\nrun 1000\n",
+            "[checks]\natoms_change = true\n",
+            range(1, 95),
+        ),
+    ],
+)
+def test_a_script_that_says_so_may_change_its_atoms(
+    tmp_path: Path, script: str, contract: str, left: Sequence[int]
+) -> None:
+    periodic = script if contract else script.replace("f f p", "p p p")
+    result = execute(app_of(tmp_path, periodic, contract), tmp_path)
+    assert result.ok, result.failure
+    assert result.metrics["n_atoms"] in left
+    if contract:
+        assert any("the number of atoms changes, from 100 to" in note for note in result.notes)
 
 
 def test_without_the_claim_that_energy_is_conserved_nobody_checks_it(tmp_path: Path) -> None:
