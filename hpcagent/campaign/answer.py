@@ -20,6 +20,7 @@ from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
 from hpcagent.policies.missed import Missed, missed
 from hpcagent.policies.points import Key, key
+from hpcagent.policies.ranking import Agreement, agreements
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
 from hpcagent.sites.ledger import Entry, read_ledger
 from hpcagent.store.journal import read_events
@@ -224,6 +225,16 @@ class CampaignResult:
         )
 
     @property
+    def agreements(self) -> tuple[Agreement, ...]:
+        """With a fidelity: how far each level ranks the points as the next one does, and what that leaves open."""
+        fidelity = self.campaign.fidelity
+        if fidelity is None:
+            return ()
+        own = observations(self.campaign, self.results, self.comparison)
+        seen = [*earlier_evidence(self.campaign, self.warm, self.results), *own]
+        return agreements(seen, self.campaign.objective, self.campaign.search, fidelity.model_dump())
+
+    @property
     def distrusted(self) -> int:
         """How many runs did not have their core."""
         return sum(r.distrusted is not None for r in self.results)
@@ -261,6 +272,7 @@ class CampaignResult:
             if missed is not None and self.best.feasible:
                 lines.append(f"  {missed}")
             lines += [f"  {s}" for s in self.speedups]
+            lines += [f"  {ranked}" for ranked in self.agreements]
         if self.front:
             goals = " and ".join(g.metric for g in self.campaign.objective.goals)
             lines.append(f"front of {goals}: {len(self.front)} runs, in result.front and front.png of the report")

@@ -145,6 +145,7 @@ def _answer(result: CampaignResult) -> str:
     if missed is not None and best.feasible:
         lines.append(f"- {missed}")
     lines += [f"- {s}" for s in result.speedups]
+    lines += [f"- {ranked}" for ranked in result.agreements]
     if best.ties:
         shown_ties = "; ".join(point_text(t, best.units) for t in best.ties[:5])
         lines.append(f"- not distinguishable from it within the noise ({len(best.ties)}): {shown_ties}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hpcagent.errors import BadInput
@@ -11,7 +12,8 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import one_goal
-from hpcagent.policies.points import given, inside, key, whole
+from hpcagent.policies.points import Key, fraction, given, key, whole
+from hpcagent.policies.ranking import DOUBT, chances, level_scores
 from hpcagent.policies.sweeps import Grid, Sobol
 
 __all__ = ["Screen"]
@@ -20,15 +22,18 @@ __all__ = ["Screen"]
 class Screen:
     """All points at the first level, then the best `keep` of them at the next, and so on.
 
-    A point that failed, or breaks a limit, goes no further. Values of different levels are never compared
-    with each other: within each level the points are ranked by that level's own runs.
+    A point that failed, or breaks a limit, goes no further. Within each level the points are ranked by that
+    level's own runs. The points that were computed at both of two levels teach how far the cheaper one errs: as
+    long as a point that was left behind has a chance of `doubt` or more to be better than the best one, it
+    follows (`hpcagent.policies.ranking`).
 
     Args:
         space: Where it may suggest; the fidelity is one of its choices.
         objective: What a level is ranked by.
         seed: Seed of the Sobol points.
         fidelity: `parameter`: the choice that is the fidelity; `levels`: its values, cheapest first.
-        keep: How many points go on from each level to the next.
+        keep: How many points go on from each level to the next at least.
+        doubt: Chance of being the best at the next level with which a point beyond `keep` goes on, too; 1: none.
         points: How many points at the first level: Sobol points; all combinations (a grid of `grid` levels) if
             not given.
         grid: Values of each numeric parameter in that grid.
@@ -45,6 +50,7 @@ class Screen:
         seed: int = 0,
         fidelity: Mapping[str, Any] | None = None,
         keep: int = 3,
+        doubt: float = DOUBT,
         points: int | None = None,
         grid: int = 3,
     ) -> None:
@@ -57,6 +63,7 @@ class Screen:
         self.parameter: str = fidelity["parameter"]
         self.levels: tuple[Scalar, ...] = tuple(fidelity["levels"])
         self.keep = whole("keep", keep)
+        self.doubt = 1.0 if doubt == 1 else fraction("doubt", doubt)
         rest = Space(parameters=tuple(p for p in space.parameters if p.name != self.parameter))
         if points is None:
             self.design = Grid(rest, levels=whole("grid", grid)).points
@@ -67,28 +74,42 @@ class Screen:
         """Return points of the lowest level that is not done; none while its last runs are pending."""
         asked = {key(p) for p in given(history, pending)}
         wanted = self.design
+        before: Scalar | None = None
         for level in self.levels:
-            at_level = [{**p, self.parameter: level} for p in wanted]
-            left = [p for p in at_level if key(self._ordered(p)) not in asked]
+            left = self._not_asked(wanted, level, asked)
             if left:
-                return [self._ordered(p) for p in left[: max(n, 0)]]
+                return left[: max(n, 0)]
             if any(p.get(self.parameter) == level for p in pending):
                 return []
-            wanted = self._best(history, level)
+            # As many at a time as `keep`: each teaches how far the cheaper level errs.
+            left = self._not_asked(self._doubtful(history, before, level), level, asked)
+            if left:
+                return left[: max(min(n, self.keep), 0)]
+            wanted, before = self._best(history, level), level
         return []
+
+    def _not_asked(self, points: Sequence[Params], level: Scalar, asked: Collection[Key]) -> list[Params]:
+        at_level = [self._ordered({**p, self.parameter: level}) for p in points]
+        return [p for p in at_level if key(p) not in asked]
+
+    def _doubtful(self, history: Sequence[Observation], before: Scalar | None, level: Scalar) -> list[Params]:
+        """Points of the level before that may be the best of this one, most likely first."""
+        if before is None or self.doubt >= 1:
+            return []
+        cheap, dear = (
+            level_scores(history, self.objective, self.space, self.parameter, one) for one in (before, level)
+        )
+        if not dear:
+            return []
+        chance = chances(cheap, dear)
+        # With a single pair nothing is known of the error: the next points of the ranking make it two.
+        if any(math.isnan(c) for c in chance.values()):
+            return [dict(p) for p in sorted(chance, key=lambda p: -cheap[p])]
+        return [dict(p) for p in sorted(chance, key=lambda p: -chance[p]) if chance[p] >= self.doubt]
 
     def _ordered(self, params: Params) -> Params:
         return {name: params[name] for name in self.space.names}
 
     def _best(self, history: Sequence[Observation], level: Scalar) -> list[Params]:
-        scores: dict[Any, tuple[float, Params]] = {}
-        for seen in history:
-            params = inside(self.space, seen.params)
-            if params is None or params[self.parameter] != level or not seen.completed:
-                continue
-            if not (self.objective.known(seen.metrics) and self.objective.feasible(seen.metrics)):
-                continue
-            rest = {k: v for k, v in params.items() if k != self.parameter}
-            scores[key(rest)] = (self.objective.score(seen.metrics), rest)
-        ranked = sorted(scores.values(), key=lambda one: -one[0])
-        return [rest for _, rest in ranked[: self.keep]]
+        scores = level_scores(history, self.objective, self.space, self.parameter, level)
+        return [dict(point) for point in sorted(scores, key=lambda p: -scores[p])[: self.keep]]

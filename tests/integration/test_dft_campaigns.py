@@ -123,17 +123,22 @@ def test_nickel_binds_oxygen_most_strongly_of_the_metals_that_dft_has_seen(tmp_p
     runs = {(r.manifest.params["metal"], r.manifest.params["engine"]): r for r in result.results}
     by_emt = {metal: r["adsorption_energy"] for (metal, engine), r in runs.items() if engine == "emt"}
     by_dft = {metal: r["adsorption_energy"] for (metal, engine), r in runs.items() if engine == "gpaw"}
-    assert sorted(by_emt) == ["Ag", "Au", "Cu", "Ni", "Pd", "Pt"] and len(by_dft) == 3
-    assert set(by_dft) == set(sorted(by_emt, key=by_emt.__getitem__)[:3])
-    # The d-band model and every later computation: Ni before Cu before Ag (B. Hammer and J. K. Norskov, Nature 376,
-    # 238, 1995).
-    assert sorted(by_dft, key=by_dft.__getitem__) == ["Ni", "Cu", "Ag"]
+    assert sorted(by_emt) == ["Ag", "Au", "Cu", "Ni", "Pd", "Pt"]
+    # EMT has silver before nickel and errs by an electronvolt and more: no metal is given up on its word.
+    assert sorted(by_dft) == sorted(by_emt)
+    # The d-band model and every later computation: Ni before Cu before Ag before Au, Pd before Ag (B. Hammer and J. K.
+    # Norskov, Nature 376, 238, 1995).
+    ranked = sorted(by_dft, key=by_dft.__getitem__)
+    assert [m for m in ranked if m in ("Ni", "Cu", "Ag", "Au")] == ["Ni", "Cu", "Ag", "Au"]
+    assert ranked.index("Pd") < ranked.index("Ag")
+    (agreement,) = result.agreements
+    assert agreement.points == 6 and agreement.left == 0 and agreement.low < 0 < agreement.tau < agreement.high
     # The answer is of the dear level only, although EMT has energies of its own for all.
     assert result.best.params == {"metal": "Ni", "engine": "gpaw"}
     assert {p.params["engine"] for p in result.points} == {"gpaw"}
-    assert len(result.points) == 3
+    assert len(result.points) == 6
     # O2 is computed once for each engine, and every slab and its oxygen.
-    assert result.inner["dft_energy"] == (2 + 2 * 9, 0)
+    assert result.inner["dft_energy"] == (2 + 2 * 12, 0)
     # Oxygen is a triplet: two unpaired electrons. Without spin every metal would bind by half an electronvolt more.
     assert [m for m in moments(tmp_path) if m] == pytest.approx([2.0], abs=1e-3)
     for event in result.events:

@@ -314,6 +314,11 @@ def test_the_answer_of_a_screening_is_of_the_last_level_only(tmp_path):
     assert result.best.params == {"x": 6, "level": "dear"}
     assert result.best.metrics["e"] == -6
     assert {p.params["level"] for p in result.points} == {"dear"}
+    # How far the cheap level was right is said with the answer: here it is off by a constant.
+    (agreement,) = result.agreements
+    assert (agreement.points, agreement.tau, agreement.left, agreement.doubtful) == (2, 1, 4, ())
+    assert "cheap ranks 1 of 1 pairs of points as dear does" in str(result)
+    assert "cheap ranks 1 of 1 pairs of points as dear does" in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_another_policy_refuses_a_fidelity(tmp_path):
