@@ -29,6 +29,7 @@ __all__ = ["CUT", "Table", "averages", "chodera_start", "cut_of", "mser5_start",
 
 _Array = NDArray[np.float64]
 _N_A = 6.02214076e23
+_BOLTZMANN = 8.617333262145e-5  # eV/K
 FAILURES = ("NoThermo", "BadThermo", "TooFewSamples", "ReducedUnits", "NoUnits", "MissingFile")
 
 CUT = {
@@ -52,9 +53,11 @@ class Table:
     Attributes:
         columns: `time` ps, `temperature` K, `potential`, `kinetic`, `total` eV (of the whole cell), `volume`
             angstrom^3, `pressure` bar, `density` g/cm^3; (n_rows,) float64 each.
-        n_atoms: Number of atoms, or None.
+        n_atoms: Number of atoms; None where it is not known or changes.
         ensemble: `nve`, `nvt`, `npt`, or empty where the run does not say.
         source: Name of the file.
+        freedom: Degrees of freedom, where the run says them by 2 K = f k_B T.
+        counts: (n_rows,) number of atoms in each row, where it changes and is known.
     """
 
     columns: dict[str, _Array]
@@ -62,6 +65,8 @@ class Table:
     ensemble: str = ""
     source: str = ""
     notes: tuple[str, ...] = field(default=())
+    freedom: float | None = None
+    counts: _Array | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -137,8 +142,10 @@ def _of_log(path: Path, upstream: Mapping[str, Any]) -> Table:
         columns["time"] = leg["Time"] * style.time_ps
     elif "Step" in leg and leg.timestep is not None:
         columns["time"] = leg["Step"] * (leg.timestep * style.time_ps)
-    per_atom = bool(leg.normalized) and leg.n_atoms
-    electronvolt = factor(style.energy, "eV") * (leg.n_atoms or 1 if per_atom else 1)
+    counts, notes = _counts(leg)
+    electronvolt: Any = factor(style.energy, "eV")
+    if leg.normalized:
+        electronvolt = electronvolt * counts
     wanted = (
         ("temperature", "Temp", 1.0),
         ("potential", "PotEng", electronvolt),
@@ -149,10 +156,40 @@ def _of_log(path: Path, upstream: Mapping[str, Any]) -> Table:
         ("density", "Density", 1.0 if style.density == "g/cm^3" else math.nan),
     )
     for name, keyword, scale in wanted:
-        if keyword in leg and not math.isnan(scale):
+        if keyword in leg and not np.isnan(scale).all():
             columns[name] = leg[keyword] * scale
     columns = _completed(columns)
-    return Table(columns, leg.n_atoms, source=path.name)
+    if leg.dimension == 2 and ("pressure" in columns or "density" in columns):
+        notes += ("in two dimensions LAMMPS's pressure and density are per area: bar angstrom, g/cm^3 angstrom",)
+    freedom = None
+    if "KinEng" in leg and "Temp" in leg and float(columns["temperature"].mean()) > 0:
+        # Two dimensions and constraints have fewer than 3N - 3; LAMMPS's Temp is 2 K / (k_B f).
+        freedom = 2.0 * float(columns["kinetic"].mean() / columns["temperature"].mean()) / _BOLTZMANN
+    steady = np.isfinite(counts).all() and np.ptp(counts) == 0
+    known = counts if np.isfinite(counts).all() and (counts > 0).all() and not steady else None
+    return Table(
+        columns,
+        int(counts[0]) if steady else None,
+        source=path.name,
+        notes=notes,
+        freedom=freedom,
+        counts=known,
+    )
+
+
+def _counts(leg: Any) -> tuple[_Array, tuple[str, ...]]:
+    """(n_rows,) number of atoms in each row, NaN where it is not known; what is to be said of it."""
+    if "Atoms" in leg:
+        counts: _Array = leg["Atoms"]
+        if np.ptp(counts) == 0:
+            return counts, ()
+        return counts, (f"the number of atoms changes, from {counts[0]:.0f} to {counts[-1]:.0f}",)
+    unknown = leg.n_atoms is None or leg.atoms_changed_by or leg.n_atoms_start not in (None, leg.n_atoms)
+    if not unknown:
+        return np.full(len(leg), float(leg.n_atoms)), ()
+    return np.full(len(leg), math.nan), (
+        "the number of atoms of each row is not known (it changes, or the log does not say it)",
+    )
 
 
 def _of_csv(path: Path, upstream: Mapping[str, Any]) -> Table:
@@ -359,7 +396,7 @@ def averages(equilibration: str, discard: float, run: Run) -> Outcome:
         notes.append(f"more than half of the rows ({start} of {len(table)}) are start-up; the run is too short")
     elif metrics["n_effective"] < 10:
         notes.append(f"only {metrics['n_effective']:.0f} independent samples; the errors are rough")
-    if table.n_atoms is None:
+    if table.n_atoms is None and table.counts is None:
         notes.append("the number of atoms is not known, so there are no energies for each atom")
     (run.workdir / "averages.csv").write_text(
         "\n".join(["quantity,unit,mean,error,standard_deviation,n_effective", *lines]) + "\n"
@@ -380,11 +417,12 @@ def _wanted(table: Table) -> list[tuple[str, str, _Array]]:
         )
         if name in table
     ]
-    if table.n_atoms:
+    atoms = table.n_atoms if table.counts is None else table.counts
+    if atoms is not None and np.all(atoms):
         for name, column in (("potential_energy", "potential"), ("total_energy", "total")):
             if column in table:
-                found.append((name, "eV/atom", table[column] / table.n_atoms))
+                found.append((name, "eV/atom", table[column] / atoms))
         if {"total", "pressure", "volume"} <= table.columns.keys():
             work = table["pressure"] * table["volume"] * factor("bar*angstrom^3", "eV")
-            found.append(("enthalpy", "eV/atom", (table["total"] + work) / table.n_atoms))
+            found.append(("enthalpy", "eV/atom", (table["total"] + work) / atoms))
     return [(name, unit, series) for name, unit, series in found if np.isfinite(series).all()]

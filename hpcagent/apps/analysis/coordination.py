@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.apps.analysis.frames import RANKS, Communicator, analyse, shares
-from hpcagent.apps.analysis.rdf import FAILURES, averaged, count, freud_system, largest_radius, pair_masks, peaks
+from hpcagent.apps.analysis.rdf import (
+    FAILURES,
+    averaged,
+    count,
+    freud_system,
+    is_flat,
+    largest_radius,
+    pair_masks,
+    peaks,
+)
 from hpcagent.apps.analysis.statistics import block_average
 from hpcagent.apps.analysis.trajectory import READING, Reading, Trajectory
 from hpcagent.apps.base import app
@@ -122,12 +131,14 @@ def count_neighbors(
     mine = []
     freud.parallel.set_num_threads(1)  # what the run has asked for
     trajectory.velocities = False
-    for block, members in shares(trajectory.chosen(reading), comm):
+    numbers = trajectory.chosen(reading)
+    flat = is_flat(trajectory, numbers)
+    for block, members in shares(numbers, comm):
         histogram = np.zeros(_MOST + 1, np.int64)
         for frame in trajectory.frames(members):
-            largest_radius(trajectory, frame, cutoff)
+            largest_radius(trajectory, frame, cutoff, axes=2 if flat else 3)
             mask_a, mask_b = pair_masks(trajectory, frame, params["a"], params["b"])
-            box, positions = freud_system(frame)
+            box, positions = freud_system(frame, flat=flat)
             query = freud.locality.AABBQuery(box, positions[mask_b])
             found = query.query(positions[mask_a], {"r_max": cutoff, "exclude_ii": False}).toNeighborList()
             index_a, index_b = np.flatnonzero(mask_a), np.flatnonzero(mask_b)

@@ -199,6 +199,7 @@ class Followed:
         periodic: Whether the cell is periodic along all its vectors.
         temperature: Mean kinetic temperature, in K; NaN without velocities or masses.
         weighed: Whether the masses are known.
+        moving: The directions (0, 1, 2) along which any atom moves: two in a two-dimensional system.
     """
 
     rows: NDArray[np.float64]
@@ -209,6 +210,7 @@ class Followed:
     periodic: bool
     temperature: float
     weighed: bool
+    moving: tuple[int, ...] = (0, 1, 2)
     notes: tuple[str, ...] = ()
 
 
@@ -241,7 +243,7 @@ def followed(
     Raises:
         AppFailed: `NoTimes`; `UnevenFrames`; `NoIds`: atoms cannot be told apart; `NoVelocities`;
             `FramesTooFarApart`: an atom goes more than 0.4 of the cell between frames; `BadTrajectory`: atoms come
-            or go.
+            or go; `TooFewAtoms`: there is one atom.
     """
     numbers, notes = _even(trajectory, numbers)
     times = trajectory.times_ps[numbers]
@@ -262,6 +264,14 @@ def followed(
             repair="add vx vy vz to the dump's columns",
         )
     n = len(first.positions)
+    if n < 2:
+        raise AppFailed(
+            f"{trajectory.path.name} has {n} atom: motion is measured against the centre of mass, and nothing is "
+            "left of that of a single atom.",
+            kind="contract",
+            name="TooFewAtoms",
+            repair="at least two atoms; many, for an error that means something",
+        )
     masses = np.ones(n) if first.masses is None else first.masses
     if comm.rank == 0:
         with scratch.open("wb") as file:
@@ -270,6 +280,7 @@ def followed(
     rows: NDArray[np.float64] = np.memmap(scratch, np.float64, "r+", shape=(len(numbers), n, 3))
     mine = np.array_split(np.arange(len(numbers)), comm.size)[comm.rank]
     volumes, kinetic = np.zeros(len(mine)), np.zeros(len(mine))
+    extent, drift, spread = np.zeros((len(mine), 3)), np.zeros((len(mine), 3)), np.zeros(len(mine))
     before: Frame | None = None
     for place, row in enumerate(mine):
         if row and before is None and kind == "displacement":
@@ -283,7 +294,10 @@ def followed(
             if frame.velocities is None:
                 raise trajectory._bad(f"frame {numbers[row]} has no velocities, the first one has")
             vectors = np.array(frame.velocities)
-        vectors -= masses @ vectors / masses.sum()
+        extent[place] = np.abs(vectors).max(axis=0)
+        drift[place] = masses @ vectors / masses.sum()
+        vectors -= drift[place]
+        spread[place] = float((vectors**2).sum()) / n
         rows[row] = vectors
         volumes[place] = frame.volume
         if frame.velocities is not None:
@@ -294,7 +308,12 @@ def followed(
     del rows  # written out before any rank reads
     volume = np.concatenate(comm.allgather(volumes))
     energy = np.concatenate(comm.allgather(kinetic))
+    farthest = np.concatenate(comm.allgather(extent)).max(axis=0)
+    of_all = np.concatenate(comm.allgather(drift))[1:]
+    of_one = float(np.concatenate(comm.allgather(spread))[1:].mean())
     comm.Barrier()
+    moving = tuple(int(i) for i in np.flatnonzero(farthest > 1e-9 * max(float(farthest.max()), 1e-300)))
+    notes += _of_motion(moving, n, float(of_all.var(axis=0).sum()), of_one)
     if first.masses is None and len(set(first.species)) > 1:
         notes += ("masses are not known (name the types with `species`): the drift is that of the plain mean",)
     if first.unwrapped and np.ptp(volume) > 1e-3 * volume.mean():
@@ -309,16 +328,39 @@ def followed(
         masses=masses,
         volume=float(volume.mean()),
         periodic=all(first.pbc),
-        temperature=_temperature(energy, n) if first.masses is not None else float("nan"),
+        temperature=_temperature(energy, len(moving) * (n - 1)) if first.masses is not None else float("nan"),
         weighed=first.masses is not None,
+        moving=moving or (0, 1, 2),
         notes=notes,
     )
 
 
-def _temperature(twice_kinetic: _Array, n: int) -> float:
-    """<m v^2> in g/mol angstrom^2/ps^2 over (3n - 3) k_B, in K."""
+def _of_motion(moving: tuple[int, ...], n: int, of_all: float, of_one: float) -> tuple[str, ...]:
+    """What is to be said of directions without motion, and of a centre of mass that moves at random.
+
+    Args:
+        moving: Directions in which atoms move.
+        n: Number of atoms.
+        of_all: Variance of the centre of mass's steps; of independent atoms it is 1/n of that of one.
+        of_one: Mean square of an atom's steps against the centre of mass.
+    """
+    notes: tuple[str, ...] = ()
+    if 0 < len(moving) < 3:
+        still = "".join("xyz"[i] for i in range(3) if i not in moving)
+        notes += (f"no atom moves along {' and '.join(still)}: taken as a system of {len(moving)} dimension(s)",)
+    if of_one > 0 and of_all > 0.25 * of_one / n and n <= 200:
+        notes += (
+            "the centre of mass moves at random, as under a thermostat that does not conserve momentum (Langevin, "
+            f"Brownian); its motion is taken out, which lowers the diffusion of {n} independent atoms by 1/{n}, "
+            f"{1 / n:.1%}",
+        )
+    return notes
+
+
+def _temperature(twice_kinetic: _Array, freedom: int) -> float:
+    """<m v^2> in g/mol angstrom^2/ps^2 over f k_B, in K, f the degrees of freedom."""
     gas_constant = 8.31446261815324  # J/mol/K; 1 g/mol (angstrom/ps)^2 = 10 J/mol
-    return float(twice_kinetic.mean() * 10.0 / (max(3 * n - 3, 1) * gas_constant))
+    return float(twice_kinetic.mean() * 10.0 / (max(freedom, 1) * gas_constant))
 
 
 def _even(trajectory: Trajectory, numbers: NDArray[np.intp]) -> tuple[NDArray[np.intp], tuple[str, ...]]:

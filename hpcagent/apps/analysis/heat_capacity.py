@@ -27,7 +27,7 @@ _ENOUGH = 50
 
 @app(
     name="heat_capacity",
-    version="1.0.0",
+    version="1.1.0",
     app_type="analysis",
     inputs=("run",),
     parameters={
@@ -52,7 +52,8 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
     """Heat capacity C_V from the fluctuations of the energy (NVT) or of the kinetic energy (NVE).
 
     NVT: C_V = (<E^2> - <E>^2) / (k_B T^2), E the total energy without that of the thermostat (M. P. Allen and
-    D. J. Tildesley, Computer Simulation of Liquids, 2nd ed., eq. 2.80). NVE, with f = 3N - 3:
+    D. J. Tildesley, Computer Simulation of Liquids, 2nd ed., eq. 2.80). NVE, with f = 2 <K> / (k_B <T>) where both
+    are printed (fewer than 3N - 3 in two dimensions and with constraints), else f = 3N - 3:
     (<K^2> - <K>^2) / <K>^2 = 2/f (1 - f k_B / (2 C_V)): J. L. Lebowitz, J. K. Percus, L. Verlet, Phys. Rev. 153,
     250 (1967), doi:10.1103/PhysRev.153.250. A classical harmonic crystal has 3 k_B for each atom (less its share
     of the three motions of the centre of mass, 3 (1 - 1/N)).
@@ -67,7 +68,9 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
     table = read_table(run.upstream[0])
     if table.n_atoms is None:
         raise AppFailed(
-            f"{table.source} does not say how many atoms there are.", kind="contract", name="BadThermo"
+            f"{table.source} does not say how many atoms there are, or they change.",
+            kind="contract",
+            name="BadThermo",
         )
     start = cut_of(table, equilibration, discard, ("temperature", "potential"))
     rows = len(table) - start
@@ -85,13 +88,13 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
     if ensemble == "nvt":
         value, error = _jackknifed(total, lambda e: float(e.var()) / (_BOLTZMANN * temperature**2))
     else:
-        freedom = 3 * table.n_atoms - 3
+        freedom = _freedom(table)
         value, error = _jackknifed(kinetic, lambda k: _lebowitz(k, freedom))
     # Few independent samples scatter too little among themselves for a jackknife: for Gaussian fluctuations the
     # relative error of a variance of n of them is sqrt(2/n).
     series = total if ensemble == "nvt" else kinetic
     independent = rows / max(1.0, g if math.isfinite(g := statistical_inefficiency(series)) else 1.0)
-    lever = 1.0 if ensemble == "nvt" else abs(value / (0.5 * _BOLTZMANN * (3 * table.n_atoms - 3)) - 1.0)
+    lever = 1.0 if ensemble == "nvt" else abs(value / (0.5 * _BOLTZMANN * _freedom(table)) - 1.0)
     error = max(error if math.isfinite(error) else 0.0, lever * value * math.sqrt(2.0 / independent))
     notes = table.notes
     if independent < _ENOUGH:
@@ -116,7 +119,20 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
     )
 
 
-def _lebowitz(kinetic: _Array, freedom: int) -> float:
+def _freedom(table: Table) -> float:
+    freedom = 3.0 * (table.n_atoms or 0) - 3.0 if table.freedom is None else table.freedom
+    if freedom < 1.0:
+        raise AppFailed(
+            f"{table.source} is a run of {table.n_atoms} atom(s), which leaves {freedom:.2g} degrees of freedom: "
+            "there is nothing to fluctuate.",
+            kind="contract",
+            name="NoFluctuations",
+            repair="more atoms",
+        )
+    return freedom
+
+
+def _lebowitz(kinetic: _Array, freedom: float) -> float:
     relative = float(kinetic.var()) / float(kinetic.mean()) ** 2
     rest = 1.0 - 0.5 * freedom * relative
     if rest <= 0.0:

@@ -40,6 +40,7 @@ FAILURES = (
     "NoIds",
     "NoSuchSpecies",
     "FramesTooFarApart",
+    "TooFewAtoms",
     "BadWindow",
     "NoTemperature",
     "MissingFile",
@@ -50,7 +51,7 @@ FAILURES = (
 
 @app(
     name="msd",
-    version="1.0.0",
+    version="1.1.0",
     app_type="analysis",
     inputs=("run",),
     parameters={
@@ -113,8 +114,9 @@ def msd(
     """Mean squared displacement over all time origins, and the self-diffusion coefficient from its slope.
 
     msd(t) = <|r_i(t0 + t) - r_i(t0)|^2> over atoms and origins, without the drift of the centre of mass, by
-    Fourier transforms (G. R. Kneller et al., Comput. Phys. Commun. 91, 191 (1995)); D = slope / 6 of the
-    least-squares line in the window (A. Einstein, Ann. Phys. 322, 549 (1905)). Our own code: freud's has single
+    Fourier transforms (G. R. Kneller et al., Comput. Phys. Commun. 91, 191 (1995)); D = slope / (2 d) of the
+    least-squares line in the window (A. Einstein, Ann. Phys. 322, 549 (1905)), d the number of directions in which
+    atoms move: 2 where LAMMPS has `dimension 2`. Our own code: freud's has single
     precision, in which its running difference of large squares loses the small displacements, and no file to
     stream from.
 
@@ -129,7 +131,7 @@ def msd(
 
     Raises:
         AppFailed: See `FAILURES`; `FramesTooFarApart`: positions cannot be unwrapped; `BadWindow`: the window does
-            not lie in the trajectory or holds fewer than four lags; `NoTemperature`.
+            not lie in the trajectory or holds fewer than four lags; `NoTemperature`; `TooFewAtoms`: a single one.
     """
     how = Reading(**reading)
     arrays = analyse(run, follow, how, {"fit_start": fit_start, "fit_end": fit_end, "a": a}, ranks)
@@ -170,7 +172,9 @@ def msd(
     }
     uncertainty = {"diffusion": error * _CM2_S, "diffusion_angstrom2_ps": error} if math.isfinite(error) else {}
     edge = float(arrays["volume"]) ** (1.0 / 3.0)
-    if viscosity and bool(arrays["periodic"]):
+    if slopes.shape[1] < 3:
+        notes.append("not corrected for the finite size of the cell: the correction is that of three dimensions")
+    elif viscosity and bool(arrays["periodic"]):
         kelvin = temperature or _temperature(run, float(arrays["temperature"]))
         metrics["diffusion_corrected"] = metrics["diffusion"] + yeh_hummer(kelvin, viscosity, edge)
         if "diffusion" in uncertainty:
@@ -240,9 +244,9 @@ def follow(
     """Work of `msd`.
 
     Returns:
-        On rank 0: `lags` (n_lags,) ps; `msd` (n_lags, 3) angstrom^2 by direction; `slopes` (n_atoms, 3) and
-        `stretches` (k,), slopes of the msd along one direction in angstrom^2/ps; `window`, first and last fitted
-        lag; `n_frames`, `volume`, `periodic`, `temperature`.
+        On rank 0: `lags` (n_lags,) ps; `msd` (n_lags, 3) angstrom^2 by direction; `slopes` (n_atoms, d), of the d
+        directions in which atoms move, and `stretches` (k,), slopes of the msd along one direction in
+        angstrom^2/ps; `window`, first and last fitted lag; `n_frames`, `volume`, `periodic`, `temperature`.
     """
     with following(trajectory, reading, "displacement", folder, comm) as data:
         return _displaced(trajectory, data, params, comm)
@@ -285,7 +289,7 @@ def _displaced(trajectory: Trajectory, data: Any, params: Mapping[str, Any], com
             slopes[place : place + len(some)] = np.tensordot(weights, own[low : high + 1], axes=1)
             for k, rows in enumerate(stretches):
                 shorter = squared_displacements(positions[rows], high + 1).sum(axis=1)
-                times[k] += float(weights @ shorter[low:].mean(axis=1))
+                times[k] += float(weights @ shorter[low:, list(data.moving)].mean(axis=1))
         return summed, slopes, times
 
     got = total(len(groups), part, comm)
@@ -294,7 +298,7 @@ def _displaced(trajectory: Trajectory, data: Any, params: Mapping[str, Any], com
     return {
         "lags": lags,
         "msd": got[0] / len(atoms),
-        "slopes": got[1],
+        "slopes": got[1][:, list(data.moving)],
         "stretches": got[2][: len(stretches)] / len(atoms),
         "window": np.array([low, high]),
         "n_frames": np.array(n_frames),

@@ -19,7 +19,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.space import Float, Int, Text
 
-__all__ = ["averaged", "count", "freud_system", "largest_radius", "pair_masks", "peaks", "rdf"]
+__all__ = ["averaged", "count", "freud_system", "is_flat", "largest_radius", "pair_masks", "peaks", "rdf"]
 
 _Array = NDArray[np.float64]
 FAILURES = (
@@ -41,7 +41,7 @@ _FAR = 15.0
 
 @app(
     name="rdf",
-    version="1.0.0",
+    version="1.1.0",
     app_type="analysis",
     inputs=("run",),
     parameters={
@@ -50,7 +50,7 @@ _FAR = 15.0
             100.0,
             unit="angstrom",
             default=0.0,
-            description="largest distance; 0: 0.48 of the cell's smallest height, at most 15",
+            description="largest distance; 0: 0.48 of the cell's smallest height (of the plane), at most 15",
         ),
         "bins": Int(10, 10000, default=200, description="intervals of the distance"),
         "a": Text(default="", description="species around which is counted; empty: all"),
@@ -71,11 +71,21 @@ _FAR = 15.0
         "coordination_number": Metric(
             name="coordination_number",
             unit="1",
-            description="atoms b around an atom a up to the first minimum: 4 pi rho_b times the integral of g r^2",
+            description="atoms b around an atom a up to the first minimum: 4 pi rho_b times the integral of g r^2 "
+            "(2 pi rho_b times that of g r in two dimensions)",
             required=False,
         ),
         "number_density": Metric(
-            name="number_density", unit="1/angstrom^3", description="mean number density of the atoms b"
+            name="number_density",
+            unit="1/angstrom^3",
+            description="mean number density of the atoms b, in three dimensions",
+            required=False,
+        ),
+        "areal_density": Metric(
+            name="areal_density",
+            unit="1/angstrom^2",
+            description="mean number of atoms b for an area, in two dimensions",
+            required=False,
         ),
         "n_frames": Metric(name="n_frames", unit="1", description="frames used"),
     },
@@ -96,6 +106,9 @@ def rdf(r_max: float, bins: int, a: str, b: str, ranks: int, run: Run, **reading
     The first maximum is the first one that stands out by more than a tenth of g's highest value and more than four
     of its errors; a gas has none, and then the metrics of the shell are absent.
 
+    In two dimensions areas pi ((r+dr)^2 - r^2) take the place of volumes: where the log of the run says
+    `dimension 2` or, without a log, all atoms of the first and the last frame lie in one plane z.
+
     Raises:
         AppFailed: See `FAILURES`; `CellTooSmall`: r_max is more than half of the cell's smallest height.
     """
@@ -114,9 +127,13 @@ def rdf(r_max: float, bins: int, a: str, b: str, ranks: int, run: Run, **reading
         comments="",
     )
     density, density_error = block_average(arrays["density"])
-    metrics = {"number_density": density, "n_frames": float(n_frames)}
-    uncertainty = {"number_density": density_error}
+    flat = bool(arrays["flat"])
+    which = "areal_density" if flat else "number_density"
+    metrics = {which: density, "n_frames": float(n_frames)}
+    uncertainty = {which: density_error}
     notes = [str(n) for n in arrays["notes"]]
+    if flat:
+        notes.append("g(r) is that of two dimensions")
     peak, minimum = peaks(r, g, noise)
     if peak is None:
         notes.append("g(r) has no maximum that stands out of its noise: no first shell")
@@ -148,35 +165,39 @@ def count(
 
     Returns:
         On rank 0: `edges` (bins + 1,) angstrom; `g` and `neighbors` (pairs for each atom a) (n_blocks, bins);
-        `density` (n_blocks,) 1/angstrom^3; `pairs` (n_blocks, bins), ordered ones that were counted; `frames`
-        (n_blocks,), how many each block has.
+        `density` (n_blocks,) 1/angstrom^3, or 1/angstrom^2 where `flat`; `pairs` (n_blocks, bins), ordered ones
+        that were counted; `frames` (n_blocks,), how many each block has.
     """
     import freud
 
     numbers = trajectory.chosen(reading)
     first = trajectory.read(int(numbers[0]))
-    _check_periodic(trajectory, first)
+    flat = is_flat(trajectory, numbers)
+    _check_periodic(trajectory, first, flat=flat)
     bins = int(params["bins"])
-    r_max = float(params["r_max"]) or min(0.48 * float(first.heights.min()), _FAR)
+    r_max = float(params["r_max"]) or min(0.48 * float(first.heights[: 2 if flat else 3].min()), _FAR)
     counter = freud.density.RDF(bins=bins, r_max=r_max)
     edges = np.asarray(counter.bin_edges, np.float64)
-    shells = 4.0 / 3.0 * np.pi * np.diff(edges**3)
+    shells = np.pi * np.diff(edges**2) if flat else 4.0 / 3.0 * np.pi * np.diff(edges**3)
     mine = []
     freud.parallel.set_num_threads(1)  # what the run has asked for
     trajectory.velocities = False
     for block, members in shares(numbers, comm):
         g, around, counted, density = np.zeros(bins), np.zeros(bins), np.zeros(bins), 0.0
         for frame in trajectory.frames(members):
-            largest_radius(trajectory, frame, r_max)
+            if flat:
+                _check_in_plane(trajectory, frame)
+            largest_radius(trajectory, frame, r_max, axes=2 if flat else 3)
             mask_a, mask_b = pair_masks(trajectory, frame, params["a"], params["b"])
-            pairs = _pairs(counter, frame, mask_a, mask_b, same=params["a"] == params["b"])
+            pairs = _pairs(counter, frame, mask_a, mask_b, same=params["a"] == params["b"], flat=flat)
+            size = float(np.linalg.norm(np.cross(*frame.cell[:2]))) if flat else frame.volume
             n_a, n_b = int(mask_a.sum()), int(mask_b.sum())
             others = n_b - int((mask_a & mask_b).sum()) / n_a
             around += pairs / n_a
             counted += pairs
-            density += n_b / frame.volume
+            density += n_b / size
             if others > 0:
-                g += pairs * (frame.volume / (n_a * others)) / shells
+                g += pairs * (size / (n_a * others)) / shells
         n = len(members)
         mine.append((block, n, g / n, around / n, density / n, counted))
     gathered = comm.gather(mine)
@@ -190,11 +211,32 @@ def count(
         "neighbors": np.array([b[3] for b in blocks]),
         "density": np.array([b[4] for b in blocks]),
         "pairs": np.array([b[5] for b in blocks]),
+        "flat": np.array(flat),
     }
 
 
-def _check_periodic(trajectory: Trajectory, frame: Frame) -> None:
-    if not all(frame.pbc) or frame.volume == 0.0:
+def is_flat(trajectory: Trajectory, numbers: NDArray[np.intp]) -> bool:
+    """Whether the system has two dimensions: as the run's log says, else by where its atoms are."""
+    if trajectory.dimension is not None:
+        return trajectory.dimension == 2
+    ends = [trajectory.read(int(numbers[i])) for i in (0, -1)]
+    return all(len(f.positions) > 2 and np.ptp(f.positions[:, 2]) == 0.0 and _upright(f) for f in ends)
+
+
+def _upright(frame: Frame) -> bool:
+    """Whether the third cell vector is along z, and the others are not."""
+    return not (frame.cell[:2, 2].any() or frame.cell[2, :2].any())
+
+
+def _check_in_plane(trajectory: Trajectory, frame: Frame) -> None:
+    if np.ptp(frame.positions[:, 2]) > 1e-6 or not _upright(frame):
+        raise trajectory._bad(
+            f"at step {frame.step} the atoms do not lie in one plane z, though the system has two dimensions"
+        )
+
+
+def _check_periodic(trajectory: Trajectory, frame: Frame, *, flat: bool) -> None:
+    if not all(frame.pbc[: 2 if flat else 3]) or frame.volume == 0.0:
         raise AppFailed(
             f"the cell of {trajectory.path.name} is not periodic in all directions, so it has no density to "
             "compare with and no g(r).",
@@ -204,13 +246,14 @@ def _check_periodic(trajectory: Trajectory, frame: Frame) -> None:
         )
 
 
-def largest_radius(trajectory: Trajectory, frame: Frame, r_max: float) -> None:
+def largest_radius(trajectory: Trajectory, frame: Frame, r_max: float, axes: int = 3) -> None:
     """Refuse a distance beyond which periodic images would be missed.
 
     Raises:
         AppFailed: `CellTooSmall`.
     """
-    half = 0.5 * float(np.min(frame.heights[np.array(frame.pbc)], initial=np.inf))
+    heights = frame.heights[:axes][np.array(frame.pbc[:axes])]
+    half = 0.5 * float(np.min(heights, initial=np.inf))
     if r_max > half:
         raise AppFailed(
             f"r_max={r_max:g} angstrom is more than half of the smallest height of the cell, {half:.4g} angstrom, "
@@ -245,10 +288,10 @@ def pair_masks(
 
 
 def _pairs(
-    counter: Any, frame: Frame, mask_a: NDArray[np.bool_], mask_b: NDArray[np.bool_], *, same: bool
+    counter: Any, frame: Frame, mask_a: NDArray[np.bool_], mask_b: NDArray[np.bool_], *, same: bool, flat: bool
 ) -> _Array:
     """Ordered pairs (a, b) in each interval of the distance."""
-    box, positions = freud_system(frame)
+    box, positions = freud_system(frame, flat=flat)
     same = same or bool((mask_a & mask_b).any())
     if same and not np.array_equal(mask_a, mask_b):
         # One kind is all atoms, the other some: freud leaves out pairs by index, so the lists must agree.
@@ -266,15 +309,33 @@ def _pairs(
     return np.asarray(counter.bin_counts, np.float64)
 
 
-def freud_system(frame: Frame) -> tuple[Any, NDArray[np.float32]]:
-    """freud's box and positions of a frame, in the orientation that freud wants."""
+def freud_system(frame: Frame, *, flat: bool = False) -> tuple[Any, NDArray[np.float32]]:
+    """freud's box and positions of a frame, in the orientation that freud wants; `flat`: in two dimensions."""
     import freud
 
+    if flat and all(frame.pbc[:2]):
+        return _plane(frame)
     if not all(frame.pbc):
         return _open_system(frame)
     box, rotation = freud.box.Box.from_box(_lower(frame.cell).T), _rotation(frame.cell)
     box.periodic = frame.pbc
     return box, box.wrap(frame.positions @ rotation)
+
+
+def _plane(frame: Frame) -> tuple[Any, NDArray[np.float32]]:
+    import freud
+
+    (ax, ay), (bx, by) = frame.cell[:2, :2]
+    length = math.hypot(ax, ay)
+    turn = np.array([[ax, -ay], [ay, ax]]) / length
+    across = abs(ax * by - ay * bx) / length
+    along = (ax * bx + ay * by) / length
+    box = freud.box.Box(Lx=length, Ly=across, xy=along / across, is2D=True)
+    inside = np.zeros_like(frame.positions)
+    inside[:, :2] = frame.positions[:, :2] @ turn
+    if ax * by < ay * bx:
+        inside[:, 1] *= -1.0  # a left-handed cell is mirrored
+    return box, box.wrap(inside)
 
 
 def _open_system(frame: Frame) -> tuple[Any, NDArray[np.float32]]:

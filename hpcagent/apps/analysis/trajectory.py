@@ -127,6 +127,7 @@ class Trajectory(ABC):
         steps: (n_frames,) int64.
         tracked: Whether an atom has the same place in every frame.
         velocities: Whether velocities are read; set it to False where they are not needed, which is quicker.
+        dimension: 2 or 3 as the run's log says, or None.
     """
 
     tracked = True
@@ -138,6 +139,7 @@ class Trajectory(ABC):
         self.steps: NDArray[np.int64] = np.zeros(0, np.int64)
         self._times: NDArray[Any] | None = None
         self._why_no_times = "the file has no times"
+        self.dimension: int | None = None
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -427,6 +429,7 @@ class _Dump(Trajectory):
 
     def _scale(self, header: _Header, said: _Said, reading: Reading) -> None:
         log = said.log()
+        self.dimension = log.runs[-1].dimension if log is not None and log.runs else None
         units = header.units or (log.units if log is not None else None)
         if reading.units != "auto":
             units = reading.units

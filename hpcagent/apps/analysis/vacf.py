@@ -33,6 +33,7 @@ FAILURES = (
     "NoIds",
     "NoVelocities",
     "NoMasses",
+    "TooFewAtoms",
     "BadWindow",
     "MissingFile",
     "NoEngine",
@@ -42,7 +43,7 @@ FAILURES = (
 
 @app(
     name="vacf",
-    version="1.0.0",
+    version="1.1.0",
     app_type="analysis",
     inputs=("run",),
     parameters={
@@ -62,7 +63,7 @@ FAILURES = (
         "dos_peak": Metric(name="dos_peak", unit="THz", description="frequency at which the spectrum is largest"),
         "dos_mean": Metric(name="dos_mean", unit="THz", description="mean frequency of the spectrum"),
         "temperature": Metric(
-            name="temperature", unit="K", description="mean kinetic temperature over 3N - 3", required=False
+            name="temperature", unit="K", description="mean kinetic temperature over d (N - 1)", required=False
         ),
         "n_frames": Metric(name="n_frames", unit="1", description="frames used"),
     },
@@ -75,8 +76,9 @@ def vacf(length: float, ranks: int, run: Run, **reading: Any) -> Outcome:
     """Velocity autocorrelation function, vibrational density of states and D by Green and Kubo.
 
     C(t) = <v_i(t0) . v_i(t0 + t)> over atoms and origins, without the velocity of the centre of mass;
-    D = 1/3 int C dt up to the longest lag (R. Kubo, J. Phys. Soc. Jpn. 12, 570 (1957)). The density of states is
-    the cosine transform of the mass-weighted C under a Hann window, normalised to 3 modes for each atom
+    D = 1/d int C dt up to the longest lag (R. Kubo, J. Phys. Soc. Jpn. 12, 570 (1957)), d the number of directions
+    in which atoms move. The density of states is
+    the cosine transform of the mass-weighted C under a Hann window, normalised to d modes for each atom
     (J. M. Dickey and A. Paskin, Phys. Rev. 188, 1407 (1969), doi:10.1103/PhysRev.188.1407). The window widens
     lines to about 1/length. Our own code, by Fourier transforms: freud and MDAnalysis have no spectra, and
     dynasor's correlations are those of densities and currents.
@@ -84,7 +86,8 @@ def vacf(length: float, ranks: int, run: Run, **reading: Any) -> Outcome:
     The error of D is the scatter of the atoms' own integrals.
 
     Raises:
-        AppFailed: See `FAILURES`; `NoVelocities`; `NoMasses`: several species that are no elements; `BadWindow`.
+        AppFailed: See `FAILURES`; `NoVelocities`; `NoMasses`: several species that are no elements; `BadWindow`;
+            `TooFewAtoms`: a single one.
     """
     arrays = analyse(run, follow, Reading(**reading), {"length": length}, ranks)
     t, whole, weighted = arrays["lags"], arrays["vacf"], arrays["weighted"]
@@ -100,7 +103,8 @@ def vacf(length: float, ranks: int, run: Run, **reading: Any) -> Outcome:
     )
     frequency, spectra = _spectra(weighted, interval)
     dos = spectra.sum(axis=1)
-    scale = 3.0 / np.trapezoid(dos, frequency)
+    dimensions = int(arrays["dimensions"])
+    scale = dimensions / np.trapezoid(dos, frequency)
     columns = [frequency, dos * scale, *(spectra.T * scale if len(names) > 1 else ())]
     partial = "".join(f",dos_{n}_per_atom_THz" for n in names) if len(names) > 1 else ""
     np.savetxt(
@@ -111,7 +115,7 @@ def vacf(length: float, ranks: int, run: Run, **reading: Any) -> Outcome:
         header=f"frequency_THz,dos_per_atom_THz{partial}",
         comments="",
     )
-    own = arrays["integrals"] / 3.0
+    own = arrays["integrals"] / dimensions
     diffusion = float(own.mean())
     error = float(own.std(ddof=1)) / math.sqrt(own.size) if own.size > 2 else math.nan
     top = int(np.argmax(dos))
@@ -164,7 +168,7 @@ def follow(
     Returns:
         On rank 0: `lags` (n_lags,) ps; `vacf` (n_lags,) angstrom^2/ps^2; `weighted` (n_lags, n_species), the sums
         of m v.v over the atoms of each of `names`; `integrals` (n_atoms,) of v.v, angstrom^2/ps; `interval` ps;
-        `temperature`, `n_frames`.
+        `temperature`, `n_frames`; `dimensions`, in how many directions atoms move.
     """
     with following(trajectory, reading, "velocity", folder, comm) as data:
         return _correlated(trajectory, data, params, comm)
@@ -223,6 +227,7 @@ def _correlated(
         "interval": np.array(data.interval_ps),
         "temperature": np.array(data.temperature),
         "n_frames": np.array(n_frames),
+        "dimensions": np.array(len(data.moving)),
     }
 
 

@@ -526,6 +526,11 @@ class _Measuring:
         return values if values.size else None
 
     def _averages(self, style: UnitStyle) -> None:
+        if self.run.dimension == 2 and ("Press" in self.run or "Density" in self.run):
+            self.notes.append(
+                "in two dimensions LAMMPS's pressure and density are per area: the units given here are those "
+                f"times {style.distance}"
+            )
         suffix = "_reduced" if style.reduced else ""
         for column, metric, unit in (
             ("Temp", "temperature", style.temperature),

@@ -175,6 +175,50 @@ def test_a_harmonic_crystal_has_three_boltzmann_constants_for_each_atom(tmp_path
     assert np.abs(misses).max() < 3 and np.sqrt(np.mean(np.square(misses))) > 0.1
 
 
+LOG = """units metal
+dimension {d}
+timestep 0.001
+thermo 10
+thermo_style custom step temp pe ke etotal{more}
+run {steps}
+Step Temp PotEng KinEng TotEng{title}
+{rows}
+Loop time of 1 on 1 procs for {steps} steps with {n} atoms
+Total wall time: 0:00:01
+"""
+
+
+def test_a_harmonic_crystal_in_two_dimensions_has_two_boltzmann_constants_for_each_atom(tmp_path: Path) -> None:
+    n, temperature = 64, 80.0
+    rng = np.random.default_rng(5)
+    freedom = 2 * n - 2
+    total = freedom * K_B * temperature
+    kinetic = total * rng.beta(freedom / 2, freedom / 2, 4000)
+    rows = "\n".join(
+        f"{10 * i} {2 * k / (freedom * K_B):.10g} {total - k - 200:.10g} {k:.10g} {total - 200:.10g} "
+        for i, k in enumerate(kinetic)
+    )
+    text = LOG.format(d=2, more="", title=" ", rows=rows, steps=39990, n=n)
+    (tmp_path / "log.lammps").write_text(text)
+    before = {"workdir": str(tmp_path), "artifacts": {"log": "log.lammps"}}
+    found = heat_capacity.plain_function(run=run_of(tmp_path, before), **{**NVT, "ensemble": "nve"})
+    value, error = found.metrics["heat_capacity"], found.uncertainty["heat_capacity"]
+    assert error < 0.15 and abs(value - 2 * (1 - 1 / n)) < 3 * error
+
+
+def test_energies_are_divided_by_the_atoms_of_their_row(tmp_path: Path) -> None:
+    rows = "\n".join(f"{10 * i} 80 {-0.5 * (100 - i)} 1 {1 - 0.5 * (100 - i)} {100 - i} " for i in range(20))
+    (tmp_path / "log.lammps").write_text(
+        LOG.format(d=3, more=" atoms", title=" Atoms ", rows=rows, steps=190, n=81)
+    )
+    before = {"workdir": str(tmp_path), "artifacts": {"log": "log.lammps"}}
+    found = averages.plain_function(run=run_of(tmp_path, before), equilibration="none", discard=0.0)
+    assert found.metrics["potential_energy"] == pytest.approx(-0.5)
+    assert any("from 100 to 81" in note for note in found.notes)
+    with pytest.raises(AppFailed, match="or they change"):
+        heat_capacity.plain_function(run=run_of(tmp_path, before), **NVT)
+
+
 def test_the_wrong_ensemble_is_refused_by_what_the_run_says_and_by_its_energy(tmp_path: Path) -> None:
     for said in ("nve", ""):
         before = thermo(tmp_path, *harmonic(500, 64, 80.0, 1, nve=True), 64, ensemble=said)

