@@ -159,8 +159,8 @@ def is_contextual(name: str) -> bool:
     return getattr(_factory(name), "contextual", False) is True
 
 
-def takes_option(name: str, option: str) -> bool:
-    """Whether the policy has an option of that name.
+def takes_option(name: str, option: str, *, by_name: bool = False) -> bool:
+    """Whether the policy has an option of that name; with `by_name` a factory's `**kwargs` do not count.
 
     Example:
         >>> takes_option("screen", "fidelity"), takes_option("sobol", "fidelity")
@@ -170,6 +170,8 @@ def takes_option(name: str, option: str) -> bool:
         parameters = inspect.signature(_factory(name)).parameters
     except ValueError:  # some callables written in C have no signature
         return False
+    if by_name:
+        return option in parameters
     return option in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 

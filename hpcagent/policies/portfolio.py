@@ -40,7 +40,8 @@ class Portfolio:
     """Asks the policies of a ladder in order and takes the first whole answer.
 
     A policy is passed over where it raises, where a point is not one of the space, where it gives fewer points
-    than wanted, or the same point twice although there are others (bandits may). Where none gives a whole answer
+    than wanted, or the same point twice although there are others (bandits may). One with an option `strict`, such
+    as `bayes`, raises where it can fit no model, if not told otherwise. Where none gives a whole answer
     the longest one is taken: the design is exhausted. `reasons` says with every point which policy suggested it,
     and why those before it did not.
 
@@ -169,6 +170,9 @@ def _rung(
             options["fidelity"] = fidelity
         else:
             space = space.narrowed({fidelity["parameter"]: {"value": list(fidelity["levels"])[-1]}})
+    # Here another policy serves where no model can be fitted; alone the policy would go on with points of its own.
+    if takes_option(name, "strict", by_name=True):
+        options.setdefault("strict", True)
     try:
         return _Rung(name, make_policy(name, space=space, objective=objective, seed=seed, **options), space)
     except BadInput as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -22,9 +23,10 @@ from hpcagent.model.base import Record, Scalar
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
-from hpcagent.policies.points import Key, inside, key
+from hpcagent.policies.points import Key, key, located
+from hpcagent.policies.recommend import Estimate, estimates
 
-__all__ = ["DOUBT", "Agreement", "agreements", "chances", "kendall", "level_scores"]
+__all__ = ["DOUBT", "Agreement", "agreements", "chances", "kendall", "level_estimates", "level_scores"]
 
 DOUBT = 0.05
 """A chance of being the best from which on a point is not given up."""
@@ -98,24 +100,29 @@ def level_scores(
 ) -> Scores:
     """Mean score of each point at one level, by its other parameters; larger is better.
 
-    Runs that failed, that lack a metric of the objective, or whose mean breaks a limit do not count; of those that
-    had not their core only where nothing better is known of the point.
+    As `level_estimates`, but points whose goal was only measured in runs that did not have their core count only
+    where there is no other point.
     """
-    found: dict[Key, list[Observation]] = {}
-    for seen in history:
-        params = inside(space, seen.params)
-        if params is None or params[parameter] != level or not seen.completed:
-            continue
-        if objective.known(seen.metrics):
-            found.setdefault(key({k: v for k, v in params.items() if k != parameter}), []).append(seen)
-    scores = {}
-    for point, runs in found.items():
-        trusted = [run for run in runs if not run.distrusted] or runs
-        names = set.intersection(*(set(run.metrics) for run in trusted))
-        mean = {name: math.fsum(run.metrics[name] for run in trusted) / len(trusted) for name in names}
-        if objective.feasible(mean):
-            scores[point] = objective.score(mean)
-    return scores
+    found = level_estimates(history, objective, space, parameter, level)
+    trusted = {point: e for point, e in found.items() if e.trusted}
+    return {point: e.score for point, e in (trusted or found).items()}
+
+
+def level_estimates(
+    history: Sequence[Observation], objective: Objective, space: Space, parameter: str, level: Scalar
+) -> dict[Key, Estimate]:
+    """What is known of each point at one level, by its other parameters.
+
+    Repeats are pooled. Points of which more than half of the runs failed, that lack a metric of the objective, or
+    whose means break a limit are left out.
+    """
+    runs = [replace(o, params=params) for params, o in located(space, history)]
+    at_level = [o for o in runs if o.params[parameter] == level]
+    return {
+        key({k: v for k, v in e.params.items() if k != parameter}): e
+        for e in estimates(at_level, objective)
+        if e.runs >= e.failed and objective.feasible(e.metrics)
+    }
 
 
 def chances(cheap: Scores, dear: Scores) -> dict[Key, float]:

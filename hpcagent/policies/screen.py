@@ -13,7 +13,7 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import one_goal
 from hpcagent.policies.points import Key, fraction, given, key, whole
-from hpcagent.policies.ranking import DOUBT, chances, level_scores
+from hpcagent.policies.ranking import DOUBT, chances, level_estimates, level_scores
 from hpcagent.policies.sweeps import Grid, Sobol
 
 __all__ = ["Screen"]
@@ -22,10 +22,11 @@ __all__ = ["Screen"]
 class Screen:
     """All points at the first level, then the best `keep` of them at the next, and so on.
 
-    A point that failed, or breaks a limit, goes no further. Within each level the points are ranked by that
-    level's own runs. The points that were computed at both of two levels teach how far the cheaper one errs: as
-    long as a point that was left behind has a chance of `doubt` or more to be better than the best one, it
-    follows (`hpcagent.policies.ranking`).
+    A point goes no further where more than half of its runs failed, or their means break a limit. Within each
+    level the points are ranked by that level's own runs: repeats by their mean, and a run that did not have its
+    core says nothing of its goal (rule 5 of `base`). The points that were computed at both of two levels teach how
+    far the cheaper one errs: as long as a point that was left behind has a chance of `doubt` or more to be better
+    than the best one, it follows (`hpcagent.policies.ranking`).
 
     Args:
         space: Where it may suggest; the fidelity is one of its choices.
@@ -111,5 +112,11 @@ class Screen:
         return {name: params[name] for name in self.space.names}
 
     def _best(self, history: Sequence[Observation], level: Scalar) -> list[Params]:
-        scores = level_scores(history, self.objective, self.space, self.parameter, level)
-        return [dict(point) for point in sorted(scores, key=lambda p: -scores[p])[: self.keep]]
+        """The `keep` best points of a level.
+
+        One whose goal was only measured in runs that did not have their core may be anything: it takes a place
+        that is left over, but none from a point that was measured.
+        """
+        known = level_estimates(history, self.objective, self.space, self.parameter, level)
+        ranked = sorted(known, key=lambda p: (not known[p].trusted, -known[p].score if known[p].trusted else 0.0))
+        return [dict(point) for point in ranked[: self.keep]]

@@ -153,6 +153,24 @@ def test_where_no_policy_can_suggest_anything_all_reasons_are_told():
         policy.suggest(HISTORY, 2)
 
 
+def test_where_no_model_fits_the_rules_serve_in_place_of_more_sobol_points():
+    """All but two runs failed: too few for a model, but the rules know where runs failed."""
+    failed = [Observation(p, completed=False, index=i) for i, p in enumerate(Sobol(SPACE, seed=5).suggest([], 8))]
+    history = [*failed, *ran([{"x": 0.1, "y": 0.1}, {"x": 0.15, "y": 0.2}])]
+    reasons = portfolio("bayes", "quality_first", "sobol").reasons(history, 3)
+    assert [r.params for r in reasons] == portfolio("quality_first").suggest(history, 3)
+    why = "quality_first suggested it, because bayes did not serve: NoFit: 2 points with a completed run"
+    assert all(r.text.startswith(why) for r in reasons)
+
+
+def test_a_ladder_may_say_that_a_policy_goes_on_without_a_model():
+    history = ran([{"x": 0.1, "y": 0.1}]) + [
+        Observation(p, completed=False) for p in Sobol(SPACE, seed=5).suggest([], 8)
+    ]
+    policy = portfolio({"name": "bayes", "strict": False}, "quality_first")
+    assert {r.role for r in policy.reasons(history, 2)} == {"bayes: space-filling"}
+
+
 def test_an_interrupt_is_no_reason_to_go_on():
     class Interrupted(Sobol):
         def suggest(self, history, n, pending=()):

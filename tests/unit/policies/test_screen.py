@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,37 @@ def test_only_the_best_go_on_to_the_dear_level_in_their_order():
 def test_a_point_that_failed_or_breaks_a_limit_does_not_go_on():
     history = [seen(m, "emt", e, completed=m != "Ni", a=9.0 if m == "Pt" else 1.0) for m, e in CHEAP.items()]
     assert [p["metal"] for p in policy(keep=2).suggest(history, 10)] == ["Pd", "Cu"]
+
+
+def disturbed(metal, value, role="suggested"):
+    return replace(seen(metal, "emt", value), distrusted=True, role=role)
+
+
+def test_a_run_without_its_core_does_not_promote_a_point():
+    # Au was the worst, and seems the best by far in a run that did not have its core.
+    history = [seen(m, "emt", e) for m, e in CHEAP.items() if m != "Au"] + [disturbed("Au", -90.0)]
+    assert [p["metal"] for p in policy(keep=2).suggest(history, 10)] == ["Ni", "Pt"]
+    # Places that are left over are better filled than empty.
+    assert [p["metal"] for p in policy(keep=5).suggest(history, 10)] == ["Ni", "Pt", "Pd", "Cu", "Au"]
+
+
+def test_a_repeat_that_had_its_core_counts_instead_of_the_one_that_had_not():
+    history = [seen(m, "emt", e) for m, e in CHEAP.items() if m != "Ni"]
+    history += [seen("Ni", "emt", -3.0), disturbed("Ni", 50.0, role="repeat")]
+    assert [p["metal"] for p in policy(keep=2).suggest(history, 10)] == ["Ni", "Pt"]
+
+
+def test_repeats_of_a_point_count_as_their_mean_not_as_the_last_one():
+    # Ni: -3 and -1.4, mean -2.2, between Pt (-2.5) and Pd (-2); the last run alone would be behind Pd.
+    history = [seen(m, "emt", e) for m, e in CHEAP.items()] + [replace(seen("Ni", "emt", -1.4), role="replicate")]
+    assert [p["metal"] for p in policy(keep=3).suggest(history, 10)] == ["Pt", "Ni", "Pd"]
+
+
+def test_a_point_that_breaks_its_limit_on_average_does_not_go_on_by_one_lucky_run():
+    # a = 9 and 3: mean 6 is above the limit of 5.
+    history = [seen(m, "emt", e, a=9.0 if m == "Ni" else 1.0) for m, e in CHEAP.items()]
+    history.append(replace(seen("Ni", "emt", -3.0, a=3.0), role="replicate"))
+    assert [p["metal"] for p in policy(keep=2).suggest(history, 10)] == ["Pt", "Pd"]
 
 
 def test_nothing_goes_on_while_cheap_runs_are_pending():
