@@ -221,7 +221,13 @@ class CampaignResult:
         fidelity = self.campaign.fidelity
         held = {} if fidelity is None else {fidelity.parameter: fidelity.levels[-1]}
         return missed(
-            seen, self.campaign.objective, self.best.params, space=space, seed=self.campaign.seed, held=held
+            seen,
+            self.campaign.objective,
+            self.best.params,
+            space=space,
+            seed=self.campaign.seed,
+            held=held,
+            noise=self.campaign.noise,
         )
 
     @property
@@ -297,7 +303,7 @@ def answer(
     own = full_fidelity(campaign, observations(campaign, results, comparison))
     seen = [*full_fidelity(campaign, earlier_evidence(campaign, warm, results)), *own]
     ran = {key(o.params) for o in own if o.completed}
-    noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
+    noise = campaign.noise
     found = _well_known(recommend(seen, campaign.objective, space=campaign.smoothed, noise=noise), ran)
     units = {m.name: m.unit for m in campaign.app.contract.metrics}
     for result in results:

@@ -27,7 +27,7 @@ from hpcagent.errors import BadInput
 from hpcagent.model.records import Manifest, Observation, Result, Side
 from hpcagent.model.space import Params
 from hpcagent.policies.base import Reason
-from hpcagent.policies.gp import NoFit
+from hpcagent.policies.gp import Array, NoFit
 from hpcagent.policies.insight import models, rank, run_noise
 from hpcagent.policies.recommend import Estimate, estimates, top
 from hpcagent.policies.surrogate import MetricModel, Surrogate
@@ -327,22 +327,28 @@ class _Outcome:
         return found
 
     def beside(
-        self, metric: str, mean: float, error: float, *, model: MetricModel | None, noise: float | None = None
+        self,
+        metric: str,
+        mean: float,
+        error: float,
+        *,
+        at: tuple[MetricModel, Array] | None = None,
+        noise: float | None = None,
     ) -> Expected:
-        """An expectation with what came out beside it."""
+        """An expectation with what came out beside it; `at`: the model that it is of, and the point's row."""
         o = self.observation
         value = o.metrics.get(metric) if o is not None and o.completed else None
         bound = o.bounds.get(metric) if o is not None else None
         stated = 0.0 if o is None or value is None else o.uncertainty.get(metric, 0.0)
         limits = {c.metric: str(c).removeprefix(metric).strip() for c in self.campaign.objective.constraints}
         off = None
-        if model is not None:
-            at = np.array([mean if value is None else value])
+        if at is not None:
+            model, row = at
             slope = float(model.scale.slope(np.array([mean]))[0])
-            one_run = float(run_noise(model, at, np.array([stated]))[0])
+            one_run = float(run_noise(model, row, np.array([stated]))[0])
             noise = one_run / max(slope, 1e-300)
             if value is not None:
-                away = float(model.scale.forward(at)[0] - model.scale.forward(np.array([mean]))[0])
+                away = float(model.scale.forward(np.array([value]))[0] - model.scale.forward(np.array([mean]))[0])
                 off = away / math.hypot(error * slope, one_run)
         elif value is not None:
             noise = max(noise or 0.0, stated) or None
@@ -458,12 +464,14 @@ def _expectations(decision: Decision, reason: Reason, point: Params, seen: _Outc
         why = ""
     except NoFit as refusal:
         surrogate, why = None, str(refusal)
-    known = {} if surrogate is None else {m.metric: m for m in models(surrogate)}
+    at: dict[str, tuple[MetricModel, Array]] = {}
+    if surrogate is not None:
+        at = {m.metric: (m, surrogate.features.rows([point])) for m in models(surrogate)}
     if reason.predicted:
         wanted = [m for m in decision.campaign.objective.metrics if m in reason.predicted]
         return {
             "source": "policy",
-            "expected": tuple(seen.beside(m, *reason.predicted[m], model=known.get(m)) for m in wanted),
+            "expected": tuple(seen.beside(m, *reason.predicted[m], at=at.get(m)) for m in wanted),
             "probability_feasible": reason.probability_feasible,
             "probability_completes": reason.probability_completes,
             "rank": None if surrogate is None or not wanted else rank(surrogate, point),
@@ -472,9 +480,9 @@ def _expectations(decision: Decision, reason: Reason, point: Params, seen: _Outc
         return {"no_model": why}
     row = surrogate.features.rows([point])
     expected = []
-    for model in known.values():
+    for model, _ in at.values():
         middle, error = model.values(row)
-        expected.append(seen.beside(model.metric, float(middle[0]), float(error[0]), model=model))
+        expected.append(seen.beside(model.metric, float(middle[0]), float(error[0]), at=at[model.metric]))
     return {
         "source": "model",
         "expected": tuple(expected),
@@ -549,7 +557,7 @@ def _confirmation(campaign: Campaign, before: State, manifest: Manifest, seen: _
         return about | {"why": _why_baseline(campaign, manifest, params)}
     place = params.index(manifest.params)
     estimate = contenders[place]
-    noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
+    noise = campaign.noise
     expected = []
     for metric in campaign.objective.metrics:
         if metric in estimate.metrics:
@@ -558,7 +566,7 @@ def _confirmation(campaign: Campaign, before: State, manifest: Manifest, seen: _
             if error is None and metric in estimate.expected:
                 # Nothing but the models knows of the noise.
                 mean, error = estimate.expected[metric], estimate.expected_error[metric]
-            expected.append(seen.beside(metric, mean, error or 0.0, model=None, noise=one_run))
+            expected.append(seen.beside(metric, mean, error or 0.0, noise=one_run))
     return about | {
         "why": f"run again to confirm: the contender no. {place + 1} of {len(contenders)} after {len(results)} "
         f"results; it had {estimate.runs} run(s) there.",
@@ -569,8 +577,10 @@ def _confirmation(campaign: Campaign, before: State, manifest: Manifest, seen: _
 
 
 def _contenders(campaign: Campaign, history: Sequence[Observation], k: int, replicates: int) -> list[Estimate]:
-    found = top(history, campaign.objective, k, space=campaign.smoothed, replicates=max(1, replicates))
-    known = {tuple(e.params.items()): e for e in estimates(history, campaign.objective, space=campaign.smoothed)}
+    space, noise = campaign.smoothed, campaign.noise
+    found = top(history, campaign.objective, k, space=space, noise=noise, replicates=max(1, replicates))
+    every = estimates(history, campaign.objective, space=space, noise=noise)
+    known = {tuple(e.params.items()): e for e in every}
     return [known.get(tuple(e.params.items()), e) for e in found]
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from hpcagent.campaign.answer import CampaignResult
 from hpcagent.campaign.compare import compare, full_fidelity, observations, projected
 from hpcagent.campaign.played import Decision, decisions
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.warm import comparable, earlier_evidence, earlier_observations
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
@@ -96,7 +97,7 @@ def learned(result: CampaignResult) -> Learned:
     done = progress(result)
     history = _history(result, result.results)
     try:
-        surrogate = Surrogate.fit(result.campaign.search, result.campaign.objective, history)
+        surrogate = _surrogate(result.campaign, history)
     except NoFit as why:
         return Learned(progress=done, note=f"no model of the runs: {why}")
     weights = importance(surrogate)
@@ -127,7 +128,11 @@ def fitted(decision: Decision) -> Surrogate:
         NoFit: Too few runs were.
     """
     campaign = decision.campaign
-    return Surrogate.fit(campaign.search, campaign.objective, comparable(campaign, decision.history))
+    return _surrogate(campaign, comparable(campaign, decision.history))
+
+
+def _surrogate(campaign: Campaign, history: Sequence[Observation]) -> Surrogate:
+    return Surrogate.fit(campaign.search, campaign.objective, history, noise=campaign.noise)
 
 
 def _history(result: CampaignResult, results: Sequence[Result]) -> list[Observation]:
@@ -175,13 +180,12 @@ def progress(result: CampaignResult) -> tuple[Progress, ...]:
     """What the answer was after each batch; in rolling mode, and in long campaigns, at evenly taken moments."""
     campaign, results = result.campaign, result.results
     goal = campaign.objective.goal
-    noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
     found = []
     for count in _moments(result):
         known = results[:count]
         own = full_fidelity(campaign, observations(campaign, known, compare(campaign, known)))
         seen = [*full_fidelity(campaign, earlier_evidence(campaign, result.warm, known)), *own]
-        now = recommend(seen, campaign.objective, space=campaign.smoothed, noise=noise)
+        now = recommend(seen, campaign.objective, space=campaign.smoothed, noise=campaign.noise)
         if now is not None:
             found.append(
                 Progress(

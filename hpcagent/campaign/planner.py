@@ -146,6 +146,7 @@ class Planner:
             history=full_fidelity(self.campaign, self._history_now()) if with_history else (),
             objective=self.campaign.objective,
             space=self.search,
+            noise=self.campaign.noise,
             batches_done=1 + state.last_batch,
             wall_s=self.elapsed_s(),
             node_hours=state.node_hours,
@@ -292,6 +293,7 @@ class Planner:
             self.campaign.objective,
             confirm.top,
             space=self.campaign.smoothed,
+            noise=self.campaign.noise,
             replicates=max(1, confirm.replicates),
         )
         if not contenders:

@@ -20,7 +20,7 @@ from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, 
 from hpcagent.model.contract import Resources
 from hpcagent.model.objective import Objective
 from hpcagent.model.space import Params, Space
-from hpcagent.policies.base import is_contextual
+from hpcagent.policies.base import is_contextual, takes_option
 from hpcagent.policies.stop import Stop, max_runs, read_stop
 from hpcagent.store.rundir import RunDir
 
@@ -291,6 +291,12 @@ class Campaign(Record):
                 "policy.context: circumstances belong to the campaign; move them to the table [context].",
                 value="context",
             )
+        if "noise" in self.policy.options:
+            raise BadInput(
+                "policy.noise: what is known of a metric's noise belongs to the app, where answers are worked out "
+                "by it too; state it in the contract: Metric(..., noise=0.05).",
+                value="noise",
+            )
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -303,6 +309,8 @@ class Campaign(Record):
         given: dict[str, Any] = {} if self.fidelity is None else {"fidelity": self.fidelity.model_dump()}
         if self.context and is_contextual(self.policy.name):
             given["context"] = self.context
+        if self.noise and takes_option(self.policy.name, "noise", by_name=True):
+            given["noise"] = self.noise
         return self.policy.options | given
 
     def full(self, params: Mapping[str, Scalar]) -> bool:
@@ -311,8 +319,18 @@ class Campaign(Record):
 
     @property
     def exact(self) -> bool:
-        """Whether a run's metrics are without noise: its app says that no seed decides them."""
-        return not self.app.contract.seeded
+        """Whether the objective's metrics are known to be without noise."""
+        return all(self.noise.get(m) == 0.0 for m in self.objective.metrics)
+
+    @property
+    def noise(self) -> dict[str, float]:
+        """Relative standard deviation of one run that is known beforehand, by metric.
+
+        What the app's contract states; 0 where no seed decides a metric, unless it is a measured speed.
+        """
+        contract = self.app.contract
+        exact = [] if contract.seeded else [m.name for m in contract.metrics if m.undisturbed is None]
+        return dict.fromkeys(exact, 0.0) | {m.name: m.noise for m in contract.metrics if m.noise is not None}
 
     @property
     def confirming(self) -> Confirm | None:

@@ -111,8 +111,7 @@ class _Tally:
 
 
 def _knowledge(campaign: Campaign) -> dict[str, Any]:
-    noise = {m.name: m.noise for m in campaign.app.contract.metrics if m.noise is not None}
-    return {"space": campaign.smoothed, "noise": noise}
+    return {"space": campaign.smoothed, "noise": campaign.noise}
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class World:
                 self.at.setdefault(key(o.params), []).append(o)
         points = [p for os in self.at.values() if (p := inside(self.space, os[0].params)) is not None]
         self.is_table = math.isfinite(self.space.size) and len(points) >= self.space.size
-        self.surrogate = None if self.is_table else Surrogate.fit(self.space, self.objective, [*earlier, *seen])
+        self.surrogate = None if self.is_table else self._fitted([*earlier, *seen])
         self._times = RunTimes(campaign)
         self._times.learn(results)
         self._spread, self._broken = self._times_spread(results)
@@ -74,6 +74,9 @@ class World:
         self._noise = {} if self.surrogate is None else self._noises(seen)
         self._known: dict[Key, Worth] = {}
         self.points = points
+
+    def _fitted(self, seen: Sequence[Observation]) -> Surrogate:
+        return Surrogate.fit(self.space, self.objective, seen, noise=self.campaign.noise)
 
     @property
     def models(self) -> tuple[MetricModel, ...]:
@@ -112,7 +115,8 @@ class World:
         for model in self.models:
             own, stated = self._noise[model.metric]
             mean = model.gp.predict(row)[0]
-            value = model.scale.backward(mean + math.hypot(own, stated) * rng.standard_normal())
+            sd = model.one_run(row, stated=stated) if own else stated
+            value = model.scale.backward(mean + sd * rng.standard_normal())
             metrics[model.metric] = float(value[0])
             if stated:
                 errors[model.metric] = float(stated / model.scale.slope(value)[0])

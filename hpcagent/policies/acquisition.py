@@ -71,7 +71,7 @@ class Acquisition:
         """With the runs at `rows` waiting."""
         best, tops = incumbents(surrogate)
         known = tops[: int(best is not None)]
-        goals = tuple(replace(m, gp=m.gp.believing(known, exactly=True)) for m in surrogate.goals)
+        goals = tuple(m.believing(known, exactly=True) for m in surrogate.goals)
         goal = surrogate.goals[0]
         sure = surrogate.feasible(surrogate.rows) >= SURE
         means = goal.sign * goal.gp.predict(surrogate.rows)[0]
@@ -88,7 +88,7 @@ class Acquisition:
         best = self.best
         if hopeful.any():
             best = max(-math.inf if best is None else best, float(mean[hopeful].max()))
-        noise = goal.gp.own_noise * goal.gp.unit**2
+        noise = goal.one_run(rows) ** 2
         crowding = noise / (noise + goal.gp.predict(rows)[1] ** 2)
         if self.taken is not None and self.crowding is not None:
             rows_taken, crowding = np.vstack([self.taken, rows]), np.concatenate([self.crowding, crowding])

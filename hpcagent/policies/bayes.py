@@ -33,7 +33,7 @@ from hpcagent.model.space import Params, Space
 from hpcagent.policies.acquisition import Acquisition, incumbents
 from hpcagent.policies.base import Reason
 from hpcagent.policies.gp import Array, Features, NoFit, one_thread
-from hpcagent.policies.points import inside, key, whole
+from hpcagent.policies.points import inside, key, shares, whole
 from hpcagent.policies.surrogate import MetricModel, Surrogate
 from hpcagent.policies.sweeps import Sobol
 
@@ -63,6 +63,8 @@ class Bayes:
         explore: Whether the last suggestions of a batch take the limits kinder and sterner than they probably are.
         strict: Raise `NoFit` where no model can be fitted, instead of going on with Sobol points.
         fidelity: `parameter`: the choice that is the fidelity; `levels`: its values, the cheapest first.
+        noise: Relative standard deviation of one run that is known beforehand, by metric; 0 where runs are exact.
+            A campaign hands over what its app's contract states.
 
     Example:
         >>> from hpcagent.model.objective import maximize
@@ -83,7 +85,9 @@ class Bayes:
         explore: bool = True,
         strict: bool = False,
         fidelity: Mapping[str, Any] | None = None,
+        noise: Mapping[str, float] | None = None,
     ) -> None:
+        self.noise = shares(noise)
         self.space, self.objective, self.seed = space, objective, abs(int(seed))
         self.initial = _enough(space) if initial is None else whole("initial", initial)
         self.explore, self.strict = bool(explore), bool(strict)
@@ -115,7 +119,7 @@ class Bayes:
             return reasons + self._spread_out(history, n - len(reasons), waiting, why)
 
     def _modelled(self, history: Sequence[Observation], n: int, waiting: Sequence[Params]) -> list[Reason]:
-        surrogate = Surrogate.fit(self.space, self.objective, history)
+        surrogate = Surrogate.fit(self.space, self.objective, history, noise=self.noise)
         reasons = _Search(self, surrogate, history, waiting).found(n)
         if len(reasons) < n and len(history) + len(waiting) + len(reasons) < self.space.size:
             besides = [*waiting, *(r.params for r in reasons)]
@@ -371,7 +375,7 @@ class _Search:
         """Share of the variance at `here` that a run at `there` would explain."""
         gp = model.gp
         both = float(gp.covariances(there, here)[0, 0])
-        noise = gp.own_noise * gp.unit**2
+        noise = float(model.one_run(there)[0]) ** 2
         return both**2 / ((float(gp.predict(there)[1][0]) ** 2 + noise) * float(gp.predict(here)[1][0]) ** 2)
 
     # In words

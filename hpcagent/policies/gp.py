@@ -232,6 +232,7 @@ class GP:
         *,
         known: Array | None = None,
         runs: Array | None = None,
+        scatter: tuple[Array, Array] | None = None,
         kernel: Kernel = "rbf",
         most: int = 80,
         least_noise: float = 1e-6,
@@ -245,6 +246,8 @@ class GP:
             y: `(n,)`, finite.
             known: `(n,)` variance of each value that is known beforehand, in the square of y's unit.
             runs: `(n,)` how many runs each value is the mean of.
+            scatter: Sums of squares of the runs about their mean, `(n,)` in the square of y's unit, and their
+                degrees of freedom, `(n,)`: repeats tell of the noise.
             kernel: Which correlation function.
             most: So many values, evenly taken, decide length scales, variance and noise.
             least_noise: Smallest noise variance of a run, as a share of the values' variance.
@@ -262,8 +265,10 @@ class GP:
         z = (y - centre) / unit
         stated = np.zeros(n) if known is None else known / unit**2
         shares = np.ones(n) if runs is None else 1.0 / runs
+        squares, freedom = (np.zeros(n), np.zeros(n)) if scatter is None else (scatter[0] / unit**2, scatter[1])
         rows = np.arange(n) if n <= most else np.unique(np.linspace(0, n - 1, most).astype(int))
-        density = _Density(features, x[rows], z[rows], stated[rows], shares[rows], kernel)
+        within = (squares[rows], freedom[rows])
+        density = _Density(features, x[rows], z[rows], stated[rows], shares[rows], within, kernel)
         theta, evidence = density.maximised(math.log(least_noise), math.log(shortest))
         size = features.size
         own = math.exp(theta[size + 1])
@@ -278,7 +283,7 @@ class GP:
             share=1 / (1 + math.exp(-theta[-1])) if kernel == "mixed" else 0.0,
             centre=centre,
             unit=unit,
-            evidence=evidence * n / len(rows) - n * math.log(unit),
+            evidence=evidence * n / len(rows) - (n + float(freedom.sum())) * math.log(unit),
             own_noise=own,
         )
 
@@ -365,16 +370,20 @@ class GP:
         left = self._covariance(a, self.x) @ inverse @ self._covariance(self.x, b)
         return np.asarray(self.unit**2 * (self._covariance(a, b) - left))
 
-    def believing(self, a: Array, *, exactly: bool = False) -> GP:
-        """The model as if the runs at rows `a` had come out as it expects (Ginsbourger et al. 2010).
+    def told(self, a: Array, values: Array, *, exactly: bool = False, known: Array | None = None) -> GP:
+        """The model with these values at rows `a` as well; the hyperparameters stay.
 
-        With `exactly` as if the function itself, without a run's noise, were known there.
+        With the values that it expects there this is what a waiting run counts for (Ginsbourger et al. 2010).
+
+        Args:
+            a: `(m, columns)`.
+            values: `(m,)`.
+            exactly: As if the function itself, without a run's noise, were known there.
+            known: `(m,)` variance of a run that is known beforehand, in the square of y's unit.
         """
-        return self.told(a, self.predict(a)[0], exactly=exactly) if len(a) else self
-
-    def told(self, a: Array, values: Array, *, exactly: bool = False) -> GP:
-        """The model with these values at rows `a` as well; the hyperparameters stay."""
         noise = np.full(len(a), LEAST_NOISE if exactly else self.own_noise)
+        if known is not None:
+            noise = noise + known / self.unit**2
         return replace(
             self,
             x=np.vstack([self.x, a]),
@@ -396,10 +405,20 @@ class _Density:
     """Posterior density of the hyperparameters: log length scales, log variance, log noise."""
 
     def __init__(
-        self, features: Features, x: Array, y: Array, known: Array, shares: Array, kernel: Kernel
+        self,
+        features: Features,
+        x: Array,
+        y: Array,
+        known: Array,
+        shares: Array,
+        within: tuple[Array, Array],
+        kernel: Kernel,
     ) -> None:
         self.n, self.size, self.kernel = len(y), features.size, kernel
         self.y, self.known, self.shares = y, known, shares
+        # A run of value i has the variance of the mean of r_i runs times r_i; only repeated values have a scatter.
+        self.repeated = within[1] > 0
+        self.scatter, self.freedom = within[0][self.repeated], within[1][self.repeated]
         per_parameter = np.empty((features.size, self.n * self.n))
         for j in range(features.size):
             columns = x[:, features.columns(j)]
@@ -464,9 +483,21 @@ class _Density:
             gradient[p + 2] = -0.5 * share * (1 - share) * float(flat @ (summed - together))
         gradient[p] = -0.5 * float(flat @ k0)
         gradient[p + 1] = -0.5 * float(np.diag(w) @ self.shares) * noise
+        repeats = 0.0
+        if len(self.freedom):
+            repeats, slope = self._repeats(noise)
+            gradient[p + 1] += slope
         off = (theta - self.centre) / self.spread
-        value = 0.5 * float(self.y @ alpha) + half_log + 0.5 * float(off @ off)
+        value = repeats + 0.5 * float(self.y @ alpha) + half_log + 0.5 * float(off @ off)
         return value, gradient + off / self.spread
+
+    def _repeats(self, noise: float) -> tuple[float, float]:
+        """Minus the log density of the repeats about their means, and its derivative by the log of the noise."""
+        runs = self.freedom + 1
+        own = noise * self.shares[self.repeated] * runs
+        variance = self.known[self.repeated] * runs + own + JITTER
+        value = 0.5 * float((self.freedom * np.log(variance) + self.scatter / variance).sum())
+        return value, 0.5 * float(((self.freedom - self.scatter / variance) / variance * own).sum())
 
 
 def _squares(a: Array, b: Array) -> Array:

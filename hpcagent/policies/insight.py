@@ -289,17 +289,17 @@ class Prediction:
     z: float
 
 
-def run_noise(model: MetricModel, at: Array, stated: Array) -> Array:
+def run_noise(model: MetricModel, rows: Array, stated: Array) -> Array:
     """Standard deviation of single runs about the function, on the model's scale.
 
     Args:
-        model: The model; what it found of the noise comes in addition to what the runs state.
-        at: `(m,)` values of the metric, in its unit.
+        model: The model; what it found of the noise comes in addition to what is known of it beforehand.
+        rows: `(m, columns)` where.
         stated: `(m,)` standard errors that the runs state, in its unit; 0 where they state none.
     """
-    own = model.gp.own_noise * model.gp.unit**2
-    known = np.where(np.isfinite(stated), stated, 0.0) * model.scale.slope(at)
-    return np.asarray(np.sqrt(own + known**2))
+    expected = model.scale.backward(model.gp.predict(rows)[0])
+    known = np.where(np.isfinite(stated), stated, 0.0) * model.scale.slope(expected)
+    return model.one_run(rows, stated=known)
 
 
 def predictions(surrogate: Surrogate, runs: Sequence[Observation]) -> tuple[Prediction, ...]:
@@ -321,10 +321,11 @@ def predictions(surrogate: Surrogate, runs: Sequence[Observation]) -> tuple[Pred
         ]
         if not known:
             continue
-        mean, sd = model.gp.predict(surrogate.features.rows([p for p, _ in known]))
+        rows = surrogate.features.rows([p for p, _ in known])
+        mean, sd = model.gp.predict(rows)
         values = np.array([o.metrics[model.metric] for _, o in known])
         stated = np.array([o.uncertainty.get(model.metric, 0.0) for _, o in known])
-        whole = np.hypot(sd, run_noise(model, values, stated))
+        whole = np.hypot(sd, run_noise(model, rows, stated))
         z = (model.scale.forward(values) - mean) / whole
         low, high = model.scale.backward(mean - Z_90 * whole), model.scale.backward(mean + Z_90 * whole)
         middle = model.scale.backward(mean)
@@ -357,9 +358,8 @@ def chances(surrogate: Surrogate, runs: Sequence[Observation]) -> tuple[tuple[fl
     for model in surrogate.limits:
         assert model.limit is not None
         mean, sd = model.gp.predict(rows)
-        middle = model.scale.backward(mean)
         stated = np.array([o.uncertainty.get(model.metric, 0.0) for _, o in known])
-        chance = chance * ndtr(model.sign * (mean - model.limit) / np.hypot(sd, run_noise(model, middle, stated)))
+        chance = chance * ndtr(model.sign * (mean - model.limit) / np.hypot(sd, run_noise(model, rows, stated)))
     return tuple((float(x), _kept(surrogate.objective, o)) for x, (_, o) in zip(chance, known, strict=True))
 
 

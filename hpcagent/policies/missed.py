@@ -63,6 +63,7 @@ def missed(
     space: Space,
     seed: int = 0,
     held: Mapping[str, Scalar] | None = None,
+    noise: Mapping[str, float] | None = None,
 ) -> Missed | None:
     """Estimate what was missed by answering `params`; None where no model fits.
 
@@ -73,6 +74,7 @@ def missed(
         space: Where better points are looked for.
         seed: Of the draws.
         held: Parameters that every answer has alike, e.g. the fidelity; runs with other values still teach.
+        noise: Known relative standard deviation of one run, by metric; 0 where runs are exact.
 
     Example:
         >>> from hpcagent.model.objective import maximize
@@ -88,7 +90,7 @@ def missed(
 
     rng = np.random.default_rng([abs(seed), len(history), 9])
     try:
-        s = Surrogate.fit(space, objective, history)
+        s = Surrogate.fit(space, objective, history, noise=noise)
         f = s.features
         s = replace(s, rows=np.unique(_held(f, s.rows, held or {}, params), axis=0))
         _, tops = incumbents(s)

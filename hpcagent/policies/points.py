@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ from hpcagent.model.base import Scalar
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 
-__all__ = ["Key", "fraction", "generator", "given", "inside", "key", "located", "whole"]
+__all__ = ["Key", "fraction", "generator", "given", "inside", "key", "located", "shares", "whole"]
 
 Key: TypeAlias = tuple[tuple[str, Scalar], ...]
 
@@ -54,6 +55,24 @@ def whole(name: str, value: Any, *, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(f"{name}={value!r} must be a whole number, at least {least}.", value=value)
     return value
+
+
+def shares(noise: Mapping[str, Any] | None) -> dict[str, float]:
+    """Relative standard deviations of one run by metric, or raise `BadInput`."""
+    if noise is not None and not isinstance(noise, Mapping):
+        raise BadInput(
+            f"noise={noise!r} must be a table of metrics and shares, e.g. {{speed = 0.05}}.", value=noise
+        )
+    found: dict[str, float] = {}
+    for metric, share in (noise or {}).items():
+        right = isinstance(share, (int, float)) and not isinstance(share, bool) and math.isfinite(share)
+        if not right or share < 0:
+            raise BadInput(
+                f"noise: {metric} = {share!r} must be a relative standard deviation, 0 or more (0.05 is 5 %).",
+                value=share,
+            )
+        found[metric] = float(share)
+    return found
 
 
 def fraction(name: str, value: Any) -> float:

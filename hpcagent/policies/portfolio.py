@@ -53,6 +53,7 @@ class Portfolio:
         seed: Handed to every policy.
         ladder: Names, or tables with `name` and options, e.g. `["bayes", {name = "ucb", buckets = 3}]`.
         fidelity: Handed to the policies that know fidelities; the others suggest at its last level only.
+        noise: Handed to the policies that take it: relative standard deviation of one run, by metric.
 
     Raises:
         BadInput: An empty ladder, or one of its policies cannot be made.
@@ -73,13 +74,14 @@ class Portfolio:
         seed: int = 0,
         ladder: Sequence[str | Mapping[str, Any]] = LADDER,
         fidelity: Mapping[str, Any] | None = None,
+        noise: Mapping[str, float] | None = None,
     ) -> None:
         if isinstance(ladder, str) or not isinstance(ladder, Sequence) or not ladder:
             raise BadInput(
                 f'ladder={ladder!r} must be a list of policies, e.g. ["bayes", "quality_first"].', value=ladder
             )
         self.space, self.objective = space, objective
-        self.rungs = tuple(_rung(entry, space, objective, seed, fidelity) for entry in ladder)
+        self.rungs = tuple(_rung(entry, space, objective, seed, fidelity, noise) for entry in ladder)
 
     def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
         """Return the points of the first policy that gives `n` good ones."""
@@ -155,6 +157,7 @@ def _rung(
     objective: Objective,
     seed: int,
     fidelity: Mapping[str, Any] | None,
+    noise: Mapping[str, float] | None,
 ) -> _Rung:
     if isinstance(entry, str):
         name, options = entry, {}
@@ -173,6 +176,8 @@ def _rung(
     # Here another policy serves where no model can be fitted; alone the policy would go on with points of its own.
     if takes_option(name, "strict", by_name=True):
         options.setdefault("strict", True)
+    if noise is not None and takes_option(name, "noise", by_name=True):
+        options.setdefault("noise", noise)
     try:
         return _Rung(name, make_policy(name, space=space, objective=objective, seed=seed, **options), space)
     except BadInput as error:

@@ -123,7 +123,7 @@ def recommend(
         space: Lets neighbouring points help each other through a trend; without it every point stands for
             itself.
         confidence: P(feasible) that is enough.
-        noise: Known relative standard deviation of one run, by metric.
+        noise: Known relative standard deviation of one run, by metric; 0 where runs are exact.
 
     Raises:
         BadInput: `confidence` is not between 0 and 1.
@@ -217,7 +217,7 @@ def estimates(
     errors = [{m: e for m in g.names() if (e := _standard_error(g, m, scatter[m])) is not None} for g in groups]
     probabilities = np.array([g.share for g in groups])
     confirmed = np.ones(len(groups))
-    smooth = _Smooth.of(history, objective, groups, space)
+    smooth = _Smooth.of(history, objective, groups, space, noise)
     for i, c in enumerate(objective.constraints):
         kept, still = _kept(c, groups, means, errors, None if smooth is None else smooth.limit(i), replicates)
         probabilities *= kept
@@ -315,7 +315,7 @@ def _pooled(metric: str, groups: Sequence[Sequence[float]], noise: Mapping[str, 
             squares += float(((v - mean) ** 2).sum()) / (mean**2 if relative else 1.0)
             freedom += len(vs) - 1
     stated = noise.get(metric)
-    if stated is not None and relative:
+    if stated and relative:
         squares, freedom = squares + PRIOR_REPEATS * stated**2, freedom + int(PRIOR_REPEATS)
     return _Scatter(math.sqrt(squares / freedom) if freedom else None, relative)
 
@@ -345,7 +345,12 @@ class _Smooth:
 
     @classmethod
     def of(
-        cls, history: Sequence[Observation], objective: Objective, groups: Sequence[_Point], space: Space | None
+        cls,
+        history: Sequence[Observation],
+        objective: Objective,
+        groups: Sequence[_Point],
+        space: Space | None,
+        noise: Mapping[str, float] | None,
     ) -> _Smooth | None:
         if space is None or len(space) == 0:
             return None
@@ -356,16 +361,16 @@ class _Smooth:
         from hpcagent.policies.surrogate import Surrogate  # brings scipy, which an import of hpcagent need not
 
         try:
-            model = Surrogate.fit(space, objective, history)
+            model = Surrogate.fit(space, objective, history, noise=noise)
         except ArithmeticError:
             return None
         return cls(model, model.features.rows([p for p in points if p is not None]), use)
 
-    def limit(self, i: int) -> tuple[MetricModel, Array, Array, tuple[int, ...]]:
-        """The model of limit `i`, and its mean and error on its scale at the points `use`."""
+    def limit(self, i: int) -> tuple[MetricModel, Array, Array, Array, tuple[int, ...]]:
+        """The model of limit `i`, and on its scale its mean, its error and a run's noise at the points `use`."""
         model = self.model.limits[i]
         mean, error = model.gp.predict(self.rows)
-        return model, mean, CAUTION * error, self.use
+        return model, mean, CAUTION * error, model.one_run(self.rows), self.use
 
     def expected(self, groups: Sequence[_Point]) -> dict[int, dict[str, tuple[float, float]]]:
         """The objective's metrics at each point as the models have them, with standard errors."""
@@ -388,7 +393,7 @@ def _kept(
     groups: Sequence[_Point],
     means: Sequence[Mapping[str, float]],
     errors: Sequence[Mapping[str, float]],
-    smooth: tuple[MetricModel, Array, Array, tuple[int, ...]] | None,
+    smooth: tuple[MetricModel, Array, Array, Array, tuple[int, ...]] | None,
     replicates: int,
 ) -> tuple[Array, Array]:
     """P(the limit is kept) at each point, and P(the mean keeps it after `replicates` further runs).
@@ -400,7 +405,7 @@ def _kept(
     alone = np.array([c.probability(v, s) for v, s in zip(values, own, strict=True)])
     if smooth is None:
         return alone, alone
-    model, fitted, fitted_error, use = smooth
+    model, fitted, fitted_error, single, use = smooth
     scale = model.scale
     mean, error = scale.forward(values), own * scale.slope(values)
     mean[list(use)], error[list(use)] = fitted, fitted_error
@@ -412,7 +417,8 @@ def _kept(
     # The mean then is of n runs that are known and r further ones, each off the expected value by the noise of
     # one run: (n y + r (mean + noise)) / (n + r).
     n = np.array([len(g.runs) for g in groups], dtype=float)
-    one_run = np.maximum(own * scale.slope(values) * np.sqrt(n), math.sqrt(model.gp.own_noise) * model.gp.unit)
+    one_run = own * scale.slope(values) * np.sqrt(n)
+    one_run[list(use)] = np.maximum(one_run[list(use)], single)
     share = replicates / (n + replicates)
     then = (1 - share) * scale.forward(values) + share * mean
     spread = share * np.sqrt(error**2 + one_run**2 / replicates)

@@ -21,7 +21,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import one_goal
-from hpcagent.policies.points import fraction, generator, given, inside, key, located, whole
+from hpcagent.policies.points import fraction, generator, given, inside, key, located, shares, whole
 from hpcagent.policies.recommend import Estimate, estimates
 from hpcagent.policies.sweeps import LatinHypercube, Sobol
 from hpcagent.policies.trend import Array, Scale, Trend, chance, tame
@@ -62,6 +62,7 @@ class QualityFirst:
         step: First step of a compass move, as a share of the range.
         smallest_step: Steps are not halved below this.
         risk: Largest accepted chance that a run fails.
+        noise: Relative standard deviation of one run that is known beforehand, by metric; 0 where runs are exact.
 
     Raises:
         BadInput: Several goals, or a bad option.
@@ -77,6 +78,7 @@ class QualityFirst:
         step: float = 0.25,
         smallest_step: float = 0.03,
         risk: float = 0.3,
+        noise: Mapping[str, float] | None = None,
     ) -> None:
         one_goal("quality_first", objective)
         self.space = space
@@ -87,6 +89,7 @@ class QualityFirst:
         self.step = fraction("step", step)
         self.smallest_step = fraction("smallest_step", smallest_step)
         self.risk = fraction("risk", risk)
+        self.noise = shares(noise)
 
     def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
         """Return `n` points of different roles: at the limit, another choice, a step of a speed knob."""
@@ -122,7 +125,7 @@ class _View:
         self.used = {key(p) for p, _ in self.runs} | {key(p) for p in pending}
         self.limits = _Limits(self.space, policy.objective, self.runs, self.units)
         # Points outside of the space may be in the history (references), but cannot be the centre.
-        known = estimates([o for _, o in self.runs], policy.objective, space=self.space)
+        known = estimates([o for _, o in self.runs], policy.objective, space=self.space, noise=policy.noise)
         self.ranked = [e for e in known if e.trusted] or known
         self.speed = _Speed(self.space, policy.objective, self.runs, self.units, self.limits)
 

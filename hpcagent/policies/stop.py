@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -66,6 +66,7 @@ class Progress:
         node_hours: Node-hours used.
         runs: Runs that ended, completed or failed.
         failed: Of these, the ones that failed.
+        noise: Known relative standard deviation of one run, by metric; 0 where runs are exact.
     """
 
     history: Sequence[Observation]
@@ -76,6 +77,7 @@ class Progress:
     node_hours: float = 0.0
     runs: int = 0
     failed: int = 0
+    noise: Mapping[str, float] = field(default_factory=dict)
 
 
 class Stop(Record):
@@ -232,7 +234,7 @@ class TargetReached(Stop):
 
     def check(self, progress: Progress) -> str | None:
         objective = progress.objective
-        for e in estimates(progress.history, objective, space=progress.space):
+        for e in estimates(progress.history, objective, space=progress.space, noise=progress.noise):
             if self.metric not in e.metrics or not e.trusted:
                 continue
             value = e.metrics[self.metric]
@@ -278,8 +280,8 @@ class Plateau(Stop):
         history = progress.history
         last = max((o.batch for o in history), default=-1)
         earlier = [o for o in history if o.batch <= last - self.batches]
-        then = recommend(earlier, progress.objective, space=progress.space)
-        now = recommend(history, progress.objective, space=progress.space)
+        then = recommend(earlier, progress.objective, space=progress.space, noise=progress.noise)
+        now = recommend(history, progress.objective, space=progress.space, noise=progress.noise)
         if then is None or now is None or not (then.feasible and now.feasible):
             return None
         known = {tuple(e.params.items()): e for e in _feasible_estimates(progress)}
@@ -646,5 +648,5 @@ def _short(value: float | int | str) -> str:
 
 
 def _feasible_estimates(progress: Progress) -> list[Estimate]:
-    found = estimates(progress.history, progress.objective, space=progress.space)
+    found = estimates(progress.history, progress.objective, space=progress.space, noise=progress.noise)
     return [e for e in found if e.probability_feasible >= 0.5 and progress.objective.feasible(e.metrics)]

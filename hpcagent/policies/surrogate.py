@@ -1,9 +1,13 @@
 """What the history says of every point: a model of each goal, of each limited metric, and of where runs fail.
 
 Each metric is modelled on the scale on which it is smooth and its noise even (logarithmic for positive values that
-spread), by a Gaussian process of its own. Runs of the same point are one value with less noise; a run's own
-standard error counts as noise that is known; a value that is only a bound (the run was stopped early) is replaced
-by what the model expects beyond the bound. A failed run teaches where runs fail, nothing else.
+spread), by a Gaussian process of its own. Runs of the same point are one value with less noise, and their scatter
+tells of the noise; a value that is only a bound (the run was stopped early) is replaced by what the model expects
+beyond the bound. A failed run teaches where runs fail, nothing else.
+
+Noise that is known beforehand, a run's own standard error or what the app's contract states (the larger of both
+counts), is put on the model's scale where the model expects the value to be. A share of the reading itself would
+make low readings weigh more than high ones.
 """
 
 from __future__ import annotations
@@ -48,6 +52,8 @@ class MetricModel:
         gp: The model, of `scale.forward(value)`.
         sign: 1 where larger is better, -1 where smaller is: sign * value is to be large.
         limit: Where it has one: the limit on the scale.
+        share: Relative standard deviation of one run that is known beforehand; 0 where runs are exact, None where
+            nothing is known.
     """
 
     metric: str
@@ -55,12 +61,39 @@ class MetricModel:
     gp: GP
     sign: float
     limit: float | None = None
+    share: float | None = None
 
     def values(self, rows: Array) -> tuple[Array, Array]:
         """Median and standard error of the metric at rows, in its unit."""
         mean, sd = self.gp.predict(rows)
         middle = self.scale.backward(mean)
         return middle, sd / np.maximum(self.scale.slope(middle), 1e-300)
+
+    def one_run(self, rows: Array, *, stated: Array | float = 0.0) -> Array:
+        """Standard deviation of a single run about the function at rows, on the scale.
+
+        Args:
+            rows: `(m, columns)`.
+            stated: Standard errors that the runs state of themselves, on the scale.
+        """
+        own = self.gp.own_noise * self.gp.unit**2
+        known = np.maximum(self._stated(self.gp.predict(rows)[0]), np.square(stated))
+        return np.asarray(np.sqrt(own + known))
+
+    def believing(self, rows: Array, *, exactly: bool = False) -> MetricModel:
+        """As if runs at these rows had come out as expected; with `exactly`, without noise."""
+        if not len(rows):
+            return self
+        mean = self.gp.predict(rows)[0]
+        known = None if exactly else self._stated(mean)
+        return replace(self, gp=self.gp.told(rows, mean, exactly=exactly, known=known))
+
+    def _stated(self, mean: Array) -> Array:
+        """Variance of one run that is known beforehand, where the mean is this, on the scale."""
+        if not self.share:
+            return np.zeros(len(mean))
+        middle = self.scale.backward(mean)
+        return np.asarray((self.share * middle * self.scale.slope(middle)) ** 2)
 
     def room(self, rows: Array) -> Array:
         """Distance to the limit in standard errors at rows; positive where it is kept."""
@@ -121,8 +154,22 @@ class Surrogate:
     points: tuple[Params, ...]
 
     @classmethod
-    def fit(cls, space: Space, objective: Objective, history: Sequence[Observation]) -> Surrogate:
+    def fit(
+        cls,
+        space: Space,
+        objective: Objective,
+        history: Sequence[Observation],
+        *,
+        noise: Mapping[str, float] | None = None,
+    ) -> Surrogate:
         """Fit to the finished runs.
+
+        Args:
+            space: The parameters.
+            objective: Whose metrics are modelled.
+            history: The runs.
+            noise: Relative standard deviation of one run that is known beforehand, by metric; 0 where runs are
+                exact.
 
         Raises:
             NoFit: Too few runs, or values that no model fits.
@@ -134,12 +181,13 @@ class Surrogate:
             raise NoFit(f"{len(completed)} points with a completed run; a model needs {LEAST_POINTS}")
         completed = _thinned(completed, objective)
         rows = features.rows([g.params for g in completed])
+        noise = noise or {}
         with one_thread():
             return cls(
                 features=features,
                 objective=objective,
-                goals=tuple(_goal_model(features, goal, completed, rows) for goal in objective.goals),
-                limits=tuple(_limit_model(features, c, completed, rows) for c in objective.constraints),
+                goals=tuple(_goal_model(features, goal, completed, rows, noise) for goal in objective.goals),
+                limits=tuple(_limit_model(features, c, completed, rows, noise) for c in objective.constraints),
                 failures=_failures(features, groups),
                 rows=rows,
                 points=tuple(g.params for g in completed),
@@ -151,8 +199,8 @@ class Surrogate:
             return self
         return replace(
             self,
-            goals=tuple(replace(m, gp=m.gp.believing(rows, exactly=exactly)) for m in self.goals),
-            limits=tuple(replace(m, gp=m.gp.believing(rows)) for m in self.limits),
+            goals=tuple(m.believing(rows, exactly=exactly) for m in self.goals),
+            limits=tuple(m.believing(rows) for m in self.limits),
             failures=None if self.failures is None else self.failures.believing(rows),
         )
 
@@ -175,7 +223,7 @@ class Surrogate:
         for model in self.limits:
             assert model.limit is not None
             mean, sd, dmean, dsd = model.gp.slopes(rows)
-            margin = spare * math.sqrt(model.gp.own_noise) * model.gp.unit
+            margin = spare * model.one_run(rows) if spare else 0.0
             z = (model.sign * (mean - model.limit) - margin) / sd
             dz = (model.sign * dmean - z[:, None] * dsd) / sd[:, None]
             z = z + bold
@@ -231,45 +279,89 @@ def _usable(group: _Group, metric: str, *, goal: bool) -> list[Observation]:
 
 @dataclass(frozen=True)
 class _Values:
-    """One metric at the points that have it: means of the runs, on a scale."""
+    """One metric at the points that have it: means of the runs on a scale, and what is known of their noise.
 
-    at: Array
+    Attributes:
+        at: `(n,)` which groups.
+        scale: The scale.
+        mean: `(n,)` mean of the runs, on the scale.
+        runs: `(n,)` how many.
+        fixed: `(n,)` variance of each mean by errors that are stated as such, in the square of the metric's unit.
+        shares: `(n,)` by errors that are a share of the value: variance of the mean over the value's square.
+        squares, freedom: `(n,)` sum of squares of the runs about their mean, on the scale; degrees of freedom.
+        above, below: `(n,)` whether a value is only a bound.
+    """
+
+    at: NDArray[np.int_]
+    scale: Scale
     mean: Array
-    known: Array
     runs: Array
+    fixed: Array
+    shares: Array
+    squares: Array
+    freedom: Array
     above: NDArray[np.bool_]
     below: NDArray[np.bool_]
 
+    def known(self, expected: Array) -> Array:
+        """`(n,)` variance of each mean that is known beforehand, where these values are expected, on the scale."""
+        middle = self.scale.backward(expected)
+        return np.asarray((self.fixed + self.shares * middle**2) * self.scale.slope(middle) ** 2)
 
-def _values(groups: Sequence[_Group], metric: str, scale: Scale, *, goal: bool) -> _Values:
-    at, means, known, counts, above, below = [], [], [], [], [], []
-    for i, group in enumerate(groups):
-        runs = _usable(group, metric, goal=goal)
-        if not runs:
-            continue
-        raw = tame([o.metrics[metric] for o in runs])
-        v = scale.forward(raw)
-        stated = np.array([o.uncertainty.get(metric, 0.0) for o in runs]) * scale.slope(raw)
-        at.append(i)
-        means.append(float(v.mean()))
-        known.append(float((np.where(np.isfinite(stated), stated, 0.0) ** 2).mean()) / len(runs))
-        counts.append(len(runs))
-        sides = {o.bounds.get(metric) for o in runs}
-        above.append("above" in sides)
-        below.append("below" in sides)
+
+def _values(groups: Sequence[_Group], metric: str, scale: Scale, *, goal: bool, share: float) -> _Values:
+    used = [(i, _usable(g, metric, goal=goal)) for i, g in enumerate(groups)]
+    used = [(i, runs) for i, runs in used if runs]
+    size = np.array([len(runs) for _, runs in used], dtype=float)
+    first = np.concatenate([[0], np.cumsum(size)[:-1]]).astype(int)
+    every = [o for _, runs in used for o in runs]
+    raw = tame([o.metrics[metric] for o in every])
+    errors = np.array([o.uncertainty.get(metric, 0.0) for o in every])
+    fixed, shares = _stated(raw, np.where(np.isfinite(errors), np.abs(errors), 0.0), share)
+    v = scale.forward(raw)
+    mean = np.add.reduceat(v, first) / size
+    sides = [{o.bounds.get(metric) for o in runs} for _, runs in used]
     return _Values(
-        np.array(at, dtype=int),
-        np.array(means),
-        np.array(known),
-        np.array(counts, dtype=float),
-        np.array(above, dtype=bool),
-        np.array(below, dtype=bool),
+        at=np.array([i for i, _ in used], dtype=int),
+        scale=scale,
+        mean=mean,
+        runs=size,
+        fixed=np.add.reduceat(fixed**2, first) / size**2,
+        shares=np.add.reduceat(shares**2, first) / size**2,
+        squares=np.add.reduceat((v - np.repeat(mean, size.astype(int))) ** 2, first),
+        freedom=size - 1,
+        above=np.array(["above" in s for s in sides], dtype=bool),
+        below=np.array(["below" in s for s in sides], dtype=bool),
     )
+
+
+def _stated(raw: Array, errors: Array, share: float) -> tuple[Array, Array]:
+    """What is known of each run's noise: a standard error, or a share of the value; the other one is 0.
+
+    Errors that follow the readings more closely than they are alike were worked out as a share of them.
+    """
+    size = np.maximum(np.abs(raw), 1e-300)
+    some = errors > 0
+    if some.sum() > 1 and np.std(np.log(errors[some] / size[some])) <= np.std(np.log(errors[some])):
+        return np.zeros(len(raw)), np.maximum(errors / size, share)
+    larger = errors > share * size
+    return np.where(larger, errors, 0.0), np.where(larger, 0.0, share)
 
 
 def _fitted(features: Features, rows: Array, v: _Values, kernels: Sequence[Kernel] = ()) -> GP:
     """The model of the most evident kernel."""
-    known, x, y = v.known, rows[v.at], v.mean
+    if not kernels:
+        kernels = KERNELS if 1 < features.size <= MOST_SINGLE else KERNELS[:2]
+    known = v.known(v.mean)
+    if known.any():
+        # Where the value is expected is known from a first model, which takes the readings for it.
+        expected = _of(features, rows, v, known, KERNELS[:1]).predict(rows[v.at])[0]
+        known = v.known(expected)
+    return _of(features, rows, v, known, kernels)
+
+
+def _of(features: Features, rows: Array, v: _Values, known: Array, kernels: Sequence[Kernel]) -> GP:
+    x, y = rows[v.at], v.mean
     bound = v.above | v.below
     if bound.any() and not bound.all():
         # A bound stands for the mean of what the others expect beyond it, with what is left of their error.
@@ -281,37 +373,44 @@ def _fitted(features: Features, rows: Array, v: _Values, kernels: Sequence[Kerne
         y, known = y.copy(), known.copy()
         y[bound] = mean + up * sd * hazard
         known[bound] = sd**2 * np.clip(1 + z * hazard - hazard**2, 0.05, 1.0)
-    if not kernels:
-        kernels = KERNELS if 1 < features.size <= MOST_SINGLE else KERNELS[:2]
+    scatter = (np.where(bound, 0.0, v.squares), np.where(bound, 0.0, v.freedom))
     return max(
-        (GP.fit(features, x, y, known=known, runs=v.runs, kernel=k) for k in kernels), key=lambda m: m.evidence
+        (GP.fit(features, x, y, known=known, runs=v.runs, scatter=scatter, kernel=k) for k in kernels),
+        key=lambda m: m.evidence,
     )
 
 
-def _goal_model(features: Features, goal: Goal, groups: Sequence[_Group], rows: Array) -> MetricModel:
+def _goal_model(
+    features: Features, goal: Goal, groups: Sequence[_Group], rows: Array, noise: Mapping[str, float]
+) -> MetricModel:
+    share = noise.get(goal.metric)
     raw = tame([o.metrics[goal.metric] for g in groups for o in _usable(g, goal.metric, goal=True)])
     scale = Scale("linear", origin=float(np.median(raw)), unit=float(np.std(raw)) or 1.0)
     if Scale.of_goal(raw).kind == "log":
         # Small values of what is to be large need no resolution, small values of what is to be small do.
         small = goal.direction == "minimize"
         other = Scale("log") if small else Scale("offset_log", unit=float(np.median(raw)))
-        scale = max((scale, other), key=lambda s: _evidence(features, goal, groups, rows, s))
-    gp = _fitted(features, rows, _values(groups, goal.metric, scale, goal=True))
-    return MetricModel(goal.metric, scale, gp, goal.sign)
+        tried = [_values(groups, goal.metric, s, goal=True, share=share or 0.0) for s in (scale, other)]
+        values = max(tried, key=lambda v: _evidence(features, rows, v))
+    else:
+        values = _values(groups, goal.metric, scale, goal=True, share=share or 0.0)
+    return MetricModel(goal.metric, values.scale, _fitted(features, rows, values), goal.sign, share=share)
 
 
-def _evidence(features: Features, goal: Goal, groups: Sequence[_Group], rows: Array, scale: Scale) -> float:
+def _evidence(features: Features, rows: Array, v: _Values) -> float:
     """Log density of the values themselves under a model on this scale, so that scales can be compared."""
-    v = _values(groups, goal.metric, scale, goal=True)
-    slopes = np.log(scale.slope(scale.backward(v.mean)))
+    slopes = v.runs * np.log(v.scale.slope(v.scale.backward(v.mean)))
     return _fitted(features, rows, v, KERNELS[:1]).evidence + float(slopes.sum())
 
 
-def _limit_model(features: Features, c: Constraint, groups: Sequence[_Group], rows: Array) -> MetricModel:
+def _limit_model(
+    features: Features, c: Constraint, groups: Sequence[_Group], rows: Array, noise: Mapping[str, float]
+) -> MetricModel:
+    share = noise.get(c.metric)
     raw = tame([o.metrics[c.metric] for g in groups for o in _usable(g, c.metric, goal=False)])
     scale = Scale.of_limited(raw, c.limit)
-    gp = _fitted(features, rows, _values(groups, c.metric, scale, goal=False))
-    return MetricModel(c.metric, scale, gp, c.sign, limit=float(scale.forward(c.limit)))
+    gp = _fitted(features, rows, _values(groups, c.metric, scale, goal=False, share=share or 0.0))
+    return MetricModel(c.metric, scale, gp, c.sign, limit=float(scale.forward(c.limit)), share=share)
 
 
 def _failures(features: Features, groups: Sequence[_Group]) -> Failures | None:

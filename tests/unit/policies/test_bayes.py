@@ -73,12 +73,15 @@ def test_a_limit_is_met_from_the_inside_and_the_answer_keeps_it():
         noise = 1 + 0.03 * rng.standard_normal(2)
         return {"cost": (p["x"] + p["y"]) * noise[0], "strength": p["x"] * p["y"] * noise[1]}
 
+    strengths = []
     for seed in range(3):
         history = played(make_policy("bayes", space=space, objective=objective, seed=seed), truth, seed=seed)
         answer = recommend(history, objective, space=space)
         assert answer.feasible
-        assert answer.params["x"] * answer.params["y"] >= 0.2
+        strengths.append(answer.params["x"] * answer.params["y"])
         assert answer.params["x"] + answer.params["y"] < 0.894 * 1.12
+    # P(feasible) is .9 and more, not 1: none is beyond the limit by the noise of a run, most are not at all.
+    assert min(strengths) >= 0.2 * 0.97 and np.median(strengths) >= 0.2
 
 
 def test_a_choice_and_a_whole_number_are_found_together():
@@ -330,6 +333,67 @@ def test_five_thousand_runs_are_thinned_to_the_best_and_an_even_rest():
     assert best.params in s.points
     point = make_policy("bayes", space=space, objective=maximize("f")).suggest(runs, 1)[0]
     assert math.hypot(point["x"] - 0.3, point["y"] - 0.6) < 0.02
+
+
+# Noise
+
+
+def noisy_words(seed, *, stated=False):
+    """Twelve words of true speeds 8 to 13.5, one run each, 20 % of noise."""
+    rng = np.random.default_rng(seed)
+    truth = dict(zip("abcdefghijkl", rng.permutation(np.arange(12) / 2 + 8), strict=True))
+    runs = []
+    for i, (word, speed) in enumerate(truth.items()):
+        value = speed * (1 + 0.2 * rng.standard_normal())
+        errors = {"speed": 0.2 * value} if stated else {}
+        runs.append(Observation({"word": word}, metrics={"speed": value}, uncertainty=errors, index=i))
+    return truth, runs
+
+
+@pytest.mark.parametrize("stated", [False, True])
+def test_known_noise_makes_the_error_of_the_answer_and_the_regret_honest(stated):
+    """By the contract, or by the runs themselves; the best of 12 words reads 1.3 times too high otherwise."""
+    space, objective = Space.of(word=Choice(*"abcdefghijkl")), maximize("speed")
+    noise = {} if stated else {"speed": 0.2}
+    covered, kept, seeds = 0, 0, range(20)
+    for seed in seeds:
+        truth, runs = noisy_words(seed, stated=stated)
+        answer = recommend(runs, objective, space=space, noise=noise).best
+        true = truth[answer.params["word"]]
+        covered += abs(answer.expected["speed"] - true) <= 2 * answer.expected_error["speed"]
+        regret = missed(runs, objective, answer.params, space=space, noise=noise)
+        kept += max(truth.values()) - true <= regret.at_most
+    assert covered >= 18 and kept >= 18
+
+
+def test_noise_as_a_share_is_one_of_the_expected_value_and_not_of_the_reading():
+    """At one point's neighbours low readings must not weigh more than high ones: the mean is 10."""
+    space = Space.of(x=Float(0, 1))
+    rng = np.random.default_rng(0)
+    values = 10 * (1 + 0.3 * rng.standard_normal(60))
+    runs = [
+        Observation({"x": i / 59}, metrics={"y": v}, uncertainty={"y": 0.3 * v}, index=i)
+        for i, v in enumerate(values)
+    ]
+    model = Surrogate.fit(space, maximize("y"), runs).goals[0]
+    # What weights of 1 / reading^2 would give.
+    weighted = (values / values**2).sum() / (1 / values**2).sum()
+    assert weighted < 8.5
+    assert model.values(np.array([[0.5]]))[0][0] == pytest.approx(values.mean(), rel=0.08)
+
+
+def test_repeats_tell_of_the_noise_where_nothing_else_does():
+    """Five words six times each, 10 % of noise: no two words are neighbours, so only repeats can tell."""
+    space, rng = Space.of(word=Choice(*"abcde")), np.random.default_rng(1)
+    runs = [
+        Observation({"word": w}, metrics={"y": (10 + 3 * i) * math.exp(0.1 * rng.standard_normal())})
+        for i, w in enumerate("abcde")
+        for _ in range(6)
+    ]
+    model = Surrogate.fit(space, minimize("y"), runs).goals[0]
+    middle = model.scale.backward(model.gp.predict(model.gp.x)[0])
+    share = model.one_run(model.gp.x) / model.scale.slope(middle) / middle
+    assert 0.07 < share.mean() < 0.14
 
 
 # How sure it is that nothing better was missed
