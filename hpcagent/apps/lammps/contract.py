@@ -165,6 +165,9 @@ def lammps(
     resources_from: Mapping[str, str] | None = None,
     structure: Mapping[str, Any] | None = None,
     artifacts: Mapping[str, str] | None = None,
+    columns: Mapping[str, Mapping[str, Any]] | None = None,
+    checks: Mapping[str, Any] | None = None,
+    log: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> App:
     """Make an app of a LAMMPS input script.
@@ -183,6 +186,11 @@ def lammps(
         structure: The structure that a run takes and gives, as the contract's table `[structure]`, e.g.
             `{"file": "structure.data", "elements": ["Ar"]}`.
         artifacts: Name -> file that a run must have written, e.g. `{"data": "final.data"}`.
+        columns: Metrics of your own from thermo columns, as the contract's `[columns.NAME]`, e.g.
+            `{"hottest": {"column": "Temp", "reduce": "max", "unit": "K"}}`; beside those of the contract.
+        checks: What makes a run a failure, as `[checks]`, e.g. `{"conserved_energy": True}`; key by key before the
+            contract's.
+        log: Which run of the log is measured, as `[log]`, e.g. `{"production": 0, "discard": 0.1}`; likewise.
         name: The app's name.
 
     Returns:
@@ -206,6 +214,7 @@ def lammps(
             "contract, or drop its key 'script'.",
             value=file.script,
         )
+    file = _with_given(file, columns or {}, checks or {}, log or {})
     read = read_script(script_path)
     space = _space(read, file, variables or {}, where)
     deciding = file.resources_from if resources_from is None else dict(resources_from)
@@ -276,6 +285,34 @@ def lammps(
         settings=settings,
         source=str(script),
         vary=tuple(variables) if variables else file.vary,
+    )
+
+
+def _with_given(
+    file: ContractFile,
+    columns: Mapping[str, Mapping[str, Any]],
+    checks: Mapping[str, Any],
+    log: Mapping[str, Any],
+) -> ContractFile:
+    """The contract with what was given in Python before it."""
+    for what, given in (("columns", columns), ("checks", checks), ("log", log)):
+        if not isinstance(given, Mapping):
+            raise BadInput(f"{what}={given!r}: give a dict, as the contract's table [{what}].", value=given)
+    own = {}
+    for name, column in columns.items():
+        if not isinstance(column, Mapping):
+            raise BadInput(
+                f"columns={{{name!r}: {column!r}}}: give a dict such as "
+                '{"column": "Temp", "reduce": "max", "unit": "K"}.',
+                value=column,
+            )
+        own[name] = build(Column, dict(column), where=f"columns={{{name!r}: ...}}")
+    return file.model_copy(
+        update={
+            "columns": {**file.columns, **own},
+            "checks": build(Checks, {**file.checks.model_dump(), **checks}, where="checks="),
+            "log": build(LogReading, {**file.log.model_dump(), **log}, where="log="),
+        }
     )
 
 

@@ -71,6 +71,9 @@ class Run:
         atoms_changed_by: Styles of the fixes in force that add or remove atoms, e.g. `deposit`.
         lost: What happens where atoms are lost (`thermo_modify lost`): `error`, `warn` or `ignore`.
         dimension: 2 or 3.
+        kspace_error: RMS error of the forces as `kspace_style` estimates it, in the style's unit of force; the
+            larger one where it has two (Coulomb and dispersion).
+        kspace_error_relative: The same against the force between two elementary charges at a distance of one.
         procs: MPI tasks.
         threads: OpenMP threads per MPI task.
         cpu_use_percent: `% CPU use`, per MPI task; 100 times the threads at most.
@@ -100,6 +103,8 @@ class Run:
     atoms_changed_by: tuple[str, ...] = ()
     lost: str = "error"
     dimension: int = 3
+    kspace_error: float | None = None
+    kspace_error_relative: float | None = None
     procs: int | None = None
     threads: int | None = None
     cpu_use_percent: float | None = None
@@ -346,7 +351,7 @@ _WARNING = re.compile(rb"WARNING(?: on proc \d+)?: (.*)")
 _BANNER = re.compile(rb"-+ Step +(\d+) -+ CPU = +(\S+) \(sec(?:s|onds)?\) -+[ \t]*")
 _COMMAND = re.compile(
     rb"\s*(units|timestep|thermo|thermo_style|thermo_modify|fix|unfix|clear|read_restart|dimension"
-    rb"|read_data|change_box|displace_atoms"
+    rb"|read_data|change_box|displace_atoms|kspace_style"
     rb"|run|minimize|rerun|hyper|neb|temper|prd|tad)(?:\s+(.*))?"
 )
 # What create_atoms, delete_atoms, read_data, read_restart, replicate and read_dump say of the number of atoms.
@@ -354,6 +359,8 @@ _BOX = re.compile(rb"Created (?:orthogonal|triclinic|general triclinic) box")
 _CREATED = re.compile(rb"Created (\d+) atoms")
 _DELETED = re.compile(rb"Deleted \d+ atoms, new total = (\d+)")
 _ATOMS = re.compile(rb"  (\d+) atoms(?: after read)?\s*")
+# "estimated absolute RMS force accuracy = 0.027", of PPPM for dispersion with "Coulomb" or "Dispersion" before it.
+_ACCURACY = re.compile(rb"\s+(?:\w+ )?estimated (absolute|relative)(?: RMS)? force accuracy\s*=\s*(\S+)")
 _CHANGE_ATOMS = frozenset(("bond/react", "charge/regulation", "deposit", "evaporate", "gcmc", "pour"))
 _NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF]|1\.#[A-Z]+)"
 _IS_NUMBER = re.compile(_NUMBER)
@@ -386,6 +393,7 @@ class _State:
     changing: dict[str, str] = field(default_factory=dict)  # fix -> style; never changed in place
     lost: str = "error"
     dimension: int = 3
+    kspace: dict[bytes, float] = field(default_factory=dict)  # never changed in place
 
     def style(self, performance: dict[str, float]) -> str | None:
         if self.units is not None:
@@ -495,6 +503,11 @@ class _Reader:
                 state.atoms += int(created[1])
         elif deleted := _DELETED.match(line):
             state.atoms = int(deleted[1])
+        elif line.endswith(b"initialization ...") and b"estimated" not in line:
+            state.kspace = {}
+        elif accuracy := _ACCURACY.match(line):
+            value = _float(accuracy[2], 0.0)
+            state.kspace = {**state.kspace, accuracy[1]: max(value, state.kspace.get(accuracy[1], 0.0))}
         elif found := _ATOMS.fullmatch(line):
             if not state.adding:
                 state.atoms = int(found[1])
@@ -525,6 +538,8 @@ class _Reader:
             if first == state.resetting_fix:
                 state.resetting_fix = None
             state.changing = {name: style for name, style in state.changing.items() if name != first}
+        elif command == "kspace_style":
+            state.kspace = {}
         elif command == "dimension" and first.isdigit():
             state.dimension = int(first)
         elif command == "read_data":
@@ -1040,6 +1055,8 @@ def _run(table: _Table) -> Run:
         atoms_changed_by=tuple(dict.fromkeys(state.changing.values())),
         lost=state.lost,
         dimension=state.dimension,
+        kspace_error=state.kspace.get(b"absolute"),
+        kspace_error_relative=state.kspace.get(b"relative"),
         threads=(1 if cpu[3] == b"no" else int(cpu[3])) if cpu else None,
         cpu_use_percent=_float(cpu[1]) if cpu else None,
         performance=performance,

@@ -32,6 +32,7 @@ __all__ = [
     "metric_units",
     "production_run",
     "reduce_column",
+    "reduced",
 ]
 
 _Array = NDArray[np.float64]
@@ -100,6 +101,23 @@ METRICS: dict[str, MetricInfo] = {
         "1", "builds that may have come too late; absent when LAMMPS did not check", "`Dangerous builds`"
     ),
     "n_atoms": MetricInfo("1", "number of atoms at the end", _LOOP),
+    "kspace_force_error_mev_per_angstrom": MetricInfo(
+        "meV/angstrom",
+        "RMS error of the forces by kspace_style's own estimate",
+        "`estimated absolute RMS force accuracy`",
+        "physical",
+    ),
+    "kspace_force_error_reduced": MetricInfo(
+        "epsilon/sigma",
+        "RMS error of the forces by kspace_style's own estimate",
+        "`estimated absolute RMS force accuracy`",
+        "lj",
+    ),
+    "kspace_force_error_relative": MetricInfo(
+        "1",
+        "the same against the force between two elementary charges at a distance of one unit of length",
+        "`estimated relative force accuracy`",
+    ),
     "timestep": MetricInfo("time", "timestep", "echoed `timestep`, or the style's default"),
     "simulated_ps": MetricInfo("ps", "simulated time of the production leg", "steps * timestep", "physical"),
     "simulated_tau": MetricInfo("tau", "simulated time of the production leg", "steps * timestep", "lj"),
@@ -264,6 +282,19 @@ def reduce_column(
     Raises:
         BadInput: No such column, no such `how`, or `discard` out of range.
     """
+    return reduced(run, column, how, discard)[0]
+
+
+def reduced(run: Run, column: str, how: str, discard: float = 0.0) -> tuple[float, float]:
+    """As `reduce_column`, with the standard error.
+
+    That of a mean is by blocks, that of a slope the least-squares error of correlated residuals. The error of a
+    standard deviation s follows from that of the mean of (x - <x>)^2, by blocks: error(s^2) / (2 s). Single rows
+    (`first`, `last`, `min`, `max`) have none: it is NaN.
+
+    Raises:
+        BadInput: As `reduce_column`.
+    """
     _check_discard(discard)
     if column not in run:
         raise BadInput(f"the run has no thermo column {column!r}; {nearest(column, run.columns)}", value=column)
@@ -273,11 +304,16 @@ def reduce_column(
     kept = _kept(run, discard)
     values = values[kept]
     if values.size == 0 or not np.isfinite(values).all():
-        return math.nan
+        return math.nan, math.nan
     if how == "slope":
         time = _times(run, _step_size(run)[0])
-        return math.nan if time is None else fitted_slope(time[kept], values)[0]
-    return float(_REDUCTIONS[how](values))
+        return (math.nan, math.nan) if time is None else fitted_slope(time[kept], values)
+    if how == "mean":
+        return block_average(values)
+    value = float(_REDUCTIONS[how](values))
+    if how != "std" or value == 0.0:
+        return value, math.nan
+    return value, block_average((values - values.mean()) ** 2)[1] / (2.0 * value)
 
 
 _REDUCTIONS: dict[str, Callable[[_Array], float]] = {
@@ -509,6 +545,14 @@ class _Measuring:
         else:
             self.notes.append("LAMMPS did not report dangerous builds")
         self._put("n_samples", int(self.kept.sum()))
+        if run.kspace_error_relative is not None:
+            self._put("kspace_force_error_relative", run.kspace_error_relative)
+        if run.kspace_error is not None and self.style is not None:
+            if self.style.reduced:
+                self._put("kspace_force_error_reduced", run.kspace_error)
+            else:
+                scale = factor(self.style.force, "meV/angstrom")
+                self._put("kspace_force_error_mev_per_angstrom", run.kspace_error * scale)
 
     # -- averages
 

@@ -16,7 +16,7 @@ from hpcagent.apps.lammps.executable import command, variables
 from hpcagent.apps.lammps.failures import Ended, failure_of
 from hpcagent.apps.lammps.log import Log, parse_log
 from hpcagent.apps.lammps.log import Run as Leg
-from hpcagent.apps.lammps.metrics import Measured, discarded_share, measure, production_run, reduce_column
+from hpcagent.apps.lammps.metrics import Measured, discarded_share, measure, production_run, reduced
 from hpcagent.apps.lammps.restart import NONE, SOURCE, Earlier, continued, earlier, joined, progress, read_logs
 from hpcagent.apps.lammps.structure import given, taken
 from hpcagent.apps.launch import Limit, finish, planned
@@ -70,7 +70,9 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     _check_energy(measured, settings, ended)
     share = discarded_share(log, settings["discard"])
     for name, how in settings["columns"].items():
-        metrics[name] = _reduced(production, how, share)
+        metrics[name], error = _reduced(production, how, share)
+        if math.isfinite(error):
+            uncertainty[name] = error
     artifacts = given(run)
     return Outcome(
         metrics=metrics,
@@ -178,9 +180,9 @@ def _production(log: Log, number: int, ended: Ended, *, needed: bool) -> Leg:
     )
 
 
-def _reduced(production: Leg, how: Mapping[str, Any], share: float) -> float:
+def _reduced(production: Leg, how: Mapping[str, Any], share: float) -> tuple[float, float]:
     try:
-        return reduce_column(production, how["column"], how["reduce"], share)
+        return reduced(production, how["column"], how["reduce"], share)
     except BadInput as error:
         raise AppFailed(
             error.message,

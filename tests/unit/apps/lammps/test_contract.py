@@ -203,6 +203,31 @@ def test_arguments_go_before_the_contract(tmp_path: Path) -> None:
     assert [m.name for m in app.contract.metrics if m.required] == ["temperature"]
 
 
+def test_columns_checks_and_log_can_be_given_in_python(tmp_path: Path) -> None:
+    contract = '[columns.coldest]\ncolumn = "Temp"\nreduce = "min"\nunit = "K"\n[checks]\nnonsense_above = 0.3\n'
+    app = app_of(
+        tmp_path,
+        contract + "[log]\nproduction = 0\n",
+        columns={"hottest": {"column": "Temp", "reduce": "max", "unit": "K"}},
+        checks={"conserved_energy": True},
+        log={"discard": 0.1},
+    )
+    assert sorted(app.settings["columns"]) == ["coldest", "hottest"]
+    assert app.contract.metric("hottest").unit == "K"
+    assert (app.settings["conserved_energy"], app.settings["nonsense_above"]) == (True, 0.3)
+    assert (app.settings["production"], app.settings["discard"]) == (0, 0.1)
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"columns": {"a": {"colum": "Temp", "unit": "K"}}}, "did you mean 'column'"),
+        ({"columns": {"a": "Temp"}}, "give a dict such as"),
+        ({"columns": ["Temp"]}, r"table \[columns\]"),
+        ({"checks": {"conserve_energy": True}}, "did you mean 'conserved_energy'"),
+        ({"log": {"discard": 1.5}}, "discard"),
+    )
+    for given, said in wrong:
+        with pytest.raises(BadInput, match=said):
+            app_of(tmp_path, **given)
+
+
 def test_without_a_contract_the_variables_given_are_all_there_is(tmp_path: Path) -> None:
     app = app_of(
         tmp_path,

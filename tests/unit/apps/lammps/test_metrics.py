@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpcagent.apps.lammps.log import Log, parse_log, read_log
-from hpcagent.apps.lammps.metrics import METRICS, measure, metric_units, production_run, reduce_column
+from hpcagent.apps.lammps.metrics import METRICS, measure, metric_units, production_run, reduce_column, reduced
 from hpcagent.errors import BadInput
 from hpcagent.units import STYLES, factor
 
@@ -361,6 +361,70 @@ def test_metrics_of_an_unknown_style_are_refused() -> None:
 )
 def test_columns_are_reduced_as_asked(how: str, value: float) -> None:
     assert reduce_column(log_of(ROWS).runs[0], "temp", how) == pytest.approx(value, abs=1e-9)
+
+
+def test_errors_of_columns_are_those_of_an_autoregressive_series() -> None:
+    # x(i) = phi x(i-1) + noise of variance 1 - phi^2: sd 1, g = (1 + phi) / (1 - phi) = 9, of x^2 with phi^2.
+    n, phi = 4000, 0.8
+    rng = np.random.default_rng(7)
+    misses: dict[str, list[float]] = {"mean": [], "std": [], "slope": []}
+    for _ in range(12):
+        noise = rng.normal(0, math.sqrt(1 - phi**2), n)
+        x = np.zeros(n)
+        for i in range(1, n):
+            x[i] = phi * x[i - 1] + noise[i]
+        rows = "\n".join(f"{100 * i} {v:.9g}" for i, v in enumerate(x))
+        run = log_of(
+            rows, header="Step Mine", loop=f"Loop time of 2 on 1 procs for {100 * n} steps with 9 atoms"
+        ).runs[0]
+        for how, true in (("mean", 0.0), ("std", 1.0), ("slope", 0.0)):
+            value, error = reduced(run, "Mine", how)
+            misses[how].append((value - true) / error)
+            assert value == reduce_column(run, "Mine", how)
+        assert reduced(run, "Mine", "mean")[1] == pytest.approx(math.sqrt(9 / n), rel=0.3)
+        assert reduced(run, "Mine", "std")[1] == pytest.approx(
+            0.5 * math.sqrt(2 / n * (1 + phi**2) / (1 - phi**2)), rel=0.35
+        )
+        assert math.isnan(reduced(run, "Mine", "max")[1])
+    for how, found in misses.items():
+        assert np.abs(found).max() < 3.5 and 0.4 < np.sqrt(np.mean(np.square(found))) < 1.7, how
+
+
+IONS = """\
+units {units}
+atom_style charge
+lattice fcc {a}
+region box block 0 2 0 2 0 2
+create_box 2 box
+create_atoms 1 box basis 1 1 basis 2 2 basis 3 1 basis 4 2
+mass * 30
+set type 1 charge 0.5
+set type 2 charge -0.5
+pair_style lj/cut/coul/long {cut}
+pair_coeff * * {eps} {sigma}
+kspace_style pppm 1e-4
+fix 1 all nve
+timestep {dt}
+run 5
+"""
+
+
+def test_the_accuracy_of_kspace_is_a_metric_with_a_unit(lammps: Lammps) -> None:
+    real = IONS.format(units="real", a=5.6, cut=5, eps=0.1, sigma=3, dt=1)
+    got = measure(read_log(lammps("", head=real)))
+    relative = got.values["kspace_force_error_relative"]
+    assert 1e-5 < relative < 1.5e-4
+    # LAMMPS's `two_charge_force` of real: 332.06371 kcal/mol/angstrom, 1 kcal/mol = 43.36410 meV.
+    absolute = got.values["kspace_force_error_mev_per_angstrom"]
+    assert absolute == pytest.approx(relative * 332.06371 * 43.36410, rel=1e-4)
+    assert got.units["kspace_force_error_mev_per_angstrom"] == "meV/angstrom"
+    metal = IONS.format(units="metal", a=5.6, cut=5, eps=0.0043364, sigma=3, dt=0.001)
+    same = measure(read_log(lammps("", head=metal))).values
+    assert same["kspace_force_error_mev_per_angstrom"] == pytest.approx(absolute, rel=1e-3)
+    # A run that needs no kspace says none.
+    log = read_log(lammps("kspace_style none\npair_style lj/cut 5\npair_coeff * * 0.1 3\nrun 5\n", head=real))
+    assert not [name for name in measure(log).values if "kspace" in name]
+    assert log.runs[0].kspace_error_relative == relative
 
 
 def test_a_column_is_reduced_after_the_discarded_share_in_time_of_the_style() -> None:
