@@ -5,12 +5,14 @@ between its rows (warnings, `print`, `fix print`) goes through a regular express
 
 How a row is told from a printed line with the same number of numbers, in the one-line style:
 
-- LAMMPS ends every row with a blank and aligns the first integer column; a line that is laid out otherwise
-  than the first row of its table is not a row.
+- LAMMPS prints a row by one format for each column, so the first column ends, and each other column begins or
+  ends, at one distance from the column before it, or directly after one that is wider than its format. Blanks at
+  the end say nothing: there are some only where the last value is shorter than its format.
 - Step grows within a run, stays within first step + number of steps, and between the first and the last row
   lies on the grid of the echoed `thermo N`.
 
-A printed line that imitates all of these cannot be told from a row by anybody.
+A printed line that imitates all of these cannot be told from a row by anybody. A line that looks like a row and
+is refused is counted in `Run.unread`; rows that `thermo N` promises and that are not there, in `Run.missing`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import bisect
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -82,6 +84,10 @@ class Run:
         neighbor_builds: Neighbour list builds.
         dangerous_builds: Dangerous builds; None also for "not checked".
         neighbors_per_atom: Average number of neighbours per atom.
+        unread: Lines inside the table that look like rows and were not taken for any.
+        unread_example: The first of them.
+        missing: Rows between the first and the last that the echoed `thermo N` promises and that are not there;
+            None where the log does not say enough to count them.
 
     Example:
         >>> run = parse_log("Step Temp \\n0 80 \\n10 78.5 \\n").runs[0]
@@ -113,6 +119,9 @@ class Run:
     neighbor_builds: int | None = None
     dangerous_builds: int | None = None
     neighbors_per_atom: float | None = None
+    unread: int = 0
+    unread_example: str = ""
+    missing: int | None = None
 
     def __len__(self) -> int:
         return len(self.data)
@@ -137,6 +146,23 @@ class Run:
             raise KeyError(f"the run has no thermo column {name!r}; it has {', '.join(self.columns)}.")
         column: _Array = self.data[:, position]
         return column
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What speaks against the rows being all that LAMMPS printed, each a sentence without its full stop."""
+        said = []
+        if self.unread:
+            lines = "line" if self.unread == 1 else "lines"
+            said.append(
+                f"{self.unread} {lines} of the log inside this run's thermo table look like rows but are not laid "
+                f"out or numbered like its rows, and are not used; the first: {self.unread_example!r}"
+            )
+        if self.missing:
+            said.append(
+                f"{self.missing} of the thermo rows that the `thermo` command promises are not in the log: it is "
+                "damaged, or the interval was changed where the log does not show it"
+            )
+        return tuple(said)
 
     def unit(self, name: str) -> str | None:
         """Unit of a column, or None where LAMMPS does not say (computes, fixes, variables, unknown style).
@@ -352,7 +378,7 @@ _BANNER = re.compile(rb"-+ Step +(\d+) -+ CPU = +(\S+) \(sec(?:s|onds)?\) -+[ \t
 _COMMAND = re.compile(
     rb"\s*(units|timestep|thermo|thermo_style|thermo_modify|fix|unfix|clear|read_restart|dimension"
     rb"|read_data|change_box|displace_atoms|kspace_style"
-    rb"|run|minimize|rerun|hyper|neb|temper|prd|tad)(?:\s+(.*))?"
+    rb"|run|minimize|rerun|hyper|neb|temper|prd|tad|echo)(?:\s+(.*))?"
 )
 # What create_atoms, delete_atoms, read_data, read_restart, replicate and read_dump say of the number of atoms.
 _BOX = re.compile(rb"Created (?:orthogonal|triclinic|general triclinic) box")
@@ -365,12 +391,24 @@ _CHANGE_ATOMS = frozenset(("bond/react", "charge/regulation", "deposit", "evapor
 _NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF]|1\.#[A-Z]+)"
 _IS_NUMBER = re.compile(_NUMBER)
 _PAIR = re.compile(rb"(\S(?:[^=\n]*\S)?)\s+=\s*(" + _NUMBER + rb")(?:\s+|$)")
-_END_MARKS = tuple(b"\n" + mark for mark in (b"Loop time of ", b"ERROR", b"LAMMPS (", *_MEMORY))
+# "Climbing replica": the second half of a `neb`, with a table of its own.
+_END_MARKS = tuple(
+    b"\n" + mark for mark in (b"Loop time of ", b"ERROR", b"LAMMPS (", *_MEMORY, b"Climbing replica = ")
+)
 _DOUBTFUL_MARKS = _END_MARKS[:2]
 _ROW_BYTES = b"0123456789+-.eE \t\n[],"
 _NUMBER_BYTES = b"0123456789+-.eE \tnaifNAIF#DQS"
 _YAML_ROW = b"  - ["
 _CHUNK = 1 << 21
+# The end of a table is looked for this far at first, then twice as far: what is looked at grows with the table.
+_NEAR = 1 << 12
+# Tables of all replicas together, by a column that only they have. Their rows may repeat a step.
+_UNIVERSE = {"MaxReplicaForce": "neb", "Coincident": "prd", "T0": "temper", "Margin": "tad"}
+# Its fifth column is a word: E, D or DF.
+_TAD_HEADER = b"Step CPU N M Status "
+_TAD_STATUS = re.compile(rb"^((?:[-+.\d]+ +){4})[A-Z]+", re.MULTILINE)
+# Of a warning that is longer than a line.
+_WARNING_GOES_ON = re.compile(rb" \([\w./]+:\d+\)[ \t]*")
 _YAML_BLANKS = bytes.maketrans(b"],", b"  ")
 
 
@@ -419,6 +457,19 @@ class _State:
 
 
 @dataclass(slots=True)
+class _Unread:
+    """Lines that look like rows and were not taken for any."""
+
+    count: int = 0
+    first: bytes = b""
+
+    def add(self, lines: Sequence[bytes]) -> None:
+        if lines and not self.count:
+            self.first = lines[0].strip()
+        self.count += len(lines)
+
+
+@dataclass(slots=True)
 class _Table:
     """A table being read, and what followed it."""
 
@@ -426,6 +477,8 @@ class _Table:
     data: _Array
     state: _State
     loop: re.Match[bytes] | None
+    unread: _Unread
+    missing: int | None
     said: list[bytes] = field(default_factory=list)
 
 
@@ -455,7 +508,7 @@ class _Reader:
                 continue
             if line.startswith(_MEMORY):
                 sure = True
-            elif line.strip() and not line.startswith(b"WARNING"):
+            elif line.strip() and not _is_warning(line):
                 sure = False
             # An echoed command may go over several lines, each but the last ending in `&`.
             if line.rstrip().endswith(b"&"):
@@ -524,6 +577,9 @@ class _Reader:
             value = _float(first.encode())
             if value is not None:
                 state.timestep = value
+        elif command == "echo" and words:
+            # What is not echoed any more may change it.
+            state.every = state.every if first in ("log", "both") else None
         elif command == "thermo":
             state.every = int(first) if first.isdigit() else None
         elif command == "thermo_style" and words:
@@ -581,15 +637,18 @@ class _Reader:
             return self._finish(_text(names), body, _read_yaml) if body <= len(self.data) else None
         if _BANNER.fullmatch(line):
             end, loop = self._end(position)
-            columns, data = _read_multi(self.data[position : end + 1], cut=end >= len(self.data))
-            return self._add(columns, data, end, loop)
+            unread = _Unread()
+            columns, data = _read_multi(self.data[position : end + 1], unread, cut=end >= len(self.data))
+            return self._add(columns, data, end, loop, unread)
+        if line.startswith(_TAD_HEADER) and body <= len(self.data):
+            return self._finish(_text(line.split()), body, _read_tad)
         if body > len(self.data) or not self._is_header(line, body, sure=sure, after_run=after_run):
             return None
         return self._finish(_text(_header(line, self._next_line(body))), body, _read_one)
 
     def _is_header(self, line: bytes, body: int, *, sure: bool, after_run: bool) -> bool:
         words = line.split()
-        if not words or line.startswith(b"WARNING") or line == b"---":
+        if not words or _is_warning(line) or line == b"---":
             return False
         if sure:
             return not line.startswith((b"ERROR", b"Loop time"))
@@ -599,7 +658,7 @@ class _Reader:
         values = follower.split()
         numbers = bool(values) and all(_IS_NUMBER.fullmatch(v) for v in values)
         fits = numbers and len(values) == len(_header(line, follower))
-        printed = line[-1:].isspace() and follower[-1:].isspace()
+        printed = _padded(line) and _padded(follower)
         if b"Step" in words:
             cut = not follower.strip() or follower.startswith(b"ERROR")
             return (fits and (after_run or printed or not self.state.echo)) or (cut and after_run)
@@ -609,15 +668,17 @@ class _Reader:
         """The first finished line at or after `position` that is no warning; empty if there is none."""
         while (end := self.data.find(b"\n", position)) >= 0:
             line = self.data[position:end]
-            if not line.startswith(b"WARNING"):
+            if not _is_warning(line):
                 return line
             position = end + 1
         return b""
 
     def _end(self, start: int) -> tuple[int, re.Match[bytes] | None]:
         """Newline before what ends the table that starts at `start`, and its `Loop time` line if that is it."""
+        step = _NEAR
         while start < len(self.data):
-            stop = self.data.find(b"\n", start + _CHUNK)
+            stop = self.data.find(b"\n", start + step)
+            step = min(2 * step, _CHUNK)
             stop = len(self.data) if stop < 0 else stop + 1
             if not self.data[start:stop].translate(None, _ROW_BYTES):
                 self.numeric.append((start, stop))
@@ -639,25 +700,51 @@ class _Reader:
         return found
 
     def _finish(
-        self, columns: tuple[str, ...], body: int, read: Callable[[bytes, tuple[str, ...]], _Array]
+        self,
+        columns: tuple[str, ...],
+        body: int,
+        read: Callable[[bytes, tuple[str, ...], _Unread], _Array],
     ) -> int:
         end, loop = self._end(body)
-        return self._add(columns, read(self.data[body : end + 1], columns), end, loop)
+        unread = _Unread()
+        return self._add(columns, read(self.data[body : end + 1], columns, unread), end, loop, unread)
 
-    def _add(self, columns: tuple[str, ...], data: _Array, end: int, loop: re.Match[bytes] | None) -> int:
-        state = self.state
+    def _add(
+        self,
+        columns: tuple[str, ...],
+        data: _Array,
+        end: int,
+        loop: re.Match[bytes] | None,
+        unread: _Unread,
+    ) -> int:
+        snapshot = _State(**{name: getattr(self.state, name) for name in _State.__slots__})
+        snapshot.kind = next((kind for name, kind in _UNIVERSE.items() if name in columns), snapshot.kind)
         names = [canonical(c) for c in columns]
-        # What follows from the commands holds for these two; a rerun may visit steps in any order.
-        if "step" in names and state.kind != "rerun":
-            steps = int(loop[3]) if loop and state.kind in ("run", "minimize") else None
-            every = state.every if state.kind == "run" else None
-            data = data[_true_steps(data[:, names.index("step")], every, steps)]
-        snapshot = _State(**{name: getattr(state, name) for name in _State.__slots__})
-        self.tables.append(_Table(columns, data, snapshot, loop))
-        state.atoms = int(loop[4]) if loop else None
+        missing = None
+        # A rerun may visit steps in any order.
+        if "step" in names and snapshot.kind not in ("rerun", *_UNIVERSE.values()):
+            data, missing = self._checked(data, data[:, names.index("step")], loop, unread)
+        self.tables.append(_Table(columns, data, snapshot, loop, unread, missing))
+        self.state.atoms = int(loop[4]) if loop else None
         if loop is None:
             return end + 1
         return loop.end() + 1 if loop.end() < len(self.data) else len(self.data)
+
+    def _checked(
+        self, data: _Array, step: _Array, loop: re.Match[bytes] | None, unread: _Unread
+    ) -> tuple[_Array, int | None]:
+        """The rows that the run can have printed, and how many of those that it must have printed are missing."""
+        state = self.state
+        # What follows from the commands holds for these two.
+        steps = int(loop[3]) if loop and state.kind in ("run", "minimize") else None
+        every = state.every if state.kind == "run" else None
+        kept = _true_steps(step, every, steps)
+        true = step[kept]
+        if true.size < step.size:
+            refused = np.setdiff1d(np.arange(step.size), kept)
+            unread.add([b" ".join(b"%.10g" % v for v in data[i]) for i in refused[:1]])
+            unread.count += refused.size - 1
+        return data[kept], None if steps is None or not every else _gaps(true, every, steps)
 
     # -- the whole
 
@@ -726,7 +813,16 @@ _INTEGERS = frozenset(("step", "elapsed", "elaplong", "atoms", "part", "nbuild",
 _POWERS = 10.0 ** np.arange(1, 19)
 
 
-def _read_one(text: bytes, columns: tuple[str, ...]) -> _Array:
+def _is_warning(line: bytes) -> bool:
+    return line.startswith(b"WARNING") or _WARNING_GOES_ON.fullmatch(line) is not None
+
+
+def _padded(line: bytes) -> bool:
+    """Whether a line is printed in columns: there are wide gaps inside, or a blank at its end."""
+    return line[-1:].isspace() or b"  " in line.strip()
+
+
+def _read_one(text: bytes, columns: tuple[str, ...], unread: _Unread) -> _Array:
     """Rows of a one-line table: (n_rows, n_columns)."""
     n = len(columns)
     row = re.compile(
@@ -735,19 +831,23 @@ def _read_one(text: bytes, columns: tuple[str, ...]) -> _Array:
     text = _whole_lines(text, row)
     first = row.search(text)
     if first is None:
+        unread.add([li for li in text.split(b"\n") if _SIMILAR.match(li) and len(li.split()) == n])
         return np.empty((0, n))
-    blank = bool(first[2])
-    integer = first[1].isdigit() and canonical(columns[0]) in _INTEGERS
-    width = first.end(1) - first.start() if integer else None
+    layout = _Layout.of(first[0], integer=first[1].isdigit() and canonical(columns[0]) in _INTEGERS)
     parts = []
     for chunk in _chunks(text, b"\n"):
         fields = _fields(chunk, n)
         if fields is None:
             # First refuse lines with letters that no number has: that is often all, and quick.
-            lines = [li for li in chunk.split(b"\n") if li and not li.translate(None, _NUMBER_BYTES)]
-            chunk = b"\n".join(lines) + b"\n"
+            lines: list[bytes] = []
+            others: list[bytes] = []
+            for line in chunk.split(b"\n"):
+                (others if line.translate(None, _NUMBER_BYTES) else lines).append(line)
+            unread.add([line for line in others if layout.similar(line)])
+            chunk = b"\n".join(filter(None, lines)) + b"\n"
             fields = _fields(chunk, n)
         if fields is None:
+            unread.add([li for li in chunk.split(b"\n") if layout.similar(li) and not row.match(li)])
             rows = [m[0] for m in row.finditer(chunk)]
             if not rows:
                 continue
@@ -755,12 +855,23 @@ def _read_one(text: bytes, columns: tuple[str, ...]) -> _Array:
             fields = _fields(chunk, n)
             assert fields is not None, "the pattern finds nothing else"
         values, starts, ends = fields
-        parts.append(values[_laid_out(chunk, values[:, 0], starts, ends, blank=blank, width=width)])
+        kept = layout.fits(chunk, values[:, 0], starts, ends)
+        if not kept.all():
+            refused = np.flatnonzero(~kept)
+            at = refused[0]
+            unread.add([chunk[ends[at - 1] + 1 if at else 0 : ends[at]]])
+            unread.count += refused.size - 1
+        parts.append(values[kept])
     return np.concatenate(parts) if parts else np.empty((0, n))
 
 
+def _read_tad(text: bytes, columns: tuple[str, ...], unread: _Unread) -> _Array:
+    """Rows of the table of a `tad`, with NaN for the word in its fifth column: (n_rows, n_columns)."""
+    return _read_one(_TAD_STATUS.sub(rb"\1nan", text), columns, unread)
+
+
 def _whole_lines(text: bytes, row: re.Pattern[bytes]) -> bytes:
-    """Drop an unfinished last line, unless the blank after its last number shows the row to be whole."""
+    """Drop an unfinished last line, unless a blank after its last number shows the row to be whole."""
     if not text or text.endswith(b"\n"):
         return text
     start = text.rfind(b"\n") + 1
@@ -785,8 +896,11 @@ def _chunks(text: bytes, boundary: bytes) -> Iterator[bytes]:
         start = end
 
 
-def _fields(chunk: bytes, n: int) -> tuple[_Array, NDArray[np.intp], NDArray[np.intp]] | None:
-    """Numbers, start of each line's first field and end of each line; None unless all lines are n numbers."""
+def _fields(chunk: bytes, n: int) -> tuple[_Array, _Positions, _Positions] | None:
+    """Numbers (n_rows, n), where each begins (n_rows, n), and where each line ends (n_rows,).
+
+    None unless all lines are n numbers.
+    """
     text = np.frombuffer(chunk, np.uint8)
     blank = text <= 32
     ends = np.flatnonzero(text == 10)
@@ -800,33 +914,101 @@ def _fields(chunk: bytes, n: int) -> tuple[_Array, NDArray[np.intp], NDArray[np.
         values = np.loadtxt(io.BytesIO(chunk), dtype=np.float64, comments=None, ndmin=2)
     except ValueError:
         return None
-    return (values, starts[::n], ends) if values.shape == (ends.size, n) else None
+    return (values, starts.reshape(-1, n), ends) if values.shape == (ends.size, n) else None
 
 
-def _laid_out(
-    chunk: bytes,
-    leading: _Array,
-    starts: NDArray[np.intp],
-    ends: NDArray[np.intp],
-    *,
-    blank: bool,
-    width: int | None,
-) -> NDArray[np.bool_]:
-    """Which lines are laid out as their table's first row: blank at the end, first column in its place."""
-    text = np.frombuffer(chunk, np.uint8)
-    keep = np.ones(ends.size, dtype=np.bool_)
-    if blank:
-        keep &= text[np.maximum(ends - 1, 0)] <= 32
-    if width is not None:
-        digits = np.searchsorted(_POWERS, leading, side="right") + 1
-        line_starts = np.concatenate(([0], ends[:-1] + 1))
-        after = starts + digits
-        keep &= after - line_starts == np.maximum(width, digits)
-        keep &= text[np.minimum(after, text.size - 1)] <= 32
-    return keep
+_Positions = NDArray[np.intp]
+_SIMILAR = re.compile(rb"[ \t]*(\d+)[ \t]+[-+]?\.?\d")
 
 
-def _read_yaml(text: bytes, columns: tuple[str, ...]) -> _Array:
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How the first row of a table is laid out.
+
+    Attributes:
+        width: Where the number of its first column ends, if that is an integer; None otherwise.
+        leading: Whether there are blanks before it: it is aligned to the right.
+        anchors: (n, 3) where each number begins, begins with its sign (positive ones have a blank for it in
+            LAMMPS's own format), and ends.
+    """
+
+    width: int | None
+    leading: bool
+    anchors: _Positions
+
+    @classmethod
+    def of(cls, row: bytes, *, integer: bool) -> _Layout:
+        numbers = [(m.start(), m.start() - (m[0][:1] not in b"+-"), m.end()) for m in re.finditer(rb"\S+", row)]
+        anchors = np.array(numbers, dtype=np.intp)
+        return cls(numbers[0][2] if integer else None, numbers[0][0] > 0, anchors)
+
+    def similar(self, line: bytes) -> bool:
+        """Whether a line that is no row begins like one, or holds what no text file holds."""
+        if b"\0" in line:
+            return True
+        if self.width is None or not self.leading:
+            return False
+        found = _SIMILAR.match(line)
+        return found is not None and found.end(1) == max(self.width, len(found[1]))
+
+    def fits(self, chunk: bytes, leading: _Array, starts: _Positions, ends: _Positions) -> NDArray[np.bool_]:
+        """Which lines are laid out so.
+
+        Args:
+            chunk: Lines of n numbers each.
+            leading: (n_rows,) first column.
+            starts: (n_rows, n) where each number begins.
+            ends: (n_rows,) where each line ends.
+        """
+        text = np.frombuffer(chunk, np.uint8)
+        lines = np.concatenate(([0], ends[:-1] + 1))
+        keep = np.ones(ends.size, dtype=np.bool_)
+        if self.width is not None:
+            digits = np.searchsorted(_POWERS, leading, side="right") + 1
+            after = starts[:, 0] + digits
+            keep &= after - lines == (np.maximum(self.width, digits) if self.leading else digits)
+            keep &= text[np.minimum(after, text.size - 1)] <= 32
+        # Where the last number begins shows in one stroke that all columns before it are as wide as usual.
+        last = starts[:, -1]
+        usual = last - lines - (text[last] != _MINUS) == self.anchors[-1, 1]
+        doubtful = np.flatnonzero(~usual & keep)
+        if doubtful.size and starts.shape[1] > 1:
+            keep[doubtful] = self._spaced(_anchors(text, starts[doubtful], lines[doubtful]))
+        return keep
+
+    def _spaced(self, anchors: _Positions) -> NDArray[np.bool_]:
+        """Which rows have their columns at the distances of the first row, or pushed on by one too wide.
+
+        Args:
+            anchors: (n_rows, n, 3).
+        """
+        # (..., n - 1, 3, 3): any anchor of a column against any of the one before it.
+        apart = anchors[:, 1:, :, None] - anchors[:, :-1, None, :]
+        usual = self.anchors[1:, :, None] - self.anchors[:-1, None, :]
+        same = (apart == usual).any(axis=(2, 3))
+        # What follows directly on the number before it, one blank between, in the first row: that number may have
+        # been too wide, or its format has no width; the distance says nothing.
+        free = usual[:, :2, 2].min(axis=1) <= 1
+        pushed = (apart[:, :, :2, 2].min(axis=2) <= 1) & (
+            (apart[:, :, 1, 1] > usual[:, 1, 1]) | (apart[:, :, 2, 2] > usual[:, 2, 2])
+        )
+        fits: NDArray[np.bool_] = (same | free | pushed).all(axis=1)
+        return fits
+
+
+_PLUS, _MINUS = b"+-"
+
+
+def _anchors(text: NDArray[np.uint8], starts: _Positions, lines: _Positions) -> _Positions:
+    """Where numbers begin, begin with their sign, and end, from the start of their line: (n_rows, n, 3)."""
+    blank = np.flatnonzero(text <= 32)
+    stops = blank[np.searchsorted(blank, starts)]
+    first = text[starts]
+    signed = starts - ((first != _MINUS) & (first != _PLUS))
+    return np.stack([starts, signed, stops], axis=-1) - lines[:, None, None]
+
+
+def _read_yaml(text: bytes, columns: tuple[str, ...], unread: _Unread) -> _Array:
     """Rows `  - [1, 2, ]` of a YAML table: (n_rows, n_columns)."""
     n = len(columns)
     number = re.compile(
@@ -841,6 +1023,9 @@ def _read_yaml(text: bytes, columns: tuple[str, ...]) -> _Array:
             fields = None
         if fields is None:
             rows = [m[0] for m in number.finditer(chunk)]
+            unread.add(
+                [li for li in chunk.split(b"\n") if (_YAML_ROW in li and not number.match(li)) or b"\0" in li]
+            )
             if not rows:
                 continue
             plain = b"\n".join(rows).replace(_YAML_ROW, b"").translate(_YAML_BLANKS)
@@ -853,7 +1038,7 @@ def _read_yaml(text: bytes, columns: tuple[str, ...]) -> _Array:
 _Skeleton = tuple[tuple[bytes, ...], ...]
 
 
-def _read_multi(text: bytes, *, cut: bool) -> tuple[tuple[str, ...], _Array]:
+def _read_multi(text: bytes, unread: _Unread, *, cut: bool) -> tuple[tuple[str, ...], _Array]:
     """Columns and rows of a multi-line table that begins with the banner of its first record.
 
     Columns are Step and CPU of the banner and the fields in order, without a Step or CPU among them.
@@ -868,7 +1053,7 @@ def _read_multi(text: bytes, *, cut: bool) -> tuple[tuple[str, ...], _Array]:
     parts = []
     for chunk in _chunks(text, b"\n--"):
         rows = _multi_regular(chunk, skeleton, len(names))
-        parts.append(_multi_careful(chunk, skeleton, len(names)) if rows is None else rows)
+        parts.append(_multi_careful(chunk, skeleton, len(names), unread) if rows is None else rows)
     data = np.concatenate(parts) if parts else np.empty((0, len(names)))
     return tuple(names[i] for i in keep), data[:, keep]
 
@@ -936,14 +1121,17 @@ def _multi_regular(chunk: bytes, skeleton: _Skeleton, n: int) -> _Array | None:
     return np.stack(columns, axis=1) if len(columns) == n else None
 
 
-def _multi_careful(chunk: bytes, skeleton: _Skeleton, n: int) -> _Array:
+def _multi_careful(chunk: bytes, skeleton: _Skeleton, n: int, unread: _Unread) -> _Array:
     """Rows of the records whose lines all come, in order, whatever stands between them."""
     rows: list[list[float]] = []
     row: list[float] | None = None
-    due = 0
+    due, begun = 0, b""
     for line in chunk.split(b"\n"):
         banner = _BANNER.fullmatch(line)
         if banner:
+            if row is not None:
+                unread.add([begun])
+            begun = line
             row, due = [float(banner[1]), _float(banner[2], np.nan)], 0
         elif row is not None and due < len(skeleton):
             pairs = _pairs(line)
@@ -957,7 +1145,19 @@ def _multi_careful(chunk: bytes, skeleton: _Skeleton, n: int) -> _Array:
     return np.asarray(rows, dtype=np.float64).reshape(-1, n)
 
 
-def _true_steps(step: _Array, every: int | None, steps: int | None) -> slice | NDArray[np.intp]:
+def _gaps(step: _Array, every: int, steps: int) -> int:
+    """How many multiples of `every` between the first and the last step of a run are not among its rows.
+
+    The last row is not counted: a run that is stopped (`fix halt`, `timer timeout`) does not always print it.
+    """
+    if not step.size:
+        return 0
+    first = int(step[0])
+    promised = (first + steps - 1) // every - first // every
+    return max(0, promised - int(((step > first) & (step < first + steps)).sum()))
+
+
+def _true_steps(step: _Array, every: int | None, steps: int | None) -> NDArray[np.intp]:
     """Indices of the rows whose Step a run can have printed.
 
     Args:
@@ -967,7 +1167,7 @@ def _true_steps(step: _Array, every: int | None, steps: int | None) -> slice | N
     """
     n = len(step)
     if n == 0:
-        return slice(None)
+        return np.arange(0)
     good = np.isfinite(step)
     number = np.where(good, step, -1.0)
     first = number[0]
@@ -981,7 +1181,7 @@ def _true_steps(step: _Array, every: int | None, steps: int | None) -> slice | N
         good &= (number % every == 0) | exempt
     kept = np.flatnonzero(good)
     if (np.diff(number[kept]) > 0).all():
-        return slice(None) if kept.size == n else kept
+        return kept
     return kept[_longest_rise(number[kept])]
 
 
@@ -1064,6 +1264,9 @@ def _run(table: _Table) -> Run:
         neighbor_builds=_int(numbers.get(b"Neighbor list builds")),
         dangerous_builds=_int(numbers.get(b"Dangerous builds")),
         neighbors_per_atom=_float(numbers.get(b"Ave neighs/atom", b"")),
+        unread=table.unread.count,
+        unread_example=_decode(table.unread.first[:200]),
+        missing=table.missing,
     )
 
 

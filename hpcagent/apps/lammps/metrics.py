@@ -423,7 +423,7 @@ class _Measuring:
         self.run = run
         self.values: dict[str, float] = {}
         self.uncertainty: dict[str, float] = {}
-        self.notes: list[str] = []
+        self.notes: list[str] = list(run.doubts)
         self.step_size, note = _step_size(run)
         if note:
             self.notes.append(note)

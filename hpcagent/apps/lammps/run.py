@@ -67,6 +67,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     measured = measure(log, production=settings["production"], discard=settings["discard"])
     metrics, uncertainty = dict(measured.values), dict(measured.uncertainty)
     notes += measured.notes
+    notes += [doubt for doubt in production.doubts if doubt not in measured.notes]
     _check_energy(measured, settings, ended)
     share = discarded_share(log, settings["discard"])
     for name, how in settings["columns"].items():

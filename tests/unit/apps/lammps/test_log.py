@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcagent.apps.lammps.log import Log, canonical, parse_log, read_log
+from hpcagent.apps.lammps.log import Log, _Reader, canonical, parse_log, read_log
 
 Lammps = Callable[..., Path]
 STYLES = ("one", "multi", "yaml")
+# Logs that LAMMPS (22 Jul 2025) wrote with `-partition`.
+LOGS = Path(__file__).parent / "logs"
 # 10 steps apart over 100 steps, both ends included.
 ROWS = 11
 
@@ -411,3 +413,176 @@ def test_a_long_table_is_read_across_the_pieces_it_is_cut_into() -> None:
 def test_log_and_text_give_the_same(lammps: Lammps) -> None:
     path = lammps("run 100\n")
     np.testing.assert_array_equal(read_log(path).runs[0].data, parse_log(_text(path)).runs[0].data)
+
+
+RELAXED = """\
+units lj
+lattice fcc 1.0
+region box block 0 2 0 2 0 2
+create_box 1 box
+create_atoms 1 box
+mass 1 1
+pair_style lj/cut 4.0
+pair_coeff 1 1 1 1
+fix 1 all box/relax iso 0 vmax 0.01
+thermo_style custom step pe vol press
+thermo_modify line ${line}
+thermo 1
+minimize 0 1e-12 100 1000
+print "E = $(pe:%.10g)"
+"""
+
+
+@pytest.mark.parametrize("line", STYLES)
+def test_no_row_is_lost_where_the_last_value_fills_its_column(lammps: Lammps, line: str) -> None:
+    path = lammps(RELAXED, head="", line=line)
+    (run,) = read_log(path).runs
+    said = next(text for text in _text(path).splitlines() if text.startswith("E = "))
+    assert run.steps is not None and run["Step"].tolist() == list(range(run.steps + 1))
+    assert run["PotEng"][-1] == pytest.approx(float(said[4:]), abs=6e-5), "what LAMMPS itself says of the last row"
+    assert abs(run["Press"][-1]) < 1e-4
+    assert (run.unread, run.doubts) == (0, ())
+    if line == "one":
+        ends = {text[-1:] for text in _table(_text(path))}
+        assert " " in ends and len(ends) > 1, "the log has rows with and without a blank at their end"
+
+
+def test_a_cut_inside_a_last_value_that_fills_its_column_gives_no_wrong_number(lammps: Lammps) -> None:
+    text = _text(lammps(RELAXED, head="", line="one"))
+    row = next(line for line in _table(text) if not line.endswith(" "))
+    before = _table(text).index(row)
+    end = text.index(row) + len(row)
+    assert [len(parse_log(text[:cut]).runs[0]) for cut in (end - 1, end, end + 1)] == [before, before, before + 1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "thermo_modify format float %g",
+        "thermo_modify format float %20.12e",
+        "thermo_modify format float %-25.3f",
+        "thermo_modify format float %12.8g format int %8d",
+        "thermo_modify format 1 %-3d format 3 %8.1f",
+        'thermo_modify format line "%d %9.3g %g %-18.10g %14.8f %+.3e %g"',
+        "thermo_style custom step temp atoms pe nbuild press elapsed dt",
+        "thermo_style custom temp step press",
+        "thermo_style custom pe",
+        "thermo_modify norm yes colname 7 a_name_that_is_wider_than_its_column",
+    ],
+)
+def test_no_format_of_the_thermo_output_loses_a_row(lammps: Lammps, change: str) -> None:
+    path = lammps(f"{change}\nvelocity all scale 1e-300\nrun 50\nvelocity all create 1e9 7\nrun 50\n")
+    first, second = read_log(path).runs
+    assert (len(first), first.doubts) == (6, ())
+    assert len(second) >= 1 and second.doubts == ()
+
+
+def test_numbers_wider_than_their_columns_push_the_others_on() -> None:
+    rows = [
+        "         0   80            -57.034         4.5         ",
+        "        10  -1.2345678e-100 -57.034         4.5         ",
+        "        20   80            -1.2345678e-100 4.5         ",
+        "        30  -1.2345678e-100-1.2345678e-101-4.5678901e-123",
+        "1234567890123  -1.2345678e-10-57.034        -4.5678901e-123",
+    ]
+    text = "   Step          Temp          PotEng         KinEng    \n" + "\n".join(rows[:3] + rows[4:]) + "\n"
+    text = text.replace("e-10-57", "e-10 -57")
+    (run,) = parse_log(text).runs
+    assert run["Step"].tolist() == [0, 10, 20, 1234567890123]
+    assert run["Temp"].tolist() == [80, -1.2345678e-100, 80, -1.2345678e-10]
+    glued = parse_log(text.replace(rows[2], rows[2] + "\n" + rows[3])).runs[0]
+    assert (len(glued), glued.unread, glued.unread_example) == (4, 1, rows[3].strip())
+
+
+def test_a_warning_of_two_lines_between_header_and_rows_costs_none(lammps: Lammps) -> None:
+    text = _text(lammps(RELAXED, head="", line="one"))
+    header = next(line for line in text.splitlines() if line.split()[:1] == ["Step"])
+    row = _table(text)[3]
+    warning = "WARNING: Energy due to 1 extra global DOFs will be included\n (src/src/min.cpp:222)\n"
+    spoiled = text.replace(header, warning + header).replace(row, warning + row)
+    np.testing.assert_array_equal(parse_log(spoiled).runs[0].data, parse_log(text).runs[0].data)
+
+
+def test_what_looks_like_a_row_and_is_none_is_said(lammps: Lammps) -> None:
+    text = _text(lammps("run 100\n"))
+    rows = _table(text)
+    for spoiled, example in (
+        (rows[4][:40] + "WARNING: interleaved", rows[4][:40].strip()),
+        (rows[4][:40] + "\0" * 30, rows[4][:40].strip()),
+        ("\0" * len(rows[4]), "\0"),
+        (rows[4] + " 4.5", rows[4].strip()),
+    ):
+        run = parse_log(text.replace(rows[4], spoiled)).runs[0]
+        assert run["Step"].tolist() == [0, 10, 20, 30, 50, 60, 70, 80, 90, 100]
+        assert (run.unread, run.missing) == (1, 1)
+        assert run.unread_example.startswith(example)
+        assert "1 line of the log" in run.doubts[0] and "1 of the thermo rows" in run.doubts[1]
+
+
+def test_rows_that_are_not_in_the_log_are_counted(lammps: Lammps) -> None:
+    text = _text(lammps("run 100\nrun 7\nthermo 1000\nrun 20\n"))
+    assert [run.missing for run in parse_log(text).runs] == [0, 0, 0]
+    rows = _table(text)
+    lost = parse_log(text.replace(rows[2] + "\n", "").replace(rows[7] + "\n", "")).runs[0]
+    assert (lost.missing, lost.unread) == (2, 0)
+
+
+def test_both_tables_of_a_nudged_elastic_band_are_read() -> None:
+    climb, after = read_log(LOGS / "log.neb").runs
+    assert (climb.kind, after.kind) == ("neb", "neb")
+    assert (climb["Step"].tolist(), after["Step"].tolist()) == ([0, 10, 20], [20, 30, 40])
+    # The barrier is the highest replica against the first: PE2 - PE1.
+    assert after["EBF"][-1] == pytest.approx(after["PE2"][-1] - after["PE1"][-1], abs=1e-7)
+
+
+def test_rows_of_a_parallel_replica_run_may_repeat_a_step() -> None:
+    (run,) = read_log(LOGS / "log.prd").runs
+    assert (run.kind, run.complete, run.steps) == ("prd", True, 600)
+    assert len(run) == 6 + 15
+    # Nine times no event since step 0, then one in every 50 steps.
+    assert run["Step"].tolist() == [0] * 9 + list(range(50, 601, 50))
+    assert run.doubts == ()
+
+
+def test_the_status_of_a_temperature_accelerated_run_is_a_word() -> None:
+    text = (
+        "Running on 3 partitions of processors\nStep CPU N M Status Barrier Margin t_lo delt_lo\n"
+        "1000 0.000 0 0 E  0.000 0.000 0.000 0.000\n1150 0.931 0 0 DF 2.957 0.000 0.000 17626.822\n"
+        "1150 2.853 0 1 D  0.510 0.049 0.000 1251.400\n"
+    )
+    (run,) = parse_log(text).runs
+    assert run.kind == "tad" and run["Barrier"].tolist() == [0.0, 2.957, 0.510]
+    assert np.isnan(run["Status"]).all()
+
+
+class _Counting(bytes):
+    """Bytes that count how many of them are looked at."""
+
+    looked_at = 0
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        got = super().__getitem__(index)
+        _Counting.looked_at += 1 if isinstance(got, int) else len(got)
+        return got
+
+    def find(self, what, start=0, stop=None):  # type: ignore[no-untyped-def]
+        stop = len(self) if stop is None else min(stop, len(self))
+        at = super().find(what, start, stop)
+        _Counting.looked_at += (stop if at < 0 else at) - max(start, 0)
+        return at
+
+
+def _looked_at(text: str) -> float:
+    """How often each byte of a log is looked at."""
+    _Counting.looked_at = 0
+    _Reader(_Counting(text.encode())).read()
+    return _Counting.looked_at / len(text)
+
+
+def test_reading_takes_time_in_proportion_to_the_log_however_many_runs_it_holds(lammps: Lammps) -> None:
+    text = _text(lammps("run 100\n"))
+    once, table = text[: text.index("run 100")], text[text.index("run 100") : text.index("Total wall time")]
+    few, many = (once + table * n for n in (50, 400))
+    assert len(parse_log(many).runs) == 400
+    # Eight times the runs, and as much work for each byte; it was 5 times as much.
+    assert _looked_at(many) < 1.1 * _looked_at(few) < 40
