@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import PrivateAttr, field_serializer
 
 from hpcagent.apps import carried
+from hpcagent.apps.deciding import declared, with_files
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, build, canonical_json
 from hpcagent.model.contract import Contract, Metric, Resources
@@ -149,10 +150,12 @@ class App(Record):
         priority: int = 0,
         digest: str | None = None,
         checked: bool = False,
+        site: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Write down one run: parameters checked, defaults filled in, the execution id computed.
 
         `checked` says that `params` came from the space's own `validated`, `digest` saves working it out again.
+        `site` (see `order`) has the environment of engines on the site: where their pseudopotentials are.
 
         Raises:
             BadInput: A parameter is unknown, missing or not allowed.
@@ -160,7 +163,7 @@ class App(Record):
         values: Params = dict(params)  # type: ignore[arg-type]  # checked, here or by the caller
         if not checked:
             values = self.contract.space.validated(params, where=f"app {self.name} {self.contract.version}")
-        digest = self.digest if digest is None else digest
+        digest = with_files(self.digest if digest is None else digest, declared(values, self.settings, site))
         return Manifest(
             execution_id=Manifest.identify(
                 app=self.name,
@@ -206,6 +209,7 @@ class App(Record):
             promises: From `promises`, with the metrics that must be there beyond those the contract requires.
             attempt: 1, or more after an infrastructure failure.
         """
+        files = declared(manifest.params, self.settings, site)
         return {
             "manifest": manifest.model_dump(),
             "function": self.function or (self._callable and carried.carry(self._callable)),
@@ -214,7 +218,16 @@ class App(Record):
             "promises": self.promises() if promises is None else promises,
             "site": site,
             "attempt": attempt,
+            "files": files,
+            "outdated": self._outdated(manifest, files),
         }
+
+    def _outdated(self, manifest: Manifest, files: Mapping[str, str]) -> bool:
+        """Whether files have changed since the manifest was made; of one without its files nobody knows."""
+        if not files:
+            return False
+        digest = self.digest
+        return manifest.input_digest not in (digest, with_files(digest, files))
 
     def promises(self, required: Iterable[str] = ()) -> dict[str, tuple[str, bool]]:
         """Metric -> (unit, whether a run without it is a failure)."""

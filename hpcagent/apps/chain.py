@@ -11,6 +11,7 @@ import importlib
 import inspect
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.base import App, app_of
+from hpcagent.apps.made_with import mixed_versions
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Metric
@@ -137,6 +139,7 @@ class ChainRun:
         lost = [p for p in self.parts if p.result().failure is not None]
         if lost and any(m.required and m.name not in outcome.metrics for m in self._app.contract.metrics):
             raise failed(self._culprit() or lost[0].result())
+        outcome = replace(outcome, notes=(*outcome.notes, *self._notes(outcome.notes)))
         if lost:
             said = ", ".join(f"{p.app} ({_failure(p.result()).name})" for p in lost)
             outcome = replace(outcome, notes=(*outcome.notes, f"inner runs failed: {said}"))
@@ -163,7 +166,39 @@ class ChainRun:
                     "node_hours": 0.0 if part.shared else result.cost.node_hours,
                 }
             )
-        return {"cost": cost, "parts": rows}
+        return {"cost": cost, "parts": rows, **self._made_with()}
+
+    def _notes(self, known: tuple[str, ...]) -> list[str]:
+        """What a reader of the chain's numbers has to know of its inner runs: all that they say themselves.
+
+        A remark of several runs of one app stands once, with how many of them make it; those in `known`, which the
+        chain makes itself, do not stand twice.
+        """
+        said: dict[tuple[str, str], dict[str, None]] = {}
+        ended = [r for r in map(_ended, self.parts) if r is not None]
+        for result in ended:
+            for note in (note for note in result.notes if note not in known):
+                said.setdefault((result.manifest.app, note), {})[result.manifest.execution_id] = None
+        runs = Counter(r.manifest.app for r in {r.manifest.execution_id: r for r in ended}.values())
+        notes = []
+        for (app, note), of_runs in said.items():
+            count = "" if runs[app] == 1 else f" ({len(of_runs)} of {runs[app]} runs)"
+            notes.append(f"{app}: {note}{count}")
+        mixed = mixed_versions(r.versions for r in ended)
+        if mixed:
+            notes.append(f"its inner runs were computed with different versions of {', '.join(mixed)}")
+        return notes
+
+    def _made_with(self) -> dict[str, dict[str, str]]:
+        """Files and versions of all inner runs; several versions of one program stand beside each other."""
+        ended = [r for r in map(_ended, self.parts) if r is not None]
+        files = {path: digest for r in ended for path, digest in r.files.items()}
+        versions: dict[str, dict[str, None]] = {}
+        for result in ended:
+            for name, version in result.versions.items():
+                versions.setdefault(name, {})[version] = None
+        said = {"files": files, "versions": {name: ", ".join(found) for name, found in versions.items()}}
+        return {name: found for name, found in said.items() if found}
 
     def _culprit(self) -> Result | None:
         """The inner run that failed first by itself, not because of another."""
@@ -213,9 +248,7 @@ def _settled(returned: Any, workdir: Path) -> Outcome:
         return replace(returned, metrics=metrics, uncertainty={**uncertainty, **returned.uncertainty})
     if isinstance(returned, Mapping):
         metrics, uncertainty = _numbers(returned)
-        parts = dict.fromkeys(value.part for value in returned.values() if isinstance(value, Value))
-        notes = dict.fromkeys(f"{part.app}: {note}" for part in parts for note in part.result().notes)
-        return Outcome(metrics=metrics, uncertainty=uncertainty, notes=tuple(notes))
+        return Outcome(metrics=metrics, uncertainty=uncertainty)
     raise AppFailed(
         f"the chain's function returned {type(returned).__name__}; it must return the future of a run, a dict of "
         "metrics (numbers, or `run[metric]`) or an Outcome.",
@@ -332,6 +365,7 @@ def inner_manifest(
     params: Mapping[str, Any],
     seed: int | None,
     replicate: int | None,
+    site: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """The manifest of an inner run of the run `of` of a chain.
 
@@ -349,6 +383,7 @@ def inner_manifest(
         index=of.index,
         requested_by=of.execution_id,
         priority=of.priority,
+        site=site,
     )
 
 

@@ -39,6 +39,7 @@ FAILURE_MODES = (
     "EngineFailed",
     "EngineCrashed",
     "NoProperty",
+    "FilesChanged",
     "OutOfMemory",
     "Killed",
     "Walltime",

@@ -26,6 +26,8 @@ class Run:
         upstream: Results this run takes as input, as plain dicts (`workdir`, `artifacts`, `metrics`, ...).
         resources: `nodes`, `ranks_per_node`, `threads_per_rank`, `walltime_s`, ...
         site: What the site says of itself: `node_cores`, `launcher`, `launchers`, `apps`.
+        files: SHA-256 of the files that decide its numbers, as they were when its execution id was made; None
+            where nobody looked (a function called by hand).
     """
 
     workdir: Path
@@ -36,6 +38,7 @@ class Run:
     upstream: tuple[Mapping[str, Any], ...] = ()
     resources: Mapping[str, Any] = field(default_factory=dict)
     site: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Outcome:
         artifacts: Name -> file, relative to the run's directory.
         notes: Remarks worth reading.
         distrusted: Why the measured times should not be believed, or None.
+        files: Files whose content decided the metrics: path -> SHA-256.
+        versions: What has computed: name of the program or Python distribution -> version.
     """
 
     metrics: Mapping[str, float]
@@ -59,3 +64,5 @@ class Outcome:
     artifacts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     distrusted: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.carried import Carried
+from hpcagent.apps.made_with import changed_files, newer_versions
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 
-__all__ = ["execute", "execute_as_result", "execute_each", "read_result"]
+__all__ = ["execute", "execute_as_result", "execute_each", "read_result", "with_reuse_said"]
 
 # Kinds of failure that say something about the work itself: running it again would tell the same.
 FINAL_FAILURES = ("simulation", "contract")
@@ -36,7 +37,8 @@ FINAL_FAILURES = ("simulation", "contract")
 def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
     """Run an order in its own directory and return the result's fields as plain data.
 
-    Finished work is not repeated: a directory whose `result.json` is final answers at once.
+    Finished work is not repeated: a directory whose `result.json` is final answers at once, unless a file that
+    decided its numbers has another content now.
 
     Args:
         order: `manifest`, `function` ("module:name", a `Carried` or a callable), `settings`, `workdir`, `promises`
@@ -49,7 +51,8 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
         new = _make(workdir)
         with _sole_owner(workdir):
             done = read_result(workdir)
-            if done is not None:
+            if done is not None and not changed_files(done.get("files") or {}):
+                done = with_reuse_said(done)
                 return {**done, "found": True} if order.get("shared") else done
             if not new:
                 _set_aside(workdir)
@@ -89,6 +92,15 @@ def read_result(workdir: Path) -> dict[str, Any] | None:
     if failure is not None and failure["kind"] not in FINAL_FAILURES:
         return None
     return fields
+
+
+def with_reuse_said(fields: dict[str, Any]) -> dict[str, Any]:
+    """A finished result that is used again, with a note where what computed it has another version here."""
+    newer = newer_versions(fields.get("versions") or {})
+    if not newer:
+        return fields
+    said = f"found finished, not run again: computed with {', '.join(newer)}"
+    return {**fields, "notes": [*fields.get("notes", ()), said]}
 
 
 def _make(workdir: Path) -> bool:
@@ -133,7 +145,16 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> 
             upstream=tuple(_plain_upstream(result) for result in upstream),
             resources=manifest["resources"],
             site=order["site"],
+            files=order.get("files"),
         )
+        if order.get("outdated"):
+            raise AppFailed(
+                "files that decide its numbers (pseudopotentials, setups, a model) have changed since the run was "
+                "planned; its execution id stands for their content then.",
+                kind="infrastructure",
+                name="FilesChanged",
+                repair="put the old files back, or start anew in another folder (run_dir)",
+            )
         outcome = _call(_function(order["function"]), manifest["params"], run)
     except AppFailed as error:
         details = error.details
@@ -277,6 +298,9 @@ def _fields(
             fields["notes"] = list(outcome.notes)
         if outcome.distrusted:
             fields["distrusted"] = outcome.distrusted
+        for name, found in (("files", outcome.files), ("versions", outcome.versions)):
+            if found:
+                fields[name] = {**fields.get(name, {}), **found}
     return fields
 
 

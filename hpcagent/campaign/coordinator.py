@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from hpcagent.apps.made_with import changed_files
 from hpcagent.campaign.answer import CampaignResult, answer, event_text
 from hpcagent.campaign.batch import Batch, Event
 from hpcagent.campaign.budget import refuse_small_cap
@@ -168,6 +169,7 @@ class Coordinator:
             self._write_down()
             self._journal = Journal.open(self.folder.events)
             self._state = State.replay(read_events(self.folder.events)) if resumed else State()
+            self._check_files()
             self._take_earlier()
             self._spending = self._make_spending()
             self._runner = self._make_runner()
@@ -181,6 +183,7 @@ class Coordinator:
                 self._journal,
                 self._signals,
                 began=self._opened_at,
+                site=self._site.about,
             )
             note_site(self.folder, self._site.profile)
             self._note({"event": "session", **about_session(self._site)})
@@ -298,6 +301,19 @@ class Coordinator:
             raise RunDirChanged(
                 f"{self.folder.root} belongs to another campaign: {', '.join(changed)} differ(s). Go on with that "
                 f"one by {going_on(written, self.folder.root)}, or choose another folder (run_dir, --run-dir).",
+                changed=changed,
+            )
+
+    def _check_files(self) -> None:
+        """Refuse to add numbers of other pseudopotentials, setups or models to those that are there."""
+        assert self._state is not None
+        ended = (*self._state.results.values(), *self._state.part_results.values())
+        changed = changed_files({path: digest for result in ended for path, digest in result.files.items()})
+        if changed:
+            raise RunDirChanged(
+                f"{self.folder.root}: {', '.join(changed)}, with which its finished runs were computed, has "
+                "another content now, so that new runs could not be compared with them. Put the old file back, or "
+                "choose another folder (run_dir, --run-dir).",
                 changed=changed,
             )
 

@@ -94,7 +94,7 @@ def plan(
     largest = campaign.largest
     count = workers or workers_of(profile, largest)
     budget = campaign.until.budget()
-    manifests = _first_batch(campaign, count, budget)
+    manifests = _first_batch(campaign, count, budget, profile)
     estimate = contract.estimated_runtime_s
     # In batch mode, a batch waits for its last run before the next one is suggested.
     size = len(manifests) if campaign.mode == "batch" else count
@@ -143,7 +143,7 @@ def _of_chains(campaign: Campaign) -> str:
     )
 
 
-def _first_batch(campaign: Campaign, count: int, budget: int | None) -> tuple[Manifest, ...]:
+def _first_batch(campaign: Campaign, count: int, budget: int | None, profile: Profile) -> tuple[Manifest, ...]:
     policy = make_policy(
         campaign.policy.name,
         space=campaign.search,
@@ -158,9 +158,10 @@ def _first_batch(campaign: Campaign, count: int, budget: int | None) -> tuple[Ma
     if campaign.reference is not None:
         points.insert(len(points) // 2, dict(campaign.reference.params))
     digest = campaign.app.digest
+    about = {"apps": {name: settings.model_dump(mode="json") for name, settings in profile.apps.items()}}
     return tuple(
         campaign.app.manifest(
-            campaign.complete(params), seed=campaign.seed, index=i, role="suggested", digest=digest
+            campaign.complete(params), seed=campaign.seed, index=i, role="suggested", digest=digest, site=about
         )
         for i, params in enumerate(points)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpcagent.campaign.compare import compare, full_fidelity, observations, projected
@@ -56,6 +56,7 @@ class Planner:
         journal: Where manifests are written before anything of them is sent.
         signals: Held while a plan is written down.
         began: Unix time at which this session began, in seconds.
+        site: What the site says of itself, for the files that decide numbers; see `App.manifest`.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class Planner:
         signals: Signals,
         *,
         began: float,
+        site: Mapping[str, Any] | None = None,
     ) -> None:
         assert campaign.batch_size is not None
         self.campaign, self.policy, self.state = campaign, policy, state
         self.spending, self.journal, self.signals = spending, journal, signals
-        self.began = began
+        self.began, self.site = began, site
         self.size = campaign.batch_size
         self.search, self.digest = campaign.search, campaign.app.digest
         self._history: list[Observation] = []
@@ -344,6 +346,7 @@ class Planner:
                     priority=self._priority(role),
                     digest=self.digest,
                     checked=True,
+                    site=self.site,
                 ).model_copy(update=estimate)
                 self.state.add_manifest(manifest)
                 manifests.append(manifest)

@@ -15,8 +15,9 @@ from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, Part, inner_manifest
+from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.run import CONTINUES
-from hpcagent.apps.worker import execute, execute_each, read_result
+from hpcagent.apps.worker import execute, execute_each, read_result, with_reuse_said
 from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.state import State, result_event, uncharged
 from hpcagent.campaign.suspects import OUT_OF_MEMORY, Suspects
@@ -30,7 +31,15 @@ __all__ = ["Runner"]
 
 # Infrastructure failures that the same attempt on the same site would only repeat.
 NOT_RETRIED = frozenset(
-    {"Walltime", "NoExecutable", "MPILibraryMissing", "AppNotImportable", "ReadOnly", "NoPermission"}
+    {
+        "Walltime",
+        "NoExecutable",
+        "MPILibraryMissing",
+        "AppNotImportable",
+        "ReadOnly",
+        "NoPermission",
+        "FilesChanged",
+    }
 )
 
 
@@ -102,6 +111,7 @@ class Runner:
         self._clock = clock
         self._finished: queue.SimpleQueue[Pack | Asked | None] = queue.SimpleQueue()
         self._about_site = site.about
+        self._versions: dict[str, str] | None = None
         self._held: list[Pack | Asked | None] = []
         self._inner = InnerRuns(state, self._work, cache)
         self._asked: list[Asked] = []
@@ -220,7 +230,7 @@ class Runner:
         """Called in a chain's thread; the run itself is started by `collect`."""
         if self._stopping:
             raise interrupted()
-        manifest = inner_manifest(chain, of, app, inputs, params, seed, replicate)
+        manifest = inner_manifest(chain, of, app, inputs, params, seed, replicate, self._about_site)
         part = Part(app.name, manifest.execution_id)
         self._finished.put(Asked(part, app, manifest, inputs, chain.execution_id))
         return part
@@ -254,8 +264,9 @@ class Runner:
         """A finished result in the run's directory, and whether somebody else has paid for it."""
         self._inner.link(inner)
         fields = read_result(self._inner.place / inner.manifest.execution_id)
-        if fields is None:
+        if fields is None or changed_files(fields.get("files") or {}):
             return None
+        fields = with_reuse_said(fields)
         return Result.model_validate({"manifest": inner.manifest, **fields}), self._inner.cached
 
     def _send_one(self, inner: Inner, *, again: bool = False) -> None:
@@ -481,6 +492,7 @@ class Runner:
     def _result(self, manifest: Manifest, answer: dict[str, Any] | BaseException) -> tuple[Result, dict[str, Any]]:
         """The result, and how it stands in the journal."""
         if isinstance(answer, dict):
+            answer = self._with_versions_said(answer)
             fields = {k: v for k, v in answer.items() if k != "found"}
             result = Result.model_validate({"manifest": manifest, **fields})
             return result, {"execution_id": manifest.execution_id, **answer}
@@ -496,6 +508,21 @@ class Runner:
             attempt=self._state.retried.get(manifest.execution_id, 1),
         )
         return result, result_event(result)
+
+    def _with_versions_said(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """An answer with a note, if a program has another version than in earlier runs of the campaign."""
+        versions = answer.get("versions") or {}
+        if self._versions is None:
+            earlier = (*self._state.results.values(), *self._state.part_results.values())
+            self._versions = {name: version for r in earlier for name, version in r.versions.items()}
+        other = [
+            f"{name} {version}, earlier runs of this campaign with {self._versions[name]}"
+            for name, version in versions.items()
+            if self._versions.setdefault(name, version) != version
+        ]
+        if not other:
+            return answer
+        return {**answer, "notes": [*answer.get("notes", ()), f"computed with {'; '.join(other)}"]}
 
     def _worth_retrying(self, result: Result, charged: bool) -> bool:
         failure = result.failure

@@ -40,7 +40,7 @@ class Manifest(Record):
         execution_id: Derived from everything that decides the result: same work, same id.
         app: The app's name.
         app_version: Its semantic version.
-        input_digest: SHA-256 of the app's input files and settings.
+        input_digest: SHA-256 of the app's input files and settings, and of the files by which its engine computes.
         params: All parameters, in the units of the app's contract.
         seed: Random seed handed to the app.
         replicate: 0, or a counter for deliberate repetitions of the same parameters.
@@ -166,6 +166,8 @@ class Result(Record):
         distrusted: Why the measured times of this run should not be believed, or None.
         attempt: 1, or more after infrastructure failures.
         parts: The runs it was made of, for a chain; its cost is the sum of those that were run for it.
+        files: Files whose content decides the metrics (pseudopotentials, PAW setups, models): path -> SHA-256.
+        versions: What has computed: name of the program or Python distribution -> version.
     """
 
     manifest: Manifest
@@ -185,6 +187,8 @@ class Result(Record):
     distrusted: str | None = None
     attempt: int = 1
     parts: tuple[InnerRun, ...] = ()
+    files: dict[str, str] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

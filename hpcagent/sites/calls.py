@@ -36,7 +36,14 @@ def call(
         BadInput: A parameter is not allowed, or an input is none that could be one.
     """
     _dfk(app)
-    manifest = app.manifest(params, seed=seed, replicate=replicate, upstream=tuple(map(identity_of, upstream)))
+    site = current_site()
+    manifest = app.manifest(
+        params,
+        seed=seed,
+        replicate=replicate,
+        upstream=tuple(map(identity_of, upstream)),
+        site=None if site is None else site.about,
+    )
     return _started(app, manifest, upstream)
 
 
@@ -93,7 +100,7 @@ def _chain_started(
     def ask(
         inner: App, inputs: tuple[Any, ...], params: Mapping[str, Any], seed: int | None, replicate: int | None
     ) -> Part:
-        asked = inner_manifest(manifest, app, inner, inputs, params, seed, replicate)
+        asked = inner_manifest(manifest, app, inner, inputs, params, seed, replicate, about)
         known = _dfk(inner).__dict__.get("hpcagent_futures", {})
         before = asked.execution_id in known
         part = _as_part(asked, _started(inner, asked, inputs))

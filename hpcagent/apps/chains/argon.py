@@ -126,7 +126,6 @@ def melt_quench(
     return Outcome(
         metrics=metrics,
         artifacts=artifacts_of(run, trajectory=made, structure=made, rdf=structure, plot=drawn),
-        notes=motion.result().notes,
     )
 
 
@@ -199,5 +198,4 @@ def argon_diffusion(
     return Outcome(
         metrics=metrics,
         artifacts=artifacts_of(run, trajectory=made, msd=motion, plot=drawn),
-        notes=motion.result().notes,
     )

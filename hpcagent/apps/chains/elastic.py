@@ -53,10 +53,8 @@ def elastic(
     strains: list[dict[str, Any]] = [{name: sign * strain} for name in names for sign in (-1, 1)]
     strained = [relaxed(deform(at_rest, **e), cell="fixed", **level) for e in strains]
     fit = elastic_constants(at_rest, *strained, symmetry=symmetry)
-    result = fit.result()
     metrics: dict[str, Any] = {name: fit[name] for name in metrics_of(fit)}
     return Outcome(
         metrics=metrics,
         artifacts=artifacts_of(run, structure=at_rest),
-        notes=result.notes,
     )

@@ -67,12 +67,10 @@ def dft_eos(structure: Any, *, points: int, span: float, lattice: str, run: Run,
 def _fitted(runs: list[Any], lattice: str, run: Run) -> Outcome:
     fit = eos_fit(*runs, lattice=lattice)
     drawn = plot_eos(fit)
-    result = fit.result()
     metrics: dict[str, Any] = {name: fit[name] for name in metrics_of(fit)}
     return Outcome(
         metrics=metrics,
         artifacts=artifacts_of(run, eos=fit, plot=drawn),
-        notes=result.notes,
     )
 
 

@@ -143,6 +143,7 @@ def _bands(run: Run, *, path: str, points: int, **params: Any) -> Outcome:
         },
         artifacts=artifacts,
         notes=tuple(notes),
+        **watch.made_with,
     )
 
 

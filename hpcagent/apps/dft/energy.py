@@ -63,4 +63,5 @@ def _energy(run: Run, *, forces: str, **params: Any) -> Outcome:
         metrics=metrics | {"converged": 1},
         artifacts=keep_structure(run, atoms) | files,
         notes=(*watch.remarks, *notes),
+        **watch.made_with,
     )

@@ -133,6 +133,7 @@ def relax(run: Run, **params: Any) -> Outcome:
         metrics=metrics,
         artifacts=keep_structure(run, atoms) | {"trajectory": TRAJECTORY} | files,
         notes=(*watch.remarks, *notes),
+        **watch.made_with,
     )
 
 

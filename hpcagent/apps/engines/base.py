@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hpcagent.errors import AppFailed
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from hpcagent.apps.run import Run
 
-__all__ = ["ENGINES", "LEVEL", "Engine", "Iteration", "Level", "NotConverged"]
+__all__ = ["ENGINES", "LEVEL", "Deciding", "Engine", "Iteration", "Level", "NotConverged"]
 
 ENGINES = ("pyscf", "tblite", "gpaw", "espresso", "vasp", "mace", "emt", "lj", "ase")
 """Names of the engines; `ase` is any calculator by dotted path."""
@@ -109,6 +110,21 @@ class NotConverged(AppFailed):
         super().__init__(message, **({"name": "NotConverged"} | details), history=history)
 
 
+@dataclass(frozen=True, slots=True)
+class Deciding:
+    """A file whose content decides numbers.
+
+    Attributes:
+        name: What it is to the engine, the same wherever the file lies: `Si`, `checkpoint`.
+        path: Where it is.
+        element: The element it is for; empty: every structure uses it.
+    """
+
+    name: str
+    path: Path
+    element: str = ""
+
+
 class Engine(Protocol):
     """One engine.
 
@@ -132,6 +148,20 @@ class Engine(Protocol):
 
     def repairs(self, level: Level) -> tuple[tuple[str, Level], ...]:
         """What to try when an SCF at this level has not converged, in this order: (name, changed level)."""
+
+    def files(self, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
+        """The files that decide this engine's numbers at this level, for all elements; none that is missing.
+
+        Called where the run is planned and where it is, so it imports no heavy package and raises nothing: what is
+        wrong with a file the calculator says.
+
+        Args:
+            level: The level of theory; its options are the app's settings.
+            site: `apps`, with the environment of each engine.
+        """
+
+    def versions(self, calculator: Any) -> dict[str, str]:
+        """Versions of what has computed: name of the program or Python distribution -> version."""
 
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """An `ase.spectrum.band_structure.BandStructure` along an ASE `BandPath`, after an SCF."""

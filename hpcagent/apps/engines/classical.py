@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Iteration, Level
-from hpcagent.apps.engines.packages import accepted, needs, no_bands
+from hpcagent.apps.engines.base import Deciding, Iteration, Level
+from hpcagent.apps.engines.packages import accepted, needs, no_bands, versions_of
 from hpcagent.errors import AppFailed
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ class _Classical:
     def repairs(self, level: Level) -> tuple[tuple[str, Level], ...]:
         """None: there is no SCF."""
         return ()
+
+    def files(self, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
+        """None: the parameters are in the code."""
+        return ()
+
+    def versions(self, calculator: Any) -> dict[str, str]:
+        """ASE's."""
+        return versions_of("ase")
 
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """No electrons, no bands."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Iteration, Level
-from hpcagent.apps.engines.packages import accepted, needs, no_bands
+from hpcagent.apps.engines.base import Deciding, Iteration, Level
+from hpcagent.apps.engines.packages import accepted, needs, no_bands, versions_of
 from hpcagent.errors import AppFailed
 
 if TYPE_CHECKING:
@@ -32,9 +36,7 @@ class Dotted:
         """An instance of that class."""
         needs("ase", "pip install 'hpcagent[ase]'")
         reference = str(level.options.get("calculator") or "")
-        module, colon, name = reference.partition(":")
-        if not colon:
-            module, _, name = reference.rpartition(".")
+        module, name = _parts(level)
         if not module or not name:
             raise AppFailed(
                 f"the setting `calculator` is {reference!r}; engine 'ase' needs the dotted path of a calculator, "
@@ -62,9 +64,44 @@ class Dotted:
         """None: nothing is known of it."""
         return ()
 
+    def files(self, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
+        """The calculator's own module, where it is a file of the user's; a path in `keywords` counts by itself."""
+        source = _source(_parts(level)[0])
+        return () if source is None else (Deciding("calculator", source),)
+
+    def versions(self, calculator: Any) -> dict[str, str]:
+        """Of ASE, and of the package that the calculator comes from."""
+        package = type(calculator).__module__.partition(".")[0]
+        of_package = metadata.packages_distributions().get(package, ())
+        return versions_of("ase", *of_package)
+
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """None: nothing is known of it."""
         raise no_bands(self.name)
+
+
+def _parts(level: Level) -> tuple[str, str]:
+    """The module and the name in it that the setting `calculator` stands for."""
+    reference = str(level.options.get("calculator") or "")
+    module, colon, name = reference.partition(":")
+    if not colon:
+        module, _, name = reference.rpartition(".")
+    return module, name
+
+
+def _source(module: str) -> Path | None:
+    """The file of a module, found without importing anything; None where it is no Python file."""
+    places: Sequence[str] | None = None
+    spec = None
+    whole = ""
+    for part in module.split("."):
+        whole = f"{whole}.{part}" if whole else part
+        spec = PathFinder.find_spec(whole, places)
+        if spec is None:
+            return None
+        places = list(spec.submodule_search_locations or ())
+    origin = None if spec is None else spec.origin
+    return Path(origin) if origin is not None and Path(origin).is_file() else None
 
 
 def _pairs(calculator: Any) -> Any:

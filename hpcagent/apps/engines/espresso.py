@@ -29,11 +29,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Iteration, Level, NotConverged
+from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.external import Ended, program
 from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
 from hpcagent.apps.engines.packages import needs
-from hpcagent.apps.engines.upf import Pseudopotential, choose, family
+from hpcagent.apps.engines.upf import Pseudopotential, available, choose, family
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, nearest
 
@@ -128,8 +128,9 @@ class Espresso:
                 name="BadSettings",
                 repair="another xc, or `keywords` with input_dft as pw.x spells it",
             )
-        made_with = functional if functional in _OWN else "PBE"
-        pseudo = choose(atoms.get_chemical_symbols(), made_with, folder, options.get("pseudopotentials") or {})
+        pseudo = choose(
+            atoms.get_chemical_symbols(), _made_with(functional), folder, options.get("pseudopotentials") or {}
+        )
         keywords = _checked(options.get("keywords") or {})
         data, notes = _data(atoms, level, pseudo, functional)
         data |= keywords
@@ -175,6 +176,22 @@ class Espresso:
             tries.append(("more_smearing", replace(gentle, smearing=min(5.0, 2 * level.smearing))))
         return tuple(tries)
 
+    def files(self, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
+        """The pseudopotential of each element that would be taken."""
+        folder = _folder(level.options, site)
+        named = level.options.get("pseudopotentials") or {}
+        taken = available(_made_with(family(level.xc or "PBE")), folder, named)
+        return tuple(Deciding(element, path, element) for element, path in sorted(taken.items()))
+
+    def versions(self, calculator: Any) -> dict[str, str]:
+        """What pw.x calls itself in its output."""
+        try:
+            with (Path(calculator.directory) / "espresso.pwo").open(errors="replace") as file:
+                said = re.search(r"Program PWSCF v\.?\s*(\S+)", file.read(4000))
+        except OSError:
+            said = None
+        return {"espresso": said[1]} if said else {}
+
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """Bands along a path: pw.x once more, in the density of the SCF.
 
@@ -200,15 +217,25 @@ class Espresso:
 ENGINE = Espresso()
 
 
-def _pseudo_dir(level: Level, run: Run) -> Path:
-    of_site: Mapping[str, Any] = ((run.site.get("apps") or {}).get("espresso") or {}).get("env") or {}
+def _made_with(functional: str) -> str:
+    """The functional that the pseudopotentials of a calculation with `functional` are made with."""
+    return functional if functional in _OWN else "PBE"
+
+
+def _folder(options: Mapping[str, Any], site: Mapping[str, Any]) -> Path:
+    """Where pseudopotentials are looked for."""
+    of_site: Mapping[str, Any] = ((site.get("apps") or {}).get("espresso") or {}).get("env") or {}
     given = (
-        level.options.get("pseudo_dir")
+        options.get("pseudo_dir")
         or of_site.get("ESPRESSO_PSEUDO")
         or os.environ.get("ESPRESSO_PSEUDO")
         or PSEUDO_DIR
     )
-    folder = Path(given).expanduser().absolute()
+    return Path(given).expanduser().absolute()
+
+
+def _pseudo_dir(level: Level, run: Run) -> Path:
+    folder = _folder(level.options, run.site)
     if not folder.is_dir():
         raise AppFailed(
             f"no pseudopotentials: {folder} is no folder; name one by the setting `pseudo_dir`, by "

@@ -21,18 +21,20 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Iteration, Level, NotConverged
+from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
-from hpcagent.apps.engines.packages import accepted, needs
+from hpcagent.apps.engines.packages import accepted, needs, versions_of
 from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ase import Atoms
 
     from hpcagent.apps.run import Run
@@ -95,12 +97,44 @@ class GpawEngine:
             tries.append(("more_smearing", replace(gentle, smearing=min(5.0, 2 * level.smearing))))
         return tuple(tries)
 
+    def files(self, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
+        """The PAW setups of all elements (with `lcao` the basis sets too), and the file of GPAW's own settings."""
+        kinds = (f".{setups_of(level.xc)}", *((".basis",) if level.basis.lower() == "lcao" else ()))
+        found: dict[str, Deciding] = {}
+        for folder in _setup_folders(site):
+            for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+                name = path.name.removesuffix(".gz")
+                if name.endswith(kinds):
+                    found.setdefault(name, Deciding(name, path, name.partition(".")[0]))
+        settings = Path("~/.gpaw/rc.py").expanduser()
+        return (*found.values(), *((Deciding("rc.py", settings),) if settings.is_file() else ()))
+
+    def versions(self, calculator: Any) -> dict[str, str]:
+        """Of GPAW and its data."""
+        return versions_of("gpaw", "gpaw-data")
+
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """Bands along a path in the density of the SCF."""
         return calculator.bands(path, run.workdir / "gpaw_bands.txt")
 
 
 ENGINE = GpawEngine()
+
+
+def setups_of(xc: str) -> str:
+    """For which functional the PAW setups of a calculation were made: those GPAW has none for take PBE's."""
+    own = {name.lower(): name for name in ("LDA", "PBE", "revPBE", "RPBE", "PW91")}
+    return own.get((xc or "PBE").lower(), "PBE")
+
+
+def _setup_folders(site: Mapping[str, Any]) -> list[Path]:
+    """Where GPAW looks for setups, in its order; found without importing it."""
+    of_site = ((site.get("apps") or {}).get("gpaw") or {}).get("env") or {}
+    given = str(of_site.get("GPAW_SETUP_PATH") or os.environ.get("GPAW_SETUP_PATH") or "")
+    folders = [Path(place) for place in given.split(os.pathsep) if place]
+    spec = find_spec("gpaw_data")
+    packaged = [] if spec is None else [Path(p) / "setups" for p in spec.submodule_search_locations or ()]
+    return folders + packaged
 
 
 _STEP = re.compile(r"iter:\s*(\d+)[\s|]+\d+:\d+:\d+[\s|]+(\S+)")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Iteration, Level
-from hpcagent.apps.engines.packages import accepted, needs, no_bands
+from hpcagent.apps.engines.base import Deciding, Iteration, Level
+from hpcagent.apps.engines.packages import accepted, needs, no_bands, versions_of
 from hpcagent.errors import AppFailed
 
 if TYPE_CHECKING:
@@ -99,6 +100,15 @@ class MACEEngine:
     def repairs(self, level: Level) -> tuple[tuple[str, Level], ...]:
         """None: there is no SCF."""
         return ()
+
+    def files(self, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
+        """The checkpoint."""
+        path = str((level.options.get("paths") or {}).get("checkpoint") or "")
+        return (Deciding("checkpoint", Path(path)),) if path else ()
+
+    def versions(self, calculator: Any) -> dict[str, str]:
+        """Of MACE and PyTorch."""
+        return versions_of("mace-torch", "torch")
 
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """No electrons, no bands."""

@@ -7,9 +7,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hpcagent.apps.made_with import package_version
 from hpcagent.errors import AppFailed, nearest
 
-__all__ = ["accepted", "needs", "no_bands"]
+__all__ = ["accepted", "needs", "no_bands", "versions_of"]
 
 
 def needs(module: str, how: str) -> Any:
@@ -31,6 +32,12 @@ def needs(module: str, how: str) -> Any:
             name="NoEngine",
             repair=f"install it into the workers' environment: {how}",
         ) from None
+
+
+def versions_of(*distributions: str) -> dict[str, str]:
+    """Versions of those of these Python distributions that are installed."""
+    found = {name: package_version(name) for name in distributions}
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def accepted(what: str, make: Callable[..., Any], keywords: Mapping[str, Any], **own: Any) -> Any:

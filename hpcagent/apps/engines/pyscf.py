@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Iteration, Level, NotConverged
+from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.mesh import mesh
-from hpcagent.apps.engines.packages import needs, no_bands
+from hpcagent.apps.engines.packages import needs, no_bands, versions_of
 from hpcagent.apps.engines.tblite import unpaired
 from hpcagent.errors import AppFailed
 
@@ -84,6 +85,14 @@ class PySCFEngine:
         gentler = 0.4 * (level.mixing or 1.0)
         found.append(("gentler_mixing", replace(level, max_scf=2 * enough, mixing=gentler)))
         return tuple(found)
+
+    def files(self, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
+        """None: basis sets and pseudopotentials are in the package; a path in `basis` counts by itself."""
+        return ()
+
+    def versions(self, calculator: Any) -> dict[str, str]:
+        """PySCF's."""
+        return versions_of("pyscf")
 
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """Bands along a path in the converged density."""

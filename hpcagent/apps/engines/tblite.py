@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Iteration, Level, NotConverged
-from hpcagent.apps.engines.packages import accepted, needs, no_bands
+from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
+from hpcagent.apps.engines.packages import accepted, needs, no_bands, versions_of
 from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
@@ -81,6 +82,14 @@ class TBLiteEngine:
         if level.max_scf < 100:
             found.insert(0, ("more_steps", replace(level, max_scf=250)))
         return tuple(found)
+
+    def files(self, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
+        """None: the parameters are in the package."""
+        return ()
+
+    def versions(self, calculator: Any) -> dict[str, str]:
+        """tblite's."""
+        return versions_of("tblite")
 
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """None: it has no k-points."""

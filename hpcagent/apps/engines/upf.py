@@ -6,16 +6,17 @@ has a header of plain lines, version 2 one XML element with attributes.
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcagent.apps.made_with import sha256
 from hpcagent.errors import AppFailed
 
-__all__ = ["Pseudopotential", "choose", "family", "read_header"]
+__all__ = ["Pseudopotential", "available", "choose", "family", "read_header"]
 
 # How the parts of a functional are called in UPF files (Modules/funct.f90 of Quantum ESPRESSO) -> its name.
 _FAMILIES = {
@@ -86,12 +87,15 @@ def family(functional: str) -> str:
 
 def read_header(path: Path) -> Pseudopotential | None:
     """The header of a UPF file, or None for a file that is none (or a bare Coulomb potential)."""
-    data = path.read_bytes()
-    text = data.decode("utf-8", errors="replace")
+    # The SHA-256 is known as long as the file stays as it is, and so is what follows from the content.
+    return _header(path, sha256(path))
+
+
+@functools.lru_cache(maxsize=4096)
+def _header(path: Path, digest: str) -> Pseudopotential | None:
+    text = path.read_text("utf-8", errors="replace")
     found = _version_2(text) or _version_1(text)
-    if found is None:
-        return None
-    return Pseudopotential(path=path, sha256=hashlib.sha256(data).hexdigest(), **found)
+    return None if found is None else Pseudopotential(path=path, sha256=digest, **found)
 
 
 def _version_2(text: str) -> dict[str, Any] | None:
@@ -189,6 +193,17 @@ def choose(
             )
         chosen[element] = found
     return chosen
+
+
+def available(functional: str, folder: Path, named: Mapping[str, str]) -> dict[str, Path]:
+    """The file that `choose` would take for each element there is one for; what it would refuse is left out."""
+    found = {}
+    there = _in(folder)
+    for element in {one.element for one in there}:
+        one = _found(there, element, functional)
+        if one is not None:
+            found[element] = one.path
+    return found | {element: path for element, name in named.items() if (path := folder / str(name)).is_file()}
 
 
 def _in(folder: Path) -> tuple[Pseudopotential, ...]:

@@ -33,7 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Iteration, Level, NotConverged
+from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.external import Ended, program
 from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
 from hpcagent.apps.engines.packages import accepted, needs
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "VaspEngine", "check", "iterations"]
 
+# Folders of POTCARs, as ASE looks for them.
+_POTCARS = ("potpaw_PBE", "potpaw", "potpaw_GGA")
 _FIXED_EV = 0.01
 _ADVICE = (
     "VASP is licensed and installed by the site: name its command as `command` in [apps.vasp] of the site profile "
@@ -98,6 +100,25 @@ class VaspEngine:
         if level.smearing > 0:
             tries.append(("more_smearing", replace(gentle, smearing=min(5.0, 2 * level.smearing))))
         return tuple(tries)
+
+    def files(self, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
+        """The POTCAR of each element: the plain one, or the one that is named."""
+        folder = _folder(level.options, site)
+        places = [Path(folder).expanduser() / name for name in _POTCARS] if folder else []
+        named = {str(name): element for element, name in (level.options.get("pseudopotentials") or {}).items()}
+        found = []
+        for place in filter(Path.is_dir, places):
+            for path in sorted(place.glob("*/POTCAR*")):
+                plain = re.fullmatch(r"[A-Z][a-z]?", path.parent.name)
+                element = named.get(path.parent.name) or (path.parent.name if plain else "")
+                if element:
+                    found.append(Deciding("/".join(path.parts[-3:]), path, element))
+        return tuple(found)
+
+    def versions(self, calculator: Any) -> dict[str, str]:
+        """What VASP calls itself in its OUTCAR."""
+        said = re.search(r"vasp\.(\d\S*)", _read(Path(calculator.directory) / "OUTCAR")[:1000])
+        return {"vasp": said[1]} if said else {}
 
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """Not yet: nobody has tried it against VASP."""
@@ -205,6 +226,12 @@ def _read(path: Path) -> str:
     return path.read_text(errors="replace") if path.is_file() else ""
 
 
+def _folder(options: Mapping[str, Any], site: Mapping[str, Any]) -> str:
+    """The folder that holds those of the POTCARs."""
+    of_site = ((site.get("apps") or {}).get("vasp") or {}).get("env") or {}
+    return str(options.get("pseudo_dir") or of_site.get("VASP_PP_PATH") or os.environ.get("VASP_PP_PATH") or "")
+
+
 def _potentials(directory: Path) -> dict[str, Any]:
     """What the POTCAR is made of, and its SHA-256.
 
@@ -280,10 +307,7 @@ def _calculator_class() -> Any:
             self._vacuum = float(options.get("vacuum") or VACUUM)
             if not atoms.cell.any():
                 self.notes = (f"a box around the molecule, {self._vacuum:g} angstrom beyond its atoms",)
-            of_site = ((run.site.get("apps") or {}).get("vasp") or {}).get("env") or {}
-            self._folder = str(
-                options.get("pseudo_dir") or of_site.get("VASP_PP_PATH") or os.environ.get("VASP_PP_PATH") or ""
-            )
+            self._folder = _folder(options, run.site)
             if not self._folder or not Path(self._folder).expanduser().is_dir():
                 raise AppFailed(
                     f"no POTCARs: {self._folder or 'the setting pseudo_dir is empty and $VASP_PP_PATH not set'}"

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from hpcagent.apps.deciding import of_level, used
 from hpcagent.apps.engines.base import LEVEL, Engine, Iteration, Level, NotConverged
 from hpcagent.apps.engines.registry import check
 from hpcagent.apps.engines.registry import engine as engine_of
@@ -53,16 +54,19 @@ class Watch:
         n_calculations: Calculations so far.
         repaired: What was done so far: `gentler_mixing: mixing 0.7 -> 0.28`.
         notes: Sentences for the notes of the result.
+        files: Files whose content decides what is computed: path -> SHA-256.
     """
 
     def __init__(self, engine: Engine, atoms: Atoms, level: Level, run: Run) -> None:
         check(engine, level)
+        elements = dict.fromkeys(atoms.get_chemical_symbols())
+        self.files, said = used(of_level(engine, level, run.site), run, elements)
         self.engine = engine
         self.level = level
         self.scf_steps = 0
         self.n_calculations = 0
         self.repaired: list[str] = []
-        self.notes: list[str] = []
+        self.notes: list[str] = list(said)
         self._run = run
         self._records: list[dict[str, Any]] = []
         self._written = -math.inf
@@ -215,6 +219,16 @@ class Watch:
     def remarks(self) -> list[str]:
         """Our notes and those of the engine's calculator, if it has any (its attribute `notes`)."""
         return [*self.notes, *getattr(self.calculator, "notes", ())]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What has computed: name of the program or Python distribution -> version."""
+        return self.engine.versions(self.calculator)
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """For the `Outcome`: the files and the versions that its numbers come from."""
+        return {"files": self.files, "versions": self.versions}
 
     def close(self) -> dict[str, str]:
         """Write `scf.json` and let the calculator end what it has open.

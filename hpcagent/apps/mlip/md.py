@@ -180,6 +180,7 @@ def _dynamics(run: Run, **params: Any) -> Outcome:
         | {"trajectory": TRAJECTORY, "thermo": THERMO, "protocol": PROTOCOL}
         | files,
         notes=(*notes, *watch.remarks, *recorder.notes),
+        **watch.made_with,
     )
 
 

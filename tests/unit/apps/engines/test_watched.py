@@ -14,7 +14,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.calculators.calculator import Calculator, PropertyNotImplementedError
 
-from hpcagent.apps.engines.base import Iteration, Level, NotConverged
+from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.registry import engine
 from hpcagent.apps.engines.watched import Watch, changes
 from hpcagent.apps.run import Run
@@ -65,6 +65,12 @@ class Scripted:
             ("gentler_mixing", replace(level, mixing=0.28)),
             ("more_smearing", replace(level, mixing=0.28, smearing=0.4)),
         )
+
+    def files(self, level: Level, site: Any) -> tuple[Deciding, ...]:
+        return ()
+
+    def versions(self, calculator: Any) -> dict[str, str]:
+        return {}
 
     def bands(self, *_: Any) -> Any:
         raise NotImplementedError

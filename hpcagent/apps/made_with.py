@@ -1,0 +1,78 @@
+"""What a number was made with: the content of the files that decide it, and the versions of the programs.
+
+Imports only the standard library, for workers do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["changed_files", "mixed_versions", "newer_versions", "package_version", "sha256"]
+
+
+def sha256(path: str | Path) -> str:
+    """SHA-256 of a file, in hex. A content is read once by a process: as long as size and time stay, it is known.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    found = os.stat(path)  # noqa: PTH116  (one call, and a str will do)
+    return _of_content(str(path), found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _of_content(path: str, inode: int, modified_ns: int, changed_ns: int, size: int) -> str:
+    with open(path, "rb") as file:  # noqa: PTH123
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def changed_files(files: Mapping[str, str]) -> list[str]:
+    """Which of these files (path -> SHA-256) have another content now; one that is gone tells nothing."""
+    changed = []
+    for path, digest in files.items():
+        with contextlib.suppress(OSError):
+            if sha256(path) != digest:
+                changed.append(path)
+    return changed
+
+
+@lru_cache(maxsize=64)
+def package_version(name: str) -> str | None:
+    """The version of an installed Python distribution, or None."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def newer_versions(versions: Mapping[str, str]) -> list[str]:
+    """A clause for each package of these that is installed here in another version.
+
+    Programs that are no Python packages are not looked at: their version is known once they have run.
+    """
+    here = {name: package_version(name) for name in versions}
+    return [
+        f"{name} {version}, here is {here[name]}"
+        for name, version in versions.items()
+        if here[name] not in (None, version)
+    ]
+
+
+def mixed_versions(of_runs: Iterable[Mapping[str, str]]) -> list[str]:
+    """A clause for each program that these runs have used in several versions.
+
+    Example:
+        >>> mixed_versions([{"espresso": "6.7"}, {"espresso": "7.3", "ase": "3.29"}, {"ase": "3.29"}])
+        ['espresso 6.7 and 7.3']
+    """
+    seen: dict[str, dict[str, None]] = {}
+    for versions in of_runs:
+        for name, version in versions.items():
+            seen.setdefault(name, {})[version] = None
+    return [f"{name} {' and '.join(sorted(found))}" for name, found in seen.items() if len(found) > 1]
