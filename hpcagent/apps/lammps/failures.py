@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import signal
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
+from hpcagent.apps.lammps.log import parse_log
 from hpcagent.apps.launch import Limit
 from hpcagent.errors import AppFailed
 
-__all__ = ["FAILURE_MODES", "Ended", "failure_of"]
+__all__ = ["FAILURE_MODES", "Ended", "failure_of", "no_room"]
 
 FAILURE_MODES = (
     "NoExecutable",
@@ -21,6 +27,7 @@ FAILURE_MODES = (
     "NoEngine",
     "MissingFile",
     "MissingPotential",
+    "BadPotential",
     "LostAtoms",
     "NonNumeric",
     "EnergyNonsense",
@@ -37,6 +44,11 @@ FAILURE_MODES = (
     "NonzeroExit",
     "Killed",
     "Crashed",
+    "OutOfMemory",
+    "DiskFull",
+    "FileSystem",
+    "ReadOnly",
+    "NoPermission",
 )
 
 
@@ -63,32 +75,108 @@ class Ended:
     goes_on: str | None = None
 
 
-# (pattern in the ERROR text, in any case, name, kind, repair); the first that matches wins.
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Errors of LAMMPS that mean the same.
+
+    Attributes:
+        pattern: Found in the ERROR text with its place in the source, in any case of letters.
+        name: One of `FAILURE_MODES`.
+        kind: What is at fault: the machine (`infrastructure`: tried again), these parameters (`simulation`: a
+            policy keeps away) or the input whatever the parameters (`contract`). None where the same text can mean
+            either of the last two: a state of the atoms, once steps were made, and the input before.
+        repair: What would probably help.
+    """
+
+    pattern: str
+    name: str
+    kind: Literal["infrastructure", "simulation", "contract"] | None
+    repair: str
+
+
+_SOONER = "smaller timestep, or a start with less overlap"
+
+# The first that matches wins. The texts are those of LAMMPS 22 Jul 2025: brought about with it, or in its program
+# file. An error that is not here is the input's fault unless steps were being made.
 _KNOWN = (
-    (
-        # "Bond atoms 1 2 missing on proc 0": an atom has left its neighbours, not a word the script.
-        r"lost atoms|atoms? [\d ]*missing",
+    _Known(
+        r"no space left on device|disk quota exceeded",
+        "DiskFull",
+        "infrastructure",
+        "make room where the runs are, or write fewer frames and restart files",
+    ),
+    _Known(r"read-only file system", "ReadOnly", "infrastructure", "run where the workers may write"),
+    _Known(r": permission denied", "NoPermission", "infrastructure", "correct the permissions of the file"),
+    _Known(
+        r"input/output error|stale (nfs )?file handle|remote i/o error|too many open files"
+        r"|transport endpoint is not connected|resource temporarily unavailable",
+        "FileSystem",
+        "infrastructure",
+        "the file system of the run did not answer: try again, or run on another one",
+    ),
+    _Known(
+        r"failed to (re)?allocate|cannot allocate memory|memory allocation exceeded",
+        "OutOfMemory",
+        "infrastructure",
+        "more memory for a run, or a smaller system or cutoff",
+    ),
+    _Known(
+        # "Bond atoms 1 2 missing on proc 0": an atom has left its neighbours. Not "missing in Coords section".
+        r"lost atoms|atoms? [\d ]*missing(?! in .*(section|command))",
         "LostAtoms",
         "simulation",
-        "smaller timestep, or a start with less overlap",
+        _SOONER,
     ),
-    (r"non-numeric|not a number|\bNaN\b", "NonNumeric", "simulation", "smaller timestep, or minimise first"),
-    (
+    _Known(
+        r"non-numeric|(?<!valid )\bnot a number\b|\bNaN\b",
+        "NonNumeric",
+        "simulation",
+        "smaller timestep, or minimise first",
+    ),
+    _Known(
         r"neighbor list overflow",
         "NeighborListOverflow",
         "simulation",
         "smaller skin, or `neigh_modify one` and `page`",
     ),
-    (
+    _Known(
+        r"out of range atoms|moved too far|too far (apart|in one step)|tilted box|box flip|simulation unstable"
+        r"|shake determinant|did not converge|failed to converge|convergence fail|too many neighbor bins"
+        r"|neighbor bins - box size|domain too large|are overlapping|h matrix size|rescaling too large",
+        "LammpsError",
+        "simulation",
+        _SOONER,
+    ),
+    _Known(
         r"(cannot|could not|can't) open.*potential|potential file.*not found",
         "MissingPotential",
         "contract",
         "put the potential file beside the script, or set LAMMPS_POTENTIALS",
     ),
-    (r"(cannot|could not|can't) open", "MissingFile", "contract", "put the file beside the input script"),
-    (
+    _Known(
+        # "Incorrect format in sw potential file!"; "Not a valid integer number: 'x' (src/MANYBODY/pair_eam.cpp)".
+        r"potential file|potential_file_reader|not a valid .* number.*\((src/)*[\w/-]*pair_\w+\.cpp",
+        "BadPotential",
+        "contract",
+        "the potential file is not of this pair style, or damaged: compare it with the pair style's manual page",
+    ),
+    _Known(r"(cannot|could not|can't) open", "MissingFile", "contract", "put the file beside the input script"),
+    _Known(
+        r"coeffs? (are|is)? ?not set|coefficients are not set|per-type masses are not|not all .* coeffs",
+        "BadScript",
+        "contract",
+        "give what is missing for every type (pair_coeff, bond_coeff, mass, ...)",
+    ),
+    _Known(
+        r"in variable formula|(divide by|modulo|power by|log of|sqrt of|invalid math).*(0|zero|negative|variable)",
+        "LammpsError",
+        None,
+        "correct the formula, or guard it where it has no value",
+    ),
+    _Known(
         r"unknown|unrecognized|illegal|incorrect args|expected|substitution for illegal variable"
-        r"|cannot redefine variable|before|missing|numeric index|not defined|does not exist",
+        r"|cannot redefine variable|before|missing|numeric index|not defined|does not exist|package.*not enabled"
+        r"|without .* package|could not find|not a valid|invalid .* syntax",
         "BadScript",
         "contract",
         "correct the line of the input script",
@@ -165,10 +253,45 @@ def _from_error(error: str, ended: Ended, tail: str) -> AppFailed:
     line = re.search(r"^Last (?:input line|command): (.*)$", both, re.MULTILINE)
     at = f" LAMMPS was at the line: {line[1].strip()}" if line else ""
     source = re.sub(r"\s*\((?:src/)?[\w./]+:\d+\)", "", error)
-    for pattern, name, kind, repair in _KNOWN:
-        if re.search(pattern, error, re.IGNORECASE):
-            return AppFailed(f"{source}.{at}", kind=kind, name=name, log_tail=tail, repair=repair)
-    return AppFailed(f"{source}.{at}", kind="simulation", name="LammpsError", log_tail=tail)
+    source = source.removesuffix("Status:").rstrip(" .!")
+    for known in _KNOWN:
+        if re.search(known.pattern, error, re.IGNORECASE):
+            kind, name = known.kind, known.name
+            if kind is None:
+                kind, name = ("simulation", name) if _made_steps(ended.log) else ("contract", "BadScript")
+            return AppFailed(f"{source}.{at}", kind=kind, name=name, log_tail=tail, repair=known.repair)
+    if _making_steps(ended.log):
+        return AppFailed(f"{source}.{at}", kind="simulation", name="LammpsError", log_tail=tail)
+    return AppFailed(
+        f"{source}.{at}",
+        kind="contract",
+        name="BadScript",
+        log_tail=tail,
+        repair="LAMMPS refused the input before it made a step: correct that line, or what it stands on",
+    )
+
+
+def no_room(folder: Path) -> bool:
+    """Whether nothing more can be written there: LAMMPS does not notice when its log is cut off by that."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\n" * 65536)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False
+
+
+def _made_steps(log: str) -> bool:
+    """Whether the log has a run that made steps, to its end or not."""
+    return any(run.steps or len(run) > 1 for run in parse_log(log).runs)
+
+
+def _making_steps(log: str) -> bool:
+    """Whether the log ends inside a run: its table has begun and its `Loop time` did not come."""
+    runs = parse_log(log).runs
+    return bool(runs) and not runs[-1].complete and len(runs[-1]) > 0
 
 
 def _from_signal(number: int, tail: str, goes_on: str | None) -> AppFailed:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcagent.apps.lammps.executable import command, variables
-from hpcagent.apps.lammps.failures import Ended, failure_of
+from hpcagent.apps.lammps.failures import Ended, failure_of, no_room
 from hpcagent.apps.lammps.log import Log, parse_log
 from hpcagent.apps.lammps.log import Run as Leg
 from hpcagent.apps.lammps.metrics import Measured, discarded_share, measure, production_run, reduced
@@ -52,9 +52,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     failure = failure_of(ended)
     if failure is not None:
         raise failure
-    _check_logged(ended)
-    log = parse_log(ended.log)
-    _check_complete(log, ended)
+    log = _whole_log(ended, run.workdir)
     ranks = _check_ranks(log, run, ended)
     distrusted = None
     notes = [*said_of_input, *filter(None, (refused, ranks))]
@@ -191,6 +189,25 @@ def _reduced(production: Leg, how: Mapping[str, Any], share: float) -> tuple[flo
             name="MissingMetric",
             repair="add the column to thermo_style, or correct the contract",
         ) from None
+
+
+def _whole_log(ended: Ended, workdir: Path) -> Log:
+    """The log of a run that ended well, unless it is not there or not whole."""
+    try:
+        _check_logged(ended)
+        log = parse_log(ended.log)
+        _check_complete(log, ended)
+    except AppFailed as error:
+        if not no_room(workdir):
+            raise
+        raise AppFailed(
+            f"the disk of {workdir} is full: {error.message}",
+            kind="infrastructure",
+            name="DiskFull",
+            log_tail=error.details["log_tail"],
+            repair="make room where the runs are, or write fewer frames and restart files",
+        ) from None
+    return log
 
 
 def _check_logged(ended: Ended) -> None:

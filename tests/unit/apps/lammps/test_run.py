@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ import pytest
 from hpcagent.apps.base import App
 from hpcagent.apps.lammps.contract import lammps, packaged_inputs
 from hpcagent.apps.lammps.executable import command, environment, installed
-from hpcagent.apps.lammps.failures import FAILURE_MODES, Ended, failure_of
+from hpcagent.apps.lammps.failures import FAILURE_MODES, Ended, failure_of, no_room
 from hpcagent.apps.lammps.log import parse_log, read_log
 from hpcagent.apps.lammps.run import lammps_run
 from hpcagent.apps.run import Run
@@ -123,7 +124,33 @@ def energies(log: Path) -> list[float]:
         ("units metal\ninclude none.in\nrun 1\n", "MissingFile", "contract", "none.in"),
         (ARGON + "molecule m none.mol\nrun 1\n", "MissingFile", "contract", "none.mol"),
         (ARGON + "pair_style eam\npair_coeff 1 1 No.eam\nrun 1\n", "MissingPotential", "contract", "No.eam"),
-        (ARGON + "variable z equal 0/0\nprint $(v_z)\nrun 1\n", "LammpsError", "simulation", "Divide by 0"),
+        (ARGON + "variable z equal 0/0\nprint $(v_z)\nrun 1\n", "BadScript", "contract", "Divide by 0"),
+        (
+            ARGON + "variable z equal 1/(step-10)\nrun 10\nprint $(v_z)\n",
+            "LammpsError",
+            "simulation",
+            "Divide by 0",
+        ),
+        # The input is wrong whatever the parameters: LAMMPS refuses it before it makes a step.
+        (ARGON + "fix s all shake 1e-4 20 0 b 1\nrun 1\n", "BadScript", "contract", "Cannot use fix shake"),
+        (ARGON + "pair_style lj/cut/opt 4.5\nrun 1\n", "BadScript", "contract", "pair coeffs are not set"),
+        (ARGON + "kspace_style pppm 1e-4\nrun 1\n", "BadScript", "contract", "requires atom attribute q"),
+        (ARGON + "fix 7 nobody nve\nrun 1\n", "BadScript", "contract", "group ID nobody"),
+        (ARGON + "pair_coeff 2 2 1 1\nrun 1\n", "BadScript", "contract", "out of bounds (1-1)"),
+        (ARGON + "dump d all custom 1 d nothing\nrun 1\n", "BadScript", "contract", "Invalid attribute"),
+        ("package gpu 1\n" + ARGON + "run 1\n", "BadScript", "contract", "without GPU package"),
+        (ARGON + "thermo_style custom step c_no\nrun 1\n", "BadScript", "contract", "compute ID: no"),
+        # The files of a pair style, with another's name in them: made by the test below.
+        (ARGON + "pair_style sw\npair_coeff * * bad.sw Si\nrun 1\n", "BadPotential", "contract", "sw potential"),
+        (ARGON + "pair_style eam\npair_coeff * * bad.sw\nrun 1\n", "BadPotential", "contract", "number: 'Si'"),
+        (
+            ARGON + "pair_style eam/alloy\npair_coeff * * bad.eam Ar\nrun 1\n",
+            "BadPotential",
+            "contract",
+            "valid integer number",
+        ),
+        # /dev/full is a file on a full disk.
+        (ARGON + "dump d all atom 1 /dev/full\nrun 9\n", "DiskFull", "infrastructure", "No space left"),
         (ARGON + "run 10\nquit\nrun 10\n", "TruncatedLog", "simulation", "Total wall time"),
         (ARGON + "quit\nrun 10\n", "TruncatedLog", "simulation", "no run in the log"),
         (ARGON + "run 10\nquit 3\n", "NonzeroExit", "simulation", "exit code 3"),
@@ -132,6 +159,8 @@ def energies(log: Path) -> list[float]:
     ],
 )
 def test_each_way_to_fail_has_its_name(tmp_path: Path, script: str, name: str, kind: str, said: str) -> None:
+    (tmp_path / "bad.sw").write_text("# three bodies\nSi Si Si 1.0 2.0\n")
+    (tmp_path / "bad.eam").write_text("a\nb\nc\nno numbers here\n")
     result = execute(app_of(tmp_path, script), tmp_path)
     failure = failed(result, name, kind, said)
     assert failure.repair or name in ("LammpsError", "TruncatedLog")
@@ -231,6 +260,34 @@ def test_a_log_cut_off_by_a_full_disk_is_truncated(tmp_path: Path) -> None:
     failed(result, "TruncatedLog", "simulation")
 
 
+def test_a_log_cut_off_while_the_disk_is_full_is_the_machines_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("hpcagent.apps.lammps.failures.os.fsync", full)
+    failed(
+        execute(app_of(tmp_path, ARGON + "run 10\nquit\n"), tmp_path),
+        "DiskFull",
+        "infrastructure",
+        "Total wall time",
+    )
+    assert no_room(tmp_path)
+
+
+def test_an_error_that_nobody_knows_is_the_inputs_before_steps_are_made_and_the_parameters_after() -> None:
+    row = "   Step          Temp     \n         0   80           \n"
+    for log, name, kind in (
+        ("run 10\n", "BadScript", "contract"),
+        (f"run 10\n{row}", "LammpsError", "simulation"),
+        (f"run 0\n{row}Loop time of 0 on 1 procs for 0 steps with 2 atoms\nfoo 1\n", "BadScript", "contract"),
+    ):
+        failure = failure_of(Ended(1, f"{log}ERROR: Something new went wrong (src/x.cpp:1)\n", ""))
+        assert failure is not None
+        assert (failure.details["name"], failure.details["kind"]) == (name, kind)
+
+
 def test_no_log_at_all_is_told_apart(tmp_path: Path) -> None:
     app = app_of(tmp_path, ARGON + "run 10\n")
     failed(execute(app, tmp_path, site={"lammps": ["true"]}), "NoLog", "simulation", "wrote no log.lammps")
@@ -248,6 +305,13 @@ def test_a_word_that_only_looks_like_an_error_is_none(tmp_path: Path) -> None:
         ("ERROR: Non-numeric pressure - simulation unstable", "NonNumeric", "simulation"),
         ("ERROR on proc 3: Out of range atoms - cannot compute PPPM", "LammpsError", "simulation"),
         ("ERROR: Substitution for illegal variable x", "BadScript", "contract"),
+        ("ERROR: Atom 3 missing in Coords section of molecule file", "BadScript", "contract"),
+        ("ERROR on proc 0: Failed to allocate 123456789 bytes for array atom:x", "OutOfMemory", "infrastructure"),
+        ("ERROR on proc 0: Cannot open restart file a: Disk quota exceeded", "DiskFull", "infrastructure"),
+        ("ERROR on proc 0: Cannot open dump file a: Read-only file system", "ReadOnly", "infrastructure"),
+        ("ERROR on proc 0: cannot open eam potential file a: Permission denied", "NoPermission", "infrastructure"),
+        ("ERROR on proc 0: Error writing dump d: Input/output error", "FileSystem", "infrastructure"),
+        ("ERROR: Fix qeq CG convergence failed after 100 iterations", "LammpsError", "simulation"),
     ],
 )
 def test_errors_of_larger_systems_are_told_apart(error: str, name: str, kind: str) -> None:
