@@ -3,7 +3,8 @@
     import hpcagent as ha
 
     md = ha.lammps("in.my_system", variables={"timestep": ha.Float(0.5e-3, 8e-3, unit="ps")})
-    campaign = ha.Campaign(md, ha.maximize("ns_per_day", subject_to={"energy_fluctuation": ha.at_most(0.01)}))
+    limits = {"energy_fluctuation_1ps": ha.at_most(0.003)}
+    campaign = ha.Campaign(md, ha.maximize("ns_per_day", subject_to=limits))
     print(ha.run(campaign, run_dir="runs/my_system").best)
 
 Importing this package reads no file and starts nothing; each name is loaded when it is first used.

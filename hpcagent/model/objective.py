@@ -85,11 +85,11 @@ class Objective(Record):
     """One or more goals under constraints.
 
     Example:
-        >>> objective = maximize("ns_per_day", subject_to={"energy_fluctuation": at_most(0.003)})
-        >>> objective.feasible({"ns_per_day": 700, "energy_fluctuation": 0.002})
+        >>> objective = maximize("ns_per_day", subject_to={"energy_fluctuation_1ps": at_most(0.003)})
+        >>> objective.feasible({"ns_per_day": 700, "energy_fluctuation_1ps": 0.002})
         True
         >>> print(objective)
-        maximize ns_per_day subject to energy_fluctuation <= 0.003
+        maximize ns_per_day subject to energy_fluctuation_1ps <= 0.003
     """
 
     goals: tuple[Goal, ...]

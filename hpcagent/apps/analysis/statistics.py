@@ -1,5 +1,17 @@
 """Means, slopes and fluctuations of correlated time series, each with a standard error.
 
+One mechanism states all errors. A series is cut into at most `BATCHES` batches, and the means of the batches are
+taken as normal with one of a family of correlations: first-order autoregressive ones, and, for slopes, those of
+independent noise with a random walk on top. No member is chosen. Each counts by its evidence, the restricted
+likelihood of the batch means with the scale integrated out (D. A. Harville, J. Am. Stat. Assoc. 72, 320 (1977),
+doi:10.1080/01621459.1977.10480998), so that what a short series cannot tell makes the error larger; with a known
+member the estimate follows Student's distribution, whose variance is taken. Batch means as such: B. Schmeiser,
+Oper. Res. 30, 556 (1982), doi:10.1287/opre.30.3.556. `benchmarks/errors.py` prints how often +-2 errors cover.
+
+Statistics that are no mean (a ratio of fluctuations, a heat capacity, a diffusion coefficient) have the error of
+the mean of their influence: to first order they are the mean of what each sample adds (F. R. Hampel, J. Am. Stat.
+Assoc. 69, 383 (1974), doi:10.1080/01621459.1974.10482962).
+
 A standard error is NaN wherever the series cannot tell it: too short for its correlation, or constant to
 the digits it was printed with. NaN is never zero: "no error known" is not "no error".
 """
@@ -7,35 +19,40 @@ the digits it was printed with. NaN is never zero: "no error known" is not "no e
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["block_average", "fitted_slope", "fluctuation_ratio", "statistical_inefficiency"]
+__all__ = [
+    "block_average",
+    "fitted_slope",
+    "fluctuation_ratio",
+    "statistical_inefficiency",
+    "windowed_fluctuation",
+]
 
 _Array = NDArray[np.float64]
-# Fewer blocks than this say nothing about the scatter of block means.
-_MIN_BLOCKS = 4
-_JACKKNIFE_BLOCKS = 20
+BATCHES = 40
+"""Most batches into which a series is cut."""
+# With fewer the Student distribution of a mean or slope has no variance.
+_FEWEST = 5
+# Correlation of neighbouring batches, by its evidence, beyond which the mean of a series is anybody's guess.
+_TOO_CORRELATED = 0.88
 
 
 def block_average(x: ArrayLike) -> tuple[float, float]:
-    """Mean of a correlated series and its standard error by automatic blocking.
-
-    Pairs of neighbours are averaged again and again, as H. Flyvbjerg and H. G. Petersen, J. Chem. Phys. 91,
-    461 (1989), doi:10.1063/1.457480; the error of the mean at block length B is s_B = sqrt(var / (n_B - 1)).
-    The plateau is the first B with B^3 > 2 n (s_B/s_1)^4: R. M. Lee et al., Phys. Rev. E 83, 066706 (2011),
-    doi:10.1103/PhysRevE.83.066706. Blocking errs low on short series, so the error is never less than
-    sqrt(var g / (n - 1)) with the `statistical_inefficiency` g: on first-order autoregressive series of 100 to
-    1000 samples this brought the coverage of +-2 errors from 0.87-0.94 to 0.92-0.97.
+    """Mean of a correlated series and its standard error, by batches judged by evidence (see the module).
 
     Args:
         x: (n,) series at equal intervals, any unit.
 
     Returns:
-        Mean and standard error, in the unit of `x`. The error is NaN when no plateau is reached with at
-        least four blocks, or when the series is constant; both are NaN for an empty series or one with a
-        value that is not finite.
+        Mean and standard error, in the unit of `x`. The error is NaN for fewer than five samples, when the batches
+        are so correlated that the series says little of its mean (fewer than some three correlation times), or
+        when it is constant; both are NaN for an empty series or one with a value that is not finite.
 
     Example:
         >>> mean, error = block_average([1.0, 2.0] * 64)
@@ -48,18 +65,14 @@ def block_average(x: ArrayLike) -> tuple[float, float]:
     if series.size == 0 or not np.isfinite(series).all():
         return math.nan, math.nan
     mean = float(series.mean())
-    n = series.size
-    if _constant(series):
+    if series.size < _FEWEST or _constant(series):
         return mean, math.nan
-    first = _naive_error(series)
-    blocks, length = series - mean, 1
-    while blocks.size >= _MIN_BLOCKS:
-        error = _naive_error(blocks)
-        if length**3 > 2 * n * (error / first) ** 4:
-            return mean, max(error, first * math.sqrt(statistical_inefficiency(series)))
-        blocks = 0.5 * (blocks[0 : blocks.size // 2 * 2 : 2] + blocks[1::2])
-        length *= 2
-    return mean, math.nan
+    batches = _batches(series - mean)
+    if _negligible(batches - batches.mean(), series):
+        # Opposite neighbours that cancel in every batch: at worst they are independent.
+        return mean, math.sqrt(float(series.var()) / (series.size - 1))
+    judged = _judge(batches, 0.0, "mean")
+    return mean, judged.error if judged.correlation <= _TOO_CORRELATED else math.nan
 
 
 def statistical_inefficiency(x: ArrayLike) -> float:
@@ -97,8 +110,11 @@ def statistical_inefficiency(x: ArrayLike) -> float:
 def fitted_slope(t: ArrayLike, y: ArrayLike) -> tuple[float, float]:
     """Slope of the least-squares line through a correlated series, with its standard error.
 
-    The ordinary error sqrt(SSR / (n - 2) / Sxx) is multiplied by sqrt(g), g the statistical inefficiency of
-    the residuals: neighbouring samples of molecular dynamics are not independent.
+    The error knows that the residuals may walk at random, as energies do where forces jump: then the slope of a
+    series of duration T scatters by sqrt(6/5 D / T), D the variance that the walk gains in a unit of time, however
+    many samples were taken. Batches judged by evidence (see the module) tell walks from noise that stays; where
+    they cannot, the error is large. Why trends need it: P. Perron and T. Yabu, J. Econom. 151, 56 (2009),
+    doi:10.1016/j.jeconom.2009.03.011.
 
     Args:
         t: (n,) times, increasing, at equal intervals.
@@ -106,7 +122,7 @@ def fitted_slope(t: ArrayLike, y: ArrayLike) -> tuple[float, float]:
 
     Returns:
         Slope and standard error, unit of `y` per unit of `t`. Both are NaN for fewer than two distinct
-        times or a value that is not finite; the error is NaN for fewer than three samples and when the
+        times or a value that is not finite; the error is NaN for fewer than five samples and when the
         points lie on the line to the last digit.
 
     Raises:
@@ -124,24 +140,23 @@ def fitted_slope(t: ArrayLike, y: ArrayLike) -> tuple[float, float]:
         return math.nan, math.nan
     x = times - times.mean()
     deviation = values - values.mean()
-    spread = float(x @ x)
-    slope = float(x @ deviation) / spread
+    slope = float(x @ deviation) / float(x @ x)
     if _constant(values):
         return 0.0, math.nan
     residual = deviation - slope * x
-    if times.size < 3 or _negligible(residual, values):
+    if times.size < _FEWEST or _negligible(residual, values):
         return slope, math.nan
-    error = math.sqrt(float(residual @ residual) / (times.size - 2) / spread)
-    return slope, error * math.sqrt(statistical_inefficiency(residual))
+    batches = _batches(residual)
+    width = float(times[-1] - times[0]) / (times.size - 1) * times.size / batches.size
+    return slope, _judge(batches, 0.0, "slope").error / width
 
 
 def fluctuation_ratio(e: ArrayLike, k: ArrayLike) -> tuple[float, float]:
-    """Fluctuation of a conserved energy against that of the kinetic energy.
+    """Fluctuation of a conserved energy against that of the kinetic energy, over the whole series.
 
     rms(E - <E>) / rms(K - <K>): the textbook check of an integrator, e.g. M. P. Allen and D. J. Tildesley,
-    Computer Simulation of Liquids. It grows with the square of the timestep. The error is a jackknife over up
-    to 20 blocks, each at least one statistical inefficiency of K long (M. H. Quenouille, Biometrika 43, 353
-    (1956)).
+    Computer Simulation of Liquids. It grows with the square of the timestep, and with the length of the series
+    where the energy walks; `windowed_fluctuation` does not.
 
     Args:
         e: (n,) total (conserved) energy.
@@ -149,8 +164,8 @@ def fluctuation_ratio(e: ArrayLike, k: ArrayLike) -> tuple[float, float]:
 
     Returns:
         Ratio and standard error, pure numbers. Both are NaN when K is constant, for fewer than two samples,
-        or with a value that is not finite; the error is NaN with fewer than four blocks and when E is
-        constant.
+        or with a value that is not finite; the error is NaN where `block_average` has none (an energy that walks
+        has no ratio of its own), and when E is constant.
 
     Raises:
         ValueError: `e` and `k` have different lengths.
@@ -168,18 +183,79 @@ def fluctuation_ratio(e: ArrayLike, k: ArrayLike) -> tuple[float, float]:
     if _constant(energy):
         return 0.0, math.nan
     ratio = float(energy.std() / kinetic.std())
-    length = max(math.ceil(statistical_inefficiency(kinetic)), 1) if energy.size > 2 else energy.size
-    blocks = min(_JACKKNIFE_BLOCKS, energy.size // length)
-    if blocks < _MIN_BLOCKS:
-        return ratio, math.nan
-    without = []
-    for left_out in np.array_split(np.arange(energy.size), blocks):
-        rest_k = np.delete(kinetic, left_out)
-        if _constant(rest_k):
-            return ratio, math.nan
-        without.append(float(np.delete(energy, left_out).std() / rest_k.std()))
-    scatter = np.asarray(without) - np.mean(without)
-    return ratio, float(math.sqrt((blocks - 1) / blocks * float(scatter @ scatter)))
+    # A standard deviation is, to first order, the mean of its samples' (x - <x>)^2 / (2 std).
+    of_energy, of_kinetic = ((x - x.mean()) ** 2 / (2.0 * x.var()) for x in (energy, kinetic))
+    return ratio, ratio * block_average(of_energy - of_kinetic)[1]
+
+
+def windowed_fluctuation(e: ArrayLike, k: ArrayLike, rows: float) -> tuple[float, float]:
+    """Fluctuation of a conserved energy against that of the kinetic energy, within windows of a fixed length.
+
+    r = sqrt(<var_w(E)> / <var_w(K)>), var_w the variance within a window about its own mean, <> over all windows
+    that lie in the series. Unlike `fluctuation_ratio` it does not grow with the length of the series where the
+    energy walks at random, as it does when forces jump at a cutoff (S. Toxvaerd, O. J. Heilmann and J. C. Dyre, J.
+    Chem. Phys. 136, 224106 (2012), doi:10.1063/1.4726728); R. D. Engle, R. D. Skeel and M. Drees, J. Comput. Phys.
+    206, 432 (2005), doi:10.1016/j.jcp.2004.12.009, tell such a walk from the bounded difference to the shadow
+    energy that velocity Verlet conserves. Of that difference r is the measure: an oscillator of frequency w
+    conserves v^2/2 + (1 - (w dt)^2/4) w^2 x^2/2 exactly, so that r = (w dt)^2/4, which is also by what share its
+    mean potential energy exceeds its mean kinetic energy.
+
+    Args:
+        e: (n,) total (conserved) energy at equal intervals.
+        k: (n,) kinetic energy at the same times, in the same unit.
+        rows: Samples of a window; between two whole numbers the variances are interpolated.
+
+    Returns:
+        Ratio and standard error, pure numbers. Both are NaN when `rows` is below 3 or above n, when K is constant,
+        or with a value that is not finite; the error is NaN where `block_average` has none.
+
+    Raises:
+        ValueError: `e` and `k` have different lengths.
+
+    Example:
+        >>> round(windowed_fluctuation([1.0, 2.0] * 50, [0.0, 10.0] * 50, 7.5)[0], 9)
+        0.1
+    """
+    energy, kinetic = _series(e), _series(k)
+    if energy.size != kinetic.size:
+        raise ValueError(f"{energy.size} total energies for {kinetic.size} kinetic energies.")
+    finite = np.isfinite(energy).all() and np.isfinite(kinetic).all()
+    # A millionth of a row is rounding of the times.
+    if not 3 - 1e-6 <= rows <= energy.size + 1e-6 or not finite or _constant(kinetic):
+        return math.nan, math.nan
+    if _constant(energy):
+        return 0.0, math.nan
+    of_energy, of_kinetic = (_window_variances(x, min(max(rows, 3.0), energy.size)) for x in (energy, kinetic))
+    square = float(of_energy.mean() / of_kinetic.mean())
+    # The share of each window in the ratio, to first order: its mean is zero, its error that of the ratio.
+    _, error = block_average((of_energy - square * of_kinetic) / of_kinetic.mean())
+    ratio = math.sqrt(square)
+    return ratio, error / (2.0 * ratio) if ratio > 0 else math.nan
+
+
+def _window_variances(x: _Array, rows: float) -> _Array:
+    """(n_windows,) variance within each window of `rows` neighbours, unbiased for independent samples."""
+    whole = math.floor(rows + 1e-6)
+    share = max(rows - whole, 0.0)
+    shorter = _variances(x, whole)
+    if share < 1e-6 or whole + 1 > x.size:
+        return shorter
+    return (1.0 - share) * shorter[:-1] + share * _variances(x, whole + 1)
+
+
+def _variances(x: _Array, rows: int) -> _Array:
+    n = x.size - rows + 1
+    found = np.empty(n)
+    at_once = max(8 * rows, 4096)
+    for start in range(0, n, at_once):
+        stop = min(start + at_once, n)
+        # Running sums, of deviations from a mean nearby: a walk may have led far from that of the whole series.
+        part = x[start : stop + rows - 1]
+        part = part - part.mean()
+        first, second = (np.concatenate([[0.0], np.cumsum(p)]) for p in (part, part * part))
+        sums = first[rows:] - first[:-rows]
+        found[start:stop] = ((second[rows:] - second[:-rows]) - sums * sums / rows) / (rows - 1)
+    return np.maximum(found, 0.0)
 
 
 def _series(x: ArrayLike) -> _Array:
@@ -196,5 +272,98 @@ def _negligible(deviation: _Array, values: _Array) -> bool:
     return bool(float(np.abs(deviation).max()) <= 8 * np.finfo(np.float64).eps * largest)
 
 
-def _naive_error(series: _Array) -> float:
-    return math.sqrt(float(series.var()) / (series.size - 1))
+# ---- what batches tell of a mean or a slope
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Standard error of an estimate, and the correlation of neighbouring batches by its evidence."""
+
+    error: float
+    correlation: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Family:
+    """Correlations that B batch means may have, with what the best linear estimate needs under each.
+
+    Attributes:
+        estimate: (f, B) weights of the batches in the estimate of the mean (slope).
+        residual: (f, B, B) form whose value is the sum of squared, decorrelated residuals.
+        spread: (f,) variance of the estimate for a unit scale.
+        evidence: (f,) logarithm of the prior and of the determinants of the restricted likelihood.
+        neighbors: (f,) correlation of neighbouring batches; 1 for a walk.
+        freedom: B less the number of fitted coefficients.
+    """
+
+    estimate: _Array
+    residual: _Array
+    spread: _Array
+    evidence: _Array
+    neighbors: _Array
+    freedom: int
+
+
+def _batches(series: _Array) -> _Array:
+    """Means of at most `BATCHES` batches of neighbours, of equal lengths but for one sample."""
+    edges = np.linspace(0, series.size, min(BATCHES, series.size) + 1).astype(np.intp)
+    result: _Array = np.add.reduceat(series, edges[:-1]) / np.diff(edges)
+    return result
+
+
+def _judge(batches: _Array, value: float, of: Literal["mean", "slope"]) -> _Judged:
+    """The error of `value`: variance within each member of the family and between them, by their evidence.
+
+    Args:
+        batches: (B,) batch means.
+        value: The estimate as it was made from all samples; a slope is that per batch.
+    """
+    family = _family(batches.size, of)
+    scale = float(np.abs(batches).max())
+    means = batches / scale
+    squares = np.maximum(np.einsum("fij,i,j->f", family.residual, means, means), np.finfo(np.float64).tiny)
+    evidence = family.evidence - 0.5 * family.freedom * np.log(squares)
+    weights = np.exp(evidence - evidence.max())
+    weights /= weights.sum()
+    # A Student distribution of f degrees of freedom has the variance f / (f - 2).
+    within = squares / (family.freedom - 2) * family.spread
+    between = (family.estimate @ means - value / scale) ** 2
+    return _Judged(
+        error=scale * math.sqrt(float(weights @ (within + between))),
+        correlation=float(weights @ family.neighbors),
+    )
+
+
+@lru_cache(maxsize=64)
+def _family(batches: int, of: Literal["mean", "slope"]) -> _Family:
+    place = np.arange(batches, dtype=np.float64)
+    apart = np.abs(place[:, None] - place[None, :])
+    # Slopes have the walks for what is more correlated than this.
+    neighbors = np.linspace(-0.4, 0.98 if of == "mean" else 0.6, 33)
+    covariances = [np.sign(r) ** apart * np.abs(r) ** apart for r in neighbors]
+    # Batches are as long as the series allows: strong correlation between them is the less likely.
+    prior = (1.0 - neighbors) / (1.0 - neighbors).sum()
+    design = np.ones((batches, 1))
+    if of == "slope":
+        design = np.column_stack([design[:, 0], place - place.mean()])
+        # Means of neighbouring stretches of a walk of unit variance in a stretch.
+        walk = np.minimum(place[:, None], place[None, :]) + 0.5
+        np.fill_diagonal(walk, place + 1.0 / 3.0)
+        # The walk's share: from too little to matter within so many batches to all there is.
+        covariances += [np.eye(batches) + r * walk for r in np.geomspace(1e-2, 1e2, 21)] + [walk]
+        prior = np.concatenate([prior / 3.0, np.full(22, 2.0 / 3.0 / 22)])
+        neighbors = np.concatenate([neighbors, np.ones(22)])
+    stacked = np.array(covariances)
+    inverse = np.linalg.inv(stacked)
+    weighted = inverse @ design
+    normal = design.T @ weighted
+    solved = np.linalg.inv(normal)
+    estimate = solved @ np.swapaxes(weighted, 1, 2)
+    return _Family(
+        estimate=estimate[:, -1],
+        residual=inverse - weighted @ estimate,
+        spread=np.asarray(solved[:, -1, -1], np.float64),
+        evidence=np.log(prior) - 0.5 * (np.linalg.slogdet(stacked)[1] + np.linalg.slogdet(normal)[1]),
+        neighbors=neighbors,
+        freedom=batches - design.shape[1],
+    )

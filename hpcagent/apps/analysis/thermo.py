@@ -23,8 +23,23 @@ __all__ = ["thermo"]
     metrics={
         "temperature": Metric(name="temperature", unit="K", description="mean temperature"),
         "pressure": Metric(name="pressure", unit="bar", description="mean pressure", required=False),
+        "energy_fluctuation_1ps": Metric(
+            name="energy_fluctuation_1ps",
+            unit="1",
+            description="rms(E_total)/rms(E_kinetic) within windows of 1 ps",
+            required=False,
+        ),
+        "energy_fluctuation_run": Metric(
+            name="energy_fluctuation_run",
+            unit="1",
+            description="the same over the whole run, with which it can grow",
+            required=False,
+        ),
         "energy_fluctuation": Metric(
-            name="energy_fluctuation", unit="1", description="rms(E_total)/rms(E_kinetic)", required=False
+            name="energy_fluctuation",
+            unit="1",
+            description="old name of energy_fluctuation_run",
+            required=False,
         ),
         "drift_mev_per_atom_ns": Metric(
             name="drift_mev_per_atom_ns", unit="meV/atom/ns", description="fitted slope of E_total", required=False

@@ -3,9 +3,10 @@
 A metric that cannot be computed is absent, never zero, and a note says why.
 
 Energy conservation has no single number (P. Eastman and V. S. Pande, "Energy conservation as a measure of
-simulation accuracy", bioRxiv 10.1101/083055). `energy_fluctuation` tells a timestep that is too long soonest;
-the slopes tell a drift, over long runs; the ppm forms divide by an energy whose zero is arbitrary, and are
-left out where it is small.
+simulation accuracy", bioRxiv 10.1101/083055). `energy_fluctuation_1ps` tells a timestep that is too long soonest,
+and says the same of short and long runs; the slopes tell a drift, over long runs; `energy_fluctuation_run` holds
+both, and grows with the run where the energy walks; the ppm forms divide by an energy whose zero is arbitrary,
+and are left out where it is small.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.analysis.statistics import block_average, fitted_slope, fluctuation_ratio
+from hpcagent.apps.analysis.statistics import (
+    block_average,
+    fitted_slope,
+    fluctuation_ratio,
+    windowed_fluctuation,
+)
 from hpcagent.apps.lammps.log import Log, Run
 from hpcagent.errors import BadInput, nearest
 from hpcagent.units import STYLES, UnitStyle, factor, unit_style
@@ -76,8 +82,8 @@ class Measured:
 
 
 _LOOP = "the `Loop time` line"
-_SLOPE = "b of the least-squares line E = a + b t; error inflated by the statistical inefficiency of the residuals"
-_PER_KINETIC = "rms and <> over the production leg"
+_SLOPE = "b of the least-squares line E = a + b t; the error knows of random walks"
+_WITHIN = "sqrt(<var(E)> / <var(K)>)"
 
 METRICS: dict[str, MetricInfo] = {
     "ns_per_day": MetricInfo(
@@ -124,11 +130,24 @@ METRICS: dict[str, MetricInfo] = {
     "sampled_ps": MetricInfo("ps", "time between the first and last row used", "t_last - t_first", "physical"),
     "sampled_tau": MetricInfo("tau", "time between the first and last row used", "t_last - t_first", "lj"),
     "n_samples": MetricInfo("1", "thermo rows used", "rows of the production leg without the discarded share"),
-    "energy_fluctuation": MetricInfo(
+    "energy_fluctuation_1ps": MetricInfo(
         "1",
-        "fluctuation of the conserved energy against that of the kinetic energy",
+        "fluctuation of the conserved energy against that of the kinetic energy, within windows of 1 ps",
+        f"{_WITHIN}, over all windows of 1 ps",
+        "physical",
+    ),
+    "energy_fluctuation_1tau": MetricInfo(
+        "1",
+        "fluctuation of the conserved energy against that of the kinetic energy, within windows of 1 tau",
+        f"{_WITHIN}, over all windows of 1 tau",
+        "lj",
+    ),
+    "energy_fluctuation_run": MetricInfo(
+        "1",
+        "the same over the whole run: it grows with the run's length where the energy walks",
         "rms(E - <E>) / rms(K - <K>)",
     ),
+    "energy_fluctuation": MetricInfo("1", "old name of `energy_fluctuation_run`", "rms(E - <E>) / rms(K - <K>)"),
     "drift_mev_per_atom_ns": MetricInfo(
         "meV/atom/ns", "signed drift of the conserved energy per atom", f"b / N; {_SLOPE}", "physical"
     ),
@@ -372,6 +391,8 @@ def _step_size(run: Run) -> tuple[float | None, str | None]:
 
 # Performance prints three decimals.
 _PRINTED = 0.0005
+# The energy over the run against that within windows: a bounded difference to the shadow energy gives about 1.
+_WALKED = 1.5
 
 
 def _performance_step(run: Run) -> tuple[float | None, float]:
@@ -424,6 +445,8 @@ class _Measuring:
         self.values: dict[str, float] = {}
         self.uncertainty: dict[str, float] = {}
         self.notes: list[str] = list(run.doubts)
+        # Means of which the rows are too few, or too correlated, to know an error.
+        self.unsure: list[str] = []
         self.step_size, note = _step_size(run)
         if note:
             self.notes.append(note)
@@ -440,6 +463,11 @@ class _Measuring:
         if style is not None:
             self._averages(style)
             self._conservation(style)
+        if self.unsure:
+            self.notes.append(
+                f"no error is stated of {', '.join(self.unsure)}: the rows used hold too few correlation times; "
+                "run longer"
+            )
         known = metric_units(style.name) if style else {n: i.unit for n, i in METRICS.items()}
         values = {n: v for n, v in self.values.items() if n in known}
         for name in [n for n, v in values.items() if not math.isfinite(v)]:
@@ -492,6 +520,12 @@ class _Measuring:
         if self.atoms is None or not self.atoms.size or np.ptp(self.atoms) > 0:
             return None
         return int(self.atoms[0])
+
+    def _put_mean(self, name: str, series: _Array, scale: float) -> None:
+        mean, error = block_average(series)
+        self._put(name, mean * scale, error * scale)
+        if math.isnan(error) and np.ptp(series) > 0:
+            self.unsure.append(name)
 
     # -- speed
 
@@ -585,8 +619,7 @@ class _Measuring:
             name = metric + suffix
             if values is not None and unit is not None:
                 scale = factor(unit, METRICS[name].unit)
-                mean, error = block_average(values)
-                self._put(name, mean * scale, error * scale)
+                self._put_mean(name, values, scale)
         if self.atoms is None or not (self.atoms > 0).all():
             return
         scale = 1.0 if style.reduced else factor(style.energy, "meV")
@@ -594,8 +627,7 @@ class _Measuring:
         for column, which in (("PotEng", "potential"), ("KinEng", "kinetic"), ("TotEng", "total")):
             energy = self._energy(column, style)
             if energy is not None:
-                mean, error = block_average(energy / self.atoms)
-                self._put(name.format(which), mean * scale, error * scale)
+                self._put_mean(name.format(which), energy / self.atoms, scale)
 
     # -- energy of the whole system, in the style's unit
 
@@ -666,14 +698,55 @@ class _Measuring:
             self.notes.append(f"{energy.size} thermo row in the production leg is too few for a drift")
             return
         if kinetic is not None:
-            ratio, error = fluctuation_ratio(energy, kinetic)
-            if math.isfinite(ratio):
-                self._put("energy_fluctuation", ratio, error)
-            else:
-                self.notes.append("kinetic energy does not fluctuate: no energy_fluctuation")
+            self._fluctuation(style, energy, kinetic)
         mean_kinetic = float(kinetic.mean()) if kinetic is not None else None
         drift = self._drift(style, energy, mean_kinetic, atoms)
         self._parts_per_million(energy, mean_kinetic, atoms, drift)
+
+    def _fluctuation(self, style: UnitStyle, energy: _Array, kinetic: _Array) -> None:
+        over_all, error = fluctuation_ratio(energy, kinetic)
+        if not math.isfinite(over_all):
+            self.notes.append("kinetic energy does not fluctuate: no energy_fluctuation_run")
+            return
+        self._put("energy_fluctuation_run", over_all, error)
+        self._put("energy_fluctuation", over_all, error)
+        name = "energy_fluctuation_1tau" if style.reduced else "energy_fluctuation_1ps"
+        rows = self._rows_of_window(style, name)
+        if rows is None:
+            return
+        within, error = windowed_fluctuation(energy, kinetic, rows)
+        if not math.isfinite(within):
+            self.notes.append(f"kinetic energy does not fluctuate within any window: no {name}")
+            return
+        self._put(name, within, error)
+        if over_all > _WALKED * within:
+            window = name.rpartition("_")[2]
+            self.notes.append(
+                f"the conserved energy walks: it fluctuates by {over_all:.2g} of the kinetic energy over this "
+                f"run, by {within:.2g} within {window}; energy_fluctuation_run grows with the length of the "
+                f"run, so gate by {name}"
+            )
+
+    def _rows_of_window(self, style: UnitStyle, name: str) -> float | None:
+        """Rows in a window of 1 ps (1 tau); None, with a note, where the rows used cannot fill one."""
+        times = _times(self.run, self.step_size)
+        if times is None:
+            return None
+        time, window = times[self.kept], 1.0 if style.reduced else factor("ps", style.time)
+        span = float(time[-1] - time[0])
+        interval = span / (time.size - 1)
+        if not interval > 0 or float(np.ptp(np.diff(time))) > 1e-3 * interval:
+            self.notes.append(f"the rows are not at equal intervals of time: no {name}")
+        elif span < window * (1 - 1e-6):
+            self.notes.append(f"the rows used span {span:.3g} {style.time}, less than a window: no {name}")
+        elif interval > 0.5 * window * (1 + 1e-6):
+            self.notes.append(
+                f"the rows are {interval:.3g} {style.time} apart, more than half a window: no {name}; print them "
+                "more often (`thermo`)"
+            )
+        else:
+            return window / interval + 1.0
+        return None
 
     def _drift(
         self, style: UnitStyle, energy: _Array, mean_kinetic: float | None, atoms: int

@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcagent.apps.analysis.statistics import block_average, fitted_slope, fluctuation_ratio
+from hpcagent.apps.analysis.statistics import (
+    block_average,
+    fitted_slope,
+    fluctuation_ratio,
+    windowed_fluctuation,
+)
 from hpcagent.apps.base import app
 from hpcagent.apps.engines.base import Level
 from hpcagent.apps.engines.task import (
@@ -115,11 +120,14 @@ DYNAMICS: dict[str, Parameter] = {
                 False,
             ),
             (
-                "energy_fluctuation",
+                "energy_fluctuation_1ps",
                 "1",
-                "rms of the conserved energy divided by that of the kinetic energy; grows as the timestep squared",
+                "rms of the conserved energy divided by that of the kinetic energy, within windows of 1 ps; grows "
+                "as the timestep squared",
                 False,
             ),
+            ("energy_fluctuation_run", "1", "the same over the whole run, with which it can grow", False),
+            ("energy_fluctuation", "1", "old name of energy_fluctuation_run", False),
             ("max_force", "eV/angstrom", "largest force on an atom in the sampled steps", True),
             ("simulated_ps", "ps", "time that was measured", True),
             ("n_samples", "1", "rows of thermo.csv that were measured", True),
@@ -552,4 +560,12 @@ class _Recorder:
             errors["energy_drift_mev_per_atom_ns"] = error * scale
         ratio, error = fluctuation_ratio(conserved, columns["ekin_eV"])
         if math.isfinite(ratio):
-            values["energy_fluctuation"], errors["energy_fluctuation"] = ratio, error
+            for name in ("energy_fluctuation_run", "energy_fluctuation"):
+                values[name], errors[name] = ratio, error
+        time = columns["time_ps"]
+        # Rows at equal intervals; the last may come early.
+        interval = float(time[1] - time[0]) if len(time) > 1 else 0.0
+        if interval > 0:
+            ratio, error = windowed_fluctuation(conserved, columns["ekin_eV"], 1.0 / interval + 1.0)
+            if math.isfinite(ratio):
+                values["energy_fluctuation_1ps"], errors["energy_fluctuation_1ps"] = ratio, error

@@ -75,8 +75,12 @@ def test_drift_is_the_fitted_slope_in_each_of_its_units() -> None:
     assert got["n_samples"] == 5
     assert measured.units["drift_mev_per_atom_ns"] == "meV/atom/ns"
     # Residuals 0.8, ... : E - (E0 + 0.8 + 10 i) = -0.8, 1.2, -0.8, 1.2, -0.8 meV; SSR = 4.8 meV^2;
-    # sqrt(4.8 / 3 / 10) = 0.4 meV per 0.2 ps; they alternate, so that g = 1.
-    assert measured.uncertainty["drift_mev_per_atom_ns"] == pytest.approx(0.4 / 10 * 500)
+    # sqrt(4.8 / 3 / 10) = 0.4 meV per 0.2 ps if they were known to be independent, which five rows cannot tell.
+    error = measured.uncertainty["drift_mev_per_atom_ns"]
+    assert error > 0.4 / 10 * 500
+    # Each unit has the same relative error.
+    for name in ("drift_kt_per_dof_ns", "drift_per_kinetic_energy_per_ns", "drift_ppm", "drift_ppm_kinetic"):
+        assert measured.uncertainty[name] / got[name] == pytest.approx(error / got["drift_mev_per_atom_ns"])
 
 
 def test_in_two_dimensions_an_atom_has_two_degrees_of_freedom() -> None:
@@ -123,6 +127,53 @@ def test_a_swing_with_equal_ends_is_seen_by_the_fluctuation() -> None:
     # E: 0, +0.78, 0, -0.78, 0: rms sqrt(2 * 0.78^2 / 5); K: 5 with two 5.5: rms 0.5 sqrt(0.4 * 0.6).
     assert got["energy_fluctuation"] == pytest.approx(0.78 * math.sqrt(0.4) / (0.5 * math.sqrt(0.24)))
     assert got["rms_ppm"] == pytest.approx(1e6 * 0.78 * math.sqrt(0.4) / 60)
+
+
+def walking(rows: int, walk: float, interval: int = 10) -> Log:
+    """A run of steps of 2 fs whose energy walks by `walk` eV a row, under noise of 0.01 eV."""
+    rng = np.random.default_rng(1)
+    energy = -60 + 0.01 * rng.normal(size=rows) + walk * np.cumsum(rng.normal(size=rows))
+    return thermo_of(
+        [f"40 {e:.10f} {e - k:.10f} {k:.10f}" for e, k in zip(energy, 5 + rng.normal(size=rows), strict=True)],
+        interval,
+    )
+
+
+def thermo_of(rows: list[str], interval: int) -> Log:
+    steps = interval * (len(rows) - 1)
+    return log_of(
+        "\n".join(f"{interval * i} {row}" for i, row in enumerate(rows)),
+        before=f"units metal\ntimestep 0.002\nthermo {interval}\nrun {steps}\n",
+        loop=f"Loop time of 2 on 1 procs for {steps} steps with 100 atoms",
+    )
+
+
+def test_fluctuation_within_a_picosecond_is_that_of_any_run() -> None:
+    short, long = (measure(walking(rows, 0.002), discard=0.0) for rows in (500, 8000))
+    # 51 rows of 0.02 ps in a window: var = 0.01^2 + 0.002^2 (51 + 1) / 6.
+    true = math.sqrt(1e-4 + 4e-6 * 52 / 6)
+    for measured in (short, long):
+        error = measured.uncertainty["energy_fluctuation_1ps"]
+        assert abs(measured.values["energy_fluctuation_1ps"] - true) < 3 * error < 0.3 * true
+    assert long.values["energy_fluctuation_run"] > 2 * short.values["energy_fluctuation_run"]
+    assert long.values["energy_fluctuation"] == long.values["energy_fluctuation_run"]
+    assert any("gate by energy_fluctuation_1ps" in note for note in long.notes)
+    assert not any("walks" in note for note in measure(walking(500, 0.0), discard=0.0).notes)
+
+
+def test_rows_that_cannot_fill_a_window_say_so() -> None:
+    for rows, interval, why in ((40, 10, "span 0.78 ps"), (40, 300, "0.6 ps apart")):
+        measured = measure(walking(rows, 0.0, interval), discard=0.0)
+        assert "energy_fluctuation_1ps" not in measured.values
+        assert any(why in note and "no energy_fluctuation_1ps" in note for note in measured.notes)
+        assert "energy_fluctuation_run" in measured.values
+
+
+def test_a_run_too_short_to_know_an_error_says_so() -> None:
+    log = thermo_of([f"{40 + i} {-60 + 0.01 * (i % 3)} -65 {5 + i % 2}" for i in range(60)], 100)
+    measured = measure(log, discard=0.0)
+    assert "temperature" not in measured.uncertainty and measured.values["temperature"] == pytest.approx(69.5)
+    assert any("no error is stated of temperature" in note for note in measured.notes)
 
 
 def test_ppm_of_an_energy_near_zero_is_left_out_with_a_note() -> None:
