@@ -68,7 +68,8 @@ def test_errors_of_means_are_those_of_an_autoregressive_series(tmp_path: Path) -
         before = thermo(tmp_path, np.full(n, -50.0), kinetic, n_atoms=100)
         found = averages.plain_function(run=run_of(tmp_path, before), equilibration="none", discard=0.0)
         expected = 0.1 / (1 - phi) / math.sqrt(n) / 100
-        assert found.uncertainty["total_energy"] == pytest.approx(expected, rel=0.35)
+        # One error of 40 batches is known to a fifth, and skewed upwards.
+        assert 0.65 < found.uncertainty["total_energy"] / expected < 1.7
         assert found.metrics["n_effective"] == pytest.approx(n / 9, rel=0.35)
         misses.append((found.metrics["total_energy"] + 0.4) / found.uncertainty["total_energy"])
     assert np.abs(misses).max() < 3

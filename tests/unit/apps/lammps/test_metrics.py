@@ -432,10 +432,9 @@ def test_errors_of_columns_are_those_of_an_autoregressive_series() -> None:
             value, error = reduced(run, "Mine", how)
             misses[how].append((value - true) / error)
             assert value == reduce_column(run, "Mine", how)
-        assert reduced(run, "Mine", "mean")[1] == pytest.approx(math.sqrt(9 / n), rel=0.3)
-        assert reduced(run, "Mine", "std")[1] == pytest.approx(
-            0.5 * math.sqrt(2 / n * (1 + phi**2) / (1 - phi**2)), rel=0.35
-        )
+        # One error of 40 batches is known to a fifth, and skewed upwards; their coverage is held below.
+        assert 0.65 < reduced(run, "Mine", "mean")[1] / math.sqrt(9 / n) < 1.7
+        assert 0.65 < reduced(run, "Mine", "std")[1] / (0.5 * math.sqrt(2 / n * (1 + phi**2) / (1 - phi**2))) < 1.8
         assert math.isnan(reduced(run, "Mine", "max")[1])
     for how, found in misses.items():
         assert np.abs(found).max() < 3.5 and 0.4 < np.sqrt(np.mean(np.square(found))) < 1.7, how
