@@ -350,8 +350,12 @@ def _family(batches: int, of: Literal["mean", "slope"]) -> _Family:
         walk = np.minimum(place[:, None], place[None, :]) + 0.5
         np.fill_diagonal(walk, place + 1.0 / 3.0)
         # The walk's share: from too little to matter within so many batches to all there is.
-        covariances += [np.eye(batches) + r * walk for r in np.geomspace(1e-2, 1e2, 21)] + [walk]
-        prior = np.concatenate([prior / 3.0, np.full(22, 2.0 / 3.0 / 22)])
+        shares = np.geomspace(1e-2, 1e2, 21)
+        covariances += [np.eye(batches) + r * walk for r in shares] + [walk]
+        # Four to one for a walk, and rather a strong one: a walk taken for noise makes the error several times too
+        # small, noise taken for a walk twice too large. Chosen on real runs of argon (benchmarks/errors.py).
+        walks = np.sqrt(np.append(shares, shares[-1]))
+        prior = np.concatenate([0.2 * prior, 0.8 * walks / walks.sum()])
         neighbors = np.concatenate([neighbors, np.ones(22)])
     stacked = np.array(covariances)
     inverse = np.linalg.inv(stacked)

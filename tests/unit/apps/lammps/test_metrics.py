@@ -437,7 +437,9 @@ def test_errors_of_columns_are_those_of_an_autoregressive_series() -> None:
         assert 0.65 < reduced(run, "Mine", "std")[1] / (0.5 * math.sqrt(2 / n * (1 + phi**2) / (1 - phi**2))) < 1.8
         assert math.isnan(reduced(run, "Mine", "max")[1])
     for how, found in misses.items():
-        assert np.abs(found).max() < 3.5 and 0.4 < np.sqrt(np.mean(np.square(found))) < 1.7, how
+        # That of a slope allows for a walk below the noise, and so is up to three times too large here.
+        least = 0.3 if how == "slope" else 0.4
+        assert np.abs(found).max() < 3.5 and least < np.sqrt(np.mean(np.square(found))) < 1.7, how
 
 
 IONS = """\
