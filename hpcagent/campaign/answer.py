@@ -81,6 +81,8 @@ class Best:
         earlier: How many of `runs` are of earlier campaigns.
         expected: What the models of all runs say of the objective's metrics there, in `units`.
         expected_error: Standard error of each.
+        surer: Where it has less than the asked confidence, being so much better: the best point that has it, in
+            words.
     """
 
     params: Params
@@ -96,6 +98,7 @@ class Best:
     earlier: int = 0
     expected: dict[str, float] = field(default_factory=dict)
     expected_error: dict[str, float] = field(default_factory=dict)
+    surer: str = ""
 
     def __str__(self) -> str:
         lines = [point_text(self.params, self.units)]
@@ -103,6 +106,8 @@ class Best:
             lines.append(f"  {name} = {self.value_text(name)}")
         trend = "" if self.exact else ", and the models of all"
         lines.append(f"  P(feasible) = {self.probability_feasible:.2f}, from {self.origin}{trend}")
+        if self.surer:
+            lines.append(f"  {self.surer}")
         if not self.feasible:
             lines.append("  NOT feasible: no point keeps every limit with the asked confidence")
         return "\n".join(lines)
@@ -218,8 +223,7 @@ class CampaignResult:
             return None
         own = observations(self.campaign, self.results, self.comparison)
         seen = [*earlier_evidence(self.campaign, self.warm, self.results), *own]
-        fidelity = self.campaign.fidelity
-        held = {} if fidelity is None else {fidelity.parameter: fidelity.levels[-1]}
+        held = self.campaign.last_level
         return missed(
             seen,
             self.campaign.objective,
@@ -399,9 +403,9 @@ def _well_known(found: Recommendation | None, ran: Collection[Key]) -> Recommend
     """Of points that cannot be told apart, take one that this campaign has run, and more than once."""
     if found is None or not found.feasible:
         return found
-    alike = (found.best, *found.ties)
-    best = max(alike, key=lambda e: (key(e.params) in ran, e.runs > 1))
-    return found.model_copy(update={"best": best, "ties": tuple(e for e in alike if e is not best)})
+    best = max(found.alike, key=lambda e: (key(e.params) in ran, e.runs > 1))
+    others = tuple(e for e in (found.best, *found.ties) if e is not best)
+    return found.model_copy(update={"best": best, "ties": others})
 
 
 def _varied(campaign: Campaign, params: Params) -> Params:
@@ -425,6 +429,18 @@ def _best(campaign: Campaign, found: Recommendation, units: dict[str, str], seen
         expected=dict(found.best.expected),
         expected_error=dict(found.best.expected_error),
         earlier=sum(key(o.params) == point for o in earlier),
+        surer="" if found.surer is None else _surer(campaign, found, found.surer, units),
+    )
+
+
+def _surer(campaign: Campaign, found: Recommendation, surer: Estimate, units: dict[str, str]) -> str:
+    goal = campaign.objective.goal.metric
+    value = surer.expected.get(goal, surer.metrics[goal])
+    unit = "" if units.get(goal, "1") == "1" else f" {units[goal]}"
+    return (
+        f"less sure than the {found.confidence:.2f} asked for, and so much better that it is worth the risk; the "
+        f"best that is as sure: {point_text(_varied(campaign, surer.params), units)}, {goal} = {number(value)}"
+        f"{unit}, P(feasible) = {surer.probability_feasible:.2f}"
     )
 
 

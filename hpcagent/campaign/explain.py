@@ -29,7 +29,8 @@ from hpcagent.model.space import Params
 from hpcagent.policies.base import Reason
 from hpcagent.policies.gp import Array, NoFit
 from hpcagent.policies.insight import models, rank, run_noise
-from hpcagent.policies.recommend import Estimate, estimates, top
+from hpcagent.policies.recommend import Estimate, estimates
+from hpcagent.policies.surest import contenders as found_contenders
 from hpcagent.policies.surrogate import MetricModel, Surrogate
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
@@ -550,13 +551,18 @@ def _confirmation(campaign: Campaign, before: State, manifest: Manifest, seen: _
     warm = [] if before.warm is None else earlier_observations(campaign, before.warm, results)
     history = full_fidelity(campaign, comparable(campaign, [*warm, *now]))
     confirm = campaign.confirming
-    contenders = [] if confirm is None else _contenders(campaign, history, confirm.top, confirm.replicates)
-    params = [campaign.complete(e.params) for e in contenders]
+    found = [] if confirm is None else _contenders(campaign, history, confirm.top, confirm.replicates)
+    params = [campaign.complete(point) for point, _ in found]
     about: dict[str, Any] = {"purpose": "confirmation"}
     if manifest.params not in params:
         return about | {"why": _why_baseline(campaign, manifest, params)}
     place = params.index(manifest.params)
-    estimate = contenders[place]
+    estimate = found[place][1]
+    if estimate is None:
+        return about | {
+            "why": f"the contender no. {place + 1} of {len(found)} after {len(results)} results, not run before: "
+            "of all points that surely keep the limits the best one, as the models have it."
+        }
     noise = campaign.noise
     expected = []
     for metric in campaign.objective.metrics:
@@ -568,7 +574,7 @@ def _confirmation(campaign: Campaign, before: State, manifest: Manifest, seen: _
                 mean, error = estimate.expected[metric], estimate.expected_error[metric]
             expected.append(seen.beside(metric, mean, error or 0.0, noise=one_run))
     return about | {
-        "why": f"run again to confirm: the contender no. {place + 1} of {len(contenders)} after {len(results)} "
+        "why": f"run again to confirm: the contender no. {place + 1} of {len(found)} after {len(results)} "
         f"results; it had {estimate.runs} run(s) there.",
         "source": "runs",
         "expected": tuple(expected),
@@ -576,12 +582,23 @@ def _confirmation(campaign: Campaign, before: State, manifest: Manifest, seen: _
     }
 
 
-def _contenders(campaign: Campaign, history: Sequence[Observation], k: int, replicates: int) -> list[Estimate]:
+def _contenders(
+    campaign: Campaign, history: Sequence[Observation], k: int, replicates: int
+) -> list[tuple[Params, Estimate | None]]:
+    """The contenders, each with what was known of it; None of one that had not been run."""
     space, noise = campaign.smoothed, campaign.noise
-    found = top(history, campaign.objective, k, space=space, noise=noise, replicates=max(1, replicates))
+    found = found_contenders(
+        history,
+        campaign.objective,
+        k,
+        space=space,
+        noise=noise,
+        replicates=max(1, replicates),
+        held=campaign.last_level,
+    )
     every = estimates(history, campaign.objective, space=space, noise=noise)
     known = {tuple(e.params.items()): e for e in every}
-    return [known.get(tuple(e.params.items()), e) for e in found]
+    return [(point, known.get(tuple(point.items()))) for point in found]
 
 
 def _why_baseline(campaign: Campaign, manifest: Manifest, contenders: Sequence[Params]) -> str:

@@ -16,8 +16,8 @@ from hpcagent.campaign.warm import comparable, earlier_observations
 from hpcagent.model.records import Manifest, Observation, Result, Role
 from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy
-from hpcagent.policies.recommend import top
 from hpcagent.policies.stop import MaxRuns, Progress
+from hpcagent.policies.surest import contenders
 from hpcagent.store.journal import Journal
 
 __all__ = ["Asked", "Planner"]
@@ -290,22 +290,23 @@ class Planner:
             return []
         seen = comparable(self.campaign, [*self._earlier_now(), *self._history_now()])
         history = full_fidelity(self.campaign, seen)
-        contenders = top(
+        found = contenders(
             history,
             self.campaign.objective,
             confirm.top,
             space=self.campaign.smoothed,
             noise=self.campaign.noise,
             replicates=max(1, confirm.replicates),
+            held=self.campaign.last_level,
         )
-        if not contenders:
+        if not found:
             return []
         points: list[tuple[Params, Role]] = []
         for _ in range(confirm.replicates):
             # Where there are fewer contenders than asked for, the first ones are repeated more often.
-            points += [(contenders[i % len(contenders)].params, "replicate") for i in range(confirm.top)]
+            points += [(found[i % len(found)], "replicate") for i in range(confirm.top)]
             if confirm.baseline:
-                points.append(({**contenders[0].params, **confirm.baseline}, "replicate"))
+                points.append(({**found[0], **confirm.baseline}, "replicate"))
         batch = 1 + self.state.last_batch
         if self.campaign.reference is not None:
             points.insert(len(points) // 2, (self._reference_point(), "reference"))

@@ -318,6 +318,11 @@ class Campaign(Record):
         return self.fidelity is None or params.get(self.fidelity.parameter) == self.fidelity.levels[-1]
 
     @property
+    def last_level(self) -> Params:
+        """The fidelity at the level that counts, as parameters; empty without one."""
+        return {} if self.fidelity is None else {self.fidelity.parameter: self.fidelity.levels[-1]}
+
+    @property
     def exact(self) -> bool:
         """Whether the objective's metrics are known to be without noise."""
         return all(self.noise.get(m) == 0.0 for m in self.objective.metrics)

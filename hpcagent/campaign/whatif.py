@@ -35,7 +35,8 @@ from hpcagent.model.space import Params
 from hpcagent.policies.base import make_policy, takes_option
 from hpcagent.policies.gp import NoFit
 from hpcagent.policies.points import inside, key
-from hpcagent.policies.recommend import recommend, top
+from hpcagent.policies.recommend import recommend
+from hpcagent.policies.surest import contenders
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
 
@@ -80,7 +81,7 @@ class _Tally:
             self.answers.append((len(self.scores), -math.inf))
             return
         # Of those that cannot be told apart one that was run more than once, as in the campaign's own answer.
-        best = max((found.best, *found.ties), key=lambda e: e.runs > 1)
+        best = max(found.alike, key=lambda e: e.runs > 1)
         score = self._score(best.params)
         self.wrong = math.isinf(score)
         self.answers.append((len(self.scores), score))
@@ -405,14 +406,17 @@ def _confirmation(tally: _Tally, runs: _Runs, plan: _Plan) -> None:
     confirm = campaign.confirming
     assert confirm is not None
     seen = full_fidelity(campaign, tally.own)
-    contenders = top(
-        seen, campaign.objective, confirm.top, replicates=max(1, confirm.replicates), **_knowledge(campaign)
+    found = contenders(
+        seen,
+        campaign.objective,
+        confirm.top,
+        replicates=max(1, confirm.replicates),
+        held=campaign.last_level,
+        **_knowledge(campaign),
     )
-    if not contenders:
+    if not found:
         return
-    points = [
-        contenders[i % len(contenders)].params for _ in range(confirm.replicates) for i in range(confirm.top)
-    ]
+    points = [found[i % len(found)] for _ in range(confirm.replicates) for i in range(confirm.top)]
     points = points[: max(0, plan.runs - runs.made)]
     if points:
         batch = 1 + max((o.batch for o in tally.own), default=0)

@@ -6,6 +6,7 @@
    the next one, as if the first had come out as expected, and not beside it where noise decides what a run says.
    Under limits the last of three or more is bold, because the best point lies where a limit is just kept, and
    steps along it are else too small; of four or more the one before it is careful: it would do as the answer.
+   One or two suggestions at a time, as in rolling mode, take the roles of a batch of four in turn.
 4. *Close in.* With five or more numbers all but the last look inside a box around the best point, which shrinks
    while nothing better is found (a trust region, Eriksson et al., NeurIPS 2019).
 5. *Fidelity.* Where runs can be cheaper, the point is chosen for the last level, and the level by how much a run
@@ -47,6 +48,7 @@ STEPS = 25
 ENUMERATED = 2000  # a finite space up to this size is looked through whole
 MANY = 5  # numbers from which on a trust region is used
 WIDEST, NARROWEST = 0.8, 0.05
+IN_TURN = 4  # size of the batch whose roles are taken in turn where one or two points are wanted
 GAIN = 1e-3  # a relative gain that counts as progress
 DEARER = 4.0  # how much dearer the next level is taken to be, until it is known
 
@@ -193,6 +195,7 @@ class _Search:
         known = [p for o in history if (p := inside(policy.space, o.params)) is not None]
         pending = [p for q in waiting if (p := inside(policy.space, q)) is not None]
         self.used = {key(p) for p in (*known, *pending)}
+        self.given = len(history) + len(waiting)
         self.levels = policy.fidelity
         if self.levels is not None:
             self.place = self.features.names.index(self.levels.parameter)
@@ -206,9 +209,10 @@ class _Search:
     def found(self, n: int) -> list[Reason]:
         reasons: list[Reason] = []
         for slot in range(n):
-            last = n >= 3 and slot == n - 1
+            place, of = self._place(slot, n)
+            last = of >= 3 and place == of - 1
             limited = self.policy.explore and bool(self.surrogate.limits)
-            bold, careful = limited and last, limited and n >= 4 and slot == n - 2
+            bold, careful = limited and last, limited and of >= 4 and place == of - 2
             worth = self.worth.boldly() if bold else self.worth.carefully() if careful else self.worth
             if len(self.surrogate.goals) > 1:
                 worth = worth.weighted(self._weights())
@@ -224,6 +228,16 @@ class _Search:
             reasons.append(self._reason(params, row, role, text, worth))
             self.worth = self.worth.believing(row[None])
         return reasons
+
+    def _place(self, slot: int, n: int) -> tuple[int, int]:
+        """Which place of how large a batch the suggestion has.
+
+        Fewer than three at a time, as in rolling mode, are too few for the roles of a batch: they take them in
+        turn, by how many runs came before.
+        """
+        if n >= 3:
+            return slot, n
+        return (self.given + slot) % IN_TURN, IN_TURN
 
     # Where to look
 

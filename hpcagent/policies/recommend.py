@@ -32,6 +32,10 @@ LEAST_RUNS_FOR_MODEL = 6
 # Length scales and noise are taken as known by the models, and the best of many candidates is one that looks too
 # good. Much larger ones leave no answer near a noisy limit, which costs more than they save.
 CAUTION = 1.15
+# An answer that runs this many times the risk asked for is worth nothing. With P(feasible) = 0.9 asked for a point
+# then counts as (2 P - 1) times its gain: as if a wrong answer cost what a right one gains.
+MOST_RISK = 5.0
+SURELY = 0.97  # so sure that being surer is worth nothing more
 
 
 class Estimate(Record):
@@ -71,9 +75,11 @@ class Recommendation(Record):
 
     Attributes:
         best: The point and what is known of it.
-        feasible: Whether it keeps every limit with the asked confidence. False means: nothing does, and
+        feasible: Whether some point keeps every limit with the asked confidence. False means: nothing does, and
             this is the most probable one.
         confidence: The P(feasible) that was asked for.
+        surer: The best point that has the asked confidence, where `best` has not: it is so much better that it is
+            worth the risk.
         ties: Other feasible points that are not worse by two combined standard errors.
     """
 
@@ -81,6 +87,13 @@ class Recommendation(Record):
     feasible: bool
     confidence: float = 0.9
     ties: tuple[Estimate, ...] = ()
+    surer: Estimate | None = None
+
+    @property
+    def alike(self) -> tuple[Estimate, ...]:
+        """The best point and those ties that are as sure to keep the limits."""
+        least = min(self.best.probability_feasible, SURELY)
+        return (self.best, *(e for e in self.ties if e.probability_feasible >= least))
 
     @property
     def params(self) -> Params:
@@ -113,9 +126,10 @@ def recommend(
 ) -> Recommendation | None:
     """Return the point to use, or None where no run completed with the objective's metrics.
 
-    The best mean score among the points with P(feasible) >= `confidence` whose mean keeps every limit; the
-    most probable point, marked as not feasible, where there is none. With several goals the first one
-    counts.
+    Of the points whose mean keeps every limit the one with the largest gain x (1 - risk / (5 x the risk asked
+    for)), risk = 1 - P(feasible): a point just above `confidence` does not win over a surer one by a percent, and
+    one just below it is not passed over for one half as good. The most probable point, marked as not feasible,
+    where none has `confidence`. With several goals the first one counts.
 
     Args:
         history: Finished runs.
@@ -145,13 +159,17 @@ def recommend(
     if not sure:
         best = max(known, key=lambda e: (e.probability_feasible, -objective.violation(e.metrics), e.score))
         return Recommendation(best=best, feasible=False, confidence=confidence)
-    best = max(sure, key=lambda e: e.score)
+    allowed = [e for e in known if objective.feasible(e.metrics)]
+    size = _size(max(sure, key=lambda e: e.score).score, allowed, objective)
+    best = max(allowed, key=lambda e: _worth(e, sure, size, confidence))
+    surest = max(sure, key=lambda e: _worth(e, sure, size, confidence))
     ties = tuple(
         e
         for e in sorted(sure, key=lambda e: -e.score)
         if e is not best and best.score - e.score < 2 * math.hypot(best.score_error, e.score_error)
     )
-    return Recommendation(best=best, feasible=True, confidence=confidence, ties=ties)
+    surer = None if best in sure else surest
+    return Recommendation(best=best, feasible=True, confidence=confidence, ties=ties, surer=surer)
 
 
 def top(
@@ -450,6 +468,25 @@ def _rankable(known: list[Estimate]) -> list[Estimate]:
 
 def _sure(e: Estimate, objective: Objective, confidence: float) -> bool:
     return e.probability_feasible >= confidence and objective.feasible(e.metrics)
+
+
+def _size(best: float, allowed: Sequence[Estimate], objective: Objective) -> float:
+    """What a difference of scores is measured in: the best one where all values are positive, else their spread.
+
+    A share of the best value says nothing of energies, whose zero is anywhere.
+    """
+    scores = [e.score for e in allowed]
+    if min(e.metrics[objective.goal.metric] for e in allowed) > 0:
+        return abs(best)
+    return (max(scores) - min(scores)) or 1.0
+
+
+def _worth(e: Estimate, sure: Sequence[Estimate], size: float, confidence: float) -> float:
+    """The gain of a point, 1 for the best sure score, times what is left of it at its risk."""
+    gain = 1.0 + (e.score - max(s.score for s in sure)) / size
+    left = 1.0 - (1.0 - e.probability_feasible) / (MOST_RISK * (1.0 - confidence))
+    # Far behind the best, or at too large a risk, it only counts by how far.
+    return gain * left if gain > 0 and left > 0 else min(gain, left, 0.0)
 
 
 def _promise(e: Estimate, best: Estimate) -> float:

@@ -102,7 +102,7 @@ class QualityFirst:
         if known < self.initial or not view.ranked:
             moves = view.spread()
         else:
-            moves = view.moves()
+            moves = view.moves(n)
         found = view.accepted(moves, n)
         if len(found) < n:
             found += view.accepted(view.spread(), n - len(found), besides=found)
@@ -131,14 +131,15 @@ class _View:
 
     # Where to go
 
-    def moves(self) -> Iterator[Array]:
-        """Points in the order in which they are wanted: the three kinds take turns."""
+    def moves(self, n: int) -> Iterator[Array]:
+        """Points in the order they are wanted: the kinds take turns, over several calls for fewer than three."""
         centre = self.limits.repaired(self._best(), self.speed, MARGINS[0])
         if not self.limits.hopeful(centre):
             yield from self.spread()
         centre = self._improved(centre)
         kinds = [self._at_limit(centre), self._other_choices(centre), self._steps(centre)]
-        start = (len(self.history) + len(self.pending)) % len(kinds) if self.pending else 0
+        few = bool(self.pending) or n < len(kinds)
+        start = (len(self.history) + len(self.pending)) % len(kinds) if few else 0
         kinds = kinds[start:] + kinds[:start]
         while kinds:
             for kind in list(kinds):

@@ -135,6 +135,25 @@ def test_the_roles_say_what_a_point_is_for():
         assert 0 <= r.probability_feasible <= 1 and r.probability_completes == 1.0
 
 
+def test_asked_for_one_point_at_a_time_the_roles_of_a_batch_take_turns():
+    objective = minimize("cost", subject_to={"strength": at_least(0.2)})
+    space = Space.of(x=Float(0, 1), y=Float(0, 1))
+
+    def truth(p, rng):
+        return {"cost": p["x"] + p["y"], "strength": p["x"] * p["y"]}
+
+    policy = make_policy("bayes", space=space, objective=objective)
+    history = played(policy, truth, runs=12)
+    turns = [policy.reasons(history[:n], 1)[0].role for n in (9, 10, 11, 12)]
+    assert sorted(turns) == ["bold", "careful", "improvement", "improvement"]
+    # What is under way counts as what has come back, and the same question has the same answer.
+    pending = [o.params for o in history[10:]]
+    assert policy.reasons(history[:10], 1, pending)[0].role == turns[3]
+    assert policy.reasons(history[:9], 2)[1].role == turns[1]
+    again = make_policy("bayes", space=space, objective=objective)
+    assert again.suggest(history[:10], 1, pending) == policy.suggest(history[:10], 1, pending)
+
+
 def test_where_nothing_is_allowed_yet_it_looks_for_that_first():
     objective = minimize("cost", subject_to={"strength": at_least(0.9)})
     space = Space.of(x=Float(0, 1), y=Float(0, 1))

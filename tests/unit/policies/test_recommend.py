@@ -10,6 +10,7 @@ from hpcagent.model.objective import at_most, maximize, minimize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Float, Space
 from hpcagent.policies.recommend import Recommendation, estimates, recommend, top
+from hpcagent.policies.surest import contenders
 
 LIMITED = maximize("speed", subject_to={"error": at_most(1.0)})
 
@@ -56,6 +57,59 @@ def test_a_fast_point_on_the_edge_is_not_called_feasible():
     found = recommend([edge, safe], LIMITED)
     assert found.feasible and found.params == {"x": 2.0}
     assert recommend([edge, safe], LIMITED, confidence=0.5).params == {"x": 1.0}
+
+
+def test_a_point_twice_as_good_is_not_passed_over_for_a_risk_a_little_larger_than_asked():
+    """P = Phi(0.7) = 0.758: worth 2 P - 1 = 0.516 of its gain, so it has to be 1.94 times as good as a sure one."""
+    risky = seen(1, 20.0, 0.93, uncertainty={"error": 0.1})
+    sure = seen(2, 10.0, 0.2, uncertainty={"error": 0.1})
+    found = recommend([risky, sure], LIMITED)
+    assert found.params == {"x": 1.0}
+    assert found.feasible and found.probability_feasible == pytest.approx(0.758, abs=1e-3)
+    assert found.surer is not None and found.surer.params == {"x": 2.0}  # and it is said what would be sure
+    slower = recommend([seen(1, 19.0, 0.93, uncertainty={"error": 0.1}), sure], LIMITED)
+    assert slower.params == {"x": 2.0} and slower.surer is None
+
+
+def test_a_percent_of_gain_does_not_buy_a_tenth_of_risk():
+    """P = Phi(1.34) = 0.91 is above what was asked for, but 0.82 x 10.1 is less than 1.00 x 10."""
+    edge = seen(1, 10.1, 0.866, uncertainty={"error": 0.1})
+    sure = seen(2, 10.0, 0.5, uncertainty={"error": 0.1})
+    assert recommend([edge, sure], LIMITED).params == {"x": 2.0}
+    assert recommend([seen(1, 13.0, 0.866, uncertainty={"error": 0.1}), sure], LIMITED).params == {"x": 1.0}
+
+
+@pytest.mark.parametrize("offset", [0.0, -1e4, 1e4])
+def test_what_a_gain_is_worth_does_not_hang_on_the_zero_of_an_energy(offset):
+    """Of three energies 1 apart the spread is the measure, wherever zero lies: half of it buys no risk of 0.24."""
+    energy = minimize("energy", subject_to={"error": at_most(1.0)})
+
+    def ran(x, value, error):
+        metrics = {"energy": offset + value, "error": error}
+        return Observation({"x": x}, metrics=metrics, uncertainty={"error": 0.1})
+
+    runs = [ran(1.0, -1.5, 0.93), ran(2.0, -1.0, 0.5), ran(3.0, 0.5, 0.5)]
+    assert recommend(runs, energy).params == {"x": 2.0}
+
+
+def test_the_second_contender_is_the_best_point_that_surely_keeps_the_limit():
+    """speed = 10 x under x <= 0.5 with 2 % noise: sure is 0.3 of those run, and 0.49 is not; between them lies more."""
+    rng = np.random.default_rng(3)
+    space = Space.of(x=Float(0.0, 1.0))
+    limited = maximize("speed", subject_to={"error": at_most(0.5)})
+    runs = []
+    for x in (0.02, 0.1, 0.15, 0.2, 0.25, 0.3, 0.49, 0.492, 0.495, 0.6, 0.65, 0.7, 0.8, 0.97):
+        noisy = {
+            "speed": 10 * x * (1 + 0.02 * rng.standard_normal()),
+            "error": x * (1 + 0.02 * rng.standard_normal()),
+        }
+        runs.append(Observation({"x": x}, metrics=noisy, uncertainty={"error": 0.02 * x}))
+    first, second = contenders(runs, limited, 2, space=space)
+    assert first["x"] in {o.params["x"] for o in runs}
+    assert 0.31 < second["x"] < 0.5 and second["x"] not in {o.params["x"] for o in runs}
+    assert contenders(runs, limited, 1, space=space) == [first]
+    # Without a space, and so without models, only points that were run.
+    assert {p["x"] for p in contenders(runs, limited, 2)} <= {o.params["x"] for o in runs}
 
 
 def test_where_nothing_is_feasible_the_most_probable_point_is_marked_as_such():

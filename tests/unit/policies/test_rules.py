@@ -121,6 +121,18 @@ def test_a_batch_has_different_roles():
     assert np.ptp([p["skin"] for p in points]) > 0.3
 
 
+def test_asked_for_one_point_at_a_time_the_roles_of_a_batch_take_turns():
+    """One at a time and nothing pending it would else look at the limit for ever, and try no other choice."""
+    rng = np.random.default_rng(0)
+    runs = [measured(p, rng=rng) for p in policy().suggest((), 12)]
+    while len(runs) < 21:
+        runs.append(measured(policy().suggest(runs, 1)[0], rng=rng))
+    points = [o.params for o in runs[12:]]
+    batch = policy().suggest(runs[:12], 6)
+    assert len({p["accelerator"] for p in points}) >= len({p["accelerator"] for p in batch}) >= 2
+    assert np.ptp([p["skin"] for p in points]) > 0.3
+
+
 def test_an_at_least_limit_works_as_well():
     """accuracy falls with the step: accuracy >= 0.9 is met at step = 2."""
     space = Space.of(step=Float(0.1, 10.0, log=True))
