@@ -16,6 +16,7 @@ BUILT_IN = {
     "smiles_to_xyz": "hpcagent.apps.build.molecule",
     "packmol_box": "hpcagent.apps.build.box",
     "deform": "hpcagent.apps.build.deform",
+    "k_mesh": "hpcagent.apps.build.kmesh",
     # compute
     "dft_energy": "hpcagent.apps.dft.energy",
     "dft_relax": "hpcagent.apps.dft.relax",

@@ -38,6 +38,10 @@ __all__ = ["dft_convergence"]
         "converged_kpts": Int(1, 64, default=12, description="k-points that count as converged"),
     }
     | LEVEL
+    | {
+        "ecut": Float(1.0, 5000.0, unit="eV", default=400.0, description="plane-wave cutoff that is tried"),
+        "kpts": Int(1, 64, default=8, description="k-points that are tried, along the longest reciprocal vector"),
+    }
     | RANKS,
     metrics={
         "error": Metric(

@@ -10,7 +10,7 @@ from hpcagent.apps.analysis.eos import LATTICES, eos_fit
 from hpcagent.apps.build.crystal import build_crystal
 from hpcagent.apps.build.deform import deform
 from hpcagent.apps.chain import artifacts_of, chain, metrics_of
-from hpcagent.apps.chains.levels import level_of, own_settings
+from hpcagent.apps.chains.levels import fixed_mesh, level_of, own_settings
 from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.engines.base import LEVEL
 from hpcagent.apps.engines.task import FILES, RANKS, SETTINGS
@@ -48,7 +48,8 @@ def dft_eos(structure: Any, *, points: int, span: float, lattice: str, run: Run,
     """The equation of state of a crystal: one `dft_energy` at each volume, in parallel, and a Birch-Murnaghan fit.
 
     The cell keeps its shape and the atoms their relative positions: for a cubic crystal without inner degrees of
-    freedom that is exact, others need a relaxation at each volume.
+    freedom that is exact, others need a relaxation at each volume. All have the mesh of k-points of the structure
+    that was given.
 
     Example:
         >>> # doctest: +SKIP
@@ -58,9 +59,8 @@ def dft_eos(structure: Any, *, points: int, span: float, lattice: str, run: Run,
     """
     energy = dft_energy.with_settings(**own_settings(run.settings))
     ratios = 1 + span * np.linspace(-1, 1, points)
-    runs = [
-        energy(deform(structure, volume_ratio=round(float(r), 9)), forces="no", **level_of(params)) for r in ratios
-    ]
+    level = fixed_mesh(structure, level_of(params))
+    runs = [energy(deform(structure, volume_ratio=round(float(r), 9)), forces="no", **level) for r in ratios]
     return _fitted(runs, lattice, run)
 
 

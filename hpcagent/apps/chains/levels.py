@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpcagent.apps.engines.base import LEVEL
+from hpcagent.apps.build.kmesh import k_mesh
+from hpcagent.apps.engines.base import KPOINTS, LEVEL
 from hpcagent.apps.engines.registry import engine
 from hpcagent.apps.engines.task import RANKS
 
-__all__ = ["level_of", "level_of_engine", "own_settings"]
+__all__ = ["fixed_mesh", "level_of", "level_of_engine", "own_settings"]
 
 
 def level_of(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,6 +32,26 @@ def level_of_engine(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
     ]
     note = f"engine {level['engine']} has no use for {', '.join(unused)}" if unused else ""
     return {n: v for n, v in level.items() if n not in unused}, (note,) if note else ()
+
+
+def fixed_mesh(
+    structure: Any, level: Mapping[str, Any], *, denser: float = 1.0
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A level whose k-points are those of this structure, for all strained ones, and what is to be said of them.
+
+    The mesh of a strained cell would jump where a length passes a whole number of points, and the energy with it.
+
+    Args:
+        structure: The unstrained cell.
+        level: Parameters of `LEVEL`.
+        denser: So many times as many k-points along each vector.
+    """
+    if "mesh" not in engine(level["engine"]).takes:
+        return dict(level), ()
+    given = {name: level[name] for name in KPOINTS if name in level}
+    found = k_mesh(structure, engine=level["engine"], denser=denser, **given).result()
+    numbers = "x".join(f"{found[f'n{i}']:.0f}" for i in (1, 2, 3))
+    return dict(level) | {"mesh": numbers, "kpts": 0, "kspacing": 0.0}, found.notes
 
 
 def own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,23 @@ if TYPE_CHECKING:
 
     from hpcagent.apps.run import Run
 
-__all__ = ["ENGINES", "LEVEL", "Deciding", "Engine", "Iteration", "Level", "NotConverged"]
+__all__ = [
+    "ENGINES",
+    "KPOINTS",
+    "LEVEL",
+    "PROTOCOLS",
+    "Deciding",
+    "Engine",
+    "Iteration",
+    "Level",
+    "NotConverged",
+]
+
+PROTOCOLS = ("fast", "moderate", "precise")
+"""Names of the sets of defaults in `hpcagent.apps.engines.protocols`."""
+
+KPOINTS = ("protocol", "kspacing", "kpts", "mesh")
+"""The parameters that say how a crystal is sampled; an engine takes all of them or none."""
 
 ENGINES = ("pyscf", "tblite", "gpaw", "espresso", "vasp", "mace", "emt", "lj", "ase")
 """Names of the engines; `ase` is any calculator by dotted path."""
@@ -33,10 +49,32 @@ LEVEL: dict[str, Parameter] = {
         default="", description="basis set (pyscf) or mode (gpaw: pw, lcao, fd); empty: the engine's own"
     ),
     "ecut": Float(0.0, 5000.0, unit="eV", default=0.0, description="plane-wave cutoff; 0: the engine's own"),
-    "kpts": Int(
-        1, 64, default=1, description="k-points along the longest reciprocal vector, others in proportion"
+    "protocol": Choice(
+        *PROTOCOLS,
+        default="moderate",
+        description="how well converged what is not given is: k-points and smearing of crystals, cutoff of gpaw",
     ),
-    "smearing": Float(0.0, 5.0, unit="eV", default=0.0, description="width of the smeared occupations; 0: none"),
+    "kspacing": Float(
+        0.0,
+        5.0,
+        unit="1/angstrom",
+        default=0.0,
+        description="largest distance of k-points, 2 pi included; 0: the protocol's, for crystals",
+    ),
+    "kpts": Int(
+        0,
+        64,
+        default=0,
+        description="k-points along the longest reciprocal vector, others in proportion; 0: by kspacing",
+    ),
+    "mesh": Text(default="", description="numbers of k-points themselves, 8x8x6; empty: by kpts or kspacing"),
+    "smearing": Float(
+        -1.0,
+        5.0,
+        unit="eV",
+        default=-1.0,
+        description="width of smeared occupations; 0: none; -1: none for molecules, the protocol's for crystals",
+    ),
     "charge": Int(-20, 20, default=0, unit="1", description="total charge in elementary charges"),
     "magmom": Float(
         -10.0, 10.0, default=0.0, unit="1", description="initial moment of each atom in Bohr magnetons; 0: no spin"
@@ -60,6 +98,9 @@ LEVEL: dict[str, Parameter] = {
 class Level:
     """A level of theory: the values of `LEVEL`, and what the app's settings say beside them.
 
+    `hpcagent.apps.engines.protocols.settled` makes one of it that has a `mesh` and a `smearing` for a structure; a
+    negative `smearing` that was not settled is none.
+
     Attributes:
         options: Settings of the app (plain data), e.g. `pseudopotentials`, `command`, `calculator`, `checkpoint`,
             `keywords` (passed on to the calculator as they are).
@@ -69,8 +110,11 @@ class Level:
     xc: str = ""
     basis: str = ""
     ecut: float = 0.0
-    kpts: int = 1
-    smearing: float = 0.0
+    protocol: str = "moderate"
+    kspacing: float = 0.0
+    kpts: int = 0
+    mesh: str = ""
+    smearing: float = -1.0
     charge: int = 0
     magmom: float = 0.0
     tolerance: float = 1e-5

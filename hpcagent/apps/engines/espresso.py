@@ -29,10 +29,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
+from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.external import Ended, program
-from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
+from hpcagent.apps.engines.mesh import VACUUM, boxed, vacuum_along
 from hpcagent.apps.engines.packages import needs
+from hpcagent.apps.engines.protocols import sampled
 from hpcagent.apps.engines.upf import Pseudopotential, available, choose, family
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, nearest
@@ -94,7 +95,7 @@ class Espresso:
     name = "espresso"
     kind: Literal["dft"] = "dft"
     isolated = False
-    takes = ("xc", "ecut", "kpts", "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing")
+    takes = ("xc", "ecut", *KPOINTS, "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing")
 
     def calculator(self, atoms: Atoms, level: Level, run: Run) -> Any:
         """A calculator that starts pw.x in the run's directory.
@@ -134,7 +135,7 @@ class Espresso:
         keywords = _checked(options.get("keywords") or {})
         data, notes = _data(atoms, level, pseudo, functional)
         data |= keywords
-        points = mesh(atoms.cell, atoms.pbc, level.kpts)
+        points = sampled(atoms, level)
         _write_pseudopotentials(run.workdir, folder, functional, pseudo, data, options)
         vacuum = float(options.get("vacuum") or VACUUM)
         return Pwscf(
@@ -200,7 +201,7 @@ class Espresso:
         """
         from ase.spectrum.band_structure import BandStructure
 
-        if mesh(atoms.cell, atoms.pbc, level.kpts) == (1, 1, 1):
+        if sampled(atoms, level) == (1, 1, 1):
             raise AppFailed(
                 "bands need a density from more than one k-point (pw.x computes Gamma alone with other code).",
                 kind="contract",
@@ -311,16 +312,16 @@ def _data(
         data["tot_charge"] = level.charge
     if level.mixing:
         data["mixing_beta"] = level.mixing
-    if level.options.get("gentle") and _has_vacuum(atoms):
+    if level.options.get("gentle") and any(vacuum_along(atoms)):
         data["mixing_mode"] = "local-TF"
-    if level.smearing:
+    if level.smearing > 0:
         data |= {"occupations": "smearing", "smearing": "mv", "degauss": level.smearing / RY}
     else:
         data["occupations"] = "fixed"
     moments = _moments(atoms, level)
     if any(moments):
         data["nspin"] = 2
-        if not level.smearing:
+        if level.smearing <= 0:
             data["tot_magnetization"] = _total_moment(moments, _electrons(atoms, level, pseudo))
     if not any(atoms.pbc) and not atoms.cell.any():
         vacuum = float(level.options.get("vacuum") or VACUUM)
@@ -355,21 +356,6 @@ def _total_moment(moments: list[float], electrons: float) -> int:
 
 def _electrons(atoms: Atoms, level: Level, pseudo: Mapping[str, Pseudopotential]) -> float:
     return sum(pseudo[symbol].valence for symbol in atoms.get_chemical_symbols()) - level.charge
-
-
-def _has_vacuum(atoms: Atoms, least: float = 5.0) -> bool:
-    """Whether the atoms leave a gap of so many angstrom along a cell vector, as those of a slab do."""
-    import numpy as np
-
-    if not atoms.cell.any(axis=1).all():
-        return True
-    heights = 1 / np.linalg.norm(np.linalg.inv(atoms.cell.array), axis=0)
-    for axis in range(3):
-        places = np.sort(atoms.get_scaled_positions()[:, axis])
-        gaps = np.diff([*places, places[0] + 1])
-        if max(gaps) * heights[axis] >= least and len(atoms) > 1:
-            return True
-    return False
 
 
 def _prepared(atoms: Atoms, level: Level, pseudo: Mapping[str, Pseudopotential], vacuum: float) -> Atoms:

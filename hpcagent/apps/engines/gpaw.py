@@ -6,7 +6,7 @@ What the parameters of a level become:
 |---|---|---|
 | `basis` | `mode` | `pw` (plane waves; the default), `lcao` (atomic orbitals, dzp) or `fd` (grid, 0.2 angstrom) |
 | `xc` | `xc` | empty: PBE; built without libxc: LDA, PBE, revPBE, RPBE, PW91 |
-| `ecut` | `PW(ecut)` | 0: GPAW's own 340 eV |
+| `ecut` | `PW(ecut)` | 0: the protocol's 340, 600 or 800 eV |
 | `kpts` | `kpts` | Gamma-centred mesh (`hpcagent.apps.engines.mesh`) |
 | `smearing` | `occupations` | Marzari-Vanderbilt (doi:10.1103/PhysRevLett.82.3296), not extrapolated, as in the engine `espresso`; 0: the same number of electrons at each k-point, and a total moment that is the sum of the initial ones |
 | `magmom` | `magmoms` | each atom's, the structure's own if it has any |
@@ -29,9 +29,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
-from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
+from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
+from hpcagent.apps.engines.mesh import VACUUM, boxed
 from hpcagent.apps.engines.packages import accepted, needs, versions_of
+from hpcagent.apps.engines.protocols import PROTOCOL, sampled
 from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ LOG = "gpaw.txt"
 """What GPAW writes, in the run's directory."""
 
 _MODES = ("pw", "lcao", "fd")
-_ECUT_EV = 340.0
 _INSTALL = (
     "pip install 'hpcagent[gpaw]' with the environment variable GPAW_CONFIG naming a file of build settings "
     "(docs/howto/gpaw_build.md)"
@@ -58,7 +58,7 @@ class GpawEngine:
     name = "gpaw"
     kind: Literal["dft"] = "dft"
     isolated = True
-    takes = ("xc", "basis", "ecut", "kpts", "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing")
+    takes = ("xc", "basis", "ecut", *KPOINTS, "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing")
 
     def calculator(self, atoms: Atoms, level: Level, run: Run) -> Any:
         """A calculator that writes `gpaw.txt` into the run's directory.
@@ -189,8 +189,11 @@ def _calculator_class() -> Any:
             self.artifacts = {"log": log.name}
             if not atoms.cell.any():
                 self.notes = (f"a box around the molecule, {self.vacuum:g} angstrom beyond its atoms",)
+            if mode == "pw" and not level.ecut:
+                ecut = PROTOCOL[level.protocol].gpaw_ecut
+                self.notes += (f"ecut {ecut:g} eV (protocol {level.protocol}), it was not given",)
             self._moments = self._initial(atoms)
-            if not level.smearing:
+            if level.smearing <= 0:
                 self._refuse_odd(atoms)
             self.gpaw = accepted(
                 "GPAW", gpaw.GPAW, level.options.get("keywords") or {}, txt=str(log), **self._arguments(atoms)
@@ -216,16 +219,16 @@ def _calculator_class() -> Any:
         def _arguments(self, atoms: Atoms) -> dict[str, Any]:
             level = self.level
             modes = {
-                "pw": {"name": "pw", "ecut": level.ecut or _ECUT_EV},
+                "pw": {"name": "pw", "ecut": level.ecut or PROTOCOL[level.protocol].gpaw_ecut},
                 "lcao": {"name": "lcao"},
                 "fd": {"name": "fd"},
             }
             found: dict[str, Any] = {
                 "mode": modes[self.mode],
                 "xc": level.xc or "PBE",
-                "kpts": {"size": mesh(atoms.cell, atoms.pbc, level.kpts), "gamma": True},
+                "kpts": {"size": sampled(atoms, level), "gamma": True},
                 "occupations": {"name": "marzari-vanderbilt", "width": level.smearing}
-                if level.smearing
+                if level.smearing > 0
                 # With a width of zero electrons would jump between k-points from step to step.
                 else {"name": "fixed-uniform"},
                 "convergence": {"energy": Energy(tol=level.tolerance, relative=False)},
@@ -236,7 +239,7 @@ def _calculator_class() -> Any:
                 found["basis"] = "dzp"
             if self.mode != "pw" and "h" not in keywords and "gpts" not in keywords:
                 found["h"] = 0.2
-            if not level.smearing and self.mode != "lcao" and "nbands" not in keywords:
+            if level.smearing <= 0 and self.mode != "lcao" and "nbands" not in keywords:
                 found["nbands"] = -4  # so many are empty; fixed occupations need one at least
             if level.charge:
                 found["charge"] = level.charge
@@ -320,7 +323,7 @@ def _calculator_class() -> Any:
                     kpts=path.kpts,
                     convergence={"bands": count},
                     # Fixed occupations cannot keep a Fermi level; nothing depends on them here.
-                    occupations={"name": "fermi-dirac", "width": self.level.smearing},
+                    occupations={"name": "fermi-dirac", "width": max(self.level.smearing, 0.0)},
                     maxiter=max(self.level.max_scf, 300),
                     txt=str(log),
                 )

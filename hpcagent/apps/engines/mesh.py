@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from ase import Atoms
 
-__all__ = ["VACUUM", "boxed", "mesh"]
+__all__ = ["VACUUM", "boxed", "mesh", "spaced", "vacuum_along"]
 
 VACUUM = 5.0
 """Empty space on each side of a molecule that is given a box, in angstrom."""
@@ -46,6 +46,50 @@ def mesh(cell: Any, pbc: Sequence[bool], n: int) -> tuple[int, int, int]:
         for length, along in zip(lengths, periodic, strict=True)
     )
     return first, second, third
+
+
+def spaced(cell: Any, pbc: Sequence[bool], distance: float) -> tuple[int, int, int]:
+    """Numbers of k-points of a Gamma-centred mesh whose points are at most `distance` apart along each vector.
+
+    N_i = ceil(|b_i| / distance), b_i the reciprocal vector with the factor 2 pi; 1 along directions that are not
+    periodic.
+
+    Args:
+        cell: The cell's vectors, (3, 3), in angstrom.
+        pbc: Which directions are periodic.
+        distance: In 1/angstrom.
+
+    Example:
+        >>> spaced([[4, 0, 0], [0, 4, 0], [0, 0, 20]], (True, True, False), 0.15)
+        (11, 11, 1)
+    """
+    lengths = 2 * math.pi * np.linalg.norm(_reciprocal(np.asarray(cell, dtype=float)), axis=1)
+    first, second, third = (
+        max(1, math.ceil(float(length) / distance - 1e-6)) if along else 1
+        for length, along in zip(lengths, pbc, strict=True)
+    )
+    return first, second, third
+
+
+def vacuum_along(atoms: Atoms, least: float = 5.0) -> tuple[bool, bool, bool]:
+    """Along which of its vectors a cell has a gap of `least` angstrom without atoms; all where it has no cell.
+
+    Layers of crystals are not so far apart: 3.4 angstrom in graphite, 4.3 in caesium.
+
+    Example:
+        >>> from ase.build import fcc111
+        >>> vacuum_along(fcc111("Cu", (1, 1, 3), vacuum=6.0, periodic=True))
+        (False, False, True)
+    """
+    if atoms.cell.rank < 3:
+        first, second, third = (not vector.any() for vector in atoms.cell)
+        return bool(first), bool(second), bool(third)
+    heights = 1 / np.linalg.norm(np.linalg.inv(atoms.cell.array), axis=0)
+    gaps = []
+    for axis in range(3):
+        places = np.sort(atoms.get_scaled_positions()[:, axis])
+        gaps.append(bool(np.diff([*places, places[0] + 1]).max() * heights[axis] >= least))
+    return gaps[0], gaps[1], gaps[2]
 
 
 def _reciprocal(cell: Any) -> Any:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
-from hpcagent.apps.engines.mesh import mesh
+from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.packages import needs, no_bands, versions_of
+from hpcagent.apps.engines.protocols import sampled
 from hpcagent.apps.engines.tblite import unpaired
 from hpcagent.errors import AppFailed
 
@@ -38,8 +38,8 @@ class PySCFEngine:
     atoms, or the initial moments of the structure, is the number of unpaired electrons.
 
     Any other structure is periodic in all three directions: GTH pseudopotentials of `xc`, `basis` (gth-dzvp),
-    `kpts`, and `ecut` for the density's mesh (PySCF's own is safe and slow). Good for small cells of light
-    elements.
+    k-points that must be given, and `ecut` for the density's mesh (PySCF's own is safe and slow). Good for small
+    cells of light elements.
 
     Settings: `keywords` are attributes of the mean-field object (`{"init_guess": "atom", "diis_space": 12}`), and
     `method`: RKS, UKS or ROKS.
@@ -48,14 +48,16 @@ class PySCFEngine:
     name = "pyscf"
     kind: Literal["dft"] = "dft"
     isolated = True
-    takes = ("xc", "basis", "ecut", "kpts", "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing")
+    takes = ("xc", "basis", "ecut", *KPOINTS, "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing")
 
     def calculator(self, atoms: Atoms, level: Level, run: Run) -> Any:
         """A calculator that runs one SCF for all properties of a geometry."""
         needs("pyscf", "pip install 'hpcagent[dft]'")
-        if not atoms.pbc.any() and (level.kpts != 1 or level.ecut):
+        named = ((n, getattr(level, n)) for n in ("kpts", "kspacing", "mesh", "ecut"))
+        given = [f"{name}={value}" for name, value in named if value not in (0, 1, "")]
+        if not atoms.pbc.any() and given:
             raise AppFailed(
-                f"kpts={level.kpts} and ecut={level.ecut:g} eV are for periodic structures; {atoms.symbols} has "
+                f"{' and '.join(given)} are for periodic structures; {atoms.symbols} has "
                 "no periodic direction. Leave them at their defaults.",
                 kind="contract",
                 name="BadSettings",
@@ -79,7 +81,7 @@ class PySCFEngine:
         found = []
         if level.max_scf < 100:
             found.append(("more_steps", replace(level, max_scf=enough)))
-        if not level.smearing:  # the second-order solver knows whole occupations only
+        if level.smearing <= 0:  # the second-order solver knows whole occupations only
             options = {**level.options, "second_order": True}
             found.append(("second_order", replace(level, max_scf=enough, options=options)))
         gentler = 0.4 * (level.mixing or 1.0)
@@ -245,7 +247,7 @@ def _crystal(atoms: Any, level: Level, spin: int, method: str) -> Any:
     pseudo = "gth-" + {"lda": "pade", "lda,vwn": "pade", "svwn": "pade", "pade": "pade", "blyp": "blyp"}.get(
         functional, "pbe"
     )
-    n = mesh(atoms.cell.array, (True, True, True), level.kpts)
+    n = sampled(atoms, level)
     points = math.prod(n)
     settings: dict[str, Any] = dict(  # noqa: C408
         atom=_geometry(atoms),
@@ -289,7 +291,7 @@ def _tune(field: Any, level: Level, keywords: dict[str, Any]) -> None:
         raise _refused(f"its {type(field).__name__} has no attribute {', '.join(map(repr, unknown))} (`keywords`)")
     for name, value in keywords.items():
         setattr(field, name, value)
-    if level.smearing:
+    if level.smearing > 0:
         from pyscf.pbc.scf.addons import smearing_ as of_crystal
         from pyscf.scf.addons import smearing_ as of_molecule
 

@@ -65,7 +65,7 @@ class TBLiteEngine:
             accuracy=min(max(level.tolerance / Hartree / _THRESHOLD_HARTREE, 1e-4), 1e3),
             max_iterations=level.max_scf,
             mixer_damping=level.mixing or _OWN_MIXING,
-            electronic_temperature=level.smearing / kB if level.smearing else _OWN_TEMPERATURE_K,
+            electronic_temperature=level.smearing / kB if level.smearing > 0 else _OWN_TEMPERATURE_K,
         )
 
     def iterations(self, calculator: Any) -> tuple[Iteration, ...]:

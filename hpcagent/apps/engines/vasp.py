@@ -33,10 +33,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
+from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.external import Ended, program
-from hpcagent.apps.engines.mesh import VACUUM, boxed, mesh
+from hpcagent.apps.engines.mesh import VACUUM, boxed
 from hpcagent.apps.engines.packages import accepted, needs
+from hpcagent.apps.engines.protocols import sampled
 from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class VaspEngine:
     name = "vasp"
     kind: Literal["dft"] = "dft"
     isolated = False
-    takes = ("xc", "ecut", "kpts", "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing")
+    takes = ("xc", "ecut", *KPOINTS, "smearing", "charge", "magmom", "tolerance", "max_scf", "mixing")
 
     def calculator(self, atoms: Atoms, level: Level, run: Run) -> Any:
         """A calculator that starts VASP in the run's directory.
@@ -361,10 +362,10 @@ def _calculator_class() -> Any:
             keywords = level.options.get("keywords") or {}
             found: dict[str, Any] = {
                 "xc": (level.xc or "PBE").lower(),
-                "kpts": mesh(atoms.cell, atoms.pbc, level.kpts),
+                "kpts": sampled(atoms, level),
                 "gamma": True,
                 "ismear": 0,
-                "sigma": level.smearing or _FIXED_EV,
+                "sigma": level.smearing if level.smearing > 0 else _FIXED_EV,
                 "ediff": level.tolerance,
                 "nelm": level.max_scf,
                 "nsw": 0,

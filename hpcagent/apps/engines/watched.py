@@ -18,7 +18,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.apps.deciding import of_level, used
-from hpcagent.apps.engines.base import LEVEL, Engine, Iteration, Level, NotConverged
+from hpcagent.apps.engines.base import KPOINTS, LEVEL, Engine, Iteration, Level, NotConverged
+from hpcagent.apps.engines.protocols import settled
 from hpcagent.apps.engines.registry import check
 from hpcagent.apps.engines.registry import engine as engine_of
 from hpcagent.apps.run import Run
@@ -35,7 +36,7 @@ SCF_FILE = "scf.json"
 
 # Parameters that say what is computed, not how: a repair that changes one of them gives the energy of another
 # system.
-_PHYSICS = ("xc", "basis", "ecut", "kpts", "smearing", "charge", "magmom")
+_PHYSICS = ("xc", "basis", "ecut", *KPOINTS, "smearing", "charge", "magmom")
 
 # Later calculations of a long run keep their number of steps only, unless something was repaired.
 _WHOLE_HISTORIES = 100
@@ -61,12 +62,13 @@ class Watch:
         check(engine, level)
         elements = dict.fromkeys(atoms.get_chemical_symbols())
         self.files, said = used(of_level(engine, level, run.site), run, elements)
+        level, defaults = settled(level, atoms, engine)
         self.engine = engine
         self.level = level
         self.scf_steps = 0
         self.n_calculations = 0
         self.repaired: list[str] = []
-        self.notes: list[str] = list(said)
+        self.notes: list[str] = [*said, *defaults]
         self._run = run
         self._records: list[dict[str, Any]] = []
         self._written = -math.inf

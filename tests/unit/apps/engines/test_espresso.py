@@ -21,7 +21,7 @@ from hpcagent.apps.engines.watched import Watch
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 
-CHEAP = Level("espresso", kpts=2, ecut=250.0)
+CHEAP = Level("espresso", kpts=2, ecut=250.0, smearing=0.0)
 
 
 @pytest.fixture(scope="session")

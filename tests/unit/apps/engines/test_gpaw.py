@@ -20,7 +20,7 @@ from hpcagent.apps.engines.watched import Watch
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 
-CHEAP = Level("gpaw", kpts=2, ecut=250.0)
+CHEAP = Level("gpaw", kpts=2, ecut=250.0, smearing=0.0)
 
 
 def _missing(words: str) -> None:

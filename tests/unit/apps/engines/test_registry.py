@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hpcagent.apps.engines import registry
-from hpcagent.apps.engines.base import ENGINES, Level
+from hpcagent.apps.engines.base import ENGINES, KPOINTS, Level
 from hpcagent.errors import AppFailed
 
 
@@ -16,10 +16,11 @@ from hpcagent.errors import AppFailed
 def test_each_engine_has_the_name_it_is_found_by(name: str) -> None:
     found = registry.engine(name)
     assert found.name == name
-    assert set(found.takes) <= {"xc", "basis", "ecut", "kpts", "smearing", "charge", "magmom", "tolerance"} | {
+    assert set(found.takes) <= {"xc", "basis", "ecut", *KPOINTS, "smearing", "charge", "magmom", "tolerance"} | {
         "max_scf",
         "mixing",
     }
+    assert not set(KPOINTS) & set(found.takes) or set(KPOINTS) <= set(found.takes)
 
 
 def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
