@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcagent.apps.build.kmesh import k_mesh
+from hpcagent.apps.chain import metrics_of
 from hpcagent.apps.engines.base import KPOINTS, LEVEL
 from hpcagent.apps.engines.registry import engine
 from hpcagent.apps.engines.task import RANKS
@@ -49,9 +50,10 @@ def fixed_mesh(
     if "mesh" not in engine(level["engine"]).takes:
         return dict(level), ()
     given = {name: level[name] for name in KPOINTS if name in level}
-    found = k_mesh(structure, engine=level["engine"], denser=denser, **given).result()
+    made = k_mesh(structure, engine=level["engine"], denser=denser, **given)
+    found = metrics_of(made)
     numbers = "x".join(f"{found[f'n{i}']:.0f}" for i in (1, 2, 3))
-    return dict(level) | {"mesh": numbers, "kpts": 0, "kspacing": 0.0}, found.notes
+    return dict(level) | {"mesh": numbers, "kpts": 0, "kspacing": 0.0}, made.result().notes
 
 
 def own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
