@@ -14,7 +14,7 @@ from hpcagent.model.space import Float
 
 __all__ = ["MAY_DIFFER", "adsorption_energy_of", "differences"]
 
-MAY_DIFFER = ("kpts", "magmom", "charge", "max_scf", "mixing", "repairs")
+MAY_DIFFER = ("kpts", "mesh", "magmom", "charge", "max_scf", "mixing", "repairs")
 """Parameters of a level that depend on the cell, or on how the SCF gets there, not on what it approximates."""
 _INPUTS = ("slab", "molecule", "together")
 

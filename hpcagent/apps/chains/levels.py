@@ -35,10 +35,8 @@ def level_of_engine(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
     return {n: v for n, v in level.items() if n not in unused}, (note,) if note else ()
 
 
-def fixed_mesh(
-    structure: Any, level: Mapping[str, Any], *, denser: float = 1.0
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A level whose k-points are those of this structure, for all strained ones, and what is to be said of them.
+def fixed_mesh(structure: Any, level: Mapping[str, Any], *, denser: float = 1.0) -> dict[str, Any]:
+    """A level whose k-points are those of this structure, for all strained ones.
 
     The mesh of a strained cell would jump where a length passes a whole number of points, and the energy with it.
 
@@ -48,12 +46,11 @@ def fixed_mesh(
         denser: So many times as many k-points along each vector.
     """
     if "mesh" not in engine(level["engine"]).takes:
-        return dict(level), ()
+        return dict(level)
     given = {name: level[name] for name in KPOINTS if name in level}
-    made = k_mesh(structure, engine=level["engine"], denser=denser, **given)
-    found = metrics_of(made)
+    found = metrics_of(k_mesh(structure, engine=level["engine"], denser=denser, **given))
     numbers = "x".join(f"{found[f'n{i}']:.0f}" for i in (1, 2, 3))
-    return dict(level) | {"mesh": numbers, "kpts": 0, "kspacing": 0.0}, made.result().notes
+    return dict(level) | {"mesh": numbers, "kpts": 0, "kspacing": 0.0}
 
 
 def own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
