@@ -32,6 +32,7 @@ BUILT_IN = {
     "msd": "hpcagent.apps.analysis.msd",
     "vacf": "hpcagent.apps.analysis.vacf",
     "heat_capacity": "hpcagent.apps.analysis.heat_capacity",
+    "viscosity": "hpcagent.apps.analysis.viscosity",
     "eos_fit": "hpcagent.apps.analysis.eos",
     "elastic_constants": "hpcagent.apps.analysis.elastic",
     "adsorption_energy_of": "hpcagent.apps.analysis.adsorption",

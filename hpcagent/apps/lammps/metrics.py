@@ -39,6 +39,7 @@ __all__ = [
     "production_run",
     "reduce_column",
     "reduced",
+    "row_times",
 ]
 
 _Array = NDArray[np.float64]
@@ -420,6 +421,11 @@ def _column_step(run: Run) -> float | None:
     # Eight printed digits: late in a long run the difference of two Times can be lost in rounding.
     lost = abs(times[-1]) * 1e-6 > _DISAGREEMENT * abs(times[-1] - times[0])
     return value if math.isfinite(value) and value > 0 and not lost else None
+
+
+def row_times(run: Run) -> _Array | None:
+    """(n_rows,) time of each row since the first, in the style's unit of time; None where the log does not say."""
+    return _times(run, _step_size(run)[0])
 
 
 def _times(run: Run, step_size: float | None) -> _Array | None:
