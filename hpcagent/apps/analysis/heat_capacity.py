@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.apps.analysis.averages import CUT, FAILURES, Table, cut_of, read_table
-from hpcagent.apps.analysis.statistics import fluctuation_ratio, statistical_inefficiency
+from hpcagent.apps.analysis.statistics import block_average, fluctuation_ratio, statistical_inefficiency
 from hpcagent.apps.base import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
@@ -20,7 +20,6 @@ __all__ = ["heat_capacity"]
 _Array = NDArray[np.float64]
 _BOLTZMANN = 8.617333262145e-5  # eV/K
 _GAS_CONSTANT = 8.31446261815324  # J/mol/K
-_JACKKNIFE_BLOCKS = 20
 # Fewer independent samples than this give a variance to 20 %.
 _ENOUGH = 50
 
@@ -58,8 +57,8 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
     250 (1967), doi:10.1103/PhysRev.153.250. A classical harmonic crystal has 3 k_B for each atom (less its share
     of the three motions of the centre of mass, 3 (1 - 1/N)).
 
-    Errors are a jackknife over up to twenty blocks, each longer than the correlation of what fluctuates, and not
-    less than that of the variance of as many independent Gaussian samples.
+    Errors are those of the mean of the influence (`hpcagent.apps.analysis.statistics`), and not less than that of
+    the variance of as many independent Gaussian samples.
 
     Raises:
         AppFailed: `WrongEnsemble`: the run says another one, or its total energy fluctuates as in another one;
@@ -86,17 +85,22 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
     temperature = float(table["temperature"][start:].mean())
     _check_ensemble(table, ensemble, total, kinetic)
     if ensemble == "nvt":
-        value, error = _jackknifed(total, lambda e: float(e.var()) / (_BOLTZMANN * temperature**2))
+        value = float(total.var()) / (_BOLTZMANN * temperature**2)
+        error = block_average((total - total.mean()) ** 2)[1] / (_BOLTZMANN * temperature**2)
     else:
         freedom = _freedom(table)
-        value, error = _jackknifed(kinetic, lambda k: _lebowitz(k, freedom))
+        value = _lebowitz(kinetic, freedom)
+        error = block_average(_influence(kinetic, value, freedom))[1]
     # Few independent samples scatter too little among themselves for a jackknife: for Gaussian fluctuations the
     # relative error of a variance of n of them is sqrt(2/n).
     series = total if ensemble == "nvt" else kinetic
     independent = rows / max(1.0, g if math.isfinite(g := statistical_inefficiency(series)) else 1.0)
     lever = 1.0 if ensemble == "nvt" else abs(value / (0.5 * _BOLTZMANN * _freedom(table)) - 1.0)
-    error = max(error if math.isfinite(error) else 0.0, lever * value * math.sqrt(2.0 / independent))
     notes = table.notes
+    if math.isfinite(error):
+        error = max(error, lever * value * math.sqrt(2.0 / independent))
+    else:
+        notes = (*notes, "no error is stated: the rows hold too few correlation times of the fluctuations")
     if independent < _ENOUGH:
         notes = (
             *notes,
@@ -146,20 +150,16 @@ def _lebowitz(kinetic: _Array, freedom: float) -> float:
     return 0.5 * freedom * _BOLTZMANN / rest
 
 
-def _jackknifed(series: _Array, estimate: object) -> tuple[float, float]:
-    assert callable(estimate)
-    value = float(estimate(series))
-    length = max(
-        math.ceil(g) if math.isfinite(g := statistical_inefficiency((series - series.mean()) ** 2)) else 1, 1
-    )
-    blocks = min(_JACKKNIFE_BLOCKS, series.size // length)
-    if blocks < 4:
-        return value, math.nan
-    without = np.array(
-        [estimate(np.delete(series, left_out)) for left_out in np.array_split(np.arange(series.size), blocks)]
-    )
-    scatter = without - without.mean()
-    return value, math.sqrt((blocks - 1) / blocks * float(scatter @ scatter))
+def _influence(kinetic: _Array, value: float, freedom: float) -> _Array:
+    """(n,) what each row adds to the heat capacity at constant energy, to first order.
+
+    With q = var(K) / <K>^2 and C = a / (1 - f q / 2), a = f k_B / 2: dC/dq = C^2 f / (2 a).
+    """
+    mean = float(kinetic.mean())
+    apart = (kinetic - mean) / mean
+    per_q = value**2 / _BOLTZMANN
+    result: _Array = per_q * (apart**2 - 2.0 * float(np.mean(apart**2)) * apart)
+    return result
 
 
 def _check_ensemble(table: Table, ensemble: str, total: _Array, kinetic: _Array) -> None:

@@ -27,8 +27,6 @@ _CM2_S = 1e-4  # 1 angstrom^2/ps = 1e-20 m^2 / 1e-12 s = 1e-8 m^2/s = 1e-4 cm^2/
 _BOLTZMANN = 1.380649e-23  # J/K
 _FEWEST_LAGS = 4
 _FEWEST_STRETCHES, _MOST_STRETCHES = 4, 8
-# So few stretches tell an error to a third only: of independent atoms it is this much larger once in twelve times.
-_TOGETHER = 1.5
 FAILURES = (
     "NoTrajectory",
     "BadTrajectory",
@@ -120,9 +118,10 @@ def msd(
     precision, in which its running difference of large squares loses the small displacements, and no file to
     stream from.
 
-    The error of D is the scatter of the atoms' own slopes, each of which holds all correlation in time. Atoms
-    that move together (molecules) have fewer independent slopes; where four to eight stretches of the trajectory
-    scatter more than half as much again, that error is given.
+    The error of D is the larger of two: the scatter of the atoms' own slopes, each of which holds all correlation
+    in time, and that of four to eight stretches of the trajectory by direction, with Student's variance. Atoms of
+    a liquid push each other, and those of a molecule move together: they have fewer independent slopes. With fewer
+    stretches no error is stated.
 
     With a viscosity eta, D_inf = D + k_B T xi / (6 pi eta L), xi = 2.837297, L the edge of the cubic cell: I.-C.
     Yeh and G. Hummer, J. Phys. Chem. B 108, 15873 (2004), doi:10.1021/jp0477147.
@@ -149,6 +148,11 @@ def msd(
         comments="",
     )
     notes = [str(n) for n in arrays["notes"]]
+    if not math.isfinite(error):
+        notes.append(
+            f"no error is stated of the diffusion coefficient: it needs {_FEWEST_STRETCHES} stretches of the "
+            "trajectory, each a quarter longer than the window; run longer, or set a smaller fit_end"
+        )
     exponent = _exponent(lags[low : high + 1], whole[low : high + 1])
     if exponent < 0.5:
         notes.append(
@@ -223,13 +227,21 @@ def _temperature(run: Run, kinetic: float) -> float:
 
 
 def _error(slopes: _Array, stretches: _Array) -> float:
-    atoms = slopes.ravel()
-    of_atoms = float(atoms.std(ddof=1)) / math.sqrt(atoms.size) if atoms.size > 2 else math.nan
-    count = stretches.size
-    of_time = float(stretches.std(ddof=1)) / math.sqrt(count) if count >= _FEWEST_STRETCHES else math.nan
-    if math.isnan(of_atoms) or of_time > _TOGETHER * of_atoms:
-        return of_time
-    return of_atoms
+    """The larger of what the stretches and the atoms tell: few stretches can agree by chance; atoms move together.
+
+    Args:
+        slopes: (n_atoms, d) by atom and direction.
+        stretches: (k, d) by stretch and direction.
+    """
+    count, directions = stretches.shape
+    freedom = (count - 1) * directions
+    if count < _FEWEST_STRETCHES or freedom <= 2:
+        return math.nan
+    within = float(((stretches - stretches.mean(axis=0)) ** 2).sum()) / freedom
+    # The variance of Student's distribution: so few stretches know their own scatter badly.
+    of_time = math.sqrt(within / stretches.size * freedom / (freedom - 2))
+    of_atoms = float(slopes.std(ddof=1)) / math.sqrt(slopes.size) if slopes.size > 2 else 0.0
+    return max(of_time, of_atoms)
 
 
 def _exponent(t: _Array, y: _Array) -> float:
@@ -245,7 +257,7 @@ def follow(
 
     Returns:
         On rank 0: `lags` (n_lags,) ps; `msd` (n_lags, 3) angstrom^2 by direction; `slopes` (n_atoms, d), of the d
-        directions in which atoms move, and `stretches` (k,), slopes of the msd along one direction in
+        directions in which atoms move, and `stretches` (k, d), slopes of the msd along one direction in
         angstrom^2/ps; `window`, first and last fitted lag; `n_frames`, `volume`, `periodic`, `temperature`.
     """
     with following(trajectory, reading, "displacement", folder, comm) as data:
@@ -277,7 +289,7 @@ def _displaced(trajectory: Trajectory, data: Any, params: Mapping[str, Any], com
 
     def part(group: int) -> tuple[NDArray[Any], ...]:
         members = groups[group]
-        summed, slopes, times = np.zeros((n_lags, 3)), np.zeros((len(atoms), 3)), np.zeros(max(len(stretches), 1))
+        summed, slopes, times = np.zeros((n_lags, 3)), np.zeros((len(atoms), 3)), np.zeros((_MOST_STRETCHES, 3))
         at_once = max(1, 2_000_000 // n_frames)
         for start in range(0, len(members), at_once):
             some = members[start : start + at_once]
@@ -289,7 +301,7 @@ def _displaced(trajectory: Trajectory, data: Any, params: Mapping[str, Any], com
             slopes[place : place + len(some)] = np.tensordot(weights, own[low : high + 1], axes=1)
             for k, rows in enumerate(stretches):
                 shorter = squared_displacements(positions[rows], high + 1).sum(axis=1)
-                times[k] += float(weights @ shorter[low:, list(data.moving)].mean(axis=1))
+                times[k] += weights @ shorter[low:]
         return summed, slopes, times
 
     got = total(len(groups), part, comm)
@@ -299,7 +311,7 @@ def _displaced(trajectory: Trajectory, data: Any, params: Mapping[str, Any], com
         "lags": lags,
         "msd": got[0] / len(atoms),
         "slopes": got[1][:, list(data.moving)],
-        "stretches": got[2][: len(stretches)] / len(atoms),
+        "stretches": got[2][: len(stretches), list(data.moving)] / len(atoms),
         "window": np.array([low, high]),
         "n_frames": np.array(n_frames),
         "volume": np.array(data.volume),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.apps.analysis.frames import BLOCKS, RANKS, Communicator, analyse, following, total
+from hpcagent.apps.analysis.statistics import block_average
 from hpcagent.apps.analysis.trajectory import READING, Reading, Trajectory
 from hpcagent.apps.base import app
 from hpcagent.apps.run import Outcome, Run
@@ -83,7 +84,8 @@ def vacf(length: float, ranks: int, run: Run, **reading: Any) -> Outcome:
     lines to about 1/length. Our own code, by Fourier transforms: freud and MDAnalysis have no spectra, and
     dynasor's correlations are those of densities and currents.
 
-    The error of D is the scatter of the atoms' own integrals.
+    The error of D is the larger of the scatter of the atoms' own integrals and of what the time origins tell, as a
+    correlated series (`hpcagent.apps.analysis.statistics`): atoms of a liquid move together.
 
     Raises:
         AppFailed: See `FAILURES`; `NoVelocities`; `NoMasses`: several species that are no elements; `BadWindow`;
@@ -117,9 +119,14 @@ def vacf(length: float, ranks: int, run: Run, **reading: Any) -> Outcome:
     )
     own = arrays["integrals"] / dimensions
     diffusion = float(own.mean())
-    error = float(own.std(ddof=1)) / math.sqrt(own.size) if own.size > 2 else math.nan
+    # Atoms that push each other have fewer independent integrals than there are atoms.
+    error = block_average(arrays["origins"])[1] / dimensions
+    if own.size > 2:
+        error = max(error, float(own.std(ddof=1)) / math.sqrt(own.size)) if math.isfinite(error) else error
     top = int(np.argmax(dos))
     notes = [str(n) for n in arrays["notes"]]
+    if not math.isfinite(error):
+        notes.append("no error is stated of the diffusion coefficient: the run holds too few correlation times")
     highest = 0.5 / interval
     if top > 0.5 * len(frequency) or dos[-1] > 0.05 * dos[top]:
         notes.append(
@@ -167,7 +174,8 @@ def follow(
 
     Returns:
         On rank 0: `lags` (n_lags,) ps; `vacf` (n_lags,) angstrom^2/ps^2; `weighted` (n_lags, n_species), the sums
-        of m v.v over the atoms of each of `names`; `integrals` (n_atoms,) of v.v, angstrom^2/ps; `interval` ps;
+        of m v.v over the atoms of each of `names`; `integrals` (n_atoms,) of v.v, angstrom^2/ps; `origins`
+        (n_frames - n_lags + 1,), the same by time origin, for an atom; `interval` ps;
         `temperature`, `n_frames`; `dimensions`, in how many directions atoms move.
     """
     with following(trajectory, reading, "velocity", folder, comm) as data:
@@ -204,16 +212,20 @@ def _correlated(
 
     def part(group: int) -> tuple[NDArray[Any], ...]:
         summed, weighted = np.zeros(n_lags), np.zeros((n_lags, len(names)))
-        integrals = np.zeros(n_atoms)
+        integrals, origins = np.zeros(n_atoms), np.zeros(n_frames - n_lags + 1)
         members = groups[group]
         at_once = max(1, 2_000_000 // n_frames)
         for start in range(0, len(members), at_once):
             some = members[start : start + at_once]
-            own = autocorrelations(np.asarray(data.rows[:, some[0] : some[-1] + 1, :]), n_lags).sum(axis=2)
+            velocities = np.asarray(data.rows[:, some[0] : some[-1] + 1, :])
+            own = autocorrelations(velocities, n_lags).sum(axis=2)
             summed += own.sum(axis=1)
             np.add.at(weighted.T, place[some], (own * data.masses[some]).T)
             integrals[some] = np.trapezoid(own, dx=data.interval_ps, axis=0)
-        return summed, weighted, integrals
+            origins += (velocities[: len(origins)] * _integrated(velocities, n_lags, data.interval_ps)).sum(
+                axis=(1, 2)
+            )
+        return summed, weighted, integrals, origins
 
     got = total(len(groups), part, comm)
     if got is None:
@@ -223,12 +235,22 @@ def _correlated(
         "vacf": got[0] / n_atoms,
         "weighted": got[1],
         "integrals": got[2],
+        "origins": got[3] / n_atoms,
         "names": np.array(names),
         "interval": np.array(data.interval_ps),
         "temperature": np.array(data.temperature),
         "n_frames": np.array(n_frames),
         "dimensions": np.array(len(data.moving)),
     }
+
+
+def _integrated(velocities: _Array, n_lags: int, interval: float) -> _Array:
+    """(n_frames - n_lags + 1, ...) integral over the `n_lags` frames from each one on, by the trapezoidal rule."""
+    sums = np.concatenate([np.zeros_like(velocities[:1]), np.cumsum(velocities, axis=0)])
+    count = len(velocities) - n_lags + 1
+    ends = 0.5 * (velocities[:count] + velocities[n_lags - 1 :])
+    result: _Array = (sums[n_lags:] - sums[:count] - ends) * interval
+    return result
 
 
 def autocorrelations(values: _Array, n_lags: int) -> _Array:
