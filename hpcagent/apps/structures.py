@@ -20,7 +20,7 @@ from hpcagent.errors import AppFailed, BadInput
 if TYPE_CHECKING:
     from ase import Atoms
 
-__all__ = ["FILE", "Given", "given", "read_structure", "structure_of", "write_structure"]
+__all__ = ["FILE", "Given", "given", "read_structure", "structure_of", "total_charge", "write_structure"]
 
 FILE = "structure.xyz"
 """Name of the structure's file in a run's directory (extended XYZ)."""
@@ -160,6 +160,18 @@ def structure_of(fields: Mapping[str, Any]) -> Atoms:
         raise AppFailed(
             f"the structure of the input run is gone: {path}.", kind="infrastructure", name="MissingFile"
         ) from None
+
+
+def total_charge(atoms: Atoms) -> float:
+    """Charge of a structure in elementary charges: `charge` in its `info`, else the sum of the initial charges.
+
+    Example:
+        >>> from ase import Atoms
+        >>> total_charge(Atoms("Mg", charges=[2])), total_charge(Atoms("Mg", info={"charge": 1}))
+        (2.0, 1.0)
+    """
+    own = atoms.info.get("charge")
+    return float(atoms.get_initial_charges().sum() if own is None else own)
 
 
 def read_structure(run: Run, index: int = 0) -> Atoms:

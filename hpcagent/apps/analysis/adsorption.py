@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from hpcagent.apps.base import app
+from hpcagent.apps.engines.base import LEVEL
+from hpcagent.apps.made_with import mixed_versions
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
@@ -15,7 +18,11 @@ from hpcagent.model.space import Float
 __all__ = ["MAY_DIFFER", "adsorption_energy_of", "differences"]
 
 MAY_DIFFER = ("kpts", "mesh", "magmom", "charge", "max_scf", "mixing", "repairs")
-"""Parameters of a level that depend on the cell, or on how the SCF gets there, not on what it approximates."""
+"""Parameters of a level that depend on the structure, or on how the SCF gets there, not on what it approximates.
+k-points are compared where the cells are the same, charges by whether they add up."""
+_OF_CELL = ("kpts", "mesh")
+_SAME_CELL = 1e-6  # angstrom
+_SAME_CHARGE = 1e-6
 _INPUTS = ("slab", "molecule", "together")
 
 
@@ -60,7 +67,8 @@ def adsorption_energy_of(share: float, run: Run) -> Outcome:
             )
         energies.append(float(energy))
         errors.append(float((fields.get("uncertainty") or {}).get("energy", math.nan)))
-    found = differences(dict(zip(_INPUTS, run.upstream, strict=True)))
+    runs = dict(zip(_INPUTS, run.upstream, strict=True))
+    found = [*differences(runs), *_of_structures(runs, share)]
     if found:
         raise AppFailed(
             f"the three runs were not computed alike, so their energies cannot be subtracted: {'; '.join(found)}.",
@@ -71,6 +79,8 @@ def adsorption_energy_of(share: float, run: Run) -> Outcome:
     notes = _check_atoms(run, share)
     if any(not (fields.get("manifest") or {}).get("params") for fields in run.upstream):
         notes += ("not all inputs say how they were computed; that they were computed alike was not checked",)
+    mixed = mixed_versions(fields.get("versions") or {} for fields in run.upstream)
+    notes += tuple(f"the three runs were computed with different versions: {said}" for said in mixed)
     slab, molecule, together = energies
     error = math.sqrt(errors[2] ** 2 + errors[0] ** 2 + (share * errors[1]) ** 2)
     return Outcome(
@@ -85,8 +95,6 @@ def differences(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
     Runs of one app must also have the same settings (pseudopotentials, keywords), which its input digest tells.
     """
-    from hpcagent.apps.engines.base import LEVEL
-
     manifests = {name: fields.get("manifest") or {} for name, fields in runs.items()}
     params = {name: m.get("params") or {} for name, m in manifests.items() if m.get("params")}
     found = []
@@ -94,6 +102,8 @@ def differences(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         values = {name: p[key] for name, p in params.items() if key in p}
         if key not in MAY_DIFFER and len(set(values.values())) > 1:
             found.append(f"{key} is " + ", ".join(f"{value!r} ({name})" for name, value in values.items()))
+    for name, fields in runs.items():
+        found += [f"{name}: {note}" for note in fields.get("notes") or () if "changed the physics" in note]
     digests: dict[str, dict[str, str]] = {}
     for name, manifest in manifests.items():
         if manifest.get("app") and manifest.get("input_digest"):
@@ -101,6 +111,36 @@ def differences(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for app_name, of_app in digests.items():
         if len(set(of_app.values())) > 1:
             found.append(f"the settings of {app_name} are not the same for {', '.join(of_app)}")
+    return found
+
+
+def _of_structures(runs: Mapping[str, Mapping[str, Any]], share: float) -> list[str]:
+    """What differs between the runs that only their structures tell: k-points in one cell, charges."""
+    from hpcagent.apps.structures import structure_of, total_charge
+
+    params = {name: (fields.get("manifest") or {}).get("params") or {} for name, fields in runs.items()}
+    atoms: dict[str, Any] = {}
+    with contextlib.suppress(AppFailed):
+        atoms = {name: structure_of(fields) for name, fields in runs.items()}
+    found = []
+    # Without structures nobody knows the cells; an adsorbate is put onto a slab in the slab's own.
+    same_cell = not atoms or (
+        atoms["slab"].cell.rank == 3
+        and bool(abs(atoms["slab"].cell.array - atoms["together"].cell.array).max() < _SAME_CELL)
+    )
+    for key in _OF_CELL if same_cell else ():
+        values = [params[name].get(key) for name in ("slab", "together")]
+        if None not in values and values[0] != values[1]:
+            found.append(f"{key} is {values[0]!r} (slab), {values[1]!r} (together) in the same cell")
+    charges = {
+        name: (total_charge(atoms[name]) if atoms else 0.0) or float(params[name].get("charge") or 0)
+        for name in runs
+    }
+    if abs(charges["slab"] + share * charges["molecule"] - charges["together"]) > _SAME_CHARGE:
+        found.append(
+            "charge is " + ", ".join(f"{charge:+g} ({name})" for name, charge in charges.items()) + ": slab and "
+            f"{share:g} of the molecule do not add up to both together"
+        )
     return found
 
 

@@ -9,7 +9,7 @@ from hpcagent.apps.base import app
 from hpcagent.apps.build.crystal import SIZE, in_words, size
 from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.run import Outcome, Run
-from hpcagent.apps.structures import read_structure, write_structure
+from hpcagent.apps.structures import read_structure, total_charge, write_structure
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.space import Choice, Float, Int, Text
@@ -225,6 +225,9 @@ def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, ru
     both = slab.copy()
     both.extend(molecule)
     both.info = {**slab.info, **{k: v for k, v in molecule.info.items() if k not in slab.info}}
+    charge = total_charge(slab) + total_charge(molecule)
+    if charge:
+        both.info["charge"] = charge
     metrics = {"height": float(above), "closest_contact": contact, "n_sites": float(len(found))}
     return Outcome(metrics=size(both) | metrics, artifacts=write_structure(run, both))
 

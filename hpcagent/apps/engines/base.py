@@ -75,7 +75,9 @@ LEVEL: dict[str, Parameter] = {
         default=-1.0,
         description="width of smeared occupations; 0: none; -1: none for molecules, the protocol's for crystals",
     ),
-    "charge": Int(-20, 20, default=0, unit="1", description="total charge in elementary charges"),
+    "charge": Int(
+        -20, 20, default=0, unit="1", description="total charge in elementary charges; 0: that of the structure"
+    ),
     "magmom": Float(
         -10.0, 10.0, default=0.0, unit="1", description="initial moment of each atom in Bohr magnetons; 0: no spin"
     ),

@@ -20,6 +20,7 @@ wide enough, a molecule's images are left out by the method of Martyna and Tucke
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -31,8 +32,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.external import Ended, program
+from hpcagent.apps.engines.functionals import spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed, vacuum_along
-from hpcagent.apps.engines.packages import needs
+from hpcagent.apps.engines.packages import needs, refuse_decided
 from hpcagent.apps.engines.protocols import sampled
 from hpcagent.apps.engines.upf import Pseudopotential, available, choose, family
 from hpcagent.apps.run import Run
@@ -89,6 +91,23 @@ _FUNCTIONALS = (
 _OWN = ("LDA", "PBE", "PBESOL", "BLYP", "REVPBE", "TPSS")
 
 
+_DECIDED = {
+    "ecutwfc": "ecut",
+    "input_dft": "xc",
+    "conv_thr": "tolerance",
+    "electron_maxstep": "max_scf",
+    "mixing_beta": "mixing",
+    "tot_charge": "charge",
+    "degauss": "smearing",
+    "nspin": "magmom",
+    "starting_magnetization": "magmom",
+    "pseudo_dir": "pseudo_dir",
+    "calculation": "another app",
+    "prefix": "nothing: it is the run's own",
+    "outdir": "nothing: it is the run's own",
+}
+
+
 class Espresso:
     """pw.x of Quantum ESPRESSO."""
 
@@ -120,20 +139,26 @@ class Espresso:
             advice=_ADVICE,
         )
         folder = _pseudo_dir(level, run)
-        functional = family(level.xc or "PBE")
-        if functional not in _OWN and functional not in _FUNCTIONALS:
+        functional = _functional(level.xc)
+        if functional not in _OWN and functional not in _FUNCTIONALS and "+" not in level.xc:
             raise AppFailed(
                 f"xc={level.xc!r} is no functional that pw.x knows by one word; "
                 f"{nearest(functional, (*_OWN, *_FUNCTIONALS))}",
                 kind="contract",
                 name="BadSettings",
-                repair="another xc, or `keywords` with input_dft as pw.x spells it",
+                repair="another xc; parts as pw.x spells them are joined by +, as in SLA+PW+RPB+PBC",
             )
         pseudo = choose(
             atoms.get_chemical_symbols(), _made_with(functional), folder, options.get("pseudopotentials") or {}
         )
         keywords = _checked(options.get("keywords") or {})
+        refuse_decided("pw.x", _names(keywords), _DECIDED)
         data, notes = _data(atoms, level, pseudo, functional)
+        notes += [
+            f"keywords: {name} = {value!r} in place of {data[name]!r}"
+            for name, value in keywords.items()
+            if name in data and data[name] != value
+        ]
         data |= keywords
         points = sampled(atoms, level)
         _write_pseudopotentials(run.workdir, folder, functional, pseudo, data, options)
@@ -181,8 +206,10 @@ class Espresso:
         """The pseudopotential of each element that would be taken."""
         folder = _folder(level.options, site)
         named = level.options.get("pseudopotentials") or {}
-        taken = available(_made_with(family(level.xc or "PBE")), folder, named)
-        return tuple(Deciding(element, path, element) for element, path in sorted(taken.items()))
+        with contextlib.suppress(AppFailed):
+            taken = available(_made_with(_functional(level.xc)), folder, named)
+            return tuple(Deciding(element, path, element) for element, path in sorted(taken.items()))
+        return ()
 
     def versions(self, calculator: Any) -> dict[str, str]:
         """What pw.x calls itself in its output."""
@@ -216,6 +243,15 @@ class Espresso:
 
 
 ENGINE = Espresso()
+
+
+def _functional(xc: str) -> str:
+    """The functional as pw.x and the headers of pseudopotentials spell it.
+
+    Raises:
+        AppFailed: `BadSettings`: pw.x has not got it.
+    """
+    return family(spelling(xc, "espresso")[0])
 
 
 def _made_with(functional: str) -> str:
@@ -278,6 +314,12 @@ def _checked(keywords: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _names(keywords: Mapping[str, Any]) -> list[str]:
+    """All keywords, also those that are inside of their namelist."""
+    inside = [_bare(name) for value in keywords.values() if isinstance(value, dict) for name in value]
+    return [*map(_bare, keywords), *inside]
+
+
 def _bare(keyword: str) -> str:
     return keyword.split("(")[0].lower()
 
@@ -301,7 +343,7 @@ def _data(
         "electron_maxstep": level.max_scf,
     }
     if functional not in _OWN:
-        data["input_dft"] = (level.xc or functional).lower()
+        data["input_dft"] = "+".join(functional.lower().split())
         notes.append(f"{level.xc} with pseudopotentials made with PBE")
     wanted = max(one.wfc_cutoff for one in pseudo.values())
     if cutoff < wanted - 0.5:

@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
+from hpcagent.apps.engines.functionals import canonical, spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed
-from hpcagent.apps.engines.packages import accepted, needs, versions_of
+from hpcagent.apps.engines.packages import accepted, needs, refuse_decided, versions_of
 from hpcagent.apps.engines.protocols import PROTOCOL, sampled
 from hpcagent.errors import AppFailed, nearest
 
@@ -50,6 +51,20 @@ _INSTALL = (
     "pip install 'hpcagent[gpaw]' with the environment variable GPAW_CONFIG naming a file of build settings "
     "(docs/howto/gpaw_build.md)"
 )
+
+
+_DECIDED = {
+    "mode": "basis and ecut",
+    "xc": "xc",
+    "kpts": "kpts",
+    "occupations": "smearing",
+    "charge": "charge",
+    "spinpol": "magmom",
+    "magmoms": "magmom",
+    "hund": "magmom",
+    "maxiter": "max_scf",
+    "convergence": "tolerance",
+}
 
 
 class GpawEngine:
@@ -123,8 +138,8 @@ ENGINE = GpawEngine()
 
 def setups_of(xc: str) -> str:
     """For which functional the PAW setups of a calculation were made: those GPAW has none for take PBE's."""
-    own = {name.lower(): name for name in ("LDA", "PBE", "revPBE", "RPBE", "PW91")}
-    return own.get((xc or "PBE").lower(), "PBE")
+    name = canonical(xc)
+    return name if name in ("LDA", "PBE", "revPBE", "RPBE", "PW91") else "PBE"
 
 
 def _setup_folders(site: Mapping[str, Any]) -> list[Path]:
@@ -185,19 +200,27 @@ def _calculator_class() -> Any:
             self.mode = mode
             self.log = log
             self.vacuum = float(level.options.get("vacuum") or VACUUM)
-            self.notes: tuple[str, ...] = ()
+            self.notes: tuple[str, ...] = self._of_functional()
             self.artifacts = {"log": log.name}
             if not atoms.cell.any():
-                self.notes = (f"a box around the molecule, {self.vacuum:g} angstrom beyond its atoms",)
+                self.notes += (f"a box around the molecule, {self.vacuum:g} angstrom beyond its atoms",)
             if mode == "pw" and not level.ecut:
                 ecut = PROTOCOL[level.protocol].gpaw_ecut
                 self.notes += (f"ecut {ecut:g} eV (protocol {level.protocol}), it was not given",)
             self._moments = self._initial(atoms)
             if level.smearing <= 0:
                 self._refuse_odd(atoms)
+            refuse_decided("GPAW", level.options.get("keywords") or {}, _DECIDED)
             self.gpaw = accepted(
                 "GPAW", gpaw.GPAW, level.options.get("keywords") or {}, txt=str(log), **self._arguments(atoms)
             )
+
+        def _of_functional(self) -> tuple[str, ...]:
+            said = spelling(self.level.xc, "gpaw")[1]
+            name = canonical(self.level.xc)
+            made_with = setups_of(self.level.xc)
+            other = name is not None and name != made_with
+            return (*said, *((f"{name} with PAW setups made with {made_with}",) if other else ()))
 
         def _initial(self, atoms: Atoms) -> list[float]:
             own: list[float] = atoms.get_initial_magnetic_moments().tolist()
@@ -225,7 +248,7 @@ def _calculator_class() -> Any:
             }
             found: dict[str, Any] = {
                 "mode": modes[self.mode],
-                "xc": level.xc or "PBE",
+                "xc": spelling(level.xc, "gpaw")[0],
                 "kpts": {"size": sampled(atoms, level), "gamma": True},
                 "occupations": {"name": "marzari-vanderbilt", "width": level.smearing}
                 if level.smearing > 0

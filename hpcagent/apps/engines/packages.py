@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hpcagent.apps.made_with import package_version
 from hpcagent.errors import AppFailed, nearest
 
-__all__ = ["accepted", "needs", "no_bands", "versions_of"]
+__all__ = ["accepted", "needs", "no_bands", "refuse_decided", "versions_of"]
 
 
 def needs(module: str, how: str) -> Any:
@@ -38,6 +38,27 @@ def versions_of(*distributions: str) -> dict[str, str]:
     """Versions of those of these Python distributions that are installed."""
     found = {name: package_version(name) for name in distributions}
     return {name: version for name, version in found.items() if version is not None}
+
+
+def refuse_decided(what: str, keywords: Iterable[str], decided: Mapping[str, str]) -> None:
+    """Refuse keywords that would go past a parameter or a setting.
+
+    Args:
+        what: The engine.
+        keywords: Names in the setting `keywords`.
+        decided: Keyword -> the parameter (or setting) that decides it.
+
+    Raises:
+        AppFailed: `BadSettings`, naming the parameter for each.
+    """
+    both = [f"{name!r} (use {decided[name.lower()]})" for name in keywords if name.lower() in decided]
+    if both:
+        raise AppFailed(
+            f"the setting `keywords` has {', '.join(both)}: for {what} the app's parameters decide that.",
+            kind="contract",
+            name="BadSettings",
+            repair="take it out of `keywords` and set the parameter",
+        )
 
 
 def accepted(what: str, make: Callable[..., Any], keywords: Mapping[str, Any], **own: Any) -> Any:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
-from hpcagent.apps.engines.packages import needs, no_bands, versions_of
+from hpcagent.apps.engines.functionals import canonical, spelling
+from hpcagent.apps.engines.packages import needs, no_bands, refuse_decided, versions_of
 from hpcagent.apps.engines.protocols import sampled
 from hpcagent.apps.engines.tblite import unpaired
 from hpcagent.errors import AppFailed
@@ -30,6 +31,21 @@ _GRADIENT_HARTREE = 1e-4
 _DEF2_ECP_FROM = 37
 
 
+_DECIDED = {
+    "xc": "xc",
+    "basis": "basis",
+    "kpts": "kpts",
+    "charge": "charge",
+    "spin": "magmom",
+    "conv_tol": "tolerance",
+    "max_cycle": "max_scf",
+    "damp": "mixing",
+    "diis_damp": "mixing",
+    "mol": "the input structure",
+    "cell": "the input structure",
+}
+
+
 class PySCFEngine:
     """PySCF in a process of its own.
 
@@ -39,10 +55,10 @@ class PySCFEngine:
 
     Any other structure is periodic in all three directions: GTH pseudopotentials of `xc`, `basis` (gth-dzvp),
     k-points that must be given, and `ecut` for the density's mesh (PySCF's own is safe and slow). Good for small
-    cells of light elements.
+    cells of light elements. A functional without GTH pseudopotentials of its own takes those of PBE, with a note.
 
-    Settings: `keywords` are attributes of the mean-field object (`{"init_guess": "atom", "diis_space": 12}`), and
-    `method`: RKS, UKS or ROKS.
+    Settings: `keywords` are attributes of the mean-field object (`{"init_guess": "atom", "diis_space": 12}`),
+    `method`: RKS, UKS or ROKS, and `pseudo`: the pseudopotentials of a crystal.
     """
 
     name = "pyscf"
@@ -69,7 +85,7 @@ class PySCFEngine:
                 kind="contract",
                 name="BadSettings",
             )
-        return _calculator_class()(level, int(run.resources.get("threads_per_rank") or 1))
+        return _calculator_class()(level, int(run.resources.get("threads_per_rank") or 1), bool(atoms.pbc.any()))
 
     def iterations(self, calculator: Any) -> tuple[Iteration, ...]:
         """The cycles of the last SCF; of a second-order one its macro iterations."""
@@ -122,13 +138,14 @@ def _calculator_class() -> Any:
 
         implemented_properties = ["energy", "free_energy", "forces", "stress", "magmom", "dipole"]
 
-        def __init__(self, level: Level, threads: int) -> None:
+        def __init__(self, level: Level, threads: int, periodic: bool) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
             self.level = level
             self.threads = threads
             self.history: list[Iteration] = []
             self.field: Any = None
             self._density: Any = None
+            self.notes = spelling(level.xc, "pyscf")[1] + (gth(level)[1] if periodic else ())
 
         def reset(self) -> None:
             super().reset()  # type: ignore[no-untyped-call]
@@ -191,6 +208,9 @@ def _calculator_class() -> Any:
 def _field(atoms: Any, level: Level) -> Any:
     """The mean-field object, not converged yet."""
     keywords = dict(level.options.get("keywords") or {})
+    if keywords.pop("pseudo", None) and not atoms.pbc.any():
+        raise _refused("`keywords` has 'pseudo', which is for crystals")
+    refuse_decided("PySCF", keywords, _DECIDED)
     method = str(keywords.pop("method", "")).upper()
     if method and method not in _METHODS:
         raise _refused(f"method={method!r} is none of {', '.join(_METHODS)}")
@@ -199,8 +219,8 @@ def _field(atoms: Any, level: Level) -> Any:
     try:
         field = _crystal(atoms, level, spin, method) if periodic else _molecule(atoms, level, spin, method)
         _without_checkpoint(field)
-        field.xc = level.xc or "PBE"
-        field._numint.libxc.parse_xc(field.xc)
+        field.xc = spelling(level.xc, "pyscf")[0]
+        _check_whole(field._numint.libxc, field.xc)
     except (KeyError, ValueError, RuntimeError, UserWarning) as error:
         raise _refused(str(error.args[0] if error.args else error).strip().rstrip(".")) from None
     _tune(field, level, keywords)
@@ -208,6 +228,33 @@ def _field(atoms: Any, level: Level) -> Any:
         field = field.newton()
         field.max_cycle = level.max_scf
     return field
+
+
+def _check_whole(libxc: Any, xc: str) -> None:
+    """Refuse half of a functional: PySCF takes `LDA` or `B88` for an exchange without any correlation.
+
+    A comma in the name, as in `b88,`, says that it is meant so.
+    """
+    hybrid, parts = libxc.parse_xc(xc)
+    kinds = [_kind(libxc, int(code)) for code, _ in parts]
+    if hybrid[0] or "," in xc or not set(kinds) <= {"exchange", "correlation"} or len(set(kinds)) == 2:
+        return
+    exchange = kinds[:1] == ["exchange"]
+    half = "exchange" if exchange else "correlation"
+    raise _refused(
+        f"xc={xc!r} is {half} only; name both, as in 'lda,vwn', a functional of the table "
+        f"(LDA, PBE, BLYP ...), or write {xc + ',' if exchange else ',' + xc!r} if half of it is wanted"
+    )
+
+
+def _kind(libxc: Any, code: int) -> str:
+    """Which half of a functional a number of libxc is: `exchange`, `correlation`, or `both`."""
+    names = [str(name).upper() for name, number in libxc.XC_CODES.items() if number == code]
+    if any("_XC_" in name for name in names):
+        return "both"
+    if any("_X_" in name or name == "LDA_X" for name in names):
+        return "exchange"
+    return "correlation" if any("_C_" in name for name in names) else "both"
 
 
 def _without_checkpoint(field: Any) -> None:
@@ -239,14 +286,37 @@ def _molecule(atoms: Any, level: Level, spin: int, method: str) -> Any:
     return getattr(dft, method or ("UKS" if spin else "RKS"))(molecule)
 
 
+# Functionals for which there are GTH pseudopotentials (S. Goedecker, M. Teter, J. Hutter, Phys. Rev. B 54, 1703
+# (1996), doi:10.1103/PhysRevB.54.1703; M. Krack, doi:10.1007/s00214-005-0655-y); `pade` is a fit of PW92.
+_GTH = {"LDA": "gth-pade", "PBE": "gth-pbe", "PBEsol": "gth-pbesol", "BLYP": "gth-blyp", "HF": "gth-hf"}
+
+
+def gth(level: Level) -> tuple[str, tuple[str, ...]]:
+    """The pseudopotentials of a crystal at this level, and what has to be said of them.
+
+    Those of the functional; one that has none of its own takes those of PBE, as with the engine `espresso`.
+
+    Raises:
+        AppFailed: `BadSettings`: for a functional that is in no table nobody says which belong to it.
+    """
+    given = (level.options.get("keywords") or {}).get("pseudo")
+    if given:
+        return str(given), ()
+    name = canonical(level.xc)
+    if name is None:
+        raise _refused(
+            f"xc={level.xc!r} is in no table of functionals, so which GTH pseudopotentials belong to it is not "
+            "known; name them with keywords={'pseudo': 'gth-pbe'}, or take another xc"
+        )
+    own = _GTH.get(name)
+    return own or "gth-pbe", () if own else (f"{name} with GTH pseudopotentials made with PBE",)
+
+
 def _crystal(atoms: Any, level: Level, spin: int, method: str) -> Any:
     from ase.units import Hartree
     from pyscf.pbc import dft, gto
 
-    functional = (level.xc or "PBE").lower()
-    pseudo = "gth-" + {"lda": "pade", "lda,vwn": "pade", "svwn": "pade", "pade": "pade", "blyp": "blyp"}.get(
-        functional, "pbe"
-    )
+    pseudo, _ = gth(level)
     n = sampled(atoms, level)
     points = math.prod(n)
     settings: dict[str, Any] = dict(  # noqa: C408

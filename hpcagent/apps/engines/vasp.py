@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.external import Ended, program
+from hpcagent.apps.engines.functionals import spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed
-from hpcagent.apps.engines.packages import accepted, needs
+from hpcagent.apps.engines.packages import accepted, needs, refuse_decided
 from hpcagent.apps.engines.protocols import sampled
 from hpcagent.errors import AppFailed, nearest
 
@@ -54,6 +55,27 @@ _ADVICE = (
     "VASP is licensed and installed by the site: name its command as `command` in [apps.vasp] of the site profile "
     '(for example ["vasp_std"]).'
 )
+
+
+_DECIDED = {
+    "encut": "ecut",
+    "xc": "xc",
+    "gga": "xc",
+    "metagga": "xc",
+    "kpts": "kpts",
+    "kspacing": "kpts",
+    "ismear": "smearing",
+    "sigma": "smearing",
+    "charge": "charge",
+    "nelect": "charge",
+    "ispin": "magmom",
+    "magmom": "magmom",
+    "ediff": "tolerance",
+    "nelm": "max_scf",
+    "amix": "mixing",
+    "setups": "pseudopotentials",
+    "pp": "xc",
+}
 
 
 class VaspEngine:
@@ -301,13 +323,13 @@ def _calculator_class() -> Any:
             super().__init__(directory=str(run.workdir))  # type: ignore[no-untyped-call]
             self.level = level
             self.program = program
-            self.notes: tuple[str, ...] = ()
+            self.notes: tuple[str, ...] = spelling(level.xc, "vasp")[1]
             self.artifacts = {"input": "INCAR", "output": "OUTCAR", "oszicar": "OSZICAR"}
             self.artifacts["pseudopotentials"] = "pseudopotentials.json"
             options = level.options
             self._vacuum = float(options.get("vacuum") or VACUUM)
             if not atoms.cell.any():
-                self.notes = (f"a box around the molecule, {self._vacuum:g} angstrom beyond its atoms",)
+                self.notes += (f"a box around the molecule, {self._vacuum:g} angstrom beyond its atoms",)
             self._folder = _folder(options, run.site)
             if not self._folder or not Path(self._folder).expanduser().is_dir():
                 raise AppFailed(
@@ -319,6 +341,7 @@ def _calculator_class() -> Any:
                 )
             own: list[float] = atoms.get_initial_magnetic_moments().tolist()
             self._moments = own if any(own) else [level.magmom] * len(atoms)
+            refuse_decided("VASP", options.get("keywords") or {}, _DECIDED)
             self.vasp = accepted(
                 "VASP",
                 Started,
@@ -361,7 +384,7 @@ def _calculator_class() -> Any:
             level = self.level
             keywords = level.options.get("keywords") or {}
             found: dict[str, Any] = {
-                "xc": (level.xc or "PBE").lower(),
+                "xc": spelling(level.xc, "vasp")[0].lower(),
                 "kpts": sampled(atoms, level),
                 "gamma": True,
                 "ismear": 0,

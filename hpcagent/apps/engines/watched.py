@@ -14,7 +14,7 @@ import os
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.apps.deciding import of_level, used
@@ -23,7 +23,7 @@ from hpcagent.apps.engines.protocols import settled
 from hpcagent.apps.engines.registry import check
 from hpcagent.apps.engines.registry import engine as engine_of
 from hpcagent.apps.run import Run
-from hpcagent.apps.structures import read_structure
+from hpcagent.apps.structures import read_structure, total_charge
 from hpcagent.errors import AppFailed
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ _PHYSICS = ("xc", "basis", "ecut", *KPOINTS, "smearing", "charge", "magmom")
 
 # Later calculations of a long run keep their number of steps only, unless something was repaired.
 _WHOLE_HISTORIES = 100
+# Charges of atoms are written with a few digits; their sum may be off by this much of an elementary charge.
+_WHOLE_CHARGE = 0.01
 _WRITE_EVERY_S = 5.0
 _TAIL = 20
 
@@ -247,6 +249,47 @@ class Watch:
             close()
 
 
+def charged(atoms: Atoms, level: Level) -> Level:
+    """The level with the structure's charge, where it has one of its own; the structure then says so, too.
+
+    A structure's charge is `charge` in its `info`, else the sum of its atoms' initial charges.
+
+    Raises:
+        AppFailed: `BadSettings`: structure and level say different charges, the atoms' charges add up to no whole
+            number, or the engine knows no charge.
+    """
+    total = total_charge(atoms)
+    whole = round(total)
+    if abs(total - whole) > _WHOLE_CHARGE:
+        raise AppFailed(
+            f"the structure {atoms.symbols} has a charge of {total:g}, which is no whole number of elementary "
+            "charges.",
+            kind="contract",
+            name="BadSettings",
+            repair="set Atoms.info['charge'] to the total charge of the structure",
+        )
+    if whole and level.charge not in (0, whole):
+        raise AppFailed(
+            f"charge={level.charge:+d}, but the structure {atoms.symbols} has a charge of {whole:+d} of its own.",
+            kind="contract",
+            name="BadSettings",
+            repair=f"leave `charge` out, or change the structure's (Atoms.info['charge'] = {level.charge})",
+        )
+    engine = engine_of(level.engine)
+    if whole and "charge" not in engine.takes and engine.kind != "other":
+        raise AppFailed(
+            f"the structure {atoms.symbols} has a charge of {whole:+d}; engine {engine.name!r} knows no charges.",
+            kind="contract",
+            name="BadSettings",
+            repair="an engine with electrons (pyscf, tblite, gpaw, espresso, vasp), or a neutral structure",
+        )
+    if engine.kind == "other" or not (whole or level.charge):
+        return level
+    level = replace(level, charge=whole or level.charge)
+    atoms.info["charge"] = level.charge
+    return level
+
+
 def attached(run: Run, level: Level) -> tuple[Atoms, Watch]:
     """The structure of the run's first input with a watched calculator of the level's engine.
 
@@ -254,6 +297,7 @@ def attached(run: Run, level: Level) -> tuple[Atoms, Watch]:
         AppFailed: `NoStructure`, `BadSettings`, `NoEngine`, or what the engine says.
     """
     atoms = read_structure(run)
+    level = charged(atoms, level)
     watch = Watch(engine_of(level.engine), atoms, level, run)
     atoms.calc = _calculator_class()(watch)
     return atoms, watch

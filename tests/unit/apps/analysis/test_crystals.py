@@ -322,6 +322,22 @@ def test_energies_of_different_levels_are_not_subtracted(tmp_path: Path) -> None
     adsorbed(energy_run(-100.0), energy_run(-10.0), relaxed, folder=tmp_path)
 
 
+def test_charges_that_do_not_add_up_and_other_kpoints_in_one_cell_are_refused(tmp_path: Path) -> None:
+    slab, gas = energy_run(-100.0), energy_run(-10.0, kpts=1)
+    cases = (
+        ("charge is +2 (slab), +0 (molecule), +0 (together)", energy_run(-100.0, charge=2), energy_run(-111.0)),
+        ("kpts is 4 (slab), 8 (together) in the same cell", slab, energy_run(-111.0, kpts=8)),
+        ("changed the physics", slab, energy_run(-111.0) | {"notes": ["the repair x changed the physics: y"]}),
+    )
+    for words, clean, together in cases:
+        with pytest.raises(AppFailed) as failed:
+            adsorbed(clean, gas, together, folder=tmp_path)
+        assert failed.value.name == "LevelsDiffer" and words in failed.value.message
+    # An ion on a neutral slab: charges add up.
+    found = adsorbed(slab, energy_run(-10.0, charge=1), energy_run(-111.0, charge=1), folder=tmp_path)
+    assert found.metrics["adsorption_energy"] == pytest.approx(-1.0)
+
+
 def test_atoms_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     from ase import Atoms
     from ase.build import fcc111

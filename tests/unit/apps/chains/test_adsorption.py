@@ -164,3 +164,24 @@ def test_a_structure_of_ones_own_serves_as_slab_and_adsorbate():
     add_adsorbate(slab, "O", 0.9, "hollow")
     by_hand = energy(slab) - clean - energy(Atoms("O"))
     assert result.result()["adsorption_energy"] == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_a_chain_says_what_its_inner_runs_say():
+    pytest.importorskip("tblite")
+    cheap = {"metal": "Al", "adsorbate": "H2O", "height": 2.0, "layers": 1, "relax": "none", "engine": "tblite"}
+    result = ha.apps.adsorption(**cheap, max_scf=4).result()
+    assert result.ok, result.failure
+    said = [note for note in result.notes if "an SCF did not converge; repaired by" in note]
+    assert said and all("dft_energy: " in note for note in said)
+    assert len(set(result.notes)) == len(result.notes)
+    assert result.versions["tblite"]
+
+
+def test_a_slab_relaxed_only_with_its_adsorbate_is_said():
+    notes = {
+        relax: ha.apps.adsorption(metal="Cu", facet="fcc100", adsorbate="O", relax=relax, engine="emt")
+        .result()
+        .notes
+        for relax in ("none", "adsorbed", "all")
+    }
+    assert [any("relax='all'" in note for note in of) for of in notes.values()] == [False, True, False]

@@ -16,7 +16,7 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError
 
 from hpcagent.apps.engines.base import Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.registry import engine
-from hpcagent.apps.engines.watched import Watch, changes
+from hpcagent.apps.engines.watched import Watch, changes, charged
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 
@@ -227,3 +227,48 @@ def test_a_real_scf_is_repaired(tmp_path: Path) -> None:
     assert watched.repaired == ["more_steps: max_scf 3 -> 250"]
     watched.close()
     assert [len(history) for history in scf(tmp_path)[0]["attempts"]] == [3, 8]
+
+
+# ---- the charge of a structure
+
+
+def ion(**settings: Any) -> Atoms:
+    return Atoms("Mg", charges=[2], **settings)
+
+
+def test_the_charge_of_a_structure_is_that_of_the_calculation() -> None:
+    atoms = ion()
+    assert charged(atoms, Level("tblite")).charge == 2
+    assert atoms.info["charge"] == 2  # what is written goes on with it
+    assert charged(Atoms("Mg", info={"charge": 1}), Level("pyscf")).charge == 1
+    # One that the parameter gives goes on with the structure, too.
+    neutral = Atoms("Na")
+    assert charged(neutral, Level("pyscf", charge=1)).charge == 1 and neutral.info["charge"] == 1
+
+
+@pytest.mark.parametrize(
+    ("atoms", "level", "words"),
+    [
+        (ion(), Level("pyscf", charge=1), r"charge=\+1, but the structure Mg has a charge of \+2"),
+        (ion(), Level("emt"), "knows no charges"),
+        (ion(), Level("mace"), "knows no charges"),
+        (Atoms("Na", charges=[0.4]), Level("pyscf"), "no whole number"),
+    ],
+)
+def test_a_charge_that_cannot_be_computed_with_is_refused(atoms: Atoms, level: Level, words: str) -> None:
+    with pytest.raises(AppFailed, match=words):
+        charged(atoms, level)
+
+
+def test_magnesium_from_smiles_is_computed_as_the_ion(tmp_path: Path) -> None:
+    pytest.importorskip("tblite")
+    pytest.importorskip("rdkit")
+    import hpcagent as ha
+
+    with ha.open_site("threads", run_dir=tmp_path):
+        found = ha.apps.dft_energy(ha.apps.smiles_to_xyz(smiles="[Mg+2]"), engine="tblite", forces="no").result()
+        by_hand = ha.apps.dft_energy(Atoms("Mg"), engine="tblite", charge=2, forces="no").result()
+        neutral = ha.apps.dft_energy(Atoms("Mg"), engine="tblite", forces="no").result()
+    assert found["energy"] == pytest.approx(by_hand["energy"], abs=1e-6)
+    # The two ionisation energies of magnesium are 7.65 and 15.04 eV (NIST).
+    assert found["energy"] - neutral["energy"] > 15
