@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import hpcagent as ha
-from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.record import PolicyChoice, load_campaign
 
 TABLE = Path(__file__).with_suffix(".csv")
 TIMESTEPS_FS = (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 25, 30)
@@ -179,7 +179,7 @@ def play(timestep: float, skin: float, accelerator: str, run: ha.Run) -> ha.Outc
     )
 
 
-def campaigns(n: int) -> int:
+def campaigns(n: int, first: int = 0, policy: str | None = None) -> int:
     """Play `lj_tuning` on the table with n seeds; print each answer, return how many are within the noise."""
     packaged = load_campaign("lj_tuning")
     space = packaged.search
@@ -193,11 +193,13 @@ def campaigns(n: int) -> int:
     )(play)
     best, point = optimum()
     print(f"the table's optimum: {point}, {best:.2f} times the reference")
-    good = 0
+    good, gaps, beyond = 0, [], []
     global RUNS
-    for seed in range(n):
+    for seed in range(first, first + n):
         RUNS = itertools.count()
         campaign = packaged.model_copy(update={"app": player, "seed": seed, "space": None, "fixed": {}})
+        if policy is not None:
+            campaign = campaign.model_copy(update={"policy": PolicyChoice(name=policy)})
         with tempfile.TemporaryDirectory() as folder:
             result = ha.run(campaign, site="threads", run_dir=folder, workers=1)
         assert result.best is not None
@@ -210,13 +212,20 @@ def campaigns(n: int) -> int:
         at_its_step = 1 - true_speed(t, s, a) / fastest(t)[0]
         ok = at_its_step <= 2 * NOISE * math.sqrt(2 / 3) and abs(excess) <= 2 * seed_spread() / math.sqrt(3)
         good += ok
+        gaps.append(gap)
+        beyond.append(excess)
         print(
             f"seed {seed}: {t:5.2f} fs, skin {s:4.2f}, {a}: {100 * gap:5.1f} % slower than the optimum "
             f"({100 * at_its_step:.1f} % at its timestep), "
             f"fluctuation {100 * excess:+5.1f} % of the limit, P(feasible) {result.best.probability_feasible:.2f}"
             f"{'' if ok else '   <- beyond the noise'}"
         )
-    print(f"{good} of {n} within the noise")
+    print(
+        f"{good} of {n} within the noise; {sum(g <= 2 * NOISE * math.sqrt(2 / 3) for g in gaps)} within "
+        f"{200 * NOISE * math.sqrt(2 / 3):.1f} % of the optimum, {sum(g > 0.1 for g in gaps)} more than 10 % off, mean "
+        f"{100 * statistics.fmean(gaps):.1f} %; {sum(e > 0 for e in beyond)} above the limit, at most by "
+        f"{100 * max(0.0, *beyond):.1f} %"
+    )
     return good
 
 
@@ -224,6 +233,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answer", action="store_true")
     parser.add_argument("--campaigns", type=int, metavar="N")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="seed of the first campaign")
+    parser.add_argument("--policy", help="instead of the one of lj_tuning")
     arguments = parser.parse_args()
     if arguments.answer:
         best, point = optimum()
@@ -231,7 +242,7 @@ def main() -> None:
             f"{point}: {best:.2f} times the reference; seeds scatter the fluctuation by {100 * seed_spread():.0f} %"
         )
     elif arguments.campaigns:
-        campaigns(arguments.campaigns)
+        campaigns(arguments.campaigns, arguments.first, arguments.policy)
     else:
         measure()
 

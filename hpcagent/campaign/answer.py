@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.budget import costs
-from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations
+from hpcagent.campaign.compare import Comparison, Estimation, compare, full_fidelity, observations
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
@@ -50,6 +50,7 @@ class Speedup:
         factor: Ratio of the goal's values.
         error: Its standard error.
         same_accuracy: Whether the other point keeps the limits as the best one does.
+        estimated: Which of the two speeds are estimates from CPU time and not measured, in words; empty for none.
     """
 
     over: str
@@ -57,10 +58,11 @@ class Speedup:
     factor: float
     error: float
     same_accuracy: bool
+    estimated: str = ""
 
     def __str__(self) -> str:
         tie = " (a tie: the difference is within the noise)" if abs(self.factor - 1) < 2 * self.error else ""
-        return f"{self.factor:.2f} ± {self.error:.2f} times {self.over}{tie}"
+        return f"{self.factor:.2f} ± {self.error:.2f} times {self.over}{tie}{self.estimated}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,9 @@ class CampaignResult:
                     cells.append(with_error(e.metrics[m], e.uncertainty.get(m)) if m in e.metrics else "-")
             rows.append([*cells, f"{e.probability_feasible:.2f}", str(e.runs)])
         source = ", as the models of all runs have them" if any(e.expected for e in self.points[:n]) else ""
+        compared = self.comparison
+        if compared is not None and compared.weather and compared.metric in metrics:
+            source += f" (errors beside each other; of absolute {compared.metric} ± {compared.weather:.0%} more)"
         return Table(f"best points of {campaign.name}{source}", header, rows)
 
     @property
@@ -278,6 +283,8 @@ class CampaignResult:
             if self.front:
                 label += f" {self.campaign.objective.goal.metric}"
             lines.append(f"{label}: {self.best}")
+            if self.comparison is not None and self.comparison.weather:
+                lines.append(f"  {self.comparison.weather_text}")
             missed = self.missed
             if missed is not None and self.best.feasible:
                 lines.append(f"  {missed}")
@@ -321,8 +328,10 @@ def answer(
         campaign=campaign,
         results=tuple(results),
         reason=reason,
-        best=None if found is None else _best(campaign, found, units, seen),
-        speedups=() if found is None or not found.feasible else _speedups(campaign, found, seen),
+        best=None if found is None else _best(campaign, found, units, seen, comparison),
+        speedups=()
+        if found is None or not found.feasible
+        else _speedups(campaign, found, seen, _measured_at(results), comparison),
         comparison=comparison,
         run_dir=run_dir,
         front=front,
@@ -412,13 +421,19 @@ def _varied(campaign: Campaign, params: Params) -> Params:
     return {name: params[name] for name in campaign.search.names}
 
 
-def _best(campaign: Campaign, found: Recommendation, units: dict[str, str], seen: Sequence[Observation]) -> Best:
+def _best(
+    campaign: Campaign,
+    found: Recommendation,
+    units: dict[str, str],
+    seen: Sequence[Observation],
+    comparison: Comparison | None,
+) -> Best:
     point = key(found.params)
     earlier = [o for o in seen if o.role == "earlier" and o.completed and campaign.objective.known(o.metrics)]
     return Best(
         params=_varied(campaign, found.params),
         metrics=dict(found.metrics),
-        uncertainty=dict(found.uncertainty),
+        uncertainty=_absolute(found.metrics, found.uncertainty, comparison),
         units=units,
         feasible=found.feasible,
         probability_feasible=found.probability_feasible,
@@ -427,10 +442,26 @@ def _best(campaign: Campaign, found: Recommendation, units: dict[str, str], seen
         shown=tuple(name for name in campaign.shown if name in found.metrics),
         exact=campaign.exact,
         expected=dict(found.best.expected),
-        expected_error=dict(found.best.expected_error),
+        expected_error=_absolute(found.best.expected, found.best.expected_error, comparison),
         earlier=sum(key(o.params) == point for o in earlier),
         surer="" if found.surer is None else _surer(campaign, found, found.surer, units),
     )
+
+
+def _absolute(
+    values: Mapping[str, float], errors: Mapping[str, float], comparison: Comparison | None
+) -> dict[str, float]:
+    """Errors that hold how the machine's speed changes, which ratios to the reference do not."""
+    found = dict(errors)
+    if comparison is not None and comparison.weather and comparison.metric in values:
+        metric = comparison.metric
+        found[metric] = math.hypot(found.get(metric, 0.0), comparison.weather * values[metric])
+    return found
+
+
+def _measured_at(results: Sequence[Result]) -> frozenset[Key]:
+    """The points with a run that had its core."""
+    return frozenset(key(r.manifest.params) for r in results if r.ok and r.distrusted is None)
 
 
 def _surer(campaign: Campaign, found: Recommendation, surer: Estimate, units: dict[str, str]) -> str:
@@ -444,10 +475,17 @@ def _surer(campaign: Campaign, found: Recommendation, surer: Estimate, units: di
     )
 
 
-def _speedups(campaign: Campaign, found: Recommendation, seen: Sequence[Observation]) -> tuple[Speedup, ...]:
+def _speedups(
+    campaign: Campaign,
+    found: Recommendation,
+    seen: Sequence[Observation],
+    measured: Collection[Key],
+    comparison: Comparison | None,
+) -> tuple[Speedup, ...]:
     known = {key(e.params): e for e in estimates(seen, campaign.objective)}
     units = {p.name: p.unit for p in campaign.search.parameters}
     speedups = []
+    estimation = Estimation() if comparison is None else comparison.estimation
     if campaign.confirm is not None and campaign.confirm.baseline:
         changed = ", ".join(f"{k}={v}" for k, v in campaign.confirm.baseline.items())
         # The best point as recommended, or the fastest that the baseline was run beside. Whether that one kept
@@ -459,19 +497,26 @@ def _speedups(campaign: Campaign, found: Recommendation, seen: Sequence[Observat
                     "" if better is found.best else f", at {point_text(_varied(campaign, better.params), units)}"
                 )
                 over = f"the same with {changed} (same accuracy{where})"
-                speedups += _ratio(campaign, better, other, over, same_accuracy=True)
+                speedups += _ratio(campaign, better, other, over, measured, estimation, same_accuracy=True)
                 break
     if campaign.reference is not None:
         reference = campaign.complete(campaign.reference.params)
         other = known.get(key(reference))
         if other is not None and reference != found.params:
             over = f"the reference ({point_text(_varied(campaign, reference), units)})"
-            speedups += _ratio(campaign, found.best, other, over, same_accuracy=False)
+            speedups += _ratio(campaign, found.best, other, over, measured, estimation, same_accuracy=False)
     return tuple(speedups)
 
 
 def _ratio(
-    campaign: Campaign, better: Estimate, other: Estimate, over: str, *, same_accuracy: bool
+    campaign: Campaign,
+    better: Estimate,
+    other: Estimate,
+    over: str,
+    measured: Collection[Key],
+    estimation: Estimation,
+    *,
+    same_accuracy: bool,
 ) -> list[Speedup]:
     goal = campaign.objective.goal
     if goal.metric not in other.metrics or goal.metric not in better.metrics:
@@ -480,10 +525,25 @@ def _ratio(
     if top <= 0 or bottom <= 0:
         return []
     factor = (top / bottom) ** goal.sign
+    sides = {"the first": better, "the second": other}
+    can_be = campaign.app.contract.metric(goal.metric).undisturbed is not None
+    guessed = [side for side, e in sides.items() if can_be and key(campaign.complete(e.params)) not in measured]
+    # What is wrong with all estimates alike cancels in a ratio of two, and stays in that to a measurement.
+    bias = estimation.bias if len(guessed) == 1 else 0.0
     error = factor * math.hypot(
-        better.uncertainty.get(goal.metric, 0.0) / top, other.uncertainty.get(goal.metric, 0.0) / bottom
+        better.uncertainty.get(goal.metric, 0.0) / top, other.uncertainty.get(goal.metric, 0.0) / bottom, bias
     )
-    return [Speedup(over=over, params=other.params, factor=factor, error=error, same_accuracy=same_accuracy)]
+    estimated = f" ({' and '.join(guessed)} estimated from CPU time, not measured)" if guessed else ""
+    return [
+        Speedup(
+            over=over,
+            params=other.params,
+            factor=factor,
+            error=error,
+            same_accuracy=same_accuracy,
+            estimated=estimated,
+        )
+    ]
 
 
 def with_error(value: float, error: float | None) -> str:

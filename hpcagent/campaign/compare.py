@@ -1,7 +1,12 @@
 """Fair comparison of measured speeds: every batch against the reference point run in it.
 
 Machines change speed while a campaign runs. With s_b the reference's value in batch b and S the median
-over all batches, a measured value v of batch b is compared as v * S / s_b.
+over all batches, a measured value v of batch b is compared as v * S / s_b. How much the machine changes, which is
+left out of such ratios, belongs to the error of an absolute speed (`Comparison.weather`).
+
+A run that did not have its core has an estimate of its speed from CPU time. A step takes more CPU time on a busy
+machine (caches, memory and the core's other thread are shared), so the estimate is too low: by 10 and by 24 % in
+two measurements. Points that were run both ways tell by how much here (`Estimation`).
 """
 
 from __future__ import annotations
@@ -13,14 +18,67 @@ from statistics import median
 
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.records import Observation, Result
+from hpcagent.policies.points import Key, key
 
-__all__ = ["Comparison", "compare", "full_fidelity", "measured", "observations", "projected"]
+__all__ = ["Comparison", "Estimation", "compare", "full_fidelity", "measured", "observations", "projected"]
 
-# Relative standard deviation of a speed worked out from CPU time: shared caches and memory remain.
+# Relative standard deviation of a speed worked out from CPU time, besides what all of them have in common.
 DISTURBED_NOISE = 0.05
+
+# That common error, relative, where no point was run both ways (10 and 24 % were seen).
+ESTIMATE_BIAS = 0.15
+
+# How much a machine's speed changes, relative, before anything is known of it, and how many batches that weighs.
+WEATHER = 0.1
+WEATHER_BATCHES = 2
 
 # Relative standard deviation of a speed measured once on a quiet machine, where nothing better is known.
 QUIET_NOISE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Estimation:
+    """By what speeds estimated from CPU time are to be multiplied, from points that were run both ways.
+
+    The logarithm of the factor has a normal prior of width `ESTIMATE_BIAS` about 0, and each such estimate tells
+    of it with the scatter of the pairs.
+
+    Attributes:
+        factor: What an estimate is multiplied with.
+        noise: Relative standard deviation of one corrected estimate, besides that of the factor.
+        bias: Relative standard deviation of the factor: repeats do not average it out.
+        pairs: Estimates at points that were measured as well.
+    """
+
+    factor: float = 1.0
+    noise: float = DISTURBED_NOISE
+    bias: float = ESTIMATE_BIAS
+    pairs: int = 0
+
+    @classmethod
+    def of(cls, campaign: Campaign, results: Sequence[Result], metric: str) -> Estimation:
+        """Learn the factor from all results so far."""
+        measured_at: dict[Key, list[float]] = {}
+        estimated_at: dict[Key, list[float]] = {}
+        for result in results:
+            value = measured(campaign, result, metric)
+            if value is not None and value > 0:
+                at = measured_at if result.distrusted is None else estimated_at
+                at.setdefault(key(result.manifest.params), []).append(math.log(value))
+        logs = [
+            sum(measured_at[point]) / len(measured_at[point]) - x
+            for point, found in estimated_at.items()
+            if point in measured_at
+            for x in found
+        ]
+        if not logs:
+            return cls()
+        n, mean = len(logs), sum(logs) / len(logs)
+        squares = sum((x - mean) ** 2 for x in logs) + 4 * DISTURBED_NOISE**2
+        variance = squares / (n - 1 + 4)
+        weight = n / variance + 1 / ESTIMATE_BIAS**2
+        factor = math.exp(mean * n / variance / weight)
+        return cls(factor, math.sqrt(variance), math.sqrt(1 / weight), n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +91,8 @@ class Comparison:
         scale: Batch -> factor that its values are multiplied with.
         noise: Relative standard deviation of one compared value.
         spread: Largest over smallest reference value: how much the machine's speed changed.
+        weather: Relative standard deviation of the machine's speed: an error that all absolute values share.
+        estimation: How estimates from CPU time are made comparable.
     """
 
     metric: str
@@ -40,6 +100,17 @@ class Comparison:
     scale: dict[int, float] | None = None
     noise: float = QUIET_NOISE
     spread: float = 1.0
+    weather: float = 0.0
+    estimation: Estimation = Estimation()
+
+    @property
+    def weather_text(self) -> str:
+        """What the errors of absolute values hold, in words."""
+        batches = len(self.scale or ())
+        return (
+            f"± of {self.metric} holds how the machine's speed changes ({self.weather:.0%}, of the reference in "
+            f"{batches} batch(es)); ratios below do not"
+        )
 
     def of(self, batch: int) -> float:
         """The factor of a batch (that of the nearest batch with a reference)."""
@@ -54,25 +125,42 @@ def compare(campaign: Campaign, results: Sequence[Result]) -> Comparison | None:
     if campaign.reference is None:
         return None
     metric = campaign.reference.metric or campaign.objective.goal.metric
+    estimation = Estimation.of(campaign, results, metric)
     values: dict[int, list[float]] = {}
     for result in results:
-        value = measured(campaign, result, metric)
+        value = measured(campaign, result, metric, estimation)
         if result.manifest.role == "reference" and value is not None and value > 0:
             values.setdefault(result.manifest.batch, []).append(value)
     if not values:
-        return Comparison(metric)
+        return Comparison(metric, estimation=estimation)
     of_batch = {batch: median(found) for batch, found in values.items()}
     middle = median(of_batch.values())
     return Comparison(
         metric,
         value=middle,
         scale={batch: middle / value for batch, value in of_batch.items()},
-        noise=_noise(campaign, of_batch, results, metric),
+        noise=_noise(campaign, of_batch, results, metric, estimation),
         spread=max(of_batch.values()) / min(of_batch.values()),
+        weather=_weather(list(of_batch.values())),
+        estimation=estimation,
     )
 
 
-def _noise(campaign: Campaign, of_batch: dict[int, float], results: Sequence[Result], metric: str) -> float:
+def _weather(values: Sequence[float]) -> float:
+    """Relative standard deviation of the reference over the batches, with a few batches' worth of a guess."""
+    logs = [math.log(v) for v in values]
+    mean = sum(logs) / len(logs)
+    squares = sum((x - mean) ** 2 for x in logs) + WEATHER_BATCHES * WEATHER**2
+    return math.sqrt(squares / (len(logs) - 1 + WEATHER_BATCHES))
+
+
+def _noise(
+    campaign: Campaign,
+    of_batch: dict[int, float],
+    results: Sequence[Result],
+    metric: str,
+    estimation: Estimation,
+) -> float:
     """Relative sd of a ratio of two runs of the same batch.
 
     From repeats of the same parameters after scaling, where there are any; otherwise from what the contract
@@ -80,7 +168,7 @@ def _noise(campaign: Campaign, of_batch: dict[int, float], results: Sequence[Res
     """
     groups: dict[tuple[tuple[str, float | int | str], ...], list[float]] = {}
     for result in results:
-        value = measured(campaign, result, metric)
+        value = measured(campaign, result, metric, estimation)
         base = of_batch.get(result.manifest.batch)
         if result.manifest.role != "reference" and value is not None and value > 0 and base:
             groups.setdefault(tuple(sorted(result.manifest.params.items())), []).append(math.log(value / base))
@@ -94,25 +182,37 @@ def _noise(campaign: Campaign, of_batch: dict[int, float], results: Sequence[Res
     return math.sqrt(squares / freedom)
 
 
-def measured(campaign: Campaign, result: Result, metric: str) -> float | None:
+def measured(
+    campaign: Campaign, result: Result, metric: str, estimation: Estimation | None = None
+) -> float | None:
     """The metric's value, or its estimate from CPU time if the run did not have its core; None without one."""
     if not result.ok:
         return None
     if result.distrusted is None:
         return result.metrics.get(metric)
     substitute = campaign.app.contract.metric(metric).undisturbed
-    return None if substitute is None else result.metrics.get(substitute)
+    estimate = None if substitute is None else result.metrics.get(substitute)
+    return estimate if estimate is None or estimation is None else estimate * estimation.factor
 
 
 def observations(
     campaign: Campaign, results: Sequence[Result], comparison: Comparison | None
 ) -> list[Observation]:
     """What a policy sees: finished runs with speeds that can be compared, without infrastructure failures."""
+    counted = [r for r in results if r.failure is None or r.failure.kind in ("simulation", "contract")]
+    sound = {_same(r, comparison) for r in counted if r.ok and r.distrusted is None}
+    # An estimate is not averaged with a measurement: where there is one a disturbed run's speed is not used.
     return [
         _compared(campaign, r, comparison)
-        for r in results
-        if r.failure is None or r.failure.kind in ("simulation", "contract")
+        if r.distrusted is None or _same(r, comparison) not in sound
+        else r.observation()
+        for r in counted
     ]
+
+
+def _same(result: Result, comparison: Comparison | None) -> tuple[Key, int]:
+    """What runs of one point have in common; without a reference nothing of earlier batches changes later."""
+    return key(result.manifest.params), 0 if comparison is not None else result.manifest.batch
 
 
 def full_fidelity(campaign: Campaign, seen: Sequence[Observation]) -> list[Observation]:
@@ -123,7 +223,8 @@ def full_fidelity(campaign: Campaign, seen: Sequence[Observation]) -> list[Obser
 def _compared(campaign: Campaign, result: Result, comparison: Comparison | None) -> Observation:
     seen = result.observation()
     metric = campaign.objective.goal.metric if comparison is None else comparison.metric
-    value = measured(campaign, result, metric)
+    estimation = Estimation() if comparison is None else comparison.estimation
+    value = measured(campaign, result, metric, estimation)
     if value is None or (comparison is None and not seen.distrusted):
         return seen
     noise = 0.0
@@ -132,7 +233,7 @@ def _compared(campaign: Campaign, result: Result, comparison: Comparison | None)
         noise = comparison.noise
     uncertainty = seen.uncertainty
     if seen.distrusted:
-        noise = max(noise, DISTURBED_NOISE)
+        noise = math.hypot(noise, estimation.noise, estimation.bias)
     if noise:
         uncertainty = uncertainty | {metric: noise * abs(value)}
     return replace(seen, metrics=seen.metrics | {metric: value}, uncertainty=uncertainty, distrusted=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from hpcagent.sites.profile import Profile
     from hpcagent.sites.site import Site
 
-__all__ = ["SITE", "about_session", "chosen_site", "going_on", "note_site"]
+__all__ = ["SITE", "about_session", "busy", "chosen_site", "going_on", "machine_load", "note_site"]
 
 SITE = "site.toml"
+BUSY = 0.5  # load a core from which on a machine with nothing of ours running is told to be busy
+WAITED = 0.2  # share of time in which processes waited for a core
 
 
 def note_site(folder: RunDir, profile: Profile) -> None:
@@ -67,6 +70,38 @@ def about_session(site: Site) -> dict[str, Any]:
         "versions": versions,
         "git": _git_revision(),
     }
+
+
+def machine_load() -> dict[str, float]:
+    """How busy this machine is: runnable processes a core, and the share of time in which one waited for a core.
+
+    `load` is the load average of a minute over the cores of this machine; `pressure` the `some avg10` of
+    `/proc/pressure/cpu` (Linux kernel, Documentation/accounting/psi.rst), where there is one.
+    """
+    found = {"load": os.getloadavg()[0] / (os.cpu_count() or 1)}
+    try:
+        some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
+        found["pressure"] = float(some.split("avg10=")[1].split()[0]) / 100
+    except (OSError, IndexError, ValueError):
+        pass  # an older kernel, or one without pressure stall information
+    return found
+
+
+def busy(campaign: Campaign, site: Site, load: Mapping[str, float]) -> str:
+    """Why speeds measured here and now would mean little, in words; empty where nothing speaks against it."""
+    speeds = [m for m in campaign.objective.metrics if campaign.app.contract.metric(m).undisturbed is not None]
+    if not speeds or site.profile.kind not in ("local", "threads"):
+        return ""  # on a cluster the runs are on other machines
+    cores = os.cpu_count() or 1
+    idle = cores * max(0.0, 1.0 - load["load"])
+    if load["load"] < BUSY and load.get("pressure", 0.0) < WAITED:
+        return ""
+    return (
+        f"this machine is busy (load {load['load'] * cores:.1f} on {cores} core(s), {idle:.1f} of them free"
+        + (f"; processes waited for a core {load['pressure']:.0%} of the time" if "pressure" in load else "")
+        + f"): {' and '.join(speeds)} measured now would be too low; better wait until it is quiet. Runs without "
+        "their core are marked, and estimated from CPU time"
+    )
 
 
 def _git_revision() -> str | None:

@@ -1,0 +1,116 @@
+"""Fair comparison of speeds: absolute errors, estimates from CPU time, a machine that is busy."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import hpcagent as ha
+from hpcagent.campaign.answer import answer
+from hpcagent.campaign.compare import Estimation, compare, observations
+from hpcagent.campaign.where import busy, machine_load
+from hpcagent.model.records import Result
+
+METRICS = {
+    "speed": ha.Metric(name="speed", unit="ns/day", noise=0.01, undisturbed="speed_cpu"),
+    "speed_cpu": ha.Metric(name="speed_cpu", unit="ns/day", noise=0.01),
+    "plain": "1",
+}
+STEPS = ha.app(name="steps", parameters={"x": ha.Float(0.0, 10.0)}, metrics=METRICS)(
+    lambda x: ha.Outcome(metrics={})
+)
+
+
+def campaign(**fields):
+    base = {"reference": {"params": {"x": 1.0}}, "until": {"max_runs": 40}, "policy": "sobol"} | fields
+    return ha.Campaign(STEPS, ha.maximize("speed"), **base)
+
+
+def ran(made, x, speed, *, batch, index, cpu=None, role="suggested"):
+    """One run; with `cpu` it had not its core: its speed means nothing, that from CPU time is `cpu`."""
+    manifest = made.app.manifest({"x": x}, seed=0, replicate=index, role=role, batch=batch, index=index)
+    metrics = {"speed": speed, "speed_cpu": speed if cpu is None else cpu, "plain": 1.0}
+    why = None if cpu is None else "CPU use 50 %"
+    return Result(manifest=manifest, status="COMPLETED", metrics=metrics, distrusted=why)
+
+
+def weathered(made, rng, *, batches=8, sigma=0.15):
+    """Speeds 10 x, times a machine's weather that is the same for a whole batch."""
+    results, index = [], 0
+    for batch in range(batches):
+        pace = math.exp(sigma * rng.standard_normal())
+        for x, role in ((1.0, "reference"), (5.0, "suggested"), (2.0 + batch / 4, "suggested")):
+            speed = 10 * x * pace * math.exp(0.01 * rng.standard_normal())
+            results.append(ran(made, x, speed, batch=batch, index=index, role=role))
+            index += 1
+    return results
+
+
+def test_the_error_of_an_absolute_speed_holds_the_weather_and_that_of_a_ratio_does_not(tmp_path):
+    made, inside = campaign(), []
+    rng = np.random.default_rng(4)
+    for _ in range(12):
+        found = answer(made, weathered(made, rng), run_dir=tmp_path)
+        assert found.comparison.weather == pytest.approx(0.15, rel=0.6)
+        # A direct run in any other weather: 10 x, with the scatter of the machine.
+        direct = 10 * found.best.params["x"] * math.exp(0.15 * rng.standard_normal())
+        inside.append(abs(found.best.metrics["speed"] - direct) < 2 * found.best.uncertainty["speed"])
+        (ratio,) = found.speedups
+        assert ratio.factor == pytest.approx(found.best.params["x"], rel=0.05)
+        assert ratio.error < 0.05 * ratio.factor and not ratio.estimated
+        assert "holds how the machine" in str(found)
+    assert sum(inside) >= 10
+
+
+def test_estimates_from_cpu_time_are_corrected_by_points_that_were_run_both_ways():
+    """They are 20 % too low here: a factor of 1 / 0.8 = 1.25."""
+    made = campaign()
+    both = [ran(made, 1.0, 10.0, batch=b, index=b, role="reference") for b in range(4)]
+    both += [ran(made, 1.0, 6.0, batch=b, index=b, cpu=8.0, role="reference") for b in range(4, 8)]
+    estimation = Estimation.of(made, both, "speed")
+    assert estimation.pairs == 4
+    assert estimation.factor == pytest.approx(1.25, rel=0.03)
+    assert math.hypot(estimation.noise, estimation.bias) < 0.1
+    comparison = compare(made, both)
+    assert comparison.scale[5] == pytest.approx(1.0, abs=0.03)  # 0.8 without the correction
+    assert Estimation.of(made, both[:4], "speed").factor == 1.0
+
+
+def test_an_estimate_that_nothing_was_measured_beside_says_how_little_it_knows(tmp_path):
+    """10 and 24 % too low were seen; 9.1 times the reference was 7.4 times."""
+    made = campaign()
+    results = [ran(made, 1.0, 5.0, batch=b, index=2 * b, cpu=7.6, role="reference") for b in range(3)]
+    results += [ran(made, 7.0, 70.0, batch=b, index=2 * b + 1) for b in range(3)]
+    (ratio,) = answer(made, results, run_dir=tmp_path).speedups
+    assert ratio.factor == pytest.approx(70 / 7.6, rel=0.02)
+    assert abs(ratio.factor - 7.0) < 2 * ratio.error
+    assert "the second estimated from CPU time, not measured" in str(ratio)
+
+
+def test_an_estimate_is_not_averaged_with_a_measurement():
+    made = campaign(reference=None)
+    results = [
+        ran(made, 3.0, 15.0, batch=0, index=0, cpu=24.0),
+        ran(made, 3.0, 30.0, batch=0, index=1, role="repeat"),
+        ran(made, 4.0, 20.0, batch=0, index=2, cpu=32.0),
+    ]
+    disturbed, repeat, alone = observations(made, results, None)
+    assert disturbed.distrusted and not repeat.distrusted
+    assert alone.metrics["speed"] == 32.0 and alone.uncertainty["speed"] > 0.1 * 32
+
+
+def test_a_busy_machine_is_told_before_a_campaign_that_looks_for_a_speed():
+    here = SimpleNamespace(profile=SimpleNamespace(kind="local"))
+    away = SimpleNamespace(profile=SimpleNamespace(kind="slurm"))
+    made, other = campaign(), ha.Campaign(STEPS, ha.maximize("plain"), until={"max_runs": 4})
+    said = busy(made, here, {"load": 1.5, "pressure": 0.4})
+    assert "this machine is busy" in said and "speed measured now would be too low" in said
+    assert "waited for a core 40% of the time" in said
+    assert busy(made, here, {"load": 0.05, "pressure": 0.6}) != ""  # a load that has just begun
+    for quiet in ({"load": 0.05, "pressure": 0.01}, {"load": 0.1}):
+        assert busy(made, here, quiet) == ""
+    assert busy(other, here, {"load": 1.5}) == "" == busy(made, away, {"load": 1.5})
+    assert machine_load()["load"] >= 0
