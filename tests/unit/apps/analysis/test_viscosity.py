@@ -132,11 +132,11 @@ def test_a_log_that_does_not_serve_is_refused(tmp_path: Path) -> None:
 LIQUID = """units lj
 atom_style atomic
 lattice fcc 0.8442
-region b block 0 3 0 3 0 3
+region b block 0 4 0 4 0 4
 create_box 1 b
 create_atoms 1 box
 mass 1 1.0
-pair_style lj/cut 2.3
+pair_style lj/cut 2.5
 pair_coeff 1 1 1 1
 neighbor 0.4 bin
 velocity all create 1.6 4928459 mom yes
@@ -149,7 +149,7 @@ fix 1 all nvt temp 0.722 0.722 2.0
 reset_timestep 0
 thermo_style custom step temp pxx pyy pzz pxy pxz pyz vol
 thermo 4
-run 150000
+run 120000
 """
 
 
@@ -157,11 +157,12 @@ run 150000
 @pytest.mark.skipif(not LMP.exists(), reason="no LAMMPS in this environment")
 def test_the_liquid_near_its_triple_point_is_as_viscous_as_in_the_literature(tmp_path: Path) -> None:
     # eta* = 3.2 to 3.3 at T* = 0.722, rho* = 0.8442: J. J. Erpenbeck, Phys. Rev. A 38, 6255 (1988); K. Meier,
-    # A. Laesecke, S. Kabelac, J. Chem. Phys. 121, 3671 (2004). A small cell and a short cutoff are within 10 %.
+    # A. Laesecke, S. Kabelac, J. Chem. Phys. 121, 3671 (2004). 256 atoms are enough,
+    # 108 are not: 2.9.
     (tmp_path / "in.lmp").write_text(LIQUID)
     words = [str(LMP), "-in", "in.lmp", "-log", "log.lammps", "-screen", "none", "-suffix", "opt"]
     subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=400)
     before = {"workdir": str(tmp_path), "artifacts": {"log": "log.lammps"}}
     found = viscosity.plain_function(run=run_of(tmp_path, before), discard=0.0, longest=0.0)
     eta, error = found.metrics["viscosity_reduced"], found.uncertainty["viscosity_reduced"]
-    assert error < 0.5 and abs(eta - 3.2) < 3 * error
+    assert error < 0.25 and abs(eta - 3.25) < 3 * error
