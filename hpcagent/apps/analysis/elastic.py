@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcagent.apps.analysis.symmetry import Symmetry, bond, crystal_symmetry, general_basis
 from hpcagent.apps.base import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
@@ -26,21 +27,34 @@ _LARGE = 0.02
 
 @app(
     name="elastic_constants",
-    version="1.0.0",
+    version="2.0.0",
     app_type="analysis",
     inputs=("runs...",),
     parameters={
         "symmetry": Choice(
+            "auto",
             "cubic",
             "none",
-            default="cubic",
-            description="cubic: three constants, cube axes along x, y, z; none: 21",
+            default="auto",
+            description="auto: that of the reference, however it lies; cubic: refused if it is not; none: 21",
         )
     },
     metrics={
         "c11": Metric(name="c11", unit="GPa", description="elastic constant C11"),
         "c12": Metric(name="c12", unit="GPa", description="elastic constant C12"),
         "c44": Metric(name="c44", unit="GPa", description="elastic constant C44"),
+        **{
+            name: Metric(
+                name=name,
+                unit="GPa",
+                description=f"elastic constant {name.upper()}, of less than cubic",
+                required=False,
+            )
+            for name in ("c13", "c33", "c14", "c66")
+        },
+        "n_constants": Metric(
+            name="n_constants", unit="1", description="independent elastic constants that were fitted"
+        ),
         "bulk_modulus": Metric(name="bulk_modulus", unit="GPa", description="bulk modulus, Voigt-Reuss-Hill"),
         "shear_modulus": Metric(name="shear_modulus", unit="GPa", description="shear modulus, Voigt-Reuss-Hill"),
         "stable": Metric(
@@ -52,26 +66,38 @@ _LARGE = 0.02
         "fit_rms": Metric(name="fit_rms", unit="GPa", description="rms distance of the stresses from the fit"),
     },
     seeded=False,
-    failure_modes=("TooFewRuns", "NoStructure", "NoStress", "MixedRuns", "StrainsMissing", "MissingFile"),
+    failure_modes=(
+        "NotCubic",
+        "TooFewRuns",
+        "NoStructure",
+        "NoStress",
+        "MixedRuns",
+        "StrainsMissing",
+        "MissingFile",
+    ),
     estimated_runtime_s=0.2,
 )
 def elastic_constants(symmetry: str, run: Run) -> Outcome:
     """Elastic constants by least squares of stress against strain; the first run is the reference.
 
     sigma_i = sigma_i(reference) + C_ij eps_j in Voigt's notation (eps_4 = 2 eps_yz, ...), the engine's Cauchy
-    stress turned back by the rotation in the deformation; the stress at no strain is fitted too. Strains of both
-    signs cancel what is quadratic. Averages over directions: W. Voigt (1928), A. Reuss (1929), R. Hill, Proc.
-    Phys. Soc. A 65, 349 (1952), doi:10.1088/0370-1298/65/5/307. Stability: the eigenvalues of C are positive (F.
-    Mouhat and F.-X. Coudert, Phys. Rev. B 90, 224104 (2014), doi:10.1103/PhysRevB.90.224104). Own code: three
-    packages fit this (elastic, pymatgen, matscipy), each with calculators or a framework of its own around twenty
-    lines of algebra.
+    stress turned back by the rotation in the deformation; the stress at no strain is fitted too. What is fitted
+    are the constants that the reference's symmetry leaves (`hpcagent.apps.analysis.symmetry`), in the
+    orientation it has; the metrics are those in the standard axes of its system, elastic.csv is in the axes of
+    the structure. Strains of both signs cancel what is quadratic. Averages over directions: W. Voigt (1928), A.
+    Reuss (1929), R. Hill, Proc. Phys. Soc. A 65, 349 (1952), doi:10.1088/0370-1298/65/5/307. Stability: the
+    eigenvalues of C are positive (F. Mouhat and F.-X. Coudert, Phys. Rev. B 90, 224104 (2014),
+    doi:10.1103/PhysRevB.90.224104). Own code: three packages fit this (elastic, pymatgen, matscipy), each with
+    calculators or a framework of its own around twenty lines of algebra.
 
     Raises:
-        AppFailed: `NoStress`; `NoStructure`; `MixedRuns`: not one crystal strained; `TooFewRuns`,
+        AppFailed: `NotCubic`; `NoStress`; `NoStructure`; `MixedRuns`: not one crystal strained; `TooFewRuns`,
             `StrainsMissing`: the strains do not tell the constants apart.
     """
-    strains, stresses = _measured(run)
-    columns = _cubic(strains) if symmetry == "cubic" else _general(strains)
+    strains, stresses, reference = _measured(run)
+    found = _symmetry(reference, symmetry)
+    # Stress components (n, 6) of each allowed tensor.
+    columns = np.einsum("nij,rj->rin", found.basis, strains)
     n_constants = columns.shape[2]
     # One unknown stress for each component beside the constants.
     design = np.concatenate([columns, np.broadcast_to(np.eye(6), (len(strains), 6, 6))], axis=2)
@@ -84,7 +110,7 @@ def elastic_constants(symmetry: str, run: Run) -> Outcome:
             f"the strains of the {len(strains)} runs do not tell the {n_constants} elastic constants apart.",
             kind="contract",
             name="StrainsMissing",
-            repair="cubic: one stretch along an axis and one shear, of both signs; none: all six",
+            repair="a cubic crystal along its axes: a stretch and a shear, of both signs; any: all six strains",
         )
     solution, *_ = np.linalg.lstsq(matrix / scale, values, rcond=None)
     solution = solution / scale
@@ -92,8 +118,9 @@ def elastic_constants(symmetry: str, run: Run) -> Outcome:
     free = len(values) - n_constants - 6
     inverse = np.linalg.inv((matrix / scale).T @ (matrix / scale)) / np.outer(scale, scale)
     covariance = inverse * (float(residual @ residual) / free) if free > 0 else np.full_like(inverse, np.nan)
-    tensor = _tensor(solution[:n_constants], symmetry)
-    errors = _tensor(np.sqrt(np.diag(covariance))[:n_constants], symmetry)
+    tensor = np.einsum("n,nij->ij", solution[:n_constants], found.basis)
+    spread = covariance[:n_constants, :n_constants]
+    errors = _errors(found.basis, spread)
     np.savetxt(
         run.workdir / "elastic.csv",
         np.concatenate([tensor, errors]),
@@ -105,26 +132,77 @@ def elastic_constants(symmetry: str, run: Run) -> Outcome:
     eigenvalues = np.linalg.eigvalsh(tensor)
     stable = bool(eigenvalues.min() > 0)
     bulk, shear = voigt_reuss_hill(tensor)
+    # In the standard axes.
+    turn = bond(found.axes)
+    standard = np.einsum("ij,njk,lk->nil", turn, found.basis, turn)
+    constants = np.einsum("n,nij->ij", solution[:n_constants], standard)
+    standard_errors = _errors(standard, spread)
     metrics = {
-        "c11": tensor[0, 0],
-        "c12": tensor[0, 1],
-        "c44": tensor[3, 3],
+        **{name: constants[place] for name, place in _shown(n_constants).items()},
+        "n_constants": n_constants,
         "bulk_modulus": bulk,
         "shear_modulus": shear,
         "stable": float(stable),
         "residual_stress": float(np.abs(stresses[0]).max()),
         "fit_rms": float(np.sqrt((residual**2).mean())),
     }
-    uncertainty = {"c11": errors[0, 0], "c12": errors[0, 1], "c44": errors[3, 3]}
-    if symmetry == "cubic":
-        block = covariance[:2, :2]
-        uncertainty["bulk_modulus"] = math.sqrt(block[0, 0] + 4 * block[1, 1] + 4 * block[0, 1]) / 3.0
+    uncertainty = {name: standard_errors[place] for name, place in _shown(n_constants).items()}
+    if n_constants == 3:  # where Voigt's and Reuss's are the same
+        weights = found.basis[:, :3, :3].sum(axis=(1, 2)) / 9.0
+        uncertainty["bulk_modulus"] = math.sqrt(max(0.0, float(weights @ spread @ weights)))
     return Outcome(
         metrics={k: float(v) for k, v in metrics.items()},
         uncertainty={k: float(v) for k, v in uncertainty.items() if math.isfinite(v)},
         artifacts={"elastic": "elastic.csv"},
-        notes=_remarks(strains, metrics, stable, eigenvalues),
+        notes=(*_of_symmetry(found, symmetry), *_remarks(strains, metrics, stable, eigenvalues)),
     )
+
+
+def _symmetry(reference: Any, wanted: str) -> Symmetry:
+    if wanted == "none":
+        return Symmetry("triclinic", general_basis(), np.eye(3))
+    found = crystal_symmetry(reference)
+    if wanted == "cubic" and found.name != "cubic":
+        raise AppFailed(
+            f"the reference, {reference.symbols}, is {found.name}, not cubic: it has {len(found.basis)} "
+            "constants, and three would fit none of them.",
+            kind="contract",
+            name="NotCubic",
+            repair="symmetry='auto'; or relax the reference better, if it should be cubic",
+        )
+    return found
+
+
+def _of_symmetry(found: Symmetry, wanted: str) -> tuple[str, ...]:
+    if wanted == "none":
+        return ()
+    turned = (
+        []
+        if not found.turned
+        else [
+            "constants are in the standard axes, which are not those of the structure: "
+            f"x = {_vector(found.axes[0])}, "
+            f"z = {_vector(found.axes[2])} in its own"
+        ]
+    )
+    lower = [] if found.name == "cubic" else [f"{found.name}: {len(found.basis)} constants, all in elastic.csv"]
+    return (*lower, *turned)
+
+
+def _vector(axis: _Array) -> str:
+    return "(" + ", ".join(f"{x:.4g}" for x in np.round(axis, 4) + 0.0) + ")"
+
+
+def _shown(n_constants: int) -> dict[str, tuple[int, int]]:
+    """Which entries of the tensor are metrics."""
+    few = {"c11": (0, 0), "c12": (0, 1), "c44": (3, 3)}
+    return few if n_constants == 3 else few | {"c13": (0, 2), "c33": (2, 2), "c14": (0, 3), "c66": (5, 5)}
+
+
+def _errors(basis: _Array, covariance: _Array) -> _Array:
+    """Standard errors (6, 6) of a tensor, a sum of `basis` (n, 6, 6) with coefficients of this covariance."""
+    variance: _Array = np.einsum("nij,nm,mij->ij", basis, covariance, basis)
+    return np.sqrt(np.maximum(variance, 0.0))
 
 
 def _remarks(
@@ -148,8 +226,8 @@ def _remarks(
     return tuple(notes)
 
 
-def _measured(run: Run) -> tuple[_Array, _Array]:
-    """Strains (n, 6) and stresses (n, 6) in GPa, Voigt, in the axes of the reference."""
+def _measured(run: Run) -> tuple[_Array, _Array, Any]:
+    """Strains (n, 6) and stresses (n, 6) in GPa, Voigt, in the axes of the reference; the reference."""
     from hpcagent.apps.structures import structure_of
 
     if len(run.upstream) < 3:
@@ -189,7 +267,7 @@ def _measured(run: Run) -> tuple[_Array, _Array]:
             name="MixedRuns",
             repair="the first run is the reference, all others strain its very cell a little",
         )
-    return np.array(strains), np.array(stresses)
+    return np.array(strains), np.array(stresses), found[0]
 
 
 def _matrix(voigt: _Array) -> _Array:
@@ -225,43 +303,6 @@ def strain_between(reference: _Array, cell: _Array) -> tuple[_Array, _Array]:
     rotation, stretch = polar(deformation)
     strain: _Array = stretch - np.eye(3)
     return strain, np.asarray(rotation)
-
-
-def _cubic(strains: _Array) -> _Array:
-    """(n, 6, 3): stress components by C11, C12, C44."""
-    columns = np.zeros((len(strains), 6, 3))
-    for i in range(3):
-        others = [j for j in range(3) if j != i]
-        columns[:, i, 0] = strains[:, i]
-        columns[:, i, 1] = strains[:, others].sum(axis=1)
-        columns[:, 3 + i, 2] = strains[:, 3 + i]
-    return columns
-
-
-_PAIRS = tuple((i, j) for i in range(6) for j in range(i, 6))
-
-
-def _general(strains: _Array) -> _Array:
-    """(n, 6, 21): stress components by the constants C_ij, i <= j."""
-    columns = np.zeros((len(strains), 6, 21))
-    for place, (i, j) in enumerate(_PAIRS):
-        columns[:, i, place] += strains[:, j]
-        if i != j:
-            columns[:, j, place] += strains[:, i]
-    return columns
-
-
-def _tensor(constants: _Array, symmetry: str) -> _Array:
-    tensor = np.zeros((6, 6))
-    if symmetry == "cubic":
-        c11, c12, c44 = constants
-        tensor[:3, :3] = c12
-        tensor[range(3), range(3)] = c11
-        tensor[range(3, 6), range(3, 6)] = c44
-        return tensor
-    for value, (i, j) in zip(constants, _PAIRS, strict=True):
-        tensor[i, j] = tensor[j, i] = value
-    return tensor
 
 
 def voigt_reuss_hill(c: _Array) -> tuple[float, float]:

@@ -10,7 +10,7 @@ What the parameters of a level become:
 | `kpts` | `kpts` | Gamma-centred mesh (`hpcagent.apps.engines.mesh`) |
 | `smearing` | `occupations` | Marzari-Vanderbilt (doi:10.1103/PhysRevLett.82.3296), not extrapolated, as in the engine `espresso`; 0: the same number of electrons at each k-point, and a total moment that is the sum of the initial ones |
 | `magmom` | `magmoms` | each atom's, the structure's own if it has any |
-| `tolerance` | `convergence` | of the energy of the whole cell over three steps; density and eigenstates as GPAW has them |
+| `tolerance` | `convergence` | of the energy of the whole cell over three steps; density and eigenstates as GPAW has them, stricter in proportion below 1e-5 eV |
 | `mixing` | `mixer` | share of the new density in Pulay mixing; 0: GPAW's own mixer |
 
 Energies are relative to those of GPAW's reference atoms. In plane waves every direction is periodic: a molecule is put
@@ -182,6 +182,15 @@ def _float(word: str) -> float:
         return math.nan
 
 
+def _density(level: Level) -> dict[str, float]:
+    """Criteria of density and eigenstates: GPAW's own up to the usual tolerance, stricter with a stricter one.
+
+    A stress is as wrong as the density is, and that goes with the square root of the energy's error.
+    """
+    share = level.tolerance / 1e-5
+    return {} if share >= 1 else {"density": 1e-4 * math.sqrt(share), "eigenstates": 4e-8 * share}
+
+
 @functools.cache
 def _calculator_class() -> Any:
     import gpaw
@@ -254,7 +263,7 @@ def _calculator_class() -> Any:
                 if level.smearing > 0
                 # With a width of zero electrons would jump between k-points from step to step.
                 else {"name": "fixed-uniform"},
-                "convergence": {"energy": Energy(tol=level.tolerance, relative=False)},
+                "convergence": {"energy": Energy(tol=level.tolerance, relative=False), **_density(level)},
                 "maxiter": level.max_scf,
             }
             keywords = level.options.get("keywords") or {}

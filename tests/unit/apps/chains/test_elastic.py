@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+
 import numpy as np
 import pytest
 from ase import Atoms
@@ -63,6 +66,56 @@ def test_twelve_strains_find_what_four_do_where_the_crystal_is_cubic():
         assert many[name] == pytest.approx(few[name], rel=1e-6), name
     # The relaxed cell and the strains along one axis were computed already.
     assert sum(p.shared for p in many.parts if p.app == "dft_relax") >= 5
+
+
+def test_a_turned_crystal_has_the_constants_of_one_that_lies_straight():
+    turned = bulk("Cu")
+    turned.rotate(25, (1, 2, 3), rotate_cell=True)
+    result = ha.apps.elastic(turned, engine="emt", fmax=1e-4).result()
+    assert result.ok, result.failure
+    # As above; taken for a cube along x, y, z it would be 219, 92, 69.
+    assert [result[n] for n in ("c11", "c12", "c44")] == pytest.approx([173, 116, 90], abs=1)
+    assert result["n_constants"] == 3 and any("not those of the structure" in note for note in result.notes)
+
+
+def test_a_hexagonal_crystal_has_its_five_constants():
+    argon = bulk("Ar", "hcp", a=3.75, c=3.75 * np.sqrt(8 / 3))
+    app = ha.apps.elastic.with_settings(keywords={"sigma": 3.405, "epsilon": 0.0104, "rc": 9.0, "smooth": True})
+    found = app(argon, engine="lj", fmax=1e-4).result()
+    assert found.ok, found.failure
+    assert found["n_constants"] == 5 and any("hexagonal: 5 constants" in note for note in found.notes)
+    # Isotropic about c: C66 is what C11 and C12 make it. Nothing of it was put in where all 21 are fitted.
+    assert found["c66"] == pytest.approx((found["c11"] - found["c12"]) / 2, rel=1e-6)
+    whole = app(argon, engine="lj", fmax=1e-4, symmetry="none").result()
+    for name in ("c11", "c12", "c13", "c33", "c44", "c66"):
+        assert found[name] == pytest.approx(whole[name], rel=5e-3), name
+    assert found["c33"] > 1.05 * found["c11"] and abs(found["c14"]) < 0.01
+    refused = app(argon, engine="lj", fmax=1e-4, symmetry="cubic").result().failure
+    assert (refused.kind, refused.name) == ("contract", "NotCubic")
+    assert "is hexagonal, not cubic: it has 5 constants" in refused.message
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pw.x") is None, reason="needs pw.x")
+def test_the_error_holds_the_change_with_the_k_points_and_the_mesh_stays(tmp_path):
+    level = {"engine": "espresso", "ecut": 150.0, "kspacing": 0.995, "smearing": 0.0, "fmax": 0.5, "max_steps": 5}
+    app = ha.apps.elastic.with_settings(pseudopotentials={"Si": "Si.pbe-rrkj.UPF"})
+    result = app(bulk("Si", a=5.46), **level).result()
+    assert result.ok, result.failure
+    inputs = [p.read_text() for p in tmp_path.glob("work/*/espresso.pwi")]
+    meshes = {re.search(r"K_POINTS automatic\s+(\d+ \d+ \d+)", text)[1] for text in inputs}
+    # 2 pi sqrt(3) / 5.46 / 0.995 = 2.003: 3 points, as for the structure that was given, although a cell that has
+    # grown by some 0.2 % would have 2.
+    assert meshes == {"3 3 3", "5 5 5"}
+    # 1e-9 eV in Ry.
+    tolerances = [float(re.search(r"conv_thr\s*=\s*(\S+)", text)[1]) for text in inputs]
+    assert tolerances == pytest.approx([7.35e-11] * len(inputs), rel=0.01)
+    assert any("SCF converged to 1e-09 eV" in note for note in result.notes)
+    assert any("from 3x3x3 to 5x5x5 k-points" in note for note in result.notes)
+    blind = app(bulk("Si", a=5.46), **level, k_check="no").result()
+    assert any("k_check was no" in note for note in blind.notes)
+    assert blind["c11"] == pytest.approx(result["c11"])
+    assert result.uncertainty["c11"] > max(1.0, 3 * blind.uncertainty["c11"])
 
 
 def test_a_strain_that_is_large_is_said_to_be():
