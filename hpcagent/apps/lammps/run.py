@@ -265,7 +265,8 @@ def _check_atoms(log: Log, ended: Ended, *, change: bool) -> None:
         if not leg.complete or leg.kind not in ("run", "minimize") or leg.n_atoms is None:
             continue
         counts = leg["Atoms"] if "Atoms" in leg else np.zeros(0)
-        start = leg.n_atoms_start
+        # Under `lost error` LAMMPS itself has checked the number against what its commands left.
+        start = None if leg.lost == "error" else leg.n_atoms_start
         seen = {*(() if start is None else (start,)), *map(int, counts[np.isfinite(counts)]), leg.n_atoms}
         if leg.n_atoms == 0 or (len(seen) > 1 and not change and not leg.atoms_changed_by):
             begun = "" if start is None else f"begins with {start} atoms and "
