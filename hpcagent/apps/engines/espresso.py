@@ -5,7 +5,7 @@ What the parameters of a level become:
 | parameter | pw.x | |
 |---|---|---|
 | `xc` | the pseudopotentials | all must be made with it; a functional that has none of its own (`rpbe`, `vdw-df`): `input_dft`, with those of PBE |
-| `ecut` | `ecutwfc` | eV to Ry; 0: the largest that a pseudopotential suggests, 40 Ry (544 eV) if none does |
+| `ecut` | `ecutwfc` | eV to Ry; 0: the largest that the family recommends or a pseudopotential suggests; refused if one has none |
 | | `ecutrho` | 4 x `ecutwfc` if all are norm-conserving; else 8 x, or what a header suggests if that is more |
 | `kpts` | `K_POINTS` | Gamma-centred mesh (`hpcagent.apps.engines.mesh`); one point: the faster code for Gamma |
 | `smearing` | `occupations`, `degauss` | Marzari-Vanderbilt (doi:10.1103/PhysRevLett.82.3296); 0: fixed occupations |
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.external import Ended, program
+from hpcagent.apps.engines.families import Family, family_of, known, recommended
 from hpcagent.apps.engines.functionals import spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed, vacuum_along
 from hpcagent.apps.engines.packages import needs, refuse_decided
@@ -41,7 +42,7 @@ from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ase import Atoms
 
@@ -50,6 +51,8 @@ __all__ = ["ENGINE", "FAILURE_MODES", "iterations"]
 FAILURE_MODES = (
     "NoExecutable",
     "NoPseudopotential",
+    "OtherPseudopotential",
+    "NeedsCutoff",
     "MixedFunctionals",
     "NeedsSmearing",
     "BadSettings",
@@ -68,9 +71,6 @@ FAILURE_MODES = (
 
 RY = 13.605693122994
 """Rydberg, in eV (CODATA 2018)."""
-
-ECUT_RY = 40.0
-"""Cutoff of the wavefunctions where no pseudopotential suggests one, in Ry."""
 
 PSEUDO_DIR = "/usr/share/espresso/pseudo"
 """Where Debian's package quantum-espresso-data puts its pseudopotentials."""
@@ -119,9 +119,9 @@ class Espresso:
     def calculator(self, atoms: Atoms, level: Level, run: Run) -> Any:
         """A calculator that starts pw.x in the run's directory.
 
-        Options: `pseudopotentials` (element -> file), `pseudo_dir`, `command`, `keywords` (of pw.x, flat or by
-        namelist), `vacuum` (angstrom, of the box of a molecule), `pools` (groups of ranks that share the
-        k-points), `keep` (wavefunctions and density).
+        Options: `family` (of pseudopotentials), `pseudopotentials` (element -> file), `pseudo_dir`, `command`,
+        `keywords` (of pw.x, flat or by namelist), `vacuum` (angstrom, of the box of a molecule), `pools`
+        (groups of ranks that share the k-points), `keep` (wavefunctions and density).
 
         Raises:
             AppFailed: `NoExecutable`, `NoPseudopotential`, `MixedFunctionals` or `BadSettings`.
@@ -148,9 +148,9 @@ class Espresso:
                 name="BadSettings",
                 repair="another xc; parts as pw.x spells them are joined by +, as in SLA+PW+RPB+PBC",
             )
-        pseudo = choose(
-            atoms.get_chemical_symbols(), _made_with(functional), folder, options.get("pseudopotentials") or {}
-        )
+        family = family_of(options["family"], folder) if options.get("family") else None
+        folder = family.folder if family else folder
+        pseudo = _chosen(atoms.get_chemical_symbols(), _made_with(functional), folder, options, family)
         keywords = _checked(options.get("keywords") or {})
         refuse_decided("pw.x", _names(keywords), _DECIDED)
         data, notes = _data(atoms, level, pseudo, functional)
@@ -161,7 +161,9 @@ class Espresso:
         ]
         data |= keywords
         points = sampled(atoms, level)
-        _write_pseudopotentials(run.workdir, folder, functional, pseudo, data, options)
+        if family:
+            notes.append(_of_family(family, pseudo, data, level))
+        _write_pseudopotentials(run.workdir, folder, functional, pseudo, data, options, family)
         vacuum = float(options.get("vacuum") or VACUUM)
         return Pwscf(
             found,
@@ -179,7 +181,7 @@ class Espresso:
             words=("-nk", str(int(options["pools"]))) if options.get("pools") else (),
             keep=bool(options.get("keep")),
             valence_electrons=_electrons(atoms, level, pseudo),
-            notes=(*notes, *_notes(pseudo, options)),
+            notes=(*notes, *([] if family else _notes(pseudo, options))),
             artifacts={"pseudopotentials": "pseudopotentials.json"},
         )
 
@@ -207,6 +209,12 @@ class Espresso:
         folder = _folder(level.options, site)
         named = level.options.get("pseudopotentials") or {}
         with contextlib.suppress(AppFailed):
+            if level.options.get("family"):
+                family = family_of(level.options["family"], folder)
+                # The list decides the cutoffs; a file that it does not name is not taken.
+                own = {e: family.folder / f for e, f in (family.named | named).items()}
+                listed = [Deciding(e, path, e) for e, path in sorted(own.items()) if path.is_file()]
+                return (*listed, Deciding("family", family.path))
             taken = available(_made_with(_functional(level.xc)), folder, named)
             return tuple(Deciding(element, path, element) for element, path in sorted(taken.items()))
         return ()
@@ -283,6 +291,39 @@ def _pseudo_dir(level: Level, run: Run) -> Path:
     return folder
 
 
+def _chosen(
+    symbols: Iterable[str], functional: str, folder: Path, options: Mapping[str, Any], family: Family | None
+) -> dict[str, Pseudopotential]:
+    """A pseudopotential for each element, with the cutoffs that its family recommends, or its header."""
+    named = options.get("pseudopotentials") or {}
+    if family is None:
+        return {element: known(one) for element, one in choose(symbols, functional, folder, named).items()}
+    elements = sorted(set(symbols))
+    missing = [e for e in elements if e not in named and e not in family.named]
+    if missing:
+        raise AppFailed(
+            f"the family {family.name!r} has no file of {', '.join(missing)} in {family.folder}; it has those of "
+            f"{', '.join(sorted(family.named)) or 'no element'}.",
+            kind="contract",
+            name="NoPseudopotential",
+            repair="put the family's files beside its list, or into pseudo_dir; or name one by `pseudopotentials`",
+        )
+    chosen = choose(
+        elements, functional, folder, {e: f for e, f in (family.named | named).items() if e in elements}
+    )
+    return recommended(family, chosen, [e for e in elements if e not in named])
+
+
+def _of_family(
+    family: Family, pseudo: Mapping[str, Pseudopotential], data: Mapping[str, Any], level: Level
+) -> str:
+    own = [one.path.name for e, one in pseudo.items() if one.path.name != family.named.get(e)]
+    said = f"pseudopotentials of the family {family.name}, hashes as listed"
+    if own:
+        said += f", but {', '.join(own)} by name"
+    return said if level.ecut else f"{said}; cutoff as recommended, {data['ecutwfc'] * RY:.0f} eV"
+
+
 def _checked(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords given flat, or in a dict for each namelist, flat as far as ASE knows them.
 
@@ -328,7 +369,15 @@ def _data(
     atoms: Atoms, level: Level, pseudo: Mapping[str, Pseudopotential], functional: str
 ) -> tuple[dict[str, Any], list[str]]:
     notes = []
-    cutoff = level.ecut / RY if level.ecut else max(one.wfc_cutoff for one in pseudo.values()) or ECUT_RY
+    silent = [one.path.name for one in pseudo.values() if not one.wfc_cutoff]
+    if silent and not level.ecut:
+        raise AppFailed(
+            f"{', '.join(silent)} suggests no cutoff, and none was given.",
+            kind="contract",
+            name="NeedsCutoff",
+            repair="ecut in eV, converged (chain dft_convergence); or `family`, whose list has cutoffs",
+        )
+    cutoff = level.ecut / RY if level.ecut else max(one.wfc_cutoff for one in pseudo.values())
     if all(one.kind == "NC" for one in pseudo.values()):
         density = 4 * cutoff
     else:
@@ -430,11 +479,13 @@ def _write_pseudopotentials(
     pseudo: Mapping[str, Pseudopotential],
     data: Mapping[str, Any],
     options: Mapping[str, Any],
+    family: Family | None = None,
 ) -> None:
     named = options.get("pseudopotentials") or {}
     record = {
         "functional": functional,
         "folder": str(folder),
+        "family": None if family is None else str(family.path),
         "ecutwfc_ry": data["ecutwfc"],
         "ecutrho_ry": data["ecutrho"],
         "pseudopotentials": {

@@ -27,6 +27,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 _FOR_ENGINES = (
     "keywords",
     "pseudopotentials",
+    "family",
     "pseudo_dir",
     "command",
     "calculator",

@@ -57,6 +57,7 @@ MACHINE_LEARNED: dict[str, Parameter] = LEVEL | {
 SETTINGS: dict[str, Any] = {
     "keywords": {},
     "pseudopotentials": {},
+    "family": "",
     "pseudo_dir": "",
     "command": "",
     "calculator": "",
