@@ -15,7 +15,7 @@ from hpcagent.errors import BadInput, nearest
 
 __all__ = ["JSONValue", "Record", "Scalar", "build", "canonical_json", "explain", "read_toml"]
 
-Scalar = float | int | str
+Scalar = bool | float | int | str
 JSONValue = Any  # pydantic's own JsonValue is recursive and slow; these fields only pass through json
 
 R = TypeVar("R", bound=BaseModel)

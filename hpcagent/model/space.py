@@ -78,6 +78,7 @@ class Parameter(Record):
     def _check_choices(self) -> None:
         if not self.choices:
             raise BadInput(f"parameter {self.label} is a choice without choices; list at least one.")
+        # True == 1 in Python, so a boolean beside a number is a choice twice.
         if len(set(self.choices)) != len(self.choices):
             raise BadInput(f"parameter {self.label} lists a choice twice: {list(self.choices)}.")
         if self.low is not None or self.high is not None or self.log:
@@ -156,7 +157,8 @@ class Parameter(Record):
 
     def _validated_choice(self, value: object) -> Scalar:
         for choice in self.choices:
-            if value == choice and isinstance(value, bool) == isinstance(choice, bool):
+            # A record of before booleans were kept has 1.0 and 0.0 in their place.
+            if value == choice and (isinstance(choice, bool) or not isinstance(value, (bool, np.bool_))):
                 return choice
         raise BadInput(
             f"{self.name}={value!r} is not one of {self.range}; "

@@ -61,9 +61,10 @@ class Staircase:
         for name in (*falling, *(levels if isinstance(levels, Mapping) else ())):
             space[name]
         for p in space.parameters:
-            if p.kind == "choice" and any(isinstance(c, str) for c in p.choices):
+            if p.kind == "choice" and any(isinstance(c, (str, bool)) for c in p.choices):
                 raise BadInput(
-                    f"policy 'staircase' needs parameters in an order, from cheap to dear; {p.name!r} has words.",
+                    f"policy 'staircase' needs parameters in an order, from cheap to dear; {p.name!r} has words "
+                    "or booleans.",
                     value=p.name,
                 )
         self.space, self.objective = space, objective

@@ -91,14 +91,17 @@ def test_samples_spread_evenly_over_the_logarithm():
     ("made", "words"),
     [
         (lambda: Choice(["off", "opt"]), "one by one: Choice('off', 'opt'), not as one list"),
-        (lambda: Choice("off", ["opt"]), "choices.1: must be a number or a text; got ['opt']"),
-        (lambda: Choice("off", default=["off"]), "default: must be a number or a text; got ['off']"),
+        (lambda: Choice("off", ["opt"]), "choices.1: must be true or false, a number or a text; got ['opt']"),
+        (
+            lambda: Choice("off", default=["off"]),
+            "default: must be true or false, a number or a text; got ['off']",
+        ),
         (lambda: Choice("off", default="on"), "default='on' is not one of {off}"),
         (lambda: Choice("off", "on").narrowed(choices="on"), "choices of (unnamed) are a list; got 'on'"),
-        (lambda: Float(0, 1, default=[1]), "default: must be a number or a text; got [1]"),
+        (lambda: Float(0, 1, default=[1]), "default: must be true or false, a number or a text; got [1]"),
         (lambda: Float("0.1", 1), "low='0.1' is not a number"),
         (lambda: Int(0, True), "high=True is not a number"),
-        (lambda: Text(default=["PBE"]), "default: must be a number or a text; got ['PBE']"),
+        (lambda: Text(default=["PBE"]), "default: must be true or false, a number or a text; got ['PBE']"),
         (lambda: Space.of(x=["a", "b"]), "x=['a', 'b']: a parameter is given as Float(low, high, unit=...)"),
     ],
 )
@@ -311,6 +314,41 @@ def test_toml_that_cannot_be_read_says_why(tmp_path):
     (tmp_path / "y.toml").write_text("a = = 1")
     with pytest.raises(BadInput, match="line 1"):
         read_toml(tmp_path / "y.toml")
+
+
+def test_booleans_stay_booleans_through_space_json_and_execution_id():
+    flag = Choice(True, False, default=True, name="flag")
+    assert all(isinstance(c, bool) for c in flag.choices) and flag.default is True
+    again = Parameter.model_validate_json(flag.model_dump_json())
+    assert again == flag and all(isinstance(c, bool) for c in again.choices)
+    space = Space.of(flag=Choice(True, False), x=Float(0, 1))
+    assert [type(p["flag"]) for p in space.sample(np.random.default_rng(0), 4)] == [bool] * 4
+    assert space.narrowed({"flag": {"choices": [False]}})["flag"].choices == (False,)
+    jsonschema.validate({"flag": False, "x": 0.5}, space.json_schema())
+    manifest = Manifest(
+        execution_id="e", app="a", app_version="1", input_digest="d", params={"flag": False, "n": 1}
+    )
+    read = Manifest.model_validate_json(manifest.model_dump_json()).params
+    assert read["flag"] is False and type(read["n"]) is int
+
+    def identity(value):
+        return Manifest.identify(
+            app="a", app_version="1", input_digest="d", params={"flag": value}, seed=0, replicate=0
+        )
+
+    assert len({identity(v) for v in (True, False, 1.0, 1)}) == 4
+
+
+def test_a_record_of_before_booleans_were_kept_still_lies_in_the_space():
+    space = Space.of(flag=Choice(True, False))
+    assert space.validated({"flag": 1.0})["flag"] is True and space.validated({"flag": 0.0})["flag"] is False
+    old = Parameter.model_validate_json('{"name": "flag", "kind": "choice", "choices": [1.0, 0.0]}')
+    assert old.choices == (1.0, 0.0) and old.validated(0.0) == 0.0
+    # The other way round a boolean is no number, and beside one it is the same choice twice.
+    with pytest.raises(BadInput, match="True is not one of"):
+        Choice(1, 0).validated(True)
+    with pytest.raises(BadInput, match="lists a choice twice"):
+        Choice(True, 1)
 
 
 def test_a_parameter_reads_back_from_json():

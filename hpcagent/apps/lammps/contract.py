@@ -398,6 +398,12 @@ def _parameter(name: str, variable: Variable, where: str) -> Parameter:
 def _with_default(read: Script, parameter: Parameter) -> Parameter:
     """Take the script's own `variable x index 1.0` as the default, where it is allowed."""
     style, word = read.defined.get(parameter.name, ("", ""))
+    if any(isinstance(choice, bool) for choice in parameter.choices):
+        raise BadInput(
+            f"variables.{parameter.name}: a LAMMPS variable is a number or a word, not true or false; list what "
+            'the script takes there, e.g. choices = ["yes", "no"] or [1, 0].',
+            value=list(parameter.choices),
+        )
     if parameter.default is not None or style not in ("index", "string"):
         return parameter
     value: Scalar = next((c for c in parameter.choices if str(c) == word), word)

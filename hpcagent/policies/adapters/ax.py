@@ -93,6 +93,10 @@ def _parameter(p: Parameter) -> Any:
 
     if p.kind == "choice":
         numbers = all(isinstance(c, (int, float)) and not isinstance(c, bool) for c in p.choices)
+        if all(isinstance(c, bool) for c in p.choices):
+            return ChoiceParameterConfig(
+                name=p.name, values=list(p.choices), parameter_type="bool", is_ordered=False
+            )
         kind = "str" if not numbers else "int" if all(isinstance(c, int) for c in p.choices) else "float"
         # The order of numbers is a fact that the model may use, the order of words is not.
         values: list[Any] = [float(c) for c in p.choices] if kind == "float" else list(p.choices)

@@ -106,7 +106,8 @@ def test_runs_under_way_are_not_suggested_again():
     [
         (Space.of(x=Int(1, 3)), maximize("work", subject_to={"error": at_most(1)}), "minimise a cost"),
         (Space.of(x=Int(1, 3)), minimize("work"), "subject to a limit"),
-        (Space.of(x=Choice("low", "high")), GOAL, "'x' has words"),
+        (Space.of(x=Choice("low", "high")), GOAL, "'x' has words or booleans"),
+        (Space.of(x=Choice(True, False)), GOAL, "'x' has words or booleans"),
         (Space.of(x=Int(1, 1000), y=Int(1, 1000)), GOAL, "1000000 points"),
     ],
 )
