@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import overload
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,12 @@ class Run:
         unread_example: The first of them.
         missing: Rows between the first and the last that the echoed `thermo N` promises and that are not there;
             None where the log does not say enough to count them.
+        every: The echoed `thermo` interval.
+        follows: How it goes on where the run before it in the log ended, with nothing changed in between: as a
+            piece of `run N every M` ("every"), by "pre no", or as the repetition of a "loop" of `jump`; empty
+            if it does not.
+        broken_by: What came between, where it would follow the run before it otherwise.
+        pieces: Number of pieces it was put together from.
 
     Example:
         >>> run = parse_log("Step Temp \\n0 80 \\n10 78.5 \\n").runs[0]
@@ -122,6 +128,10 @@ class Run:
     unread: int = 0
     unread_example: str = ""
     missing: int | None = None
+    every: int | None = None
+    follows: Literal["", "every", "pre no", "loop"] = ""
+    broken_by: str = ""
+    pieces: int = 1
 
     def __len__(self) -> int:
         return len(self.data)
@@ -456,6 +466,50 @@ class _State:
         return unit_style(units).normalized if units in STYLES else None
 
 
+# Commands that act on the atoms, the forces or the integration, or on how fast they are computed.
+_CHANGES = re.compile(
+    rb"\s*(?:fix|unfix|fix_modify|velocity|change_box|displace_atoms|delete_atoms|delete_bonds|create_atoms"
+    rb"|create_bonds|set|group|reset_timestep|reset_atoms|reset_ids|reset_atom_ids|(?:pair|bond|angle|dihedral"
+    rb"|improper|kspace)_(?:style|coeff|modify|write)|special_bonds|dielectric|mass|neighbor|neigh_modify|run_style"
+    rb"|read_data|read_dump|read_restart|replicate|clear|balance|comm_style|comm_modify)(?:\s+.*)?"
+)
+_RUN = re.compile(rb"\s*run\s+\d.*")
+
+
+@dataclass(slots=True)
+class _Between:
+    """What was echoed since the last table began.
+
+    Attributes:
+        before: The `run` command of that table.
+        run: The last `run` command since; empty if there was none.
+        jumped: Whether there was a `jump`.
+        changed: The first command that changes the system.
+    """
+
+    before: bytes = b""
+    run: bytes = b""
+    jumped: bool = False
+    changed: bytes = b""
+
+    def note(self, line: bytes) -> None:
+        if _RUN.fullmatch(line):
+            self.run = b" ".join(line.split())
+        elif line.lstrip().startswith(b"jump"):
+            self.jumped = True
+        elif not self.changed and _CHANGES.fullmatch(line):
+            self.changed = line.strip()
+
+    @property
+    def piece(self) -> Literal["", "every", "pre no", "loop"]:
+        """How the table that begins now may be a piece of the run before it."""
+        if not self.run:
+            return "every" if b" every " in self.before else ""
+        if b" pre no" in self.run:
+            return "pre no"
+        return "loop" if self.jumped and self.run == self.before else ""
+
+
 @dataclass(slots=True)
 class _Unread:
     """Lines that look like rows and were not taken for any."""
@@ -479,6 +533,8 @@ class _Table:
     loop: re.Match[bytes] | None
     unread: _Unread
     missing: int | None
+    follows: Literal["", "every", "pre no", "loop"] = ""
+    broken_by: str = ""
     said: list[bytes] = field(default_factory=list)
 
 
@@ -492,6 +548,7 @@ class _Reader:
         # Stretches of nothing but numbers; searches for words leave them out.
         self.numeric: list[tuple[int, int]] = []
         self.previous = b""
+        self.between = _Between()
 
     def read(self) -> Log:
         # `sure`: the next line must be a table's header; `after_run`: it may well be.
@@ -541,6 +598,8 @@ class _Reader:
         # The output of `print "timestep 7"` is no command.
         quoted = self.previous.lstrip().startswith(b"print") and line in self.previous
         self.previous = line
+        if not quoted:
+            self.between.note(line)
         if command is None or quoted:
             return False
         words = [w.strip("\"'") for w in (command[2] or b"").decode("utf-8", "replace").split("#")[0].split()]
@@ -724,11 +783,37 @@ class _Reader:
         # A rerun may visit steps in any order.
         if "step" in names and snapshot.kind not in ("rerun", *_UNIVERSE.values()):
             data, missing = self._checked(data, data[:, names.index("step")], loop, unread)
-        self.tables.append(_Table(columns, data, snapshot, loop, unread, missing))
+        follows, broken_by = self._follows(columns, data, snapshot)
+        self.tables.append(_Table(columns, data, snapshot, loop, unread, missing, follows, broken_by))
         self.state.atoms = int(loop[4]) if loop else None
         if loop is None:
             return end + 1
         return loop.end() + 1 if loop.end() < len(self.data) else len(self.data)
+
+    def _follows(
+        self, columns: tuple[str, ...], data: _Array, state: _State
+    ) -> tuple[Literal["", "every", "pre no", "loop"], str]:
+        """How a run follows the one before it, or else what came between where it might have."""
+        between = self.between
+        self.between = _Between(before=between.run or between.before)
+        last = self.tables[-1] if self.tables else None
+        piece = between.piece
+        if last is None or not piece or (last.state.kind, state.kind) != ("run", "run"):
+            return "", ""
+        names = [canonical(c) for c in columns]
+        if between.changed:
+            return "", _decode(between.changed[:80])
+        if columns != last.columns or state.norm != last.state.norm:
+            return "", "another thermo output"
+        if state.every != last.state.every:
+            return "", "another `thermo` interval"
+        if state.timestep != last.state.timestep:
+            return "", "another timestep"
+        step = names.index("step") if "step" in names else None
+        if step is None or last.loop is None or not len(data) or not len(last.data):
+            return "", ""
+        going_on = data[0, step] == last.data[-1, step]
+        return (piece, "") if going_on else ("", "another step")
 
     def _checked(
         self, data: _Array, step: _Array, loop: re.Match[bytes] | None, unread: _Unread
@@ -1267,6 +1352,9 @@ def _run(table: _Table) -> Run:
         unread=table.unread.count,
         unread_example=_decode(table.unread.first[:200]),
         missing=table.missing,
+        every=state.every,
+        follows=table.follows,
+        broken_by=table.broken_by,
     )
 
 

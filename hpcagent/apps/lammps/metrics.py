@@ -25,6 +25,7 @@ from hpcagent.apps.analysis.statistics import (
     fluctuation_ratio,
     windowed_fluctuation,
 )
+from hpcagent.apps.lammps.legs import legs
 from hpcagent.apps.lammps.log import Log, Run
 from hpcagent.errors import BadInput, nearest
 from hpcagent.units import STYLES, UnitStyle, factor, unit_style
@@ -235,7 +236,8 @@ def production_run(log: Log, production: int = -1) -> Run | None:
 
     Args:
         log: A parsed log.
-        production: Index among the complete runs that made steps (minimisations and reruns not counted).
+        production: Index among the complete runs that made steps (minimisations and reruns not counted; pieces
+            that follow on from each other, of `run N every M`, `pre no` or a loop of `jump`, are one).
 
     Returns:
         The run, or None if the log has no such run.
@@ -352,7 +354,25 @@ def _check_discard(discard: float | None) -> None:
 
 
 def _dynamics(log: Log) -> list[Run]:
-    return [r for r in log.runs if r.complete and r.steps and r.kind not in ("minimize", "rerun")]
+    return list(legs([r for r in log.runs if r.complete and r.steps and r.kind not in ("minimize", "rerun")]))
+
+
+def _extent(run: Run) -> list[str]:
+    """What of a run in pieces is measured, and what is not."""
+    said = []
+    if run.pieces > 1:
+        first, last = run["Step"][[0, -1]]
+        said.append(
+            f"measured over {run.pieces} pieces that follow on from each other with nothing changed in between, "
+            f"steps {first:.0f} to {last:.0f}"
+        )
+    if run.broken_by:
+        begun = f" before step {run['Step'][0]:.0f}" if "Step" in run and len(run) else " before it"
+        said.append(
+            f"of a run in pieces, those{begun} are not measured: {run.broken_by!r} came between, and what was "
+            "changed is not one leg"
+        )
+    return said
 
 
 def _kept(run: Run, discard: float) -> NDArray[np.bool_]:
@@ -450,7 +470,7 @@ class _Measuring:
         self.run = run
         self.values: dict[str, float] = {}
         self.uncertainty: dict[str, float] = {}
-        self.notes: list[str] = list(run.doubts)
+        self.notes: list[str] = [*_extent(run), *run.doubts]
         # Means of which the rows are too few, or too correlated, to know an error.
         self.unsure: list[str] = []
         self.step_size, note = _step_size(run)

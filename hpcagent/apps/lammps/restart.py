@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcagent.apps.lammps.legs import legs
 from hpcagent.apps.lammps.log import Log, Run, parse_log
 from hpcagent.apps.lammps.script import Script
 from hpcagent.errors import AppFailed, BadInput
@@ -229,16 +230,16 @@ def _rows(
 ) -> tuple[tuple[Run, ...], Run, int | None] | None:
     """The runs before, the production run up to `step`, and where that run ended if it came to its end."""
     folder = workdir / f"attempt-{attempt}"
-    log = parse_log(read_logs(folder, logs))
-    if not log.runs or "Step" not in log.runs[-1]:
+    runs = legs(parse_log(read_logs(folder, logs)).runs)
+    if not runs or "Step" not in runs[-1]:
         return None
-    leg = log.runs[-1]
+    leg = runs[-1]
     ended_at = int(leg["Step"][-1]) if leg.complete and len(leg) else None
     leg = replace(leg, data=leg.data[leg["Step"] <= step])
     try:
         origin = json.loads((folder / CONTINUED).read_bytes())
     except (OSError, ValueError):
-        return (log.runs[:-1], leg, ended_at) if len(leg) else None
+        return (runs[:-1], leg, ended_at) if len(leg) else None
     if int(origin["attempt"]) >= attempt:
         return None
     base = _rows(workdir, int(origin["attempt"]), int(origin["step"]), logs)
@@ -300,7 +301,7 @@ def joined(log: Log, source: Earlier, tail: str) -> tuple[Log, list[str], str | 
     Raises:
         AppFailed: `BadScript`: the script did not go on at the step of its restart file.
     """
-    leg = log.runs[-1]
+    *before, leg = legs(log.runs)
     whole = _stacked(source.production, leg, source.step)
     if whole is None or not leg.steps:
         begun = f"at step {leg['Step'][0]:.0f}" if "Step" in leg and len(leg) else "elsewhere"
@@ -330,7 +331,7 @@ def joined(log: Log, source: Earlier, tail: str) -> tuple[Log, list[str], str | 
         notes.append(missing)
     few = leg.steps < 0.02 * steps
     return (
-        replace(log, runs=(*source.before, *log.runs[:-1], whole)),
+        replace(log, runs=(*source.before, *before, whole)),
         notes,
         f"its speed was measured over the last {leg.steps} of {steps} steps only" if few else None,
     )
