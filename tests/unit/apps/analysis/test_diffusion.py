@@ -321,6 +321,27 @@ def test_brownian_particles_diffuse_alike_by_green_kubo_and_einstein(tmp_path: P
         assert error < 0.1 * expected and abs(value - expected) < 3 * error
 
 
+def test_atoms_whose_velocities_are_one_have_a_larger_error_by_green_kubo(tmp_path: Path) -> None:
+    # Eight walkers of ten atoms each: the scatter of 80 integrals taken for independent is sqrt(10) too small.
+    dt, tau, s, frames, expected = 0.05, 0.2, 2.0, 400, 2.0**2 * 0.2 * (1 - 1 / 8)
+    a = np.exp(-dt / tau)
+    found = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        v = np.empty((frames, 8, 3))
+        v[0] = rng.normal(0, s, (8, 3))
+        for i in range(1, frames):
+            v[i] = a * v[i - 1] + rng.normal(0, s * np.sqrt(1 - a * a), (8, 3))
+        together = np.repeat(v, 10, axis=1)
+        dump(tmp_path / "a.dump", 20 + np.cumsum(together * dt, axis=0), 40.0, velocities=together)
+        outcome = vacf.plain_function(run=run_of(tmp_path), **{**VACF, "timestep": dt, "length": 2.0})
+        found.append([outcome.metrics["diffusion_angstrom2_ps"], outcome.uncertainty["diffusion_angstrom2_ps"]])
+    values, errors = np.array(found).T
+    assert np.abs(values - expected).max() < 3 * errors.max()
+    assert 0.8 < np.median(errors) / values.std(ddof=1) < 3.0
+    assert (np.abs(values - expected) <= 2 * errors).mean() >= 0.85
+
+
 def test_velocities_and_masses_are_asked_for(tmp_path: Path) -> None:
     dump(tmp_path / "a.dump", walk(50, 10, 0.1, seed=5, edge=10.0), 10.0)
     with pytest.raises(AppFailed) as failed:
