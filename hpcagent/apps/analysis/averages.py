@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.analysis.statistics import block_average, statistical_inefficiency
+from hpcagent.apps.analysis.statistics import block_average, conserved, statistical_inefficiency
 from hpcagent.apps.base import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
@@ -356,8 +356,9 @@ def cut_of(table: Table, equilibration: str, discard: float, along: tuple[str, .
 def averages(equilibration: str, discard: float, run: Run) -> Outcome:
     """Means of temperature, pressure, density, energies and enthalpy, with errors that know of correlation.
 
-    Errors are those of `statistics.block_average`. The start-up is left out as `equilibration` says: up to the cut
-    of J. D. Chodera (2016) or of MSER-5, whichever column (temperature, energy, volume) settles last, or a share.
+    Errors are those of `statistics.block_average`; a conserved total energy has none. The start-up is left out as
+    `equilibration` says: up to the cut of J. D. Chodera (2016) or of MSER-5, whichever column (temperature,
+    energy, volume) settles last, or a share.
 
     Raises:
         AppFailed: `NoThermo`, `BadThermo`, `TooFewSamples` (fewer than ten rows are left), `ReducedUnits`,
@@ -380,6 +381,12 @@ def averages(equilibration: str, discard: float, run: Run) -> Outcome:
     for name, unit, series in _wanted(table):
         used = series[start:]
         mean, error = block_average(used)
+        if (
+            name == "total_energy"
+            and "kinetic" in table
+            and conserved(table["total"][start:], table["kinetic"][start:])
+        ):
+            error = math.nan  # set at the start, not sampled
         g = statistical_inefficiency(used)
         independent = rows / g if math.isfinite(g) else math.nan
         if math.isfinite(independent):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.apps.analysis.averages import CUT, FAILURES, Table, cut_of, read_table
-from hpcagent.apps.analysis.statistics import block_average, fluctuation_ratio, statistical_inefficiency
+from hpcagent.apps.analysis.statistics import block_average, conserved, fluctuation_ratio, statistical_inefficiency
 from hpcagent.apps.base import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
@@ -182,9 +182,7 @@ def _check_ensemble(table: Table, ensemble: str, total: _Array, kinetic: _Array)
     if np.ptp(kinetic) == 0.0:
         raise AppFailed("the kinetic energy does not fluctuate at all.", kind="contract", name="NoFluctuations")
     ratio, _ = fluctuation_ratio(total, kinetic)
-    # At constant temperature var(E) = C_V k_B T^2 is at least that of K; at constant energy it is
-    # the integrator's.
-    if (ensemble == "nve") != (ratio < 0.3):
+    if (ensemble == "nve") != conserved(total, kinetic):
         other = "nvt" if ensemble == "nve" else "nve"
         raise AppFailed(
             f"the total energy fluctuates {ratio:.2g} times as much as the kinetic one, which is that of "

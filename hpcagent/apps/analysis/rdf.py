@@ -35,6 +35,7 @@ FAILURES = (
     "NoEngine",
     "AnalysisFailed",
 )
+_DRAWS = 200
 # Used where r_max is not given: beyond it g(r) of liquids is 1.
 _FAR = 15.0
 
@@ -140,22 +141,48 @@ def rdf(r_max: float, bins: int, a: str, b: str, ranks: int, run: Run, **reading
     else:
         metrics |= {"first_peak": peak[0], "first_peak_height": peak[1]}
         uncertainty["first_peak_height"] = float(g_error[int(np.argmin(np.abs(r - peak[0])))])
+        others = _redrawn(r, g, noise)
+        uncertainty["first_peak"] = _scatter([p[0] for p, _ in others if p is not None])
         if minimum is None:
             notes.append("g(r) has no minimum after its first maximum within r_max; a larger r_max may show it")
     if peak is not None and minimum is not None:
-        inside = np.clip((minimum - edges[:-1]) / (edges[1:] - edges[:-1]), 0.0, 1.0)
-        shell = arrays["neighbors"] @ inside
+        shell = arrays["neighbors"] @ _inside(edges, minimum)
         metrics |= {
             "first_minimum": minimum,
             "coordination_number": float(np.average(shell, weights=weights)),
         }
-        uncertainty["coordination_number"] = block_average(shell)[1]
+        # Most of its error is that of where the shell ends.
+        ends = [m for _, m in others if m is not None]
+        whole = np.average(arrays["neighbors"], axis=0, weights=weights)
+        uncertainty["first_minimum"] = _scatter(ends)
+        uncertainty["coordination_number"] = math.hypot(
+            block_average(shell)[1], _scatter([float(whole @ _inside(edges, end)) for end in ends])
+        )
     return Outcome(
         metrics=metrics,
         uncertainty={k: v for k, v in uncertainty.items() if math.isfinite(v)},
         artifacts={"rdf": "rdf.csv"},
         notes=tuple(notes),
     )
+
+
+def _inside(edges: _Array, end: float) -> _Array:
+    """(bins,) share of each interval that lies below `end`."""
+    return np.clip((end - edges[:-1]) / (edges[1:] - edges[:-1]), 0.0, 1.0)
+
+
+def _redrawn(r: _Array, g: _Array, noise: _Array) -> list[tuple[tuple[float, float] | None, float | None]]:
+    """First maximum and minimum of g(r) with its noise added once more, many times over (a parametric bootstrap).
+
+    B. Efron, Ann. Stat. 7, 1 (1979), doi:10.1214/aos/1176344552. A minimum is flat, so that it moves by jumps,
+    which no derivative tells.
+    """
+    draws = np.random.default_rng(0).normal(size=(_DRAWS, g.size))
+    return [peaks(r, np.maximum(g + noise * draw, 0.0), noise) for draw in draws]
+
+
+def _scatter(found: list[float]) -> float:
+    return float(np.std(found, ddof=1)) if len(found) > 0.9 * _DRAWS else math.nan
 
 
 def count(

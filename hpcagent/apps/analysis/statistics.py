@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "block_average",
+    "conserved",
     "fitted_slope",
     "fluctuation_ratio",
     "statistical_inefficiency",
@@ -36,7 +37,9 @@ __all__ = [
 
 _Array = NDArray[np.float64]
 BATCHES = 40
-"""Most batches into which a series is cut."""
+"""Most batches into which a series is cut for its mean."""
+# For a slope fewer: the walk must show within a batch.
+_SLOPE_BATCHES = 24
 # With fewer the Student distribution of a mean or slope has no variance.
 _FEWEST = 5
 # Correlation of neighbouring batches, by its evidence, beyond which the mean of a series is anybody's guess.
@@ -146,7 +149,7 @@ def fitted_slope(t: ArrayLike, y: ArrayLike) -> tuple[float, float]:
     residual = deviation - slope * x
     if times.size < _FEWEST or _negligible(residual, values):
         return slope, math.nan
-    batches = _batches(residual)
+    batches = _batches(residual, _SLOPE_BATCHES)
     width = float(times[-1] - times[0]) / (times.size - 1) * times.size / batches.size
     return slope, _judge(batches, 0.0, "slope").error / width
 
@@ -186,6 +189,20 @@ def fluctuation_ratio(e: ArrayLike, k: ArrayLike) -> tuple[float, float]:
     # A standard deviation is, to first order, the mean of its samples' (x - <x>)^2 / (2 std).
     of_energy, of_kinetic = ((x - x.mean()) ** 2 / (2.0 * x.var()) for x in (energy, kinetic))
     return ratio, ratio * block_average(of_energy - of_kinetic)[1]
+
+
+def conserved(total: ArrayLike, kinetic: ArrayLike) -> bool:
+    """Whether a total energy fluctuates too little against the kinetic one to be sampled: it was set at the start.
+
+    At constant temperature var(E) = C_V k_B T^2 is at least that of K; at constant energy it is the integrator's.
+    The mean of a conserved energy has no error of sampling: what little it moves is fluctuation and drift.
+
+    Example:
+        >>> conserved([-5.0, -5.01, -5.0], [1.0, 2.0, 1.5])
+        True
+    """
+    ratio, _ = fluctuation_ratio(total, kinetic)
+    return ratio < 0.3
 
 
 def windowed_fluctuation(e: ArrayLike, k: ArrayLike, rows: float) -> tuple[float, float]:
@@ -304,9 +321,9 @@ class _Family:
     freedom: int
 
 
-def _batches(series: _Array) -> _Array:
-    """Means of at most `BATCHES` batches of neighbours, of equal lengths but for one sample."""
-    edges = np.linspace(0, series.size, min(BATCHES, series.size) + 1).astype(np.intp)
+def _batches(series: _Array, most: int = BATCHES) -> _Array:
+    """Means of at most `most` batches of neighbours, of equal lengths but for one sample."""
+    edges = np.linspace(0, series.size, min(most, series.size) + 1).astype(np.intp)
     result: _Array = np.add.reduceat(series, edges[:-1]) / np.diff(edges)
     return result
 
@@ -354,7 +371,7 @@ def _family(batches: int, of: Literal["mean", "slope"]) -> _Family:
         covariances += [np.eye(batches) + r * walk for r in shares] + [walk]
         # Four to one for a walk, and rather a strong one: a walk taken for noise makes the error several times too
         # small, noise taken for a walk twice too large. Chosen on real runs of argon (benchmarks/errors.py).
-        walks = np.sqrt(np.append(shares, shares[-1]))
+        walks = np.append(shares, shares[-1]) ** 0.25
         prior = np.concatenate([0.2 * prior, 0.8 * walks / walks.sum()])
         neighbors = np.concatenate([neighbors, np.ones(22)])
     stacked = np.array(covariances)

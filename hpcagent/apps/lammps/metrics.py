@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hpcagent.apps.analysis.statistics import (
     block_average,
+    conserved,
     fitted_slope,
     fluctuation_ratio,
     windowed_fluctuation,
@@ -191,7 +192,10 @@ METRICS: dict[str, MetricInfo] = {
         "meV/atom", "mean kinetic energy per atom", "block average of KinEng / N", "physical"
     ),
     "total_energy_mev_per_atom": MetricInfo(
-        "meV/atom", "mean total energy per atom", "block average of TotEng / N", "physical"
+        "meV/atom",
+        "mean total energy per atom; no error where it is conserved",
+        "block average of TotEng / N",
+        "physical",
     ),
     "potential_energy_epsilon_per_atom": MetricInfo(
         "epsilon/atom", "mean potential energy per atom", "block average of PotEng / N", "lj"
@@ -200,7 +204,10 @@ METRICS: dict[str, MetricInfo] = {
         "epsilon/atom", "mean kinetic energy per atom", "block average of KinEng / N", "lj"
     ),
     "total_energy_epsilon_per_atom": MetricInfo(
-        "epsilon/atom", "mean total energy per atom", "block average of TotEng / N", "lj"
+        "epsilon/atom",
+        "mean total energy per atom; no error where it is conserved",
+        "block average of TotEng / N",
+        "lj",
     ),
 }
 
@@ -414,6 +421,7 @@ def _step_size(run: Run) -> tuple[float | None, str | None]:
 _PRINTED = 0.0005
 # The energy over the run against that within windows: a bounded difference to the shadow energy gives about 1.
 _WALKED = 1.5
+_STAYED = 1.15
 
 
 def _performance_step(run: Run) -> tuple[float | None, float]:
@@ -652,8 +660,14 @@ class _Measuring:
         name = "{}_energy_epsilon_per_atom" if style.reduced else "{}_energy_mev_per_atom"
         for column, which in (("PotEng", "potential"), ("KinEng", "kinetic"), ("TotEng", "total")):
             energy = self._energy(column, style)
-            if energy is not None:
+            if energy is not None and which == "total" and self._is_conserved(energy, style):
+                self._put(name.format(which), float((energy / self.atoms).mean()) * scale)
+            elif energy is not None:
                 self._put_mean(name.format(which), energy / self.atoms, scale)
+
+    def _is_conserved(self, total: _Array, style: UnitStyle) -> bool:
+        kinetic = self._energy("KinEng", style)
+        return kinetic is not None and conserved(total, kinetic)
 
     # -- energy of the whole system, in the style's unit
 
@@ -734,17 +748,20 @@ class _Measuring:
         if not math.isfinite(over_all):
             self.notes.append("kinetic energy does not fluctuate: no energy_fluctuation_run")
             return
-        self._put("energy_fluctuation_run", over_all, error)
-        self._put("energy_fluctuation", over_all, error)
+        for name in ("energy_fluctuation_run", "energy_fluctuation"):
+            self._put(name, over_all)
         name = "energy_fluctuation_1tau" if style.reduced else "energy_fluctuation_1ps"
         rows = self._rows_of_window(style, name)
         if rows is None:
             return
-        within, error = windowed_fluctuation(energy, kinetic, rows)
+        within, error_within = windowed_fluctuation(energy, kinetic, rows)
         if not math.isfinite(within):
             self.notes.append(f"kinetic energy does not fluctuate within any window: no {name}")
             return
-        self._put(name, within, error)
+        self._put(name, within, error_within)
+        if over_all < _STAYED * within:
+            # One that walks has a ratio for each length, and none to be in error of.
+            self.uncertainty["energy_fluctuation_run"] = self.uncertainty["energy_fluctuation"] = error
         if over_all > _WALKED * within:
             window = name.rpartition("_")[2]
             self.notes.append(

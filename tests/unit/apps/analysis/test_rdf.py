@@ -14,7 +14,7 @@ from trajectories import dump, run_of, upstream
 
 from hpcagent.apps.analysis.coordination import coordination
 from hpcagent.apps.analysis.frames import FARTHEST
-from hpcagent.apps.analysis.rdf import rdf
+from hpcagent.apps.analysis.rdf import _redrawn, peaks, rdf
 from hpcagent.errors import AppFailed
 
 READ = {"discard": 0.0, "every": 1, "timestep": 0.001, "units": "metal", "species": ""}
@@ -234,3 +234,19 @@ def test_a_failure_on_one_of_two_ranks_is_the_failure_of_the_run(tmp_path: Path)
 
 def test_the_limit_of_a_jump_is_below_half_a_cell() -> None:
     assert FARTHEST < 0.5
+
+
+def test_the_first_minimum_has_the_error_with_which_it_scatters() -> None:
+    # g(r) = 1 + cos-like shells; its noise of 0.01 in each interval moves a flat minimum and hardly the sharp maximum.
+    r = 0.05 + 0.1 * np.arange(100)
+    g = np.where(
+        r < 3.2, 0.0, 1 + 1.6 * np.exp(-(((r - 3.7) / 0.3) ** 2)) - 0.4 * np.exp(-(((r - 5.3) / 0.7) ** 2))
+    )
+    g += 0.2 * np.exp(-(((r - 7.0) / 0.5) ** 2))
+    noise = np.full(100, 0.01)
+    rng = np.random.default_rng(5)
+    found = [peaks(r, g + noise * rng.normal(size=100), noise) for _ in range(60)]
+    others = _redrawn(r, g + noise * rng.normal(size=100), noise)
+    for pick in (lambda one: one[0][0], lambda one: one[1]):
+        assert 0.5 < np.std([pick(o) for o in others]) / np.std([pick(f) for f in found]) < 2.0
+    assert np.std([o[1] for o in others]) > 3 * np.std([o[0][0] for o in others])

@@ -135,8 +135,8 @@ def test_the_error_of_the_slope_of_a_walk_has_its_known_size() -> None:
 def test_the_error_of_a_slope_grows_with_correlation() -> None:
     t = np.arange(2000.0)
     slopes, errors = np.array([fitted_slope(t, autoregressive(2000, 0.9, seed)) for seed in range(200)]).T
-    # A short series cannot exclude a slow walk below its noise: never too small, at most three times too large.
-    assert 1.0 < np.mean(errors) / slopes.std() < 3.0
+    # A short series cannot exclude a slow walk below its noise: never too small, at most 3.5 times too large.
+    assert 1.0 < np.mean(errors) / slopes.std() < 3.5
     # In other units of time and value it is the same error.
     scaled = fitted_slope(1e-3 * t, 1e4 * autoregressive(2000, 0.9, 0))
     assert scaled == pytest.approx((1e7 * slopes[0], 1e7 * errors[0]))

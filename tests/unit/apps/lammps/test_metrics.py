@@ -161,6 +161,15 @@ def test_fluctuation_within_a_picosecond_is_that_of_any_run() -> None:
     assert not any("walks" in note for note in measure(walking(500, 0.0), discard=0.0).notes)
 
 
+def test_a_conserved_energy_has_no_error_of_sampling_and_a_walk_no_ratio() -> None:
+    for walk, stays in ((0.0, True), (0.01, False)):
+        measured = measure(walking(2000, walk), discard=0.0)
+        assert "total_energy_mev_per_atom" in measured.values
+        assert "total_energy_mev_per_atom" not in measured.uncertainty
+        assert ("energy_fluctuation_run" in measured.uncertainty) == stays
+        assert "potential_energy_mev_per_atom" in measured.uncertainty
+
+
 def test_rows_that_cannot_fill_a_window_say_so() -> None:
     for rows, interval, why in ((40, 10, "span 0.78 ps"), (40, 300, "0.6 ps apart")):
         measured = measure(walking(rows, 0.0, interval), discard=0.0)
