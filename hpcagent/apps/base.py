@@ -242,7 +242,7 @@ class App(Record):
         Args:
             upstream: The runs this app takes as input: futures or `Result`s. Where it takes a structure, an ASE
                 `Atoms` or the path of a structure file will do; where it takes a `run`, the path of a trajectory,
-                a LAMMPS log or a thermo.csv.
+                a LAMMPS log or a thermo.csv. A future of another Parsl app is waited for, and its value taken.
             seed: Random seed handed to the app; 0 if not given, in a chain the chain's.
             replicate: A counter for deliberate repetitions of the same parameters; likewise.
             params: The app's parameters, in the units of its contract.
@@ -255,7 +255,7 @@ class App(Record):
             NoSite: Neither a site nor a Parsl configuration is open.
             BadInput: A parameter is not allowed, or an input is missing.
         """
-        from hpcagent.apps.chain import CALLER
+        from hpcagent.apps.chain import CALLER, valued
         from hpcagent.apps.structures import given
 
         if not self.contract.takes(len(upstream)):
@@ -265,7 +265,7 @@ class App(Record):
                 "Parameters are given by name."
             )
         names = self.contract.inputs
-        inputs = tuple(given(one, names[min(i, len(names) - 1)]) for i, one in enumerate(upstream))
+        inputs = tuple(given(valued(one), names[min(i, len(names) - 1)]) for i, one in enumerate(upstream))
         chain = CALLER.get()
         if chain is not None:
             return chain.ask(self, inputs, params, seed, replicate)

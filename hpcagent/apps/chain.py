@@ -27,7 +27,7 @@ from hpcagent.model.contract import Metric
 from hpcagent.model.records import Failure, Manifest, Result
 from hpcagent.model.space import Parameter
 
-__all__ = ["CALLER", "ChainRun", "Part", "Value", "chain", "chain_function"]
+__all__ = ["CALLER", "ChainRun", "Part", "Value", "chain", "chain_function", "valued"]
 
 
 class Value(Future[float]):
@@ -347,14 +347,29 @@ def identity_of(upstream: Any) -> str:
     identity = getattr(upstream, "execution_id", None)
     if isinstance(upstream, Future) and isinstance(identity, str):
         return identity
-    if isinstance(upstream, Future):
-        # A future of the user's own Parsl app: its task number is all that is known of it.
-        return f"parsl task {getattr(upstream, 'tid', id(upstream))}"
     raise BadInput(
         "an input run is the future of an app, its Result, an ASE Atoms or the path of a structure file; got "
         f"{type(upstream).__name__}.",
         value=upstream,
     )
+
+
+def valued(upstream: Any) -> Any:
+    """The value of a future that is none of our runs (a Parsl app of the user's), waited for; others as they are.
+
+    What it is decides what the run computes, so it must be known before the run has an execution id.
+
+    Raises:
+        BadInput: It failed.
+    """
+    if not isinstance(upstream, Future) or isinstance(getattr(upstream, "execution_id", None), str):
+        return upstream
+    try:
+        return upstream.result()
+    except Exception as error:  # whatever the user's own function raises
+        raise BadInput(
+            f"an input is a future that failed: {type(error).__name__}: {error}.", value=repr(upstream)
+        ) from error
 
 
 def inner_manifest(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from typing import Any
 
 from hpcagent.apps.base import app
@@ -43,12 +45,11 @@ def build_molecule(name: str, vacuum: float, run: Run) -> Outcome:
     """
     needs("ase", "pip install 'hpcagent[ase]'")
     from ase import Atoms
-    from ase.build import molecule
-    from ase.collections import g2
     from ase.data import atomic_numbers, ground_state_magnetic_moments
 
+    g2 = _g2()
     if name in g2.names:
-        atoms = molecule(name)
+        atoms = g2[name]
     elif name in atomic_numbers and name != "X":
         atoms = Atoms(name, magmoms=[ground_state_magnetic_moments[atomic_numbers[name]]])
     else:
@@ -126,6 +127,28 @@ def smiles_to_xyz(smiles: str, conformers: int, force_field: str, run: Run) -> O
     if energy is not None:
         totals["strain_energy"] = energy
     return Outcome(metrics=size(atoms) | totals, artifacts=write_structure(run, atoms), notes=tuple(notes))
+
+
+_READING = threading.Lock()
+
+
+def _g2() -> Any:
+    """ASE's G2 molecules, read whole.
+
+    ASE reads its own table when it is first asked, without a lock: a second thread then sees a part of it. So this
+    one is ours alone.
+    """
+    with _READING:
+        return _collection()
+
+
+@functools.cache
+def _collection() -> Any:
+    from ase.collections.collection import Collection
+
+    found = Collection("g2")
+    assert found.names
+    return found
 
 
 def _parsed(smiles: str) -> Any:

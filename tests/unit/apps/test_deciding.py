@@ -260,3 +260,26 @@ def test_another_si_upf_gives_another_energy_not_the_old_one(tmp_path):
         energies.append(result["energy"])
     # Neither engine nor level differ: only what is in the file does. The second has other core electrons.
     assert abs(energies[0] - energies[1]) > 10
+
+
+# ---- futures of other people
+
+
+def test_the_future_of_a_users_own_parsl_app_is_an_input_by_its_value(tmp_path):
+    import parsl
+    from ase.calculators.emt import EMT
+
+    with ha.open_site("threads", run_dir=tmp_path):
+        made = parsl.python_app(lambda: bulk("Cu", a=3.7))()
+        wrong = parsl.python_app(lambda: {"a": 1})()
+        failing = parsl.python_app(lambda: int("no number"))()
+        found = dft_energy(made, engine="emt").result()
+        same = dft_energy(bulk("Cu", a=3.7), engine="emt").result()
+        with pytest.raises(ha.BadInput, match="got dict"):
+            dft_energy(wrong, engine="emt")
+        with pytest.raises(ha.BadInput, match="future that failed: ValueError"):
+            dft_energy(failing, engine="emt")
+    assert found.manifest.execution_id == same.manifest.execution_id
+    copper = bulk("Cu", a=3.7)
+    copper.calc = EMT()
+    assert found["energy"] == pytest.approx(copper.get_potential_energy(), abs=1e-8)

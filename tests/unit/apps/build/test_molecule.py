@@ -129,3 +129,36 @@ def test_smiles_that_no_geometry_fits_are_a_failure_of_their_own(build: Build):
 def test_smiles_without_parameters_say_which_force_field_was_used(build: Build):
     result = build(smiles_to_xyz, smiles="[O][O]")
     assert any("UFF" in note for note in result.notes)
+
+
+def test_threads_that_ask_at_once_all_find_their_molecule(build: Build, monkeypatch: pytest.MonkeyPatch):
+    """ASE's table, half read by another thread: `no molecule 'O2'`, and for good."""
+    import threading
+    import time
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ase.collections import collection, g2
+
+    from hpcagent.apps.build import molecule as module
+
+    # Somebody else is in the midst of reading ASE's own.
+    monkeypatch.setattr(g2, "_names", ["PH3"])
+    module._collection.cache_clear()
+    real = collection.AtomsRow
+    together = threading.Barrier(4)
+
+    def slowly(row):  # a race needs no luck
+        time.sleep(0.001)
+        return real(row)
+
+    monkeypatch.setattr(collection, "AtomsRow", slowly)
+
+    def atoms(_):
+        together.wait()
+        found = module._g2()
+        return len(found.names), len(found["O2"])
+
+    with ThreadPoolExecutor(4) as pool:
+        # 162 species: 148 molecules of G2/97 and 14 atoms.
+        assert list(pool.map(atoms, range(4))) == [(162, 2)] * 4
+    assert build(build_molecule, name="O2")["n_atoms"] == 2
