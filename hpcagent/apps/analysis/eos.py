@@ -66,8 +66,8 @@ def eos_fit(lattice: str, run: Run) -> Outcome:
     E(V) = E0 + 9 V0 B0 / 16 {[(V0/V)^(2/3) - 1]^3 B0' + [(V0/V)^(2/3) - 1]^2 [6 - 4 (V0/V)^(2/3)]}:
     F. Birch, Phys. Rev. 71, 809 (1947), doi:10.1103/PhysRev.71.809. Least squares by scipy; errors from its
     covariance, scaled by the residuals (ASE's EquationOfState fits the same and gives none), with that of the
-    model in quadrature: the largest difference to the fourth order, to Vinet's equation, and to the third order over the
-    inner volumes (`model_error`).
+    model in quadrature: the largest difference to the fourth order, to Vinet's equation, and to the third order
+    over the inner volumes (`model_error`).
 
     Raises:
         AppFailed: `TooFewRuns` (fewer than five volumes), `NoEnergy`, `NoStructure`, `MixedRuns` (other elements);
