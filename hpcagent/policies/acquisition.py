@@ -24,9 +24,9 @@ from scipy.stats import norm, qmc
 
 from hpcagent.model.objective import pareto_front
 from hpcagent.policies.gp import Array
-from hpcagent.policies.surrogate import Surrogate
+from hpcagent.policies.surrogate import MetricModel, Surrogate
 
-__all__ = ["Acquisition", "incumbents"]
+__all__ = ["Acquisition", "answer_gain", "incumbents"]
 
 FLOOR = 1e-5
 # Limits that a bold suggestion takes as if they were this many standard errors kinder.
@@ -106,13 +106,10 @@ class Acquisition:
         if self.taken is None or self.crowding is None:
             return total, slope
         sharp = self.models.goals[0].gp.scales / NEAR
-        for point, share in zip(self.taken, self.crowding, strict=True):
-            off = (rows - point) * sharp
-            close = share * np.exp(-(off**2).sum(1))
-            left = 1 - close + 1e-6
-            total += np.log(left)
-            slope += (2 * close / left)[:, None] * off * sharp
-        return total, slope
+        off = (rows[:, None, :] - self.taken) * sharp
+        close = self.crowding * np.exp(-(off**2).sum(2))
+        left = 1 - close + 1e-6
+        return np.log(left).sum(1), ((2 * close / left)[:, :, None] * off).sum(1) * sharp
 
     def boldly(self) -> Acquisition:
         """The same with kinder limits: a look at what would be better if it were allowed."""
@@ -126,12 +123,15 @@ class Acquisition:
         """For several goals: the same with weights of the goals, positive with squares that sum to 1."""
         return replace(self, weights=weights)
 
-    def __call__(self, rows: Array) -> tuple[Array, Array]:
-        """Log of the worth at rows `(m, columns)`, and its derivative by the columns.
+    def __call__(self, rows: Array, *, slopes: bool = True) -> tuple[Array, Array]:
+        """Log of the worth at rows `(m, columns)`, and its derivative by the columns, unless not `slopes`.
 
         With several goals the derivative is that of the chances alone.
         """
-        log_p, dlog_p = self.models.log_chances(rows, bold=self.bold, spare=SPARE if self.careful else 0.0)
+        spare = SPARE if self.careful else 0.0
+        log_p, dlog_p = self.models.log_feasible(rows, bold=self.bold, spare=spare, slopes=slopes)
+        log_ok, dlog_ok = self.models.log_completes(rows, slopes=slopes)
+        log_p, dlog_p = log_p + log_ok, dlog_p + dlog_ok
         if self.careful:
             unsure = log_p < math.log(SURE)
             log_p, dlog_p = (
@@ -141,7 +141,6 @@ class Acquisition:
         log_room, dlog_room = self._room(rows)
         log_p, dlog_p = log_p + log_room, dlog_p + dlog_room
         if self.models.failures is not None:
-            log_ok, dlog_ok = self.models.failures.log_completes(rows)
             risky = log_ok < math.log(1 - RISK)
             log_p = log_p + np.where(risky, BARRIER * (log_ok - math.log(1 - RISK)), 0.0)
             dlog_p = dlog_p + np.where(risky, BARRIER, 0.0)[:, None] * dlog_ok
@@ -150,7 +149,7 @@ class Acquisition:
         if self.best is None:
             return log_p, dlog_p
         goal = self.models.goals[0]
-        mean, sd, dmean, dsd = goal.gp.slopes(rows)
+        mean, sd, dmean, dsd = goal.gp.slopes(rows, needed=slopes)
         z = np.clip((goal.sign * mean - self.best) / sd, -30, 1e6)
         phi = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
         cdf = ndtr(z)
@@ -198,6 +197,48 @@ class Acquisition:
             mean, sd = model.gp.predict(rows)
             drawn[:, :, j] = model.sign * mean + normal[:, j, None] * sd
         return np.asarray(np.maximum(scalar(drawn) - best, 0.0).mean(0))
+
+
+def answer_gain(s: Surrogate, options: Array, answers: Array) -> Array:
+    """How much better the answer is expected to become by one run, with its noise, at each of the options.
+
+        E[max_a P'(a) (mean'(a) - low)] - max_a P(a) (mean(a) - low)
+
+    with the means of the first goal and the chances P to keep the limits as they will be after the run: the
+    knowledge gradient (Frazier, Powell, Dayanik, INFORMS J. Comput. 2009), with limits. It takes a repeat of a
+    known point and a new point for what they are, runs that teach. `low` is the lowest mean of the answers.
+
+    Args:
+        s: The models; waiting runs believed.
+        options: `(m, columns)` where the run may be.
+        answers: `(a, columns)` what may be answered.
+
+    Returns:
+        `(m,)`, on the scale of the goal's model, times the chance that the run completes.
+    """
+    goal = s.goals[0]
+    uniform = qmc.Sobol(1 + len(s.limits), scramble=True, seed=1).random(DRAWS)
+    normal = norm.ppf(np.clip(uniform, 1e-4, 1 - 1e-4))
+    normal -= normal.mean(0)
+    mean = goal.sign * goal.gp.predict(answers)[0]
+    lifted = mean - mean.min()
+    chance = np.ones(len(answers))
+    then = lifted + normal[:, :1, None] * _told(goal, options, answers)
+    for j, model in enumerate(s.limits, start=1):
+        assert model.limit is not None
+        middle, sd = model.gp.predict(answers)
+        chance = chance * ndtr(model.sign * (middle - model.limit) / sd)
+        told = _told(model, options, answers)
+        left = np.sqrt(np.maximum(sd**2 - told**2, 1e-6 * sd**2))
+        then = then * ndtr(model.sign * (middle + normal[:, j, None, None] * told - model.limit) / left)
+    gain = then.max(2).mean(0) - (chance * lifted).max()
+    return np.asarray(s.completes(options) * np.maximum(gain, 0.0))
+
+
+def _told(model: MetricModel, options: Array, answers: Array) -> Array:
+    """`(m, a)` standard deviation by which a run at each option moves the mean at each answer."""
+    sd = np.hypot(model.gp.predict(options)[1], model.one_run(options))
+    return model.gp.covariances(options, answers) / sd[:, None]
 
 
 def incumbents(s: Surrogate, most: int = 3) -> tuple[float | None, Array]:

@@ -9,7 +9,10 @@
    One or two suggestions at a time, as in rolling mode, take the roles of a batch of four in turn.
 4. *Close in.* With five or more numbers all but the last look inside a box around the best point, which shrinks
    while nothing better is found (a trust region, Eriksson et al., NeurIPS 2019).
-5. *Fidelity.* Where runs can be cheaper, the point is chosen for the last level, and the level by how much a run
+5. *Repeat.* A known point is run again where that is expected to make the answer better by more than the new
+   point would, by far (`answer_gain`; one of a batch), where its only run was too good to be believed, and where
+   nothing new is left; never where runs are known to be exact, or repeats came out equal.
+6. *Fidelity.* Where runs can be cheaper, the point is chosen for the last level, and the level by how much a run
    there would tell of the last one for what it costs.
 
 A suggestion depends on seed, history and pending alone, and is worked out on one thread.
@@ -31,11 +34,11 @@ from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
-from hpcagent.policies.acquisition import Acquisition, incumbents
+from hpcagent.policies.acquisition import Acquisition, answer_gain, incumbents
 from hpcagent.policies.base import Reason
 from hpcagent.policies.gp import Array, Features, NoFit, one_thread
-from hpcagent.policies.points import inside, key, shares, whole
-from hpcagent.policies.surrogate import MetricModel, Surrogate
+from hpcagent.policies.points import Key, inside, key, located, shares, whole
+from hpcagent.policies.surrogate import MetricModel, Surrogate, noisy
 from hpcagent.policies.sweeps import Sobol
 
 __all__ = ["Bayes"]
@@ -43,13 +46,17 @@ __all__ = ["Bayes"]
 SPREAD_OUT = 256  # random candidates for the start of a search
 AROUND = 24  # candidates around each of the best points, at each width
 WIDTHS = (0.2, 0.05, 0.01)
-STARTS = 4
-STEPS = 25
+STARTS = 2
+STEPS = 12
+CLOSELY = 8  # after so many points of a batch the search is shorter: fewer candidates, one start
 ENUMERATED = 2000  # a finite space up to this size is looked through whole
 MANY = 5  # numbers from which on a trust region is used
 WIDEST, NARROWEST = 0.8, 0.05
 IN_TURN = 4  # size of the batch whose roles are taken in turn where one or two points are wanted
 GAIN = 1e-3  # a relative gain that counts as progress
+AGAIN = 3.0  # times more that a repeat must be worth than a new point: it can wait, what a new point opens cannot
+LEAST_AGAIN = 1e-3  # and at least this share of the spread of the goal
+CONTENDERS = 32  # known points that may be run again
 DEARER = 4.0  # how much dearer the next level is taken to be, until it is known
 
 
@@ -76,6 +83,9 @@ class Bayes:
         >>> abs(bayes.suggest(runs, 1)[0]["x"] - 0.3) < 0.02
         True
     """
+
+    repeats = True
+    """The same point may come again, on purpose (see `hpcagent.policies.portfolio`)."""
 
     def __init__(
         self,
@@ -108,7 +118,7 @@ class Bayes:
         """
         early = min(n, max(0, self.initial - len(history) - len(pending)))
         reasons = self._spread_out(history, early, pending, "The first points cover the space.")
-        if len(reasons) == n or len(reasons) < early:
+        if len(reasons) == n:
             return reasons
         waiting = [*pending, *(r.params for r in reasons)]
         try:
@@ -118,12 +128,26 @@ class Bayes:
             if self.strict:
                 raise
             why = f"No model can be fitted ({error}), so the points go on covering the space."
-            return reasons + self._spread_out(history, n - len(reasons), waiting, why)
+            reasons += self._spread_out(history, n - len(reasons), waiting, why)
+            return reasons + self._repeated(history, n - len(reasons))
+
+    def _repeated(self, history: Sequence[Observation], n: int) -> list[Reason]:
+        """Known points again, the fewest runs first, where every point is known and no model says more."""
+        runs: dict[Key, list[Params]] = {}
+        for params, o in located(self.space, history):
+            if o.completed:
+                runs.setdefault(key(params), []).append(params)
+        if n <= 0 or not runs or not noisy(located(self.space, history), self.objective, self.noise):
+            return []
+        ordered = sorted(runs.values(), key=len)
+        text = "Every point was run, and runs differ: one with few runs again."
+        return [Reason(ordered[i % len(ordered)][0], "repeat", text) for i in range(n)]
 
     def _modelled(self, history: Sequence[Observation], n: int, waiting: Sequence[Params]) -> list[Reason]:
         surrogate = Surrogate.fit(self.space, self.objective, history, noise=self.noise)
-        reasons = _Search(self, surrogate, history, waiting).found(n)
-        if len(reasons) < n and len(history) + len(waiting) + len(reasons) < self.space.size:
+        search = _Search(self, surrogate, history, waiting)
+        reasons = search.found(n)
+        if len(reasons) < n and len(search.used) < self.space.size:
             besides = [*waiting, *(r.params for r in reasons)]
             why = "The search found no new point, so one that covers the space."
             reasons += self._spread_out(history, n - len(reasons), besides, why)
@@ -192,9 +216,8 @@ class _Search:
         self.policy, self.surrogate, self.history = policy, surrogate, history
         self.features: Features = surrogate.features
         self.rng = np.random.default_rng([policy.seed, len(history), len(waiting), 5])
-        known = [p for o in history if (p := inside(policy.space, o.params)) is not None]
         pending = [p for q in waiting if (p := inside(policy.space, q)) is not None]
-        self.used = {key(p) for p in (*known, *pending)}
+        self.used = {*surrogate.used, *(key(p) for p in pending)}
         self.given = len(history) + len(waiting)
         self.levels = policy.fidelity
         if self.levels is not None:
@@ -205,6 +228,11 @@ class _Search:
         self.worth = Acquisition.of(self._as_it_counts(surrogate), self.features.rows(pending))
         _, self.tops = incumbents(self.worth.models)
         self.whole = self._everything()
+        # As `worth`, but with the noise of runs: what repeats are chosen by.
+        self.after = self._as_it_counts(surrogate).believing(self.features.rows(pending))
+        waits = {key(p) for p in pending}
+        self.repeated = False
+        self.doubted = [p for p in surrogate.surprising if key(p) not in waits]
 
     def found(self, n: int) -> list[Reason]:
         reasons: list[Reason] = []
@@ -217,14 +245,18 @@ class _Search:
             if len(self.surrogate.goals) > 1:
                 worth = worth.weighted(self._weights())
             box = None if last else self._box()
-            row = self._best(worth, box)
+            row = self._best(worth, box, closely=slot < CLOSELY)
+            role, text = self._role(worth, box)
+            again = self._again(row) if worth is self.worth or row is None else None
+            if again is not None:
+                row, role, text = again
             if row is None:
                 break
-            role, text = self._role(worth, box)
-            if self.levels is not None:
+            if self.levels is not None and again is None:
                 row, role, text = self._level(row, role, text)
             params = self.features.points(row[None])[0]
             self.used.add(key(params))
+            self.after = self.after.believing(row[None])
             reasons.append(self._reason(params, row, role, text, worth))
             self.worth = self.worth.believing(row[None])
         return reasons
@@ -238,6 +270,46 @@ class _Search:
         if n >= 3:
             return slot, n
         return (self.given + slot) % IN_TURN, IN_TURN
+
+    def _again(self, new: Array | None) -> tuple[Array, str, str] | None:
+        """A known point to run again in place of the new one, and why; None where the new one is worth more."""
+        s = self.surrogate
+        if not s.noisy:
+            return None
+        if self.doubted:
+            row = self.features.rows([self.doubted.pop(0)])[0]
+            return row, "repeat", "Its only run is too good to be believed, by all others: it is run again."
+        known = self._known_rows()
+        if not len(known) or (new is not None and (self.levels is not None or len(s.goals) > 1)):
+            return None
+        if len(s.goals) > 1:
+            unsure = sum(m.gp.predict(known)[1] / m.gp.unit for m in self.after.goals)
+            best, gain = int(np.argmax(unsure)), math.nan
+        else:
+            options = known if new is None else np.vstack([known, new])
+            gains = answer_gain(self.after, options, options)
+            best = int(np.argmax(gains[: len(known)]))
+            gain = float(gains[best])
+            least = max(AGAIN * float(gains[-1]), LEAST_AGAIN * s.goals[0].gp.unit)
+            if new is not None and (self.repeated or gain <= least):
+                return None
+        text = "Another run here makes the answer surer than a new point would."
+        if new is None:
+            text = "Every point was run, and runs differ: another one here makes the answer surest."
+        self.repeated = True
+        return known[best], "repeat", text
+
+    def _known_rows(self) -> Array:
+        """The rows of known points that may still be the best: those whose bounds are highest."""
+        s = self.after
+        mean, sd = s.goals[0].gp.predict(s.rows)
+        chance = s.feasible(s.rows) * s.completes(s.rows)
+        high = s.goals[0].sign * mean + 2 * sd + np.log(np.maximum(chance, 1e-12)) * s.goals[0].gp.unit
+        rows: Array = s.rows[np.argsort(-high, kind="stable")[:CONTENDERS]]
+        if self.levels is None:
+            return rows
+        run = [key(point) in s.used for point in self.features.points(rows)]
+        return np.asarray(rows[np.array(run, dtype=bool)])
 
     # Where to look
 
@@ -262,22 +334,24 @@ class _Search:
         """The models with every measured point taken at the last level, where an answer has to be."""
         return s if self.levels is None else replace(s, rows=self._at_last_level(s.rows))
 
-    def _candidates(self, box: tuple[Array, Array] | None) -> Array:
+    def _candidates(self, box: tuple[Array, Array] | None, part: int) -> Array:
+        """Points to begin from; one in `part` of them."""
         f, rng = self.features, self.rng
-        cube = f.from_cube(rng.random((SPREAD_OUT, f.size)))
+        around = AROUND // part
+        cube = f.from_cube(rng.random((SPREAD_OUT // part, f.size)))
         low, high = box if box is not None else (np.zeros(len(f.of)), np.ones(len(f.of)))
         found = [np.where(f.numeric, low + cube * (high - low), cube)]
         for top in self.tops:
             for width in WIDTHS:
-                near = np.repeat(top[None], AROUND, axis=0)
-                moved = rng.random((AROUND, f.size)) < max(0.5, min(1.0, 2 / f.size))
+                near = np.repeat(top[None], around, axis=0)
+                moved = rng.random((around, f.size)) < max(0.5, min(1.0, 2 / f.size))
                 near = near + width * rng.standard_normal(near.shape) * moved[:, f.of] * f.numeric
                 for j in np.flatnonzero(f.choices):
                     columns = f.columns(int(j))
                     values = columns.stop - columns.start
-                    changed = rng.random(AROUND) < 0.2
+                    changed = rng.random(around) < 0.2
                     near[changed, columns] = (
-                        math.sqrt(0.5) * np.eye(values)[rng.integers(values, size=AROUND)][changed]
+                        math.sqrt(0.5) * np.eye(values)[rng.integers(values, size=around)][changed]
                     )
                 found.append(np.where(f.numeric, np.clip(near, low, high), near))
         return self._at_last_level(f.snapped(np.vstack(found)))
@@ -297,22 +371,22 @@ class _Search:
 
     # The most worth there
 
-    def _best(self, worth: Acquisition, box: tuple[Array, Array] | None) -> Array | None:
+    def _best(self, worth: Acquisition, box: tuple[Array, Array] | None, *, closely: bool = True) -> Array | None:
         """The row of the best unused point, or None where every point is used."""
         if self.whole is not None:
-            return self._unused(self.whole, worth(self.whole)[0])
-        rows = self._candidates(box)
-        values = worth(rows)[0]
-        starts = _apart(rows[np.argsort(-values, kind="stable")[:200]], STARTS)
+            return self._unused(self.whole, worth(self.whole, slopes=False)[0])
+        rows = self._candidates(box, 1 if closely else 4)
+        values = worth(rows, slopes=False)[0]
+        starts = _apart(rows[np.argsort(-values, kind="stable")[:200]], STARTS if closely else 1)
         if worth.weights is not None:
             ends = self._wandered(worth, starts)
         else:
-            ends = self._climbed(worth, starts, box)
+            ends = self._climbed(worth, starts, box, STEPS if closely else STEPS // 2)
         steps = self._at_last_level(self.features.steps(np.vstack([ends, starts])[:STARTS]))
         tried = np.vstack([ends, starts, steps])
-        return self._unused(tried, worth(tried)[0]) if len(tried) else None
+        return self._unused(tried, worth(tried, slopes=False)[0]) if len(tried) else None
 
-    def _climbed(self, worth: Acquisition, starts: Array, box: tuple[Array, Array] | None) -> Array:
+    def _climbed(self, worth: Acquisition, starts: Array, box: tuple[Array, Array] | None, steps: int) -> Array:
         """Uphill from every start along the numbers, all at once."""
         moving = np.flatnonzero(self.features.numeric)
         if not len(moving):
@@ -327,7 +401,8 @@ class _Search:
             return -float(value.sum()), -slope[:, moving].ravel()
 
         bounds = list(zip(low, high, strict=True)) * k
-        flat, _, _ = fmin_l_bfgs_b(downhill, starts[:, moving].ravel(), bounds=bounds, maxiter=STEPS)
+        begin = starts[:, moving].ravel()
+        flat, _, _ = fmin_l_bfgs_b(downhill, begin, bounds=bounds, maxiter=steps, maxfun=2 * steps)
         ends = starts.copy()
         ends[:, moving] = flat.reshape(k, m)
         return self.features.snapped(ends)
@@ -338,7 +413,7 @@ class _Search:
         for width in (0.1, 0.03, 0.01, 0.003):
             steps = self.rng.standard_normal((16, *starts.shape)) * f.numeric * width
             rows = self._at_last_level(f.snapped(np.vstack([starts, *(starts + s for s in steps)])))
-            starts = _apart(rows[np.argsort(-worth(rows)[0], kind="stable")], STARTS)
+            starts = _apart(rows[np.argsort(-worth(rows, slopes=False)[0], kind="stable")], STARTS)
         return starts
 
     def _unused(self, rows: Array, values: Array) -> Array | None:

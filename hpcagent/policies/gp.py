@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
+from scipy.linalg import lapack, solve_triangular
 from scipy.optimize import fmin_l_bfgs_b
 
 from hpcagent.model.space import Params, Space
@@ -35,8 +36,14 @@ Kernel: TypeAlias = Literal["rbf", "matern", "mixed"]
 
 JITTER = 1e-7
 LEAST_NOISE = 1e-6
+# With few values another inverse is cheap; with more it grows by a border, which loses a share of the variance.
+FEW_TOLD = 64
+UNRESOLVED = 1e-4
 MOST_STEPS = 40
 FEW = 24
+# Values beyond this many are spoken for by so many of their points.
+MOST_EXACT = 200
+MOST_INDUCING = 160
 SPREAD = 0.6  # of the log length scales' prior
 CENTRE = -1.586  # log of its most probable value for one parameter: sqrt(2) - 3
 CHOICE_CENTRE = 0.0  # correlation exp(-1/2) between the values of a choice
@@ -103,8 +110,8 @@ class Features:
         for p, columns in zip(self._varied, self._columns, strict=True):
             if p.kind == "choice":
                 at = {c: i for i, c in enumerate(p.choices)}
-                for i, point in enumerate(points):
-                    rows[i, columns.start + at[point[p.name]]] = math.sqrt(0.5)
+                which = [at[point[p.name]] for point in points]
+                rows[np.arange(len(points)), columns.start + np.array(which, dtype=int)] = math.sqrt(0.5)
                 continue
             values = np.array([point[p.name] for point in points], dtype=float)
             low, high = float(p.low or 0), float(p.high or 0)
@@ -208,6 +215,7 @@ class GP:
         centre, unit: What the values were standardised with.
         evidence: Log of the posterior density that was maximised, up to a constant.
         own_noise: Fitted noise variance of a single run, standardised.
+        basis, solved: What predictions are made of, where values were added to a fitted model.
     """
 
     x: Array
@@ -222,6 +230,8 @@ class GP:
     unit: float
     evidence: float
     own_noise: float
+    basis: Array | None = None
+    solved: tuple[Array, Array] | None = None
 
     @classmethod
     def fit(
@@ -289,28 +299,66 @@ class GP:
 
     @cached_property
     def _solved(self) -> tuple[Array, Array]:
-        """Inverse of the covariance of the values, and that times the values."""
+        """What predictions are made of: at rows with covariances k with `_basis` the mean is k alpha, and the
+        variance is less by k M k. Without inducing points M is the inverse of the covariance of the values.
+        """
+        if self.solved is not None:
+            return self.solved
+        if self._inducing is not None:
+            return self._inducing.solved
         k = self._covariance(self.x, self.x)
         k.flat[:: len(k) + 1] += self.noise + JITTER
         inverse, _ = _inverted(k)
         return inverse, inverse @ self.y
 
+    @cached_property
+    def _inducing(self) -> _Inducing | None:
+        return _Inducing.of(self) if self.basis is None and len(self.x) > MOST_EXACT else None
+
+    @cached_property
+    def _basis(self) -> Array:
+        """`(m, columns)` the rows that predictions are made of."""
+        if self.basis is not None:
+            return self.basis
+        return self.x if self._inducing is None else self.x[self._inducing.at]
+
+    @cached_property
+    def _scaled(self) -> tuple[Array, Array]:
+        """`_basis` in length scales, and the squares of its rows."""
+        scaled = self._basis * self.scales
+        return scaled, (scaled * scaled).sum(1)
+
+    @cached_property
+    def _places(self) -> list[slice]:
+        """The columns of each parameter."""
+        ends = np.searchsorted(self.of, np.arange(self._size + 1))
+        return [slice(int(a), int(b)) for a, b in pairwise(ends)]
+
     def _covariance(self, a: Array, b: Array) -> Array:
         a, b = a * self.scales, b * self.scales
-        together = _correlation(_squares(a, b), self.kernel)
         if self.kernel != "mixed":
-            return self.variance * together
-        alone = sum(self._alone(a, b, j) for j in range(self._size)) / self._size
-        return np.asarray(self.variance * ((1 - self.share) * together + self.share * alone))
+            return self.variance * _correlation(_squares(a, b), self.kernel)
+        return sum(self._parts(a, b))  # type: ignore[return-value]  # there is at least one part
+
+    def _parts(self, a: Array, b: Array) -> list[Array]:
+        """The mixed covariance of scaled rows: of all parameters together, and of each alone."""
+        each = [_squares(a[:, place], b[:, place]) for place in self._places]
+        together = self.variance * (1 - self.share) * np.exp(-0.5 * sum(each))
+        part = self.variance * self.share / self._size
+        return [together, *(part * np.exp(-0.5 * r2) for r2 in each)]
+
+    def _beside(self, scaled: Array, i: int) -> Array:
+        """`(n,)` covariances of scaled row `i` with all of them."""
+        squares = (scaled - scaled[i]) ** 2
+        if self.kernel != "mixed":
+            return self.variance * _correlation(squares.sum(1), self.kernel)
+        each = np.add.reduceat(squares, [place.start for place in self._places], axis=1)
+        together = (1 - self.share) * np.exp(-0.5 * each.sum(1))
+        return np.asarray(self.variance * (together + self.share * np.exp(-0.5 * each).mean(1)))
 
     @property
     def _size(self) -> int:
-        return int(self.of.max()) + 1
-
-    def _alone(self, a: Array, b: Array, j: int) -> Array:
-        """Correlation by parameter `j` alone, of scaled rows."""
-        columns = self.of == j
-        return np.asarray(np.exp(-0.5 * _squares(a[:, columns], b[:, columns])))
+        return int(self.of[-1]) + 1
 
     @property
     def lengths(self) -> Array:
@@ -320,54 +368,54 @@ class GP:
     def predict(self, a: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of the function, without a run's noise, at rows `(m, columns)`."""
         inverse, alpha = self._solved
-        k = self._covariance(a, self.x)
+        k = self._covariance(a, self._basis)
         left = self.variance - np.einsum("ij,ij->i", k @ inverse, k)
         return self.centre + self.unit * (k @ alpha), self.unit * np.sqrt(np.maximum(left, 1e-12))
 
-    def slopes(self, a: Array) -> tuple[Array, Array, Array, Array]:
-        """As `predict`, and the derivatives of both by the columns, `(m, columns)` each."""
+    def slopes(self, a: Array, *, needed: bool = True) -> tuple[Array, Array, Array, Array]:
+        """As `predict`, and the derivatives of both by the columns, `(m, columns)` each; 0 where not `needed`."""
+        if not needed:
+            flat = np.zeros(a.shape)
+            return *self.predict(a), flat, flat
         inverse, alpha = self._solved
-        scaled, known = a * self.scales, self.x * self.scales
-        r2 = _squares(scaled, known)
+        scaled, (known, sizes) = a * self.scales, self._scaled
         alone: list[Array] = []
-        if self.kernel != "matern":
-            pull = k = self.variance * (1 - self.share) * np.exp(-0.5 * r2)
-            if self.kernel == "mixed":
-                part = self.variance * self.share / self._size
-                alone = [part * self._alone(scaled, known, j) for j in range(self._size)]
-                k = k + sum(alone)
+        if self.kernel == "mixed":
+            pull, *alone = self._parts(scaled, known)
+            k = pull + sum(alone)
         else:
-            r = np.sqrt(5 * r2)
-            e = self.variance * np.exp(-r)
-            k, pull = (1 + r + r * r / 3) * e, 5 / 3 * (1 + r) * e
+            r2 = np.maximum((scaled * scaled).sum(1)[:, None] + sizes - 2 * (scaled @ known.T), 0.0)
+            if self.kernel == "rbf":
+                pull = k = self.variance * np.exp(-0.5 * r2)
+            else:
+                r = np.sqrt(5 * r2)
+                e = self.variance * np.exp(-r)
+                k, pull = (1 + r + r * r / 3) * e, 5 / 3 * (1 + r) * e
         v = k @ inverse
         sd = np.sqrt(np.maximum(self.variance - np.einsum("ij,ij->i", v, k), 1e-12))
-
-        def by_columns(weights: Array) -> Array:
-            # sum_i w_i dk_i/da = sum_i w_i pull_i (x_i - a) / l^2
-            w = weights * pull
-            found = w @ known - w.sum(1)[:, None] * scaled
-            for j, one in enumerate(alone):
-                columns = self.of == j
-                w = weights * one
-                found[:, columns] += w @ known[:, columns] - w.sum(1)[:, None] * scaled[:, columns]
-            return np.asarray(found * self.scales)
-
-        dmean = by_columns(np.broadcast_to(alpha, k.shape))
-        dsd = -by_columns(v) / sd[:, None]
+        # sum_i w_i dk_i/da = sum_i w_i pull_i (x_i - a) / l^2, for the weights of the mean and of the variance
+        m = len(a)
+        weights = np.concatenate([np.broadcast_to(alpha, k.shape), v])
+        twice = np.concatenate([scaled, scaled])
+        w = weights * np.concatenate([pull, pull])
+        found = w @ known - w.sum(1)[:, None] * twice
+        for one, place in zip(alone, self._places, strict=False):
+            w = weights * np.concatenate([one, one])
+            found[:, place] += w @ known[:, place] - w.sum(1)[:, None] * twice[:, place]
+        found *= self.scales
         u = self.unit
-        return self.centre + u * (k @ alpha), u * sd, u * dmean, u * dsd
+        return self.centre + u * (k @ alpha), u * sd, u * found[:m], -u * found[m:] / sd[:, None]
 
     def joint(self, a: Array) -> tuple[Array, Array]:
         """Mean `(m,)` and covariance `(m, m)` of the function at rows."""
         inverse, alpha = self._solved
-        k = self._covariance(a, self.x)
+        k = self._covariance(a, self._basis)
         return self.centre + self.unit * (k @ alpha), self.unit**2 * (self._covariance(a, a) - k @ inverse @ k.T)
 
     def covariances(self, a: Array, b: Array) -> Array:
         """`(len(a), len(b))` posterior covariance of the function between two sets of rows."""
         inverse, _ = self._solved
-        left = self._covariance(a, self.x) @ inverse @ self._covariance(self.x, b)
+        left = self._covariance(a, self._basis) @ inverse @ self._covariance(self._basis, b)
         return np.asarray(self.unit**2 * (self._covariance(a, b) - left))
 
     def told(self, a: Array, values: Array, *, exactly: bool = False, known: Array | None = None) -> GP:
@@ -384,21 +432,85 @@ class GP:
         noise = np.full(len(a), LEAST_NOISE if exactly else self.own_noise)
         if known is not None:
             noise = noise + known / self.unit**2
-        return replace(
+        y = (values - self.centre) / self.unit
+        whole = replace(
             self,
             x=np.vstack([self.x, a]),
-            y=np.concatenate([self.y, (values - self.centre) / self.unit]),
+            y=np.concatenate([self.y, y]),
             noise=np.concatenate([self.noise, noise]),
         )
+        basis, solved = self._basis, self._solved
+        anew = replace(whole, basis=None, solved=None) if len(basis) == len(self.x) else None
+        if anew is not None and len(anew.x) <= FEW_TOLD:
+            return anew
+        least = UNRESOLVED * self.variance
+        for row, value, own in zip(a, y, noise, strict=True):
+            beside = self._covariance(basis, row[None])[:, 0]
+            left = self.variance - float(beside @ solved[0] @ beside)
+            if left < least and anew is not None and len(anew.x) <= MOST_EXACT:
+                return anew
+            solved = _bordered(solved, beside, max(left, 0.0) + max(own, least), value)
+            basis = np.vstack([basis, row])
+        return replace(whole, basis=basis, solved=solved)
 
     def left_out(self) -> tuple[Array, Array]:
         """What it would say of each of its values without that one: mean and standard deviation of a run there.
 
-        Rasmussen and Williams 2006, eq. 5.12; the hyperparameters stay.
+        Rasmussen and Williams 2006, eq. 5.12; the hyperparameters stay. With inducing points: what it says with
+        that one, which among so many weighs little.
         """
+        if self._inducing is not None:
+            mean, sd = self.predict(self.x)
+            return mean, np.sqrt(sd**2 + self.unit**2 * self.noise)
         inverse, alpha = self._solved
         precision = np.diag(inverse)
         return self.centre + self.unit * (self.y - alpha / precision), self.unit / np.sqrt(precision)
+
+
+@dataclass(frozen=True)
+class _Inducing:
+    """Many values, spoken for by a few of their points (FITC: Snelson and Ghahramani, NeurIPS 2005).
+
+    Every value counts, with what the few points leave open of it as noise. The points are chosen by how much is
+    open at each given those before it (pivoted Cholesky decomposition, Fine and Scheinberg, JMLR 2001), never by
+    the values: the best of many noisy ones are the luckiest.
+
+    Attributes:
+        at: `(m,)` which of the rows.
+        solved: M and alpha of `GP._solved`.
+    """
+
+    at: NDArray[np.int_]
+    solved: tuple[Array, Array]
+
+    @classmethod
+    def of(cls, gp: GP) -> _Inducing:
+        n = len(gp.x)
+        rows = np.zeros((MOST_INDUCING, n))
+        left = np.full(n, gp.variance)
+        least = max(1e-6 * gp.variance, 0.01 * float(gp.noise.min()))
+        at: list[int] = []
+        scaled = gp.x * gp.scales
+        while len(at) < MOST_INDUCING:
+            pivot = int(np.argmax(left))
+            if left[pivot] <= least:
+                break
+            k, m = gp._beside(scaled, pivot), len(at)
+            rows[m] = (k - rows[:m, pivot] @ rows[:m]) / math.sqrt(left[pivot])
+            left = np.maximum(left - rows[m] ** 2, 0.0)
+            left[pivot] = 0.0
+            at.append(pivot)
+        rows = rows[: len(at)]
+        # With L the Cholesky factor of the points' covariance, G = rows / sqrt(noise) and B = 1 + G G':
+        # M = L'^-1 (1 - B^-1) L^-1 and alpha = L'^-1 B^-1 G y / sqrt(noise).
+        weight = 1 / np.sqrt(left + gp.noise + JITTER)
+        g = rows * weight
+        inside = g @ g.T
+        inside.flat[:: len(at) + 1] += 1.0
+        inverse, _ = _inverted(inside)
+        root = solve_triangular(rows[:, at].T, np.eye(len(at)), lower=True)
+        rest = np.eye(len(at)) - inverse
+        return cls(np.array(at), (root.T @ rest @ root, root.T @ (inverse @ (g @ (weight * gp.y)))))
 
 
 class _Density:
@@ -504,6 +616,26 @@ def _squares(a: Array, b: Array) -> Array:
     """Squared distances of rows, `(len(a), len(b))`."""
     found = (a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2 * (a @ b.T)
     return np.asarray(np.maximum(found, 0.0))
+
+
+def _bordered(solved: tuple[Array, Array], beside: Array, left: float, value: float) -> tuple[Array, Array]:
+    """M and alpha of `GP._solved` with one more value: far cheaper than another inverse (Schur's complement).
+
+    Args:
+        solved: M and alpha before.
+        beside: `(n,)` covariances of the new point with those before.
+        left: Variance of a value there, given those before.
+        value: The value.
+    """
+    inverse, alpha = solved
+    border = inverse @ beside / left
+    off = (value - float(beside @ alpha)) / left
+    n = len(beside)
+    grown = np.empty((n + 1, n + 1))
+    grown[:n, :n] = inverse + left * np.outer(border, border)
+    grown[n, :n] = grown[:n, n] = -border
+    grown[n, n] = 1 / left
+    return grown, np.concatenate([alpha - off * left * border, [off]])
 
 
 def _correlation(r2: Array, kernel: Kernel) -> Array:

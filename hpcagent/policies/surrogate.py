@@ -25,19 +25,25 @@ from hpcagent.model.objective import Constraint, Goal, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.gp import GP, Array, Features, Kernel, NoFit, one_thread
-from hpcagent.policies.points import key, located
+from hpcagent.policies.points import Key, key, located
 from hpcagent.policies.trend import Scale, tame
 
-__all__ = ["Failures", "MetricModel", "Surrogate"]
+__all__ = ["Failures", "MetricModel", "Surrogate", "noisy"]
 
-# Points beyond this many are thinned out before a model is made.
+# Of more points than this those are listed that the models think best, and an even selection of the rest.
 MOST_POINTS = 200
-# Of these, so many are the best ones; the rest are spread evenly over the campaign.
 MOST_BEST = 100
 LEAST_POINTS = 3
 # With more parameters than this their single effects are not modelled apart.
 MOST_SINGLE = 8
 KERNELS: tuple[Kernel, ...] = ("rbf", "matern", "mixed")
+# A run that is better by so many standard errors than all others let expect, and better than each of them by a
+# standard deviation of them all, is not believed before it is repeated. One that stands out by less from the model
+# that it is a part of is not looked at.
+SURPRISE, SUSPECT = 5.0, 2.5
+LEAST_TO_DOUBT = 8
+# Two equal repeats say that runs are exact.
+REPEATS_TO_TELL = 2
 # A run that completes with this chance is taken to complete while it is waiting.
 SURE = 0.9
 
@@ -54,6 +60,7 @@ class MetricModel:
         limit: Where it has one: the limit on the scale.
         share: Relative standard deviation of one run that is known beforehand; 0 where runs are exact, None where
             nothing is known.
+        surprises: Groups (points) whose only run is too good to be believed before it is repeated.
     """
 
     metric: str
@@ -62,6 +69,7 @@ class MetricModel:
     sign: float
     limit: float | None = None
     share: float | None = None
+    surprises: tuple[int, ...] = ()
 
     def values(self, rows: Array) -> tuple[Array, Array]:
         """Median and standard error of the metric at rows, in its unit."""
@@ -118,9 +126,9 @@ class Failures:
         expected = np.where(self.completes(rows) < SURE, 1.0, self.gp.predict(rows)[0])
         return Failures(self.gp.told(rows, expected))
 
-    def log_completes(self, rows: Array) -> tuple[Array, Array]:
-        """Log of that, and its derivative by the columns."""
-        mean, sd, dmean, dsd = self.gp.slopes(rows)
+    def log_completes(self, rows: Array, *, slopes: bool = True) -> tuple[Array, Array]:
+        """Log of that, and its derivative by the columns, where it is needed."""
+        mean, sd, dmean, dsd = self.gp.slopes(rows, needed=slopes)
         width = self._width(sd)
         z = (0.5 - mean) / width
         dz = -dmean / width[:, None] - (z * sd / width**2)[:, None] * dsd
@@ -141,8 +149,11 @@ class Surrogate:
         goals: A model for each goal.
         limits: A model for each limit.
         failures: Where runs fail, or None if none did.
-        rows: `(n, columns)` every point with a completed run that has the objective's metrics.
+        rows: `(n, columns)` every point with a completed run that has the objective's metrics; of many, some.
         points: The same as parameters.
+        used: Every point with a run, completed or failed.
+        noisy: Whether another run of a point may come out differently.
+        surprising: Points whose only run is too good to be believed before it is repeated.
     """
 
     features: Features
@@ -152,6 +163,9 @@ class Surrogate:
     failures: Failures | None
     rows: Array
     points: tuple[Params, ...]
+    used: frozenset[Key] = frozenset()
+    noisy: bool = True
+    surprising: tuple[Params, ...] = ()
 
     @classmethod
     def fit(
@@ -179,11 +193,10 @@ class Surrogate:
         completed = [g for g in groups if g.runs and objective.known(g.first)]
         if len(completed) < LEAST_POINTS or not features.size:
             raise NoFit(f"{len(completed)} points with a completed run; a model needs {LEAST_POINTS}")
-        completed = _thinned(completed, objective)
         rows = features.rows([g.params for g in completed])
         noise = noise or {}
         with one_thread():
-            return cls(
+            found = cls(
                 features=features,
                 objective=objective,
                 goals=tuple(_goal_model(features, goal, completed, rows, noise) for goal in objective.goals),
@@ -191,7 +204,25 @@ class Surrogate:
                 failures=_failures(features, groups),
                 rows=rows,
                 points=tuple(g.params for g in completed),
+                used=frozenset(key(g.params) for g in groups),
+                noisy=_noisy(groups, objective, noise),
             )
+            wondered = {i for m in (*found.goals, *found.limits) for i in m.surprises}
+            found = replace(found, surprising=tuple(completed[i].params for i in sorted(wondered)))
+            return found if len(rows) <= MOST_POINTS else found._listing()
+
+    def _listing(self) -> Surrogate:
+        """With the points that the models think best, and an even selection of the rest.
+
+        Never by what was measured: the best of many noisy runs are the luckiest.
+        """
+        goal = self.goals[0]
+        likely = self.feasible(self.rows) >= 0.5
+        best = np.lexsort((-goal.sign * goal.gp.predict(self.rows)[0], ~likely))[:MOST_BEST]
+        rest = np.setdiff1d(np.arange(len(self.rows)), best)
+        even = rest[np.unique(np.linspace(0, len(rest) - 1, MOST_POINTS - MOST_BEST).astype(int))]
+        listed = np.sort(np.concatenate([best, even]))
+        return replace(self, rows=self.rows[listed], points=tuple(self.points[i] for i in listed))
 
     def believing(self, rows: Array, *, exactly: bool = False) -> Surrogate:
         """The models as if runs at these rows had come out as expected; with `exactly` the goals without noise."""
@@ -215,14 +246,20 @@ class Surrogate:
         """P(a run does not fail) at rows."""
         return np.ones(len(rows)) if self.failures is None else self.failures.completes(rows)
 
-    def log_chances(self, rows: Array, *, bold: float = 0.0, spare: float = 0.0) -> tuple[Array, Array]:
-        """Log P(feasible and completes) at rows, and its derivative by the columns."""
+    def log_completes(self, rows: Array, *, slopes: bool = True) -> tuple[Array, Array]:
+        """Log P(a run does not fail) at rows, and its derivative by the columns, where it is needed."""
+        if self.failures is None:
+            return np.zeros(len(rows)), np.zeros(rows.shape)
+        return self.failures.log_completes(rows, slopes=slopes)
+
+    def log_feasible(
+        self, rows: Array, *, bold: float = 0.0, spare: float = 0.0, slopes: bool = True
+    ) -> tuple[Array, Array]:
+        """Log P(every limit is kept) at rows, and its derivative by the columns, where it is needed."""
         total, slope = np.zeros(len(rows)), np.zeros(rows.shape)
-        if self.failures is not None:
-            total, slope = self.failures.log_completes(rows)
         for model in self.limits:
             assert model.limit is not None
-            mean, sd, dmean, dsd = model.gp.slopes(rows)
+            mean, sd, dmean, dsd = model.gp.slopes(rows, needed=slopes)
             margin = spare * model.one_run(rows) if spare else 0.0
             z = (model.sign * (mean - model.limit) - margin) / sd
             dz = (model.sign * dmean - z[:, None] * dsd) / sd[:, None]
@@ -258,18 +295,6 @@ def _grouped(runs: Sequence[tuple[Params, Observation]]) -> list[_Group]:
     return [_Group(p, tuple(rs), counts[0], counts[1]) for p, rs, counts in found.values()]
 
 
-def _thinned(groups: list[_Group], objective: Objective) -> list[_Group]:
-    """The best points, and an even selection of the rest, in the order in which they came."""
-    if len(groups) <= MOST_POINTS:
-        return groups
-    scores = np.array([objective.score(g.first) for g in groups])
-    kept = np.array([objective.feasible(g.first) for g in groups])
-    best = np.lexsort((-scores, ~kept))[:MOST_BEST]
-    rest = np.setdiff1d(np.arange(len(groups)), best)
-    even = rest[np.unique(np.linspace(0, len(rest) - 1, MOST_POINTS - MOST_BEST).astype(int))]
-    return [groups[i] for i in np.sort(np.concatenate([best, even]))]
-
-
 def _usable(group: _Group, metric: str, *, goal: bool) -> list[Observation]:
     runs = [o for o in group.runs if metric in o.metrics]
     if goal:
@@ -290,6 +315,7 @@ class _Values:
         shares: `(n,)` by errors that are a share of the value: variance of the mean over the value's square.
         squares, freedom: `(n,)` sum of squares of the runs about their mean, on the scale; degrees of freedom.
         above, below: `(n,)` whether a value is only a bound.
+        doubt: `(n,)` variance of values that are not believed yet, on the scale.
     """
 
     at: NDArray[np.int_]
@@ -302,37 +328,91 @@ class _Values:
     freedom: Array
     above: NDArray[np.bool_]
     below: NDArray[np.bool_]
+    doubt: Array
+
+    def but(self, i: int) -> _Values:
+        """Without value `i`."""
+        rest = np.arange(len(self.at)) != i
+        return _Values(
+            at=self.at[rest],
+            scale=self.scale,
+            mean=self.mean[rest],
+            runs=self.runs[rest],
+            fixed=self.fixed[rest],
+            shares=self.shares[rest],
+            squares=self.squares[rest],
+            freedom=self.freedom[rest],
+            above=self.above[rest],
+            below=self.below[rest],
+            doubt=self.doubt[rest],
+        )
 
     def known(self, expected: Array) -> Array:
         """`(n,)` variance of each mean that is known beforehand, where these values are expected, on the scale."""
         middle = self.scale.backward(expected)
-        return np.asarray((self.fixed + self.shares * middle**2) * self.scale.slope(middle) ** 2)
+        return np.asarray((self.fixed + self.shares * middle**2) * self.scale.slope(middle) ** 2 + self.doubt)
 
 
-def _values(groups: Sequence[_Group], metric: str, scale: Scale, *, goal: bool, share: float) -> _Values:
-    used = [(i, _usable(g, metric, goal=goal)) for i, g in enumerate(groups)]
-    used = [(i, runs) for i, runs in used if runs]
-    size = np.array([len(runs) for _, runs in used], dtype=float)
-    first = np.concatenate([[0], np.cumsum(size)[:-1]]).astype(int)
-    every = [o for _, runs in used for o in runs]
-    raw = tame([o.metrics[metric] for o in every])
-    errors = np.array([o.uncertainty.get(metric, 0.0) for o in every])
-    fixed, shares = _stated(raw, np.where(np.isfinite(errors), np.abs(errors), 0.0), share)
-    v = scale.forward(raw)
-    mean = np.add.reduceat(v, first) / size
-    sides = [{o.bounds.get(metric) for o in runs} for _, runs in used]
-    return _Values(
-        at=np.array([i for i, _ in used], dtype=int),
-        scale=scale,
-        mean=mean,
-        runs=size,
-        fixed=np.add.reduceat(fixed**2, first) / size**2,
-        shares=np.add.reduceat(shares**2, first) / size**2,
-        squares=np.add.reduceat((v - np.repeat(mean, size.astype(int))) ** 2, first),
-        freedom=size - 1,
-        above=np.array(["above" in s for s in sides], dtype=bool),
-        below=np.array(["below" in s for s in sides], dtype=bool),
-    )
+@dataclass(frozen=True)
+class _Readings:
+    """One metric as the runs measured it.
+
+    Attributes:
+        at: `(n,)` the groups that have it.
+        size: `(n,)` how many of their runs do.
+        raw: `(runs,)` the values, group by group.
+        errors: `(runs,)` standard errors that the runs state; 0 where they state none.
+        above, below: `(n,)` whether a value is only a bound.
+    """
+
+    at: NDArray[np.int_]
+    size: NDArray[np.int_]
+    raw: Array
+    errors: Array
+    above: NDArray[np.bool_]
+    below: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, groups: Sequence[_Group], metric: str, *, goal: bool) -> _Readings:
+        used = [(i, runs) for i, g in enumerate(groups) if (runs := _usable(g, metric, goal=goal))]
+        every = [o for _, runs in used for o in runs]
+        errors = np.array([o.uncertainty.get(metric, 0.0) for o in every])
+        sides = [{o.bounds.get(metric) for o in runs} for _, runs in used]
+        return cls(
+            at=np.array([i for i, _ in used], dtype=int),
+            size=np.array([len(runs) for _, runs in used], dtype=int),
+            raw=tame([o.metrics[metric] for o in every]),
+            errors=np.where(np.isfinite(errors), np.abs(errors), 0.0),
+            above=np.array(["above" in s for s in sides], dtype=bool),
+            below=np.array(["below" in s for s in sides], dtype=bool),
+        )
+
+    def on(self, scale: Scale, share: float | None) -> _Values:
+        """The means on a scale, with noise that is known as a share of the value."""
+        first = np.concatenate([[0], np.cumsum(self.size)[:-1]])
+        fixed, shares = _stated(self.raw, self.errors, share or 0.0)
+        v = scale.forward(self.raw)
+        mean = np.add.reduceat(v, first) / self.size
+        return _Values(
+            at=self.at,
+            scale=scale,
+            mean=mean,
+            runs=self.size.astype(float),
+            fixed=np.add.reduceat(fixed**2, first) / self.size**2,
+            shares=np.add.reduceat(shares**2, first) / self.size**2,
+            squares=np.add.reduceat((v - np.repeat(mean, self.size)) ** 2, first),
+            freedom=(self.size - 1).astype(float),
+            above=self.above,
+            below=self.below,
+            doubt=np.zeros(len(self.at)),
+        )
+
+    def without(self, i: int, run: int) -> _Readings:
+        """Without one run of value `i`, which has others."""
+        place = int(self.size[:i].sum()) + run
+        size = self.size.copy()
+        size[i] -= 1
+        return replace(self, size=size, raw=np.delete(self.raw, place), errors=np.delete(self.errors, place))
 
 
 def _stated(raw: Array, errors: Array, share: float) -> tuple[Array, Array]:
@@ -353,7 +433,7 @@ def _fitted(features: Features, rows: Array, v: _Values, kernels: Sequence[Kerne
     if not kernels:
         kernels = KERNELS if 1 < features.size <= MOST_SINGLE else KERNELS[:2]
     known = v.known(v.mean)
-    if known.any():
+    if (known > v.doubt).any():
         # Where the value is expected is known from a first model, which takes the readings for it.
         expected = _of(features, rows, v, known, KERNELS[:1]).predict(rows[v.at])[0]
         known = v.known(expected)
@@ -384,17 +464,16 @@ def _goal_model(
     features: Features, goal: Goal, groups: Sequence[_Group], rows: Array, noise: Mapping[str, float]
 ) -> MetricModel:
     share = noise.get(goal.metric)
-    raw = tame([o.metrics[goal.metric] for g in groups for o in _usable(g, goal.metric, goal=True)])
-    scale = Scale("linear", origin=float(np.median(raw)), unit=float(np.std(raw)) or 1.0)
-    if Scale.of_goal(raw).kind == "log":
+    read = _Readings.of(groups, goal.metric, goal=True)
+    scale = Scale("linear", origin=float(np.median(read.raw)), unit=float(np.std(read.raw)) or 1.0)
+    values = read.on(scale, share)
+    if Scale.of_goal(read.raw).kind == "log":
         # Small values of what is to be large need no resolution, small values of what is to be small do.
         small = goal.direction == "minimize"
-        other = Scale("log") if small else Scale("offset_log", unit=float(np.median(raw)))
-        tried = [_values(groups, goal.metric, s, goal=True, share=share or 0.0) for s in (scale, other)]
-        values = max(tried, key=lambda v: _evidence(features, rows, v))
-    else:
-        values = _values(groups, goal.metric, scale, goal=True, share=share or 0.0)
-    return MetricModel(goal.metric, values.scale, _fitted(features, rows, values), goal.sign, share=share)
+        other = Scale("log") if small else Scale("offset_log", unit=float(np.median(read.raw)))
+        values = max((values, read.on(other, share)), key=lambda v: _evidence(features, rows, v))
+    gp, doubted = _believed(features, rows, read, values, share, goal.sign)
+    return MetricModel(goal.metric, values.scale, gp, goal.sign, share=share, surprises=doubted)
 
 
 def _evidence(features: Features, rows: Array, v: _Values) -> float:
@@ -407,10 +486,94 @@ def _limit_model(
     features: Features, c: Constraint, groups: Sequence[_Group], rows: Array, noise: Mapping[str, float]
 ) -> MetricModel:
     share = noise.get(c.metric)
-    raw = tame([o.metrics[c.metric] for g in groups for o in _usable(g, c.metric, goal=False)])
-    scale = Scale.of_limited(raw, c.limit)
-    gp = _fitted(features, rows, _values(groups, c.metric, scale, goal=False, share=share or 0.0))
-    return MetricModel(c.metric, scale, gp, c.sign, limit=float(scale.forward(c.limit)), share=share)
+    read = _Readings.of(groups, c.metric, goal=False)
+    scale = Scale.of_limited(read.raw, c.limit)
+    gp, doubted = _believed(features, rows, read, read.on(scale, share), share, c.sign)
+    limit = float(scale.forward(c.limit))
+    return MetricModel(c.metric, scale, gp, c.sign, limit=limit, share=share, surprises=doubted)
+
+
+def _believed(
+    features: Features, rows: Array, read: _Readings, v: _Values, share: float | None, sign: float
+) -> tuple[GP, tuple[int, ...]]:
+    """The model without runs that are too good to be true, and the groups where such a run is the only one.
+
+    Such a run is compared with a model of all others. The only run of a point stays, with its surprise as its
+    noise; beside other runs of the same point that say otherwise it is left out; runs that agree are believed.
+    What is too bad is believed: it costs less than what is too good.
+    """
+    gp = _fitted(features, rows, v)
+    looked: set[int] = set()
+    doubted: list[int] = []
+    while share != 0.0 and len(v.at) >= LEAST_TO_DOUBT and len(looked) < 3:
+        mean, sd = gp.left_out()
+        off = sign * (gp.centre + gp.unit * gp.y - mean) / sd
+        off[[*looked, *np.flatnonzero(v.above | v.below)]] = -math.inf
+        i = int(np.argmax(off))
+        if off[i] < SUSPECT:
+            break
+        looked.add(i)
+        too_good = _too_good(features, rows, read, v, gp, i, sign)
+        if too_good is None:
+            continue
+        run, surprise = too_good
+        if read.size[i] > 1:
+            read = read.without(i, run)
+            v = replace(read.on(v.scale, share), doubt=v.doubt)
+        else:
+            doubt = v.doubt.copy()
+            doubt[i] = surprise**2
+            v = replace(v, doubt=doubt)
+            doubted.append(int(v.at[i]))
+        gp = _fitted(features, rows, v)
+    return gp, tuple(doubted)
+
+
+def _too_good(
+    features: Features, rows: Array, read: _Readings, v: _Values, gp: GP, i: int, sign: float
+) -> tuple[int, float] | None:
+    """The one run of value `i` that is too good by a model of the others, and by how much; None where none is."""
+    rest = sign * np.delete(v.mean, i)
+    beyond = float(rest.max() + rest.std())
+    if sign * v.mean[i] <= beyond and read.size[i] == 1:
+        return None
+    here = rows[v.at[i : i + 1]]
+    if len(v.at) <= MOST_POINTS:
+        others = v.but(i)
+        gp = _of(features, rows, others, others.known(others.mean), KERNELS[:1])
+    mean, sd = gp.predict(here)
+    known = float(v.known(np.full(len(v.at), mean[0]))[i] - v.doubt[i]) * v.runs[i]
+    one_run = math.sqrt(float(sd[0]) ** 2 + gp.own_noise * gp.unit**2 + known)
+    first = int(read.size[:i].sum())
+    values = sign * v.scale.forward(read.raw[first : first + read.size[i]])
+    off = values - sign * mean[0]
+    good = np.flatnonzero((off > SURPRISE * one_run) & (values > beyond))
+    return (int(good[0]), float(off[good[0]])) if len(good) == 1 else None
+
+
+def noisy(
+    runs: Sequence[tuple[Params, Observation]], objective: Objective, noise: Mapping[str, float] | None = None
+) -> bool:
+    """Whether another run may come out differently: not where noise is known to be 0, or repeats are equal.
+
+    Args:
+        runs: The runs with their points.
+        objective: Whose metrics count.
+        noise: As for `Surrogate.fit`.
+    """
+    return _noisy(_grouped(runs), objective, noise or {})
+
+
+def _noisy(groups: Sequence[_Group], objective: Objective, noise: Mapping[str, float]) -> bool:
+    if all(noise.get(m) == 0.0 for m in objective.metrics):
+        return False
+    repeats = 0
+    for group in groups:
+        if len(group.runs) > 1:
+            repeats += len(group.runs) - 1
+            if any(o.metrics.get(m) != group.first.get(m) for o in group.runs for m in objective.metrics):
+                return True
+    return repeats < REPEATS_TO_TELL
 
 
 def _failures(features: Features, groups: Sequence[_Group]) -> Failures | None:
