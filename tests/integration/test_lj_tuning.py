@@ -42,7 +42,7 @@ def test_the_table_has_the_fluctuation_that_argons_debye_temperature_gives(grid)
 
 
 def test_most_campaigns_on_the_table_end_within_the_noise_of_its_optimum(grid, capsys):
-    """18 of 20 did when this was written."""
+    """83 of the 100 of seeds 5000-5099 did when this was written, and 9 of these 10."""
     good = grid.campaigns(10)
     assert good >= 8, capsys.readouterr().out
 
