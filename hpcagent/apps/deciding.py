@@ -42,7 +42,8 @@ def declared(
 ) -> dict[str, str]:
     """The files that decide the numbers of a run with these parameters and settings: name -> SHA-256.
 
-    Empty for an app without an engine. A file that cannot be read here (it is on the nodes of a cluster only) is
+    Empty for an app without an engine; of LAMMPS the potentials that do not lie beside the script. A file that
+    cannot be read here (it is on the nodes of a cluster only) is
     not in it; the run then says so.
 
     Args:
@@ -50,6 +51,14 @@ def declared(
         settings: Settings of its app.
         site: What the site says of itself: `apps`, with the environment of each engine.
     """
+    if "script" in settings:
+        from hpcagent.apps.lammps.potentials import elsewhere
+
+        found = {}
+        for one in elsewhere(settings, site or {}):
+            with contextlib.suppress(OSError):
+                found[one.name] = sha256(one.path)
+        return found
     name = params.get("engine")
     if name not in ENGINES:
         return {}

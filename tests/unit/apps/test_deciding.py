@@ -283,3 +283,32 @@ def test_the_future_of_a_users_own_parsl_app_is_an_input_by_its_value(tmp_path):
     copper = bulk("Cu", a=3.7)
     copper.calc = EMT()
     assert found["energy"] == pytest.approx(copper.get_potential_energy(), abs=1e-8)
+
+
+# ---- LAMMPS
+
+
+def test_a_potential_from_the_folder_of_lammps_counts_by_its_content(tmp_path, monkeypatch):
+    from hpcagent.apps.lammps.potentials import elsewhere
+
+    (tmp_path / "p").mkdir()
+    potential = tmp_path / "p" / "Cu.eam"
+    potential.write_text("one")
+    script = tmp_path / "in.copper"
+    script.write_text(
+        "units metal\nlattice fcc 3.615\nregion b block 0 2 0 2 0 2\ncreate_box 1 b\ncreate_atoms 1 box\n"
+        "pair_style eam\npair_coeff * * &\n Cu.eam # at 4.95\ntimestep ${dt}\nthermo 10\nrun 10\n"
+    )
+    md = ha.lammps(script, variables={"dt": ha.Float(1e-4, 1e-2, unit="ps")})
+    monkeypatch.setenv("LAMMPS_POTENTIALS", str(tmp_path / "p"))
+    first = md.manifest({"dt": 1e-3}).execution_id
+    assert [one.path for one in elsewhere(md.settings, {})] == [potential]
+    potential.write_text("another")
+    assert md.manifest({"dt": 1e-3}).execution_id != first
+    # The site's own folder goes first, as where the run is.
+    potential.write_text("one")
+    of_site = {"apps": {"lammps": {"env": {"LAMMPS_POTENTIALS": str(tmp_path)}}}}
+    assert md.manifest({"dt": 1e-3}).execution_id == first != md.manifest({"dt": 1e-3}, site=of_site).execution_id
+    # One beside the script is an input file already.
+    (tmp_path / "Cu.eam").write_text("mine")
+    assert elsewhere(ha.lammps(script, variables={"dt": ha.Float(1e-4, 1e-2, unit="ps")}).settings, {}) == ()
