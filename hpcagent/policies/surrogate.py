@@ -38,9 +38,8 @@ LEAST_POINTS = 3
 MOST_SINGLE = 8
 KERNELS: tuple[Kernel, ...] = ("rbf", "matern", "mixed")
 # A run that is better by so many standard errors than all others let expect, and better than each of them by a
-# standard deviation of them all, is not believed before it is repeated. One that stands out by less from the model
-# that it is a part of is not looked at.
-SURPRISE, SUSPECT = 5.0, 2.5
+# standard deviation of them all, is not believed before it is repeated.
+SURPRISE = 5.0
 LEAST_TO_DOUBT = 8
 # Two equal repeats say that runs are exact.
 REPEATS_TO_TELL = 2
@@ -506,16 +505,14 @@ def _believed(
     looked: set[int] = set()
     doubted: list[int] = []
     while share != 0.0 and len(v.at) >= LEAST_TO_DOUBT and len(looked) < 3:
-        mean, sd = gp.left_out()
-        off = sign * (gp.centre + gp.unit * gp.y - mean) / sd
-        off[[*looked, *np.flatnonzero(v.above | v.below)]] = -math.inf
-        i = int(np.argmax(off))
-        if off[i] < SUSPECT:
-            break
+        first = np.concatenate([[0], np.cumsum(read.size)[:-1]])
+        highest = np.maximum.reduceat(sign * v.scale.forward(read.raw), first)
+        highest[[*looked, *np.flatnonzero(v.above | v.below)]] = -math.inf
+        i = int(np.argmax(highest))
         looked.add(i)
         too_good = _too_good(features, rows, read, v, gp, i, sign)
         if too_good is None:
-            continue
+            break
         run, surprise = too_good
         if read.size[i] > 1:
             read = read.without(i, run)
@@ -535,7 +532,9 @@ def _too_good(
     """The one run of value `i` that is too good by a model of the others, and by how much; None where none is."""
     rest = sign * np.delete(v.mean, i)
     beyond = float(rest.max() + rest.std())
-    if sign * v.mean[i] <= beyond and read.size[i] == 1:
+    first = int(read.size[:i].sum())
+    values = sign * v.scale.forward(read.raw[first : first + read.size[i]])
+    if values.max() <= beyond:
         return None
     here = rows[v.at[i : i + 1]]
     if len(v.at) <= MOST_POINTS:
@@ -544,8 +543,6 @@ def _too_good(
     mean, sd = gp.predict(here)
     known = float(v.known(np.full(len(v.at), mean[0]))[i] - v.doubt[i]) * v.runs[i]
     one_run = math.sqrt(float(sd[0]) ** 2 + gp.own_noise * gp.unit**2 + known)
-    first = int(read.size[:i].sum())
-    values = sign * v.scale.forward(read.raw[first : first + read.size[i]])
     off = values - sign * mean[0]
     good = np.flatnonzero((off > SURPRISE * one_run) & (values > beyond))
     return (int(good[0]), float(off[good[0]])) if len(good) == 1 else None
