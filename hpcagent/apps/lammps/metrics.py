@@ -421,7 +421,6 @@ def _step_size(run: Run) -> tuple[float | None, str | None]:
 _PRINTED = 0.0005
 # The energy over the run against that within windows: a bounded difference to the shadow energy gives about 1.
 _WALKED = 1.5
-_STAYED = 1.15
 
 
 def _performance_step(run: Run) -> tuple[float | None, float]:
@@ -744,7 +743,9 @@ class _Measuring:
         self._parts_per_million(energy, mean_kinetic, atoms, drift)
 
     def _fluctuation(self, style: UnitStyle, energy: _Array, kinetic: _Array) -> None:
-        over_all, error = fluctuation_ratio(energy, kinetic)
+        # Without an error: an energy that walks has another ratio for each length, and a run cannot tell that it
+        # does not (one error stated so covered 38 % of twenty runs of solid argon).
+        over_all, _ = fluctuation_ratio(energy, kinetic)
         if not math.isfinite(over_all):
             self.notes.append("kinetic energy does not fluctuate: no energy_fluctuation_run")
             return
@@ -754,14 +755,11 @@ class _Measuring:
         rows = self._rows_of_window(style, name)
         if rows is None:
             return
-        within, error_within = windowed_fluctuation(energy, kinetic, rows)
+        within, error = windowed_fluctuation(energy, kinetic, rows)
         if not math.isfinite(within):
             self.notes.append(f"kinetic energy does not fluctuate within any window: no {name}")
             return
-        self._put(name, within, error_within)
-        if over_all < _STAYED * within:
-            # One that walks has a ratio for each length, and none to be in error of.
-            self.uncertainty["energy_fluctuation_run"] = self.uncertainty["energy_fluctuation"] = error
+        self._put(name, within, error)
         if over_all > _WALKED * within:
             window = name.rpartition("_")[2]
             self.notes.append(

@@ -290,7 +290,7 @@ def _check_energy(measured: Measured, settings: Mapping[str, Any], ended: Ended)
         return
     limit = settings["nonsense_above"]
     # Fluctuation of the conserved energy against that of the kinetic energy; a sound run is below 0.1.
-    ratio = measured.values.get("energy_fluctuation")
+    ratio = measured.values.get("energy_fluctuation_run")
     if ratio is not None and ratio > limit:
         raise AppFailed(
             f"energy nonsense with exit code 0: total energy fluctuates {ratio:.2g} times as much as kinetic "

@@ -162,11 +162,11 @@ def test_fluctuation_within_a_picosecond_is_that_of_any_run() -> None:
 
 
 def test_a_conserved_energy_has_no_error_of_sampling_and_a_walk_no_ratio() -> None:
-    for walk, stays in ((0.0, True), (0.01, False)):
+    for walk in (0.0, 0.01):
         measured = measure(walking(2000, walk), discard=0.0)
         assert "total_energy_mev_per_atom" in measured.values
         assert "total_energy_mev_per_atom" not in measured.uncertainty
-        assert ("energy_fluctuation_run" in measured.uncertainty) == stays
+        assert "energy_fluctuation_run" not in measured.uncertainty
         assert "potential_energy_mev_per_atom" in measured.uncertainty
 
 
@@ -387,7 +387,7 @@ def test_drift_of_a_real_run_is_small_against_its_error_or_its_size(lammps: Lamm
     measured = measure(log)
     assert measured.values["n_samples"] == 201
     assert measured.values["energy_fluctuation"] < 0.01
-    assert 0 < measured.uncertainty["energy_fluctuation"] < measured.values["energy_fluctuation"]
+    assert 0 < measured.uncertainty["energy_fluctuation_1ps"] < measured.values["energy_fluctuation_1ps"]
     coarse = measure(read_log(lammps("run 1000\nrun 2000\n", line="yaml", dt=0.008)))
     # The fluctuation of velocity Verlet grows with the square of the timestep: 16 times, within the scatter.
     ratio = coarse.values["energy_fluctuation"] / measured.values["energy_fluctuation"]
