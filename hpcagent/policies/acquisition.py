@@ -31,6 +31,8 @@ __all__ = ["Acquisition", "answer_gain", "incumbents"]
 FLOOR = 1e-5
 # Limits that a bold suggestion takes as if they were this many standard errors kinder.
 BOLD = 1.0
+# And what is only doubted to complete, by so many standard errors of the model of failures.
+DOUBT = 1.0
 # A careful one keeps them with this chance, with so much of a run's noise to spare (a run that measures a broken
 # limit is no answer).
 SURE, SPARE = 0.95, 0.5
@@ -112,7 +114,7 @@ class Acquisition:
         return np.log(left).sum(1), ((2 * close / left)[:, :, None] * off).sum(1) * sharp
 
     def boldly(self) -> Acquisition:
-        """The same with kinder limits: a look at what would be better if it were allowed."""
+        """The same with kinder limits, and doubts whether runs complete in their favour: what if it were so?"""
         return replace(self, bold=BOLD)
 
     def carefully(self) -> Acquisition:
@@ -141,6 +143,8 @@ class Acquisition:
         log_room, dlog_room = self._room(rows)
         log_p, dlog_p = log_p + log_room, dlog_p + dlog_room
         if self.models.failures is not None:
+            if self.bold > 0:
+                log_ok, dlog_ok = self.models.failures.log_completes(rows, doubt=DOUBT, slopes=slopes)
             risky = log_ok < math.log(1 - RISK)
             log_p = log_p + np.where(risky, BARRIER * (log_ok - math.log(1 - RISK)), 0.0)
             dlog_p = dlog_p + np.where(risky, BARRIER, 0.0)[:, None] * dlog_ok

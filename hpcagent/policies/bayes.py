@@ -239,8 +239,9 @@ class _Search:
         for slot in range(n):
             place, of = self._place(slot, n)
             last = of >= 3 and place == of - 1
-            limited = self.policy.explore and bool(self.surrogate.limits)
-            bold, careful = limited and last, limited and of >= 4 and place == of - 2
+            explore, s = self.policy.explore, self.surrogate
+            bold = explore and last and (bool(s.limits) or s.failures is not None)
+            careful = explore and bool(s.limits) and of >= 4 and place == of - 2
             worth = self.worth.boldly() if bold else self.worth.carefully() if careful else self.worth
             if len(self.surrogate.goals) > 1:
                 worth = worth.weighted(self._weights())

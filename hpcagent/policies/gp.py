@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -49,6 +50,7 @@ CENTRE = -1.586  # log of its most probable value for one parameter: sqrt(2) - 3
 CHOICE_CENTRE = 0.0  # correlation exp(-1/2) between the values of a choice
 NOISE_CENTRE, NOISE_SPREAD = math.log(1e-3), 2.5
 VARIANCE_SPREAD = 1.0
+PROPOSED, FREEDOM = 96, 5.0  # hyperparameters tried, and degrees of freedom of their distribution
 SHARE_SPREAD = 1.5  # of the log odds of the single parameters' share
 
 
@@ -215,6 +217,8 @@ class GP:
         centre, unit: What the values were standardised with.
         evidence: Log of the posterior density that was maximised, up to a constant.
         own_noise: Fitted noise variance of a single run, standardised.
+        shares: `(n,)` how much of a run's noise each value has: 1 / runs.
+        density: The posterior density of length scales, variance and noise that was maximised.
         basis, solved: What predictions are made of, where values were added to a fitted model.
     """
 
@@ -230,6 +234,8 @@ class GP:
     unit: float
     evidence: float
     own_noise: float
+    shares: Array
+    density: _Density
     basis: Array | None = None
     solved: tuple[Array, Array] | None = None
 
@@ -247,6 +253,7 @@ class GP:
         most: int = 80,
         least_noise: float = 1e-6,
         shortest: float = 0.02,
+        shared: float = CHOICE_CENTRE,
     ) -> GP:
         """Fit to values.
 
@@ -262,6 +269,7 @@ class GP:
             most: So many values, evenly taken, decide length scales, variance and noise.
             least_noise: Smallest noise variance of a run, as a share of the values' variance.
             shortest: Smallest length scale.
+            shared: Log of the most probable length scale of a choice; the larger, the more alike its values.
 
         Raises:
             NoFit: A value is not finite, or the numbers do not allow it.
@@ -278,8 +286,9 @@ class GP:
         squares, freedom = (np.zeros(n), np.zeros(n)) if scatter is None else (scatter[0] / unit**2, scatter[1])
         rows = np.arange(n) if n <= most else np.unique(np.linspace(0, n - 1, most).astype(int))
         within = (squares[rows], freedom[rows])
-        density = _Density(features, x[rows], z[rows], stated[rows], shares[rows], within, kernel)
-        theta, evidence = density.maximised(math.log(least_noise), math.log(shortest))
+        limits = (math.log(least_noise), math.log(shortest), shared)
+        density = _Density(features, x[rows], z[rows], stated[rows], shares[rows], within, kernel, limits)
+        theta, evidence = density.maximised()
         size = features.size
         own = math.exp(theta[size + 1])
         return cls(
@@ -295,6 +304,37 @@ class GP:
             unit=unit,
             evidence=evidence * n / len(rows) - (n + float(freedom.sum())) * math.log(unit),
             own_noise=own,
+            shares=shares,
+            density=density,
+        )
+
+    def refitted(self, kernel: Kernel) -> GP:
+        """The model of the same values with another correlation function."""
+        density = self.density.alike(kernel)
+        theta, evidence = density.maximised()
+        gain = (evidence - self.density.evidence) * len(self.y) / density.n
+        return replace(self, kernel=kernel, density=density, evidence=self.evidence + gain)._with(theta)
+
+    def alternatives(self, count: int, rng: np.random.Generator) -> list[GP]:
+        """Models with other length scales, variances and noises, as often as the values speak for each.
+
+        The most probable ones are too sure away from few values. Draws of the posterior density by importance
+        resampling (Rubin 1988) of a Student distribution about its maximum.
+        """
+        return [self._with(theta) for theta in self.density.drawn(count, rng)]
+
+    def _with(self, theta: Array) -> GP:
+        size = self._size
+        own = math.exp(theta[size + 1])
+        return replace(
+            self,
+            scales=np.exp(-theta[:size])[self.of],
+            variance=math.exp(theta[size]),
+            noise=self.noise + (own - self.own_noise) * self.shares,
+            own_noise=own,
+            share=1 / (1 + math.exp(-theta[-1])) if self.kernel == "mixed" else 0.0,
+            basis=None,
+            solved=None,
         )
 
     @cached_property
@@ -438,6 +478,7 @@ class GP:
             x=np.vstack([self.x, a]),
             y=np.concatenate([self.y, y]),
             noise=np.concatenate([self.noise, noise]),
+            shares=np.concatenate([self.shares, np.zeros(len(a)) if exactly else np.ones(len(a))]),
         )
         basis, solved = self._basis, self._solved
         anew = replace(whole, basis=None, solved=None) if len(basis) == len(self.x) else None
@@ -525,8 +566,9 @@ class _Density:
         shares: Array,
         within: tuple[Array, Array],
         kernel: Kernel,
+        limits: tuple[float, float, float],
     ) -> None:
-        self.n, self.size, self.kernel = len(y), features.size, kernel
+        self.n, self.size = len(y), features.size
         self.y, self.known, self.shares = y, known, shares
         # A run of value i has the variance of the mean of r_i runs times r_i; only repeated values have a scatter.
         self.repeated = within[1] > 0
@@ -536,17 +578,24 @@ class _Density:
             columns = x[:, features.columns(j)]
             per_parameter[j] = ((columns[:, None, :] - columns[None, :, :]) ** 2).sum(-1).ravel()
         self.squares = per_parameter
-        moving = max(1, int((~features.choices).sum()))
-        centre = np.where(features.choices, CHOICE_CENTRE, CENTRE + 0.5 * math.log(moving))
-        spread = np.where(features.choices, 1.0, SPREAD)
+        self.features, self.limits = features, limits
+        self._kernel(kernel)
+
+    def _kernel(self, kernel: Kernel) -> None:
+        """Prior and range of the hyperparameters."""
+        self.kernel, choices = kernel, self.features.choices
+        least_noise, shortest, shared = self.limits
+        moving = max(1, int((~choices).sum()))
+        centre = np.where(choices, shared, CENTRE + 0.5 * math.log(moving))
+        spread = np.where(choices, 1.0, SPREAD)
         mixed = kernel == "mixed"
         self.centre = np.concatenate([centre, [0.0, NOISE_CENTRE], [0.0] * mixed])
         self.spread = np.concatenate([spread, [VARIANCE_SPREAD, NOISE_SPREAD], [SHARE_SPREAD] * mixed])
+        self.low = np.concatenate([np.full(self.size, shortest), [-4.0, least_noise], [-4.0] * mixed])
+        self.high = np.concatenate([np.full(self.size, 4.0), [4.0, 0.5], [4.0] * mixed])
 
-    def maximised(self, least_noise: float, shortest: float) -> tuple[Array, float]:
-        mixed = self.kernel == "mixed"
-        low = np.concatenate([np.full(self.size, shortest), [-4.0, least_noise], [-4.0] * mixed])
-        high = np.concatenate([np.full(self.size, 4.0), [4.0, 0.5], [4.0] * mixed])
+    def maximised(self) -> tuple[Array, float]:
+        low, high = self.low, self.high
         best: tuple[Array, float] | None = None
         # With few values there may be two explanations, long and noisy or short and exact.
         for lengths, noise in ((0.0, math.log(1e-2)), (-0.7, math.log(1e-4)))[: 2 if self.n <= FEW else 1]:
@@ -560,7 +609,36 @@ class _Density:
                 best = theta, float(value)
         if best is None:
             raise NoFit("the covariance of the values cannot be inverted")
-        return best[0], -best[1]
+        self.top, self.evidence = best[0], -best[1]
+        return self.top, self.evidence
+
+    def alike(self, kernel: Kernel) -> _Density:
+        """That of the same values with another correlation function."""
+        other = copy(self)
+        other._kernel(kernel)
+        return other
+
+    def drawn(self, count: int, rng: np.random.Generator) -> Array:
+        """`(count, parameters)` draws about the maximum that was found."""
+        top = self.top
+        # Curvature by differences of the gradient, never flatter than the prior.
+        step = 0.05
+        moves = step * np.eye(len(top))
+        curvature = np.array([(self(top + m)[1] - self(top - m)[1]) / (2 * step) for m in moves])
+        scaled = 0.5 * (curvature + curvature.T) * np.outer(self.spread, self.spread)
+        values, vectors = np.linalg.eigh(np.where(np.isfinite(scaled), scaled, 0.0))
+        root = self.spread[:, None] * vectors / np.sqrt(np.clip(values, 1.0, 1e4))
+        normal = rng.standard_normal((PROPOSED, len(top)))
+        normal[0] = 0.0  # the maximum itself, if nothing else fits
+        tails = np.sqrt(FREEDOM / rng.chisquare(FREEDOM, PROPOSED))
+        proposed = np.clip(top + (normal * tails[:, None]) @ root.T, self.low, self.high)
+        squares = (normal**2).sum(1) * tails**2
+        density = 0.5 * (FREEDOM + len(top)) * np.log1p(squares / FREEDOM)
+        weights = density - np.array([self(theta)[0] for theta in proposed])
+        weights = np.exp(weights - weights.max())
+        # Systematic resampling: each about as often as its weight says.
+        at = (rng.random() + np.arange(count)) / count
+        return np.asarray(proposed[np.searchsorted(np.cumsum(weights / weights.sum()), at).clip(max=PROPOSED - 1)])
 
     def __call__(self, theta: Array) -> tuple[float, Array]:
         n, p = self.n, self.size

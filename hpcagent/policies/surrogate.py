@@ -24,11 +24,12 @@ from scipy.special import log_ndtr, ndtr
 from hpcagent.model.objective import Constraint, Goal, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
+from hpcagent.policies.failures import Failures
 from hpcagent.policies.gp import GP, Array, Features, Kernel, NoFit, one_thread
 from hpcagent.policies.points import Key, key, located
 from hpcagent.policies.trend import Scale, tame
 
-__all__ = ["Failures", "MetricModel", "Surrogate", "noisy"]
+__all__ = ["MetricModel", "Surrogate", "noisy"]
 
 # Of more points than this those are listed that the models think best, and an even selection of the rest.
 MOST_POINTS = 200
@@ -43,8 +44,6 @@ SURPRISE = 5.0
 LEAST_TO_DOUBT = 8
 # Two equal repeats say that runs are exact.
 REPEATS_TO_TELL = 2
-# A run that completes with this chance is taken to complete while it is waiting.
-SURE = 0.9
 
 
 @dataclass(frozen=True)
@@ -107,35 +106,6 @@ class MetricModel:
         assert self.limit is not None
         mean, sd = self.gp.predict(rows)
         return self.sign * (mean - self.limit) / sd
-
-
-@dataclass(frozen=True)
-class Failures:
-    """Where runs fail: a regression of 0 (completed) and 1 (failed), squeezed into a probability."""
-
-    gp: GP
-
-    def completes(self, rows: Array) -> Array:
-        """P(a run completes) at rows."""
-        mean, sd = self.gp.predict(rows)
-        return np.asarray(ndtr((0.5 - mean) / self._width(sd)))
-
-    def believing(self, rows: Array) -> Failures:
-        """As if runs at these rows that may well fail had failed: not a whole batch is lost at one edge."""
-        expected = np.where(self.completes(rows) < SURE, 1.0, self.gp.predict(rows)[0])
-        return Failures(self.gp.told(rows, expected))
-
-    def log_completes(self, rows: Array, *, slopes: bool = True) -> tuple[Array, Array]:
-        """Log of that, and its derivative by the columns, where it is needed."""
-        mean, sd, dmean, dsd = self.gp.slopes(rows, needed=slopes)
-        width = self._width(sd)
-        z = (0.5 - mean) / width
-        dz = -dmean / width[:, None] - (z * sd / width**2)[:, None] * dsd
-        log_p = log_ndtr(z)
-        return log_p, np.exp(-0.5 * z * z - log_p)[:, None] / math.sqrt(2 * math.pi) * dz
-
-    def _width(self, sd: Array) -> Array:
-        return np.sqrt(sd**2 + self.gp.own_noise * self.gp.unit**2 + 0.01)
 
 
 @dataclass(frozen=True)
@@ -581,4 +551,4 @@ def _failures(features: Features, groups: Sequence[_Group]) -> Failures | None:
     rows = features.rows([g.params for g in groups])
     shares = np.array([g.failed / (g.failed + len(g.runs)) for g in groups])
     runs = np.array([g.failed + len(g.runs) for g in groups], dtype=float)
-    return Failures(GP.fit(features, rows, shares, runs=runs, kernel="matern", least_noise=1e-3, shortest=0.15))
+    return Failures.fit(features, rows, shares, runs)

@@ -601,6 +601,39 @@ def test_a_point_beyond_the_limit_is_not_missed():
     assert missed(runs, maximize("y"), {"x": 0.5}, space=space).expected == pytest.approx(0.5, abs=0.03)
 
 
+def test_95_percent_sure_is_right_that_often_on_rough_functions():
+    """Random broken lines through 12 points, of which every second was run: the best is often one of the others."""
+    space, right = Space.of(x=Float(0, 1)), 0
+    for seed in range(20):
+        values = np.random.default_rng(seed).normal(10, 1, 12).cumsum() / np.arange(1, 13)
+        values += np.random.default_rng(seed).normal(0, 0.3, 12)
+        places = np.linspace(0, 1, 12)
+        runs = [Observation({"x": float(x)}, metrics={"y": float(y)}) for x, y in zip(places, values, strict=True)]
+        best = max(runs[::2], key=lambda o: o.metrics["y"])
+        found = missed(runs[::2], maximize("y"), best.params, space=space)
+        right += values.max() - best.metrics["y"] <= found.at_most
+    assert right >= 18
+
+
+def test_points_at_which_runs_may_well_fail_count_in_what_was_missed():
+    """The better value of the choice failed four times, always where x + y < 1 as with the other one."""
+    space = Space.of(x=Float(0, 1), y=Float(0, 1), kind=Choice("p", "q"))
+    places = [(x, y) for x in (0.1, 0.35, 0.6, 0.85) for y in (0.15, 0.45, 0.75)]
+    runs = []
+    for x, y in places:
+        fails = x + y < 1
+        value = 40 - 20 * (x - 0.6) ** 2 - 20 * (y - 0.5) ** 2
+        for kind in "pq" if fails and len(runs) < 9 else "p":
+            metrics = {} if fails else {"v": value}
+            runs.append(Observation({"x": x, "y": y, "kind": kind}, completed=not fails, metrics=metrics))
+    assert sum(o.params["kind"] == "q" for o in runs) >= 4 and not any(
+        o.completed for o in runs if o.params["kind"] == "q"
+    )
+    best = max((o for o in runs if o.completed), key=lambda o: o.metrics["v"])
+    # q is better by 1.5 everywhere.
+    assert missed(runs, maximize("v"), best.params, space=space).at_most > 41.5 - best.metrics["v"]
+
+
 def test_what_was_missed_is_at_the_last_level_and_cheaper_runs_teach_of_it():
     space = Space.of(x=Float(0, 1), mesh=Choice("coarse", "fine"))
 
@@ -612,5 +645,5 @@ def test_what_was_missed_is_at_the_last_level_and_cheaper_runs_teach_of_it():
     both = [*(run(x, "coarse") for x in np.linspace(0, 1, 21)), *fine]
     look = partial(missed, objective=maximize("y"), params={"x": 0.1, "mesh": "fine"}, space=space)
     assert look(both).expected > 2
-    # The best fine run is at x = pi / 10: 6 - 5 - sin(0.5).
-    assert look(both, held={"mesh": "fine"}).expected == pytest.approx(1 - math.sin(0.5), abs=0.1)
+    # The best fine run is at x = pi / 10: 6 - 5 - sin(0.5); three fine runs leave room for a little more.
+    assert look(both, held={"mesh": "fine"}).expected == pytest.approx(1 - math.sin(0.5), abs=0.2)
