@@ -95,7 +95,7 @@ def missed(
         >>> from hpcagent.model.objective import maximize
         >>> from hpcagent.model.space import Float
         >>> space = Space.of(x=Float(0, 1))
-        >>> runs = [Observation({"x": x / 8}, metrics={"y": -(x / 8 - 0.5) ** 2}) for x in range(9)]
+        >>> runs = [Observation({"x": x / 16}, metrics={"y": -(x / 16 - 0.5) ** 2}) for x in range(17)]
         >>> missed(runs, maximize("y"), {"x": 0.5}, space=space).expected < 0.002
         True
     """
