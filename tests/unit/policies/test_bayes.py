@@ -196,6 +196,8 @@ def test_the_worth_of_a_run_is_what_it_is_by_hand():
         unit=1.0,
         evidence=0.0,
         own_noise=1.0,
+        shares=np.ones(2),
+        density=GP.fit(Features(space), np.eye(2) * math.sqrt(0.5), np.zeros(2)).density,
     )
     goal = MetricModel("y", Scale("linear"), gp, 1.0)
     s = Surrogate(Features(space), maximize("y"), (goal,), (), None, gp.x, ({"word": "a"}, {"word": "b"}))
