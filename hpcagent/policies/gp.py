@@ -15,7 +15,7 @@ models of more than a few parameters fit noise. No random numbers: the same data
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from scipy.optimize import fmin_l_bfgs_b
 
 from hpcagent.model.space import Params, Space
 
-__all__ = ["GP", "Array", "Features", "Kernel", "NoFit", "one_thread"]
+__all__ = ["GP", "Array", "Density", "Features", "Kernel", "NoFit", "one_thread"]
 
 Array: TypeAlias = NDArray[np.float64]
 Kernel: TypeAlias = Literal["rbf", "matern", "mixed"]
@@ -217,6 +217,7 @@ class GP:
         centre, unit: What the values were standardised with.
         evidence: Log of the posterior density that was maximised, up to a constant.
         own_noise: Fitted noise variance of a single run, standardised.
+        uneven: How many times that a run at rows has, where noise differs by region.
         shares: `(n,)` how much of a run's noise each value has: 1 / runs.
         density: The posterior density of length scales, variance and noise that was maximised.
         basis, solved: What predictions are made of, where values were added to a fitted model.
@@ -235,7 +236,8 @@ class GP:
     evidence: float
     own_noise: float
     shares: Array
-    density: _Density
+    density: Density
+    uneven: Callable[[Array], Array] | None = None
     basis: Array | None = None
     solved: tuple[Array, Array] | None = None
 
@@ -287,7 +289,7 @@ class GP:
         rows = np.arange(n) if n <= most else np.unique(np.linspace(0, n - 1, most).astype(int))
         within = (squares[rows], freedom[rows])
         limits = (math.log(least_noise), math.log(shortest), shared)
-        density = _Density(features, x[rows], z[rows], stated[rows], shares[rows], within, kernel, limits)
+        density = Density(features, x[rows], z[rows], stated[rows], shares[rows], within, kernel, limits)
         theta, evidence = density.maximised()
         size = features.size
         own = math.exp(theta[size + 1])
@@ -322,6 +324,32 @@ class GP:
         resampling (Rubin 1988) of a Student distribution about its maximum.
         """
         return [self._with(theta) for theta in self.density.drawn(count, rng)]
+
+    def with_noise(self, density: Density, uneven: Callable[[Array], Array], evidence: float) -> GP:
+        """The model of the same values with noise that differs by region.
+
+        Args:
+            density: That of the values with this noise, maximised.
+            uneven: How many times the own noise variance a run at rows has.
+            evidence: Log of the posterior density at the maximum.
+        """
+        runs = 1 / self.shares
+        stated = self.noise - self.own_noise * self.shares
+        gain = (evidence - self.density.evidence) * len(self.y) / density.n
+        return replace(
+            self,
+            kernel=density.kernel,
+            density=density,
+            uneven=uneven,
+            shares=uneven(self.x) / runs,
+            noise=stated,
+            own_noise=0.0,
+            evidence=self.evidence + gain,
+        )._with(density.top)
+
+    def run_noise(self, rows: Array) -> Array:
+        """`(m,)` fitted noise variance of a single run at rows, standardised."""
+        return np.full(len(rows), self.own_noise) * (1.0 if self.uneven is None else self.uneven(rows))
 
     def _with(self, theta: Array) -> GP:
         size = self._size
@@ -469,7 +497,8 @@ class GP:
             exactly: As if the function itself, without a run's noise, were known there.
             known: `(m,)` variance of a run that is known beforehand, in the square of y's unit.
         """
-        noise = np.full(len(a), LEAST_NOISE if exactly else self.own_noise)
+        times = np.ones(len(a)) if self.uneven is None else self.uneven(a)
+        noise = np.full(len(a), LEAST_NOISE) if exactly else self.own_noise * times
         if known is not None:
             noise = noise + known / self.unit**2
         y = (values - self.centre) / self.unit
@@ -478,7 +507,7 @@ class GP:
             x=np.vstack([self.x, a]),
             y=np.concatenate([self.y, y]),
             noise=np.concatenate([self.noise, noise]),
-            shares=np.concatenate([self.shares, np.zeros(len(a)) if exactly else np.ones(len(a))]),
+            shares=np.concatenate([self.shares, np.zeros(len(a)) if exactly else times]),
         )
         basis, solved = self._basis, self._solved
         anew = replace(whole, basis=None, solved=None) if len(basis) == len(self.x) else None
@@ -554,7 +583,7 @@ class _Inducing:
         return cls(np.array(at), (root.T @ rest @ root, root.T @ (inverse @ (g @ (weight * gp.y)))))
 
 
-class _Density:
+class Density:
     """Posterior density of the hyperparameters: log length scales, log variance, log noise."""
 
     def __init__(
@@ -568,7 +597,7 @@ class _Density:
         kernel: Kernel,
         limits: tuple[float, float, float],
     ) -> None:
-        self.n, self.size = len(y), features.size
+        self.n, self.size, self.x = len(y), features.size, x
         self.y, self.known, self.shares = y, known, shares
         # A run of value i has the variance of the mean of r_i runs times r_i; only repeated values have a scatter.
         self.repeated = within[1] > 0
@@ -612,11 +641,80 @@ class _Density:
         self.top, self.evidence = best[0], -best[1]
         return self.top, self.evidence
 
-    def alike(self, kernel: Kernel) -> _Density:
+    def alike(self, kernel: Kernel) -> Density:
         """That of the same values with another correlation function."""
         other = copy(self)
         other._kernel(kernel)
         return other
+
+    def louder(self, times: Array) -> Density:
+        """That of the same values with so many times the noise of a run at each, `(n,)`."""
+        other = copy(self)
+        other.shares = self.shares * times
+        return other
+
+    def but(self, i: int) -> Density:
+        """That of all values but number `i`."""
+        other, rest = copy(self), np.arange(self.n) != i
+        other.n, other.x, other.y = self.n - 1, self.x[rest], self.y[rest]
+        other.known, other.shares = self.known[rest], self.shares[rest]
+        other.squares = self.squares.reshape(-1, self.n, self.n)[:, rest][:, :, rest].reshape(
+            len(self.squares), -1
+        )
+        other.repeated, left = self.repeated[rest], rest[self.repeated]
+        other.scatter, other.freedom = self.scatter[left], self.freedom[left]
+        return other
+
+    def strangest(self) -> int:
+        """The value that the others expect least, if its repeats do not explain it (Rasmussen and Williams 2006, 5.12)."""
+        inverse, _ = _inverted(self._covariance(self.top))
+        precision, alpha = np.diag(inverse), inverse @ self.y
+        strange = np.abs(alpha) / np.sqrt(precision)
+        explained = (alpha / precision)[self.repeated] ** 2 <= 4 * self.scatter / np.maximum(self.freedom, 1)
+        strange[np.flatnonzero(self.repeated)[explained]] = 0.0
+        return int(np.argmax(strange))
+
+    def by_noise(self, theta: Array) -> tuple[float, Array, Array]:
+        """The density, its slope by the log of each value's noise, `(n,)`, and the information on them, `(n, n)`.
+
+        The information is Fisher's: 1/2 tr(C^-1 dC/da C^-1 dC/db) for values with covariance C.
+        """
+        noise = math.exp(theta[self.size + 1])
+        k = self._covariance(theta)
+        try:
+            inverse, half_log = _inverted(k)
+        except NoFit:
+            return -math.inf, np.zeros(self.n), np.eye(self.n)
+        alpha = inverse @ self.y
+        own = noise * self.shares
+        value = -0.5 * float(self.y @ alpha) - half_log - self._off(theta)
+        slope = 0.5 * own * (alpha**2 - np.diag(inverse))
+        told = 0.5 * np.outer(own, own) * inverse**2
+        if len(self.freedom):
+            runs = self.freedom + 1
+            single = own[self.repeated] * runs
+            variance = self.known[self.repeated] * runs + single + JITTER
+            value -= self._repeats(noise)[0]
+            slope[self.repeated] += 0.5 * (self.scatter / variance - self.freedom) * single / variance
+            told[self.repeated, self.repeated] += 0.5 * self.freedom * (single / variance) ** 2
+        return value, slope, told
+
+    def _off(self, theta: Array) -> float:
+        off = (theta - self.centre) / self.spread
+        return 0.5 * float(off @ off)
+
+    def _covariance(self, theta: Array) -> Array:
+        """`(n, n)` of the values, their noise among it."""
+        p, n = self.size, self.n
+        inverse_squares, variance = np.exp(-2 * theta[:p]), math.exp(theta[p])
+        k = variance * _correlation(inverse_squares @ self.squares, self.kernel)
+        if self.kernel == "mixed":
+            share = 1 / (1 + math.exp(-theta[-1]))
+            alone = np.exp(-0.5 * inverse_squares[:, None] * self.squares).sum(0)
+            k = (1 - share) * k + share * variance / p * alone
+        k = k.reshape(n, n)
+        k.flat[:: n + 1] += self.known + math.exp(theta[p + 1]) * self.shares + JITTER
+        return k
 
     def drawn(self, count: int, rng: np.random.Generator) -> Array:
         """`(count, parameters)` draws about the maximum that was found."""

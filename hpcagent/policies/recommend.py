@@ -232,10 +232,14 @@ def estimates(
         return []
     scatter = {m: _pooled(m, [g.values(m) for g in groups], noise or {}) for m in _metrics(groups)}
     means = [{m: float(np.mean(g.values(m))) for m in g.names()} for g in groups]
-    errors = [{m: e for m in g.names() if (e := _standard_error(g, m, scatter[m])) is not None} for g in groups]
     probabilities = np.array([g.share for g in groups])
     confirmed = np.ones(len(groups))
     smooth = _Smooth.of(history, objective, groups, space, noise)
+    local = {} if smooth is None else smooth.local()
+    errors = [
+        {m: e for m in g.names() if (e := _standard_error(g, m, scatter[m], local.get((i, m)))) is not None}
+        for i, g in enumerate(groups)
+    ]
     for i, c in enumerate(objective.constraints):
         kept, still = _kept(c, groups, means, errors, None if smooth is None else smooth.limit(i), replicates)
         probabilities *= kept
@@ -338,15 +342,22 @@ def _pooled(metric: str, groups: Sequence[Sequence[float]], noise: Mapping[str, 
     return _Scatter(math.sqrt(squares / freedom) if freedom else None, relative)
 
 
-def _standard_error(point: _Point, metric: str, scatter: _Scatter) -> float | None:
-    """Of the mean: the larger of what the runs scatter and what they state themselves."""
+def _standard_error(point: _Point, metric: str, scatter: _Scatter, local: float | None) -> float | None:
+    """Of the mean: the larger of what the runs scatter and what they state themselves.
+
+    Args:
+        point: The runs.
+        metric: Of which.
+        scatter: Of single runs, everywhere.
+        local: Standard deviation of a run at this point, where noise is known to differ by region.
+    """
     runs, values = point.of(metric), np.array(point.values(metric))
     n, mean = len(values), float(values.mean())
     stated = [o.uncertainty[metric] for o in runs if math.isfinite(o.uncertainty.get(metric, math.nan))]
     found = []
     if stated:
         found.append(math.sqrt(float(np.mean(np.square(stated))) / n))
-    pooled = scatter.at(mean)
+    pooled = scatter.at(mean) if local is None else local
     if pooled is not None:
         squares = float(((values - mean) ** 2).sum()) + PRIOR_REPEATS * pooled**2
         found.append(math.sqrt(squares / (n - 1 + PRIOR_REPEATS) / n))
@@ -399,6 +410,16 @@ class _Smooth:
                 # Of a disturbed run the goal is an estimate already, that the models do not have as such.
                 if groups[i].trusted or model.metric not in groups[i].goals:
                     found[i][model.metric] = float(value), float(error)
+        return found
+
+    def local(self) -> dict[tuple[int, str], float]:
+        """Standard deviation of a run at each point, of metrics whose noise differs by region, in their unit."""
+        found: dict[tuple[int, str], float] = {}
+        for model in (*self.model.goals, *self.model.limits):
+            if model.gp.uneven is not None:
+                middle, _ = model.values(self.rows)
+                single = model.one_run(self.rows) / model.scale.slope(middle)
+                found |= {(i, model.metric): float(s) for i, s in zip(self.use, single, strict=True)}
         return found
 
     def goal(self) -> tuple[Array, Array]:

@@ -28,6 +28,7 @@ from hpcagent.policies.failures import Failures
 from hpcagent.policies.gp import GP, Array, Features, Kernel, NoFit, one_thread
 from hpcagent.policies.points import Key, key, located
 from hpcagent.policies.trend import Scale, tame
+from hpcagent.policies.uneven import unevenly
 
 __all__ = ["MetricModel", "Surrogate", "noisy"]
 
@@ -82,7 +83,7 @@ class MetricModel:
             rows: `(m, columns)`.
             stated: Standard errors that the runs state of themselves, on the scale.
         """
-        own = self.gp.own_noise * self.gp.unit**2
+        own = self.gp.run_noise(rows) * self.gp.unit**2
         known = np.maximum(self._stated(self.gp.predict(rows)[0]), np.square(stated))
         return np.asarray(np.sqrt(own + known))
 
@@ -493,7 +494,7 @@ def _believed(
             v = replace(v, doubt=doubt)
             doubted.append(int(v.at[i]))
         gp = _fitted(features, rows, v)
-    return gp, tuple(doubted)
+    return gp if share == 0.0 else unevenly(gp), tuple(doubted)
 
 
 def _too_good(
