@@ -327,21 +327,6 @@ class Levels(Drawn):
         return lambda u, c: 10 + 3 * wave(u) + (c == 0) * error(u)
 
 
-class Goals(Drawn):
-    """Three numbers and two goals, of which the first counts; 2 % of noise."""
-
-    name, size, space, runs, tuned = "goals", 3, numbers(3), 32, False
-    objective = maximize("y", "z")
-    noisy: ClassVar[Mapping[str, float]] = {"y": 0.02, "z": 0.02}
-
-    def drawn(self, rng: np.random.Generator) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-        wave, self.second = Waves(rng, 3, 0.5, 2.5), Waves(rng, 3, 0.5, 2.5)
-        return lambda u, c: 10 * np.exp(0.3 * wave(u))
-
-    def others(self, u: np.ndarray, c: np.ndarray) -> dict[str, np.ndarray]:
-        return {"z": 10 * np.exp(0.3 * self.second(u))}
-
-
 def _known(name: str, *, runs: int, tuned: bool) -> type[Any]:
     """A problem of `steering.py` as a kind."""
     parent = steering.PROBLEMS[name]
@@ -366,7 +351,6 @@ KINDS: Mapping[str, type[Any]] = {
         Islands,
         Steps,
         Levels,
-        Goals,
         _known("gardner", runs=32, tuned=False),
         _known("argon", runs=32, tuned=False),
         _known("nacl", runs=32, tuned=False),

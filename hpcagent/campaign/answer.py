@@ -222,7 +222,7 @@ class CampaignResult:
 
     @property
     def missed(self) -> Missed | None:
-        """How sure it is that no better point was missed; None where each point is exact, or no model fits."""
+        """How sure it is that no better point was missed; None with several goals, exact points, or no model."""
         space = self.campaign.smoothed
         if self.best is None or space is None:
             return None

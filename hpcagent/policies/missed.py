@@ -80,11 +80,14 @@ def missed(
     held: Mapping[str, Scalar] | None = None,
     noise: Mapping[str, float] | None = None,
 ) -> Missed | None:
-    """Estimate what was missed by answering `params`; None where no model fits.
+    """Estimate what was missed by answering `params`; None where no model fits, or with several goals.
+
+    With several goals nothing is stated: the search follows a front, and what was said of the first goal alone
+    was right in 85 of 100 campaigns only.
 
     Args:
         history: Finished runs.
-        objective: Goal and limits; with several goals the first one counts.
+        objective: Goal and limits.
         params: The answer.
         space: Where better points are looked for.
         seed: Of the draws.
@@ -103,6 +106,8 @@ def missed(
     from hpcagent.policies.gp import one_thread
     from hpcagent.policies.surrogate import Surrogate
 
+    if len(objective.goals) > 1:
+        return None
     rng = np.random.default_rng([abs(seed), len(history), 9])
     try:
         s = Surrogate.fit(space, objective, history, noise=noise)

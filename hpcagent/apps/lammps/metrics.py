@@ -317,8 +317,8 @@ def reduce_column(
 def reduced(run: Run, column: str, how: str, discard: float = 0.0) -> tuple[float, float]:
     """As `reduce_column`, with the standard error.
 
-    That of a mean is by blocks, that of a slope the least-squares error of correlated residuals. The error of a
-    standard deviation s follows from that of the mean of (x - <x>)^2, by blocks: error(s^2) / (2 s). Single rows
+    Those of a mean and of a slope are of `block_average` and `fitted_slope`. The error of a standard deviation s
+    follows from that of the mean of (x - <x>)^2: error(s^2) / (2 s). Single rows
     (`first`, `last`, `min`, `max`) have none: it is NaN.
 
     Raises:

@@ -595,6 +595,13 @@ def test_little_is_missed_once_the_whole_range_was_run_and_much_after_a_corner()
     assert "expected regret" in str(corner)
 
 
+def test_nothing_is_said_of_what_was_missed_with_several_goals():
+    space = Space.of(x=Float(0, 1))
+    runs = [Observation({"x": x / 16}, metrics={"y": x / 16, "z": 1 - x / 16}) for x in range(17)]
+    assert missed(runs, maximize("y"), {"x": 1.0}, space=space) is not None
+    assert missed(runs, maximize("y", "z"), {"x": 1.0}, space=space) is None
+
+
 def test_a_point_beyond_the_limit_is_not_missed():
     space = Space.of(x=Float(0, 1))
     objective = maximize("y", subject_to={"c": at_most(0.5)})
