@@ -33,7 +33,7 @@ DOUBT = 0.05
 
 # From here on the normal approximation of atanh(tau), with variance 0.437 / (n - 4), takes the place of the exact
 # distribution: E. C. Fieller, H. O. Hartley and E. S. Pearson, Biometrika 44, 470 (1957), doi:10.2307/2332878.
-_MANY = 30
+_MANY = 100
 
 Scores = dict[Key, float]
 
@@ -177,7 +177,8 @@ def kendall(first: Sequence[float], second: Sequence[float]) -> tuple[float, flo
     turned, tau = pairs - alike, 2 * alike / pairs - 1
     if n > _MANY:
         middle, width = math.atanh(max(-0.999, min(0.999, tau))), 1.96 * math.sqrt(0.437 / (n - 4))
-        return alike, tau, math.tanh(middle - width), math.tanh(middle + width)
+        low = math.tanh(middle - width) if alike else -1.0
+        return alike, tau, low, math.tanh(middle + width) if turned else 1.0
     low = -_solved(n, math.ceil(turned), below=True)
     high = -_solved(n, math.floor(turned), below=False)
     return alike, tau, low, high

@@ -1,12 +1,13 @@
 """Means, slopes and fluctuations of correlated time series, each with a standard error.
 
-One mechanism states the errors of means, slopes and fluctuations of a series. A series is cut into at most `BATCHES` batches, and the means of the batches are
-taken as normal with one of a family of correlations: first-order autoregressive ones, and, for slopes, those of
-independent noise with a random walk on top. No member is chosen. Each counts by its evidence, the restricted
-likelihood of the batch means with the scale integrated out (D. A. Harville, J. Am. Stat. Assoc. 72, 320 (1977),
-doi:10.1080/01621459.1977.10480998), so that what a short series cannot tell makes the error larger; with a known
-member the estimate follows Student's distribution, whose variance is taken. Batch means as such: B. Schmeiser,
-Oper. Res. 30, 556 (1982), doi:10.1287/opre.30.3.556. `benchmarks/errors.py` prints how often +-2 errors cover.
+One mechanism states the errors of means, slopes and fluctuations. A series is cut into at most `BATCHES` batches,
+and the means of the batches are taken as normal with one of a family of correlations: first-order autoregressive
+ones, and, for slopes, those of independent noise with a random walk on top. No member is chosen. Each counts by
+its evidence, the restricted likelihood of the batch means with the scale integrated out (D. A. Harville, J. Am.
+Stat. Assoc. 72, 320 (1977), doi:10.1080/01621459.1977.10480998), so that what a short series cannot tell makes the
+error larger; with a known member the estimate follows Student's distribution, whose variance is taken. Batch means
+as such: B. Schmeiser, Oper. Res. 30, 556 (1982), doi:10.1287/opre.30.3.556. `benchmarks/errors.py` prints how
+often +-2 errors cover.
 
 Statistics that are no mean (a ratio of fluctuations, a heat capacity, a diffusion coefficient) have the error of
 the mean of their influence: to first order they are the mean of what each sample adds (F. R. Hampel, J. Am. Stat.
@@ -370,7 +371,8 @@ def _family(batches: int, of: Literal["mean", "slope"]) -> _Family:
         shares = np.geomspace(1e-2, 1e2, 21)
         covariances += [np.eye(batches) + r * walk for r in shares] + [walk]
         # Four to one for a walk, and rather a strong one: a walk taken for noise makes the error several times too
-        # small, noise taken for a walk two to four times too large. Chosen on real runs of argon (benchmarks/errors.py).
+        # small, noise taken for a walk two to four times too large. Chosen on real runs of argon
+        # (benchmarks/errors.py).
         walks = np.append(shares, shares[-1]) ** 0.25
         prior = np.concatenate([0.2 * prior, 0.8 * walks / walks.sum()])
         neighbors = np.concatenate([neighbors, np.ones(22)])

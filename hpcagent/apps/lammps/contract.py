@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from pydantic import Field
 from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.lammps.failures import FAILURE_MODES
+from hpcagent.apps.lammps.log import column_units
 from hpcagent.apps.lammps.metrics import METRICS, metric_units
 from hpcagent.apps.lammps.restart import with_restarts
 from hpcagent.apps.lammps.script import KEEPS_EARLIER_VALUE, Script, read_script
@@ -53,7 +55,7 @@ class Column(Record):
 
     column: str
     reduce: Literal["mean", "std", "last", "first", "min", "max", "slope"] = "mean"
-    unit: str
+    unit: str = Field(min_length=1)
     description: str = ""
 
 
@@ -68,8 +70,8 @@ class Checks(Record):
     """The `[checks]` table: what makes a run a failure although LAMMPS ended well."""
 
     conserved_energy: bool = False
-    nonsense_above: float = 0.5
-    min_cpu_use_percent: float | None = 95.0
+    nonsense_above: float = Field(default=0.5, gt=0.0, allow_inf_nan=False)
+    min_cpu_use_percent: float | None = Field(default=95.0, ge=0.0, le=100.0, allow_inf_nan=False)
     atoms_change: bool = False
 
 
@@ -219,6 +221,7 @@ def lammps(
     space = _space(read, file, variables or {}, where)
     deciding = file.resources_from if resources_from is None else dict(resources_from)
     _check_variables(read, space, file, where, deciding)
+    _check_columns(read, file, where)
     _check_timestep(read, space, where)
     text = read.text
     if file.restart is not None:
@@ -300,6 +303,8 @@ def _with_given(
             raise BadInput(f"{what}={given!r}: give a dict, as the contract's table [{what}].", value=given)
     own = {}
     for name, column in columns.items():
+        if not isinstance(name, str):
+            raise BadInput(f"columns={{{name!r}: ...}}: the name of a metric is a text.", value=name)
         if not isinstance(column, Mapping):
             raise BadInput(
                 f"columns={{{name!r}: {column!r}}}: give a dict such as "
@@ -314,6 +319,33 @@ def _with_given(
             "log": build(LogReading, {**file.log.model_dump(), **log}, where="log="),
         }
     )
+
+
+def _check_columns(read: Script, file: ContractFile, where: str) -> None:
+    """Refuse names that are none, and units in which LAMMPS does not print: the number is taken as it stands."""
+    for name, column in file.columns.items():
+        if not name.isidentifier():
+            raise BadInput(
+                f"{where}: columns: {name!r} is no name of a metric; use letters, digits and _.", value=name
+            )
+        printed = column_units(column.column, read.units)
+        if column.reduce == "slope" and printed:
+            printed = tuple(f"{unit}/{unit_style(read.units).time}" for unit in printed)
+        if printed and unit_style(read.units).reduced:
+            printed = (*printed, "1")
+        if printed and not any(_same(column.unit, unit) for unit in printed):
+            raise BadInput(
+                f"{where}: columns.{name}: {column.column} is printed in {' or '.join(printed)} under units "
+                f"{read.units}, not in {column.unit!r}; a column's numbers are taken as they stand.",
+                value=column.unit,
+            )
+
+
+def _same(unit: str, other: str) -> bool:
+    try:
+        return unit == other or math.isclose(factor(unit, other), 1.0)
+    except BadInput:
+        return False
 
 
 def _find(script: Path, contract: str | Path | None) -> tuple[Path, Path | None]:

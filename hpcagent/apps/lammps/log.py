@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from hpcagent.units import STYLES, unit_style
 
-__all__ = ["Log", "Run", "TimingRow", "canonical", "parse_log", "read_log"]
+__all__ = ["Log", "Run", "TimingRow", "canonical", "column_units", "parse_log", "read_log"]
 
 _Array = NDArray[np.float64]
 
@@ -375,6 +375,24 @@ def _unit(keyword: str, units: str | None, normalized: bool | None) -> str | Non
         unit: str | None = getattr(style, _KINDS[keyword])
         return unit
     return None
+
+
+def column_units(column: str, units: str | None) -> tuple[str, ...]:
+    """Units in which LAMMPS may print a thermo column; empty where it does not say.
+
+    Args:
+        column: Keyword or header of the column.
+        units: The script's units style.
+
+    Returns:
+        One unit, or two for energies: of the whole system, and per atom (`thermo_modify norm`).
+
+    Example:
+        >>> column_units("Press", "metal"), column_units("PotEng", "real"), column_units("c_own", "real")
+        (('bar',), ('kcal/mol', 'kcal/mol/atom'), ())
+    """
+    found = (_unit(canonical(column), units, normalized) for normalized in (False, True))
+    return tuple(dict.fromkeys(unit for unit in found if unit is not None))
 
 
 # ---- reading

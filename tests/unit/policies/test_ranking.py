@@ -107,3 +107,10 @@ def test_runs_that_break_a_limit_or_failed_do_not_count():
     (found,) = agreements(seen, objective, SPACE, FIDELITY)
     assert (found.points, found.left) == (2, 0)
     assert agreements(history(), objective, SPACE, FIDELITY) == ()
+
+
+def test_the_interval_of_a_perfect_ranking_narrows_with_the_points_and_holds_it():
+    lows = [kendall(range(n), range(n))[2:] for n in (30, 31, 100, 101, 200)]
+    assert all(high == 1.0 for _, high in lows)
+    # A perfect ranking of 101 points is not known to be worse than one of 30.
+    assert [low for low, _ in lows] == sorted(low for low, _ in lows)

@@ -222,10 +222,37 @@ def test_columns_checks_and_log_can_be_given_in_python(tmp_path: Path) -> None:
         ({"columns": ["Temp"]}, r"table \[columns\]"),
         ({"checks": {"conserve_energy": True}}, "did you mean 'conserved_energy'"),
         ({"log": {"discard": 1.5}}, "discard"),
+        ({"checks": {"nonsense_above": float("nan")}}, "nonsense_above"),
+        ({"checks": {"min_cpu_use_percent": 200.0}}, "min_cpu_use_percent"),
+        ({"columns": {1: {"column": "Temp", "unit": "K"}}}, "name of a metric is a text"),
+        ({"columns": {"../x": {"column": "Temp", "unit": "K"}}}, "no name of a metric"),
+        ({"columns": {"a": {"column": "Temp", "unit": ""}}}, "unit"),
     )
     for given, said in wrong:
         with pytest.raises(BadInput, match=said):
             app_of(tmp_path, **given)
+
+
+def test_a_column_has_the_unit_in_which_lammps_prints_it(tmp_path: Path) -> None:
+    def unit(column: str, unit: str, reduce: str = "mean") -> str:
+        given = {"a": {"column": column, "unit": unit, "reduce": reduce}}
+        return app_of(tmp_path, columns=given).contract.metric("a").unit
+
+    # units metal: bar, K, eV of the system or of an atom; nothing is known of a variable.
+    for column, right in (
+        ("Press", "bar"),
+        ("temp", "K"),
+        ("PotEng", "eV"),
+        ("pe", "eV/atom"),
+        ("v_x", "furlong"),
+    ):
+        assert unit(column, right) == right
+    assert unit("Press", "bar/ps", "slope") == "bar/ps"
+    for column, wrong in (("Press", "Pa"), ("Temp", "bar"), ("Temp", "foo"), ("PotEng", "kcal/mol")):
+        with pytest.raises(BadInput, match="is printed in"):
+            unit(column, wrong)
+    with pytest.raises(BadInput, match="is printed in bar/ps"):
+        unit("Press", "bar", "slope")
 
 
 def test_without_a_contract_the_variables_given_are_all_there_is(tmp_path: Path) -> None:
