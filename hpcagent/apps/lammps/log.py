@@ -71,7 +71,8 @@ class Run:
         n_atoms: Number of atoms at the end.
         n_atoms_start: Number of atoms that the commands before it left; the first row's where they do not say.
         atoms_changed_by: Styles of the fixes in force that add or remove atoms, e.g. `deposit`.
-        lost: What happens where atoms are lost (`thermo_modify lost`): `error`, `warn` or `ignore`.
+        lost: What happens where atoms are lost (`thermo_modify lost`): `error`, `warn` or `ignore`; None where
+            the commands, or some of them, are not echoed.
         dimension: 2 or 3.
         kspace_error: RMS error of the forces as `kspace_style` estimates it, in the style's unit of force; the
             larger one where it has two (Coulomb and dispersion).
@@ -113,7 +114,7 @@ class Run:
     n_atoms: int | None = None
     n_atoms_start: int | None = None
     atoms_changed_by: tuple[str, ...] = ()
-    lost: str = "error"
+    lost: str | None = None
     dimension: int = 3
     kspace_error: float | None = None
     kspace_error_relative: float | None = None
@@ -405,11 +406,15 @@ _WARNING = re.compile(rb"WARNING(?: on proc \d+)?: (.*)")
 _BANNER = re.compile(rb"-+ Step +(\d+) -+ CPU = +(\S+) \(sec(?:s|onds)?\) -+[ \t]*")
 _COMMAND = re.compile(
     rb"\s*(units|timestep|thermo|thermo_style|thermo_modify|fix|unfix|clear|read_restart|dimension"
-    rb"|read_data|change_box|displace_atoms|kspace_style"
+    rb"|read_data|kspace_style"
     rb"|run|minimize|rerun|hyper|neb|temper|prd|tad|echo)(?:\s+(.*))?"
 )
 # What create_atoms, delete_atoms, read_data, read_restart, replicate and read_dump say of the number of atoms.
 _BOX = re.compile(rb"Created (?:orthogonal|triclinic|general triclinic) box")
+# One of these is given before anything that a box is needed for: where the first is echoed, all are.
+_FIRST = re.compile(rb"\s*(?:units|create_box|read_data|read_restart)\s.*")
+_READING = (b"Reading data file", b"Reading restart file")
+_MOVING = (b"Changing box ...", b"Displacing atoms ...")
 _CREATED = re.compile(rb"Created (\d+) atoms")
 _DELETED = re.compile(rb"Deleted \d+ atoms, new total = (\d+)")
 _ATOMS = re.compile(rb"  (\d+) atoms(?: after read)?\s*")
@@ -454,10 +459,12 @@ class _State:
     kind: str | None = None
     resetting_fix: str | None = None
     dt_said: float | None = None
+    boxed: bool = False  # a box was made or read
+    hidden: bool = False  # commands were given that the log does not show
     atoms: int | None = None
-    adding: bool = False
+    adding: bool | None = False  # None: not known
     changing: dict[str, str] = field(default_factory=dict)  # fix -> style; never changed in place
-    lost: str = "error"
+    lost: str | None = None
     dimension: int = 3
     kspace: dict[bytes, float] = field(default_factory=dict)  # never changed in place
 
@@ -612,6 +619,8 @@ class _Reader:
             state.kind = "minimize" if b"minimization" in line else "run"
             return False
         self._count(line)
+        if state.lost is None and not state.hidden and not state.boxed and _FIRST.fullmatch(line):
+            state.lost = "error"
         command = _COMMAND.fullmatch(line)
         # The output of `print "timestep 7"` is no command.
         quoted = self.previous.lstrip().startswith(b"print") and line in self.previous
@@ -628,18 +637,28 @@ class _Reader:
         state = self.state
         if line.startswith(b"Created "):
             if _BOX.match(line):
-                state.atoms = 0
+                state.boxed, state.atoms = True, 0
             elif (created := _CREATED.fullmatch(line.rstrip())) and state.atoms is not None:
                 state.atoms += int(created[1])
         elif deleted := _DELETED.match(line):
             state.atoms = int(deleted[1])
+        elif line.startswith(_READING):
+            if state.lost is None and line.startswith(b"Reading data"):
+                # Added to the atoms there are, or read after a `clear` that is not echoed.
+                state.adding = None if state.boxed else False
+            state.boxed = True
+        elif line.startswith(_MOVING):
+            # Both may leave atoms outside a box that is not periodic; LAMMPS warns and goes on.
+            state.atoms = None
         elif line.endswith(b"initialization ...") and b"estimated" not in line:
             state.kspace = {}
         elif accuracy := _ACCURACY.match(line):
             value = _float(accuracy[2], 0.0)
             state.kspace = {**state.kspace, accuracy[1]: max(value, state.kspace.get(accuracy[1], 0.0))}
         elif found := _ATOMS.fullmatch(line):
-            if not state.adding:
+            if state.adding is None:
+                state.atoms = None
+            elif not state.adding:
                 state.atoms = int(found[1])
             elif state.atoms is not None:
                 state.atoms += int(found[1])
@@ -656,7 +675,8 @@ class _Reader:
                 state.timestep = value
         elif command == "echo" and words:
             # What is not echoed any more may change it.
-            state.every = state.every if first in ("log", "both") else None
+            if first not in ("log", "both"):
+                state.every, state.lost, state.hidden = None, None, True
         elif command == "thermo":
             state.every = int(first) if first.isdigit() else None
         elif command == "thermo_style" and words:
@@ -677,11 +697,8 @@ class _Reader:
             state.dimension = int(first)
         elif command == "read_data":
             state.adding = "add" in words
-        elif command in ("change_box", "displace_atoms"):
-            # Both may leave atoms outside a box that is not periodic; LAMMPS warns and goes on.
-            state.atoms = None
         elif command == "clear" and not words:
-            self.state = _State(echo=True)
+            self.state = _State(echo=True, lost="error")
         elif command == "read_restart" and words:
             state.restarted, state.timestep = True, None
         elif command == "run" and words and not first.isdigit():
@@ -1377,8 +1394,7 @@ def _run(table: _Table) -> Run:
 
 
 def _atoms_at_start(table: _Table) -> int | None:
-    # Without an echo a command that adds atoms cannot be told from one that makes them.
-    if table.state.echo and table.state.atoms is not None:
+    if table.state.atoms is not None:
         return table.state.atoms
     names = [canonical(column) for column in table.columns]
     if "atoms" not in names or not len(table.data):

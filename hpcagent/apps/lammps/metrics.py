@@ -542,9 +542,10 @@ class _Measuring:
             )
             return None
         if start is None and run.lost != "error":
+            what = f"the log says thermo_modify lost {run.lost}" if run.lost else "the log hides commands"
             self.notes.append(
-                f"thermo_modify lost {run.lost}, and the log does not say how many atoms the run began with: none "
-                "may be lost without a word; add `atoms` to thermo_style"
+                f"{what}, and does not say how many atoms the run began with: some may be lost without a word; "
+                "add `atoms` to thermo_style"
             )
         return np.full(int(self.kept.sum()), float(run.n_atoms))
 

@@ -274,9 +274,15 @@ def _check_atoms(log: Log, ended: Ended, *, change: bool) -> None:
         seen = {*(() if start is None else (start,)), *map(int, counts[np.isfinite(counts)]), leg.n_atoms}
         if leg.n_atoms == 0 or (len(seen) > 1 and not change and not leg.atoms_changed_by):
             begun = "" if start is None else f"begins with {start} atoms and "
+            why = (
+                "what the script says of that (thermo_modify lost, fixes that add or remove atoms) is not in the "
+                "log, as its commands are not echoed."
+                if leg.lost is None
+                else f"atoms went lost (thermo_modify lost {leg.lost}), and nothing in the script adds or removes "
+                "any."
+            )
             raise AppFailed(
-                f"run {number} of the log {begun}ends with {leg.n_atoms}, with exit code 0: atoms went lost "
-                f"(thermo_modify lost {leg.lost}), and nothing in the script adds or removes any.",
+                f"run {number} of the log {begun}ends with {leg.n_atoms}, with exit code 0: {why}",
                 name="LostAtoms",
                 log_tail=ended.log[-2000:],
                 repair="smaller timestep, or a start with less overlap; where atoms are meant to leave: "

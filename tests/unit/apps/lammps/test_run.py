@@ -208,6 +208,13 @@ ATOMS = "thermo_style custom step temp atoms pe ke\n"
         # A step that is far too long, and nobody is told: 1e11 tau/day of nothing.
         (ARGON + "thermo_modify lost ignore\ntimestep 0.5\nrun 200\n", "ends with 0"),
         (LEAVING + "delete_atoms group all\nrun 10\n", "ends with 0"),
+        # What is not echoed: the log says how many atoms there were, and not what `lost` is.
+        (
+            "echo none\n" + LEAVING + "thermo_modify lost ignore\nrun 1000\n",
+            "begins with 100 atoms and ends with ",
+        ),
+        (LEAVING + "echo screen\nthermo_modify lost ignore\nrun 1000\n", "are not echoed"),
+        (LEAVING + "echo none\nthermo_modify lost ignore\necho log\nrun 1000\n", "are not echoed"),
     ],
 )
 def test_atoms_that_vanish_without_the_script_saying_so_are_a_failure(
@@ -225,6 +232,9 @@ def test_atoms_that_vanish_without_the_script_saying_so_are_a_failure(
         (LEAVING + "run 10\ngroup out id <= 40\ndelete_atoms group out\nrun 10\n", "", [60]),
         (LEAVING + "run 10\ncreate_atoms 1 random 7 99 NULL\nrun 10\n", "", [107]),
         (LEAVING + "run 0\nwrite_data d nocoeff\nread_data d add append\nrun 0\nrun 9\n", "", [200]),
+        # Without an echo, what is added cannot be told from what is read after a `clear`: neither is a loss.
+        ("echo none\n" + LEAVING + "run 0\nwrite_data d nocoeff\nread_data d add append\nrun 9\n", "", [200]),
+        ("echo none\n" + LEAVING + "run 10\ngroup out id <= 40\ndelete_atoms group out\nrun 10\n", "", [60]),
         (
             LEAVING + ATOMS + "thermo_modify lost ignore\nrun 1000\n",
             "[checks]\natoms_change = true\n",
