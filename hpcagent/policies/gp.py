@@ -666,7 +666,7 @@ class Density:
         return other
 
     def strangest(self) -> int:
-        """The value that the others expect least (Rasmussen and Williams 2006, 5.12), unless repeats explain it."""
+        """The value that the others expect least (Rasmussen and Williams, 5.12), if repeats do not explain it."""
         inverse, _ = _inverted(self._covariance(self.top))
         precision, alpha = np.diag(inverse), inverse @ self.y
         strange = np.abs(alpha) / np.sqrt(precision)
