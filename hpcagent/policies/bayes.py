@@ -48,7 +48,7 @@ AROUND = 24  # candidates around each of the best points, at each width
 WIDTHS = (0.2, 0.05, 0.01)
 STARTS = 2
 STEPS = 12
-CLOSELY = 8  # after so many points of a batch the search is shorter: fewer candidates, one start
+CLOSELY = 8  # after so many points of a batch the search is shorter: fewer candidates, one start, no repeats
 ENUMERATED = 2000  # a finite space up to this size is looked through whole
 MANY = 5  # numbers from which on a trust region is used
 WIDEST, NARROWEST = 0.8, 0.05
@@ -248,7 +248,7 @@ class _Search:
             box = None if last else self._box()
             row = self._best(worth, box, closely=slot < CLOSELY)
             role, text = self._role(worth, box)
-            again = self._again(row) if worth is self.worth or row is None else None
+            again = self._again(row, slot) if worth is self.worth or row is None else None
             if again is not None:
                 row, role, text = again
             if row is None:
@@ -272,7 +272,7 @@ class _Search:
             return slot, n
         return (self.given + slot) % IN_TURN, IN_TURN
 
-    def _again(self, new: Array | None) -> tuple[Array, str, str] | None:
+    def _again(self, new: Array | None, slot: int) -> tuple[Array, str, str] | None:
         """A known point to run again in place of the new one, and why; None where the new one is worth more."""
         s = self.surrogate
         if not s.noisy:
@@ -280,6 +280,8 @@ class _Search:
         if self.doubted:
             row = self.features.rows([self.doubted.pop(0)])[0]
             return row, "repeat", "Its only run is too good to be believed, by all others: it is run again."
+        if new is not None and (self.repeated or slot >= CLOSELY):
+            return None  # one of a batch is enough, and what the first places are not worth later ones are not
         known = self._known_rows()
         if not len(known) or (new is not None and (self.levels is not None or len(s.goals) > 1)):
             return None
@@ -292,7 +294,7 @@ class _Search:
             best = int(np.argmax(gains[: len(known)]))
             gain = float(gains[best])
             least = max(AGAIN * float(gains[-1]), LEAST_AGAIN * s.goals[0].gp.unit)
-            if new is not None and (self.repeated or gain <= least):
+            if new is not None and gain <= least:
                 return None
         text = "Another run here makes the answer surer than a new point would."
         if new is None:

@@ -42,6 +42,7 @@ KERNELS: tuple[Kernel, ...] = ("rbf", "matern", "mixed")
 # A run that is better by so many standard errors than all others let expect, and better than each of them by a
 # standard deviation of them all, is not believed before it is repeated.
 SURPRISE = 5.0
+# The model of fewer others (of one number; of more: twice as many) is not one to doubt a run by.
 LEAST_TO_DOUBT = 8
 # Two equal repeats say that runs are exact.
 REPEATS_TO_TELL = 2
@@ -475,7 +476,7 @@ def _believed(
     gp = _fitted(features, rows, v)
     looked: set[int] = set()
     doubted: list[int] = []
-    while share != 0.0 and len(v.at) >= LEAST_TO_DOUBT and len(looked) < 3:
+    while share != 0.0 and len(v.at) >= LEAST_TO_DOUBT * min(features.size, 2) and len(looked) < 3:
         first = np.concatenate([[0], np.cumsum(read.size)[:-1]])
         highest = np.maximum.reduceat(sign * v.scale.forward(read.raw), first)
         highest[[*looked, *np.flatnonzero(v.above | v.below)]] = -math.inf

@@ -82,8 +82,7 @@ def test_a_limit_is_met_from_the_inside_and_the_answer_keeps_it():
         assert answer.feasible
         strengths.append(answer.params["x"] * answer.params["y"])
         assert answer.params["x"] + answer.params["y"] < 0.894 * 1.12
-    # P(feasible) is .9 and more, not 1: none is beyond the limit by the noise of a run, most are not at all.
-    assert min(strengths) >= 0.2 * 0.97 and np.median(strengths) >= 0.2
+    assert min(strengths) >= 0.2
 
 
 def test_a_choice_and_a_whole_number_are_found_together():
