@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hpcagent.apps.chain import Part
 
-__all__ = ["App", "app"]
+__all__ = ["App", "app", "check_names"]
 
 
 class App(Record):
@@ -375,6 +375,7 @@ def app_of(
         BadInput: A parameter is not an argument of the function, or an argument has no parameter.
     """
     space = Space.of(**(parameters or {}))
+    check_names(space, f"app {name or function.__name__}", "use `run.seed`")
     _check_signature(function, space, inputs if chain else ())
     lines = (inspect.getdoc(function) or "").splitlines()
     made_contract = build(
@@ -408,6 +409,21 @@ def app_of(
     )
     made._callable = function
     return made
+
+
+def check_names(space: Space, where: str, instead: str) -> None:
+    """Refuse a parameter that a call would take for the run's own seed or replicate.
+
+    Raises:
+        BadInput: A parameter is called `seed` or `replicate`.
+    """
+    for name in ("seed", "replicate"):
+        if name in space:
+            raise BadInput(
+                f"{where}: a parameter cannot be called {name!r}, since app({name}=...) gives the run its own "
+                f"{name}; {instead if name == 'seed' else 'give it another name'}.",
+                value=name,
+            )
 
 
 def declared_settings(settings: Mapping[str, Any], files: tuple[str, ...]) -> dict[str, Any]:

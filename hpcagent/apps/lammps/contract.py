@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hpcagent import packaged
-from hpcagent.apps.base import App
+from hpcagent.apps.base import App, check_names
 from hpcagent.apps.lammps.failures import FAILURE_MODES
 from hpcagent.apps.lammps.log import column_units
 from hpcagent.apps.lammps.metrics import METRICS, metric_units
@@ -170,6 +170,7 @@ def lammps(
     columns: Mapping[str, Mapping[str, Any]] | None = None,
     checks: Mapping[str, Any] | None = None,
     log: Mapping[str, Any] | None = None,
+    seed_variables: Sequence[str] | None = None,
     name: str | None = None,
 ) -> App:
     """Make an app of a LAMMPS input script.
@@ -193,6 +194,8 @@ def lammps(
         checks: What makes a run a failure, as `[checks]`, e.g. `{"conserved_energy": True}`; key by key before the
             contract's.
         log: Which run of the log is measured, as `[log]`, e.g. `{"production": 0, "discard": 0.1}`; likewise.
+        seed_variables: Variables of the script that take the run's random seed, e.g. `["seed"]`; without any, runs
+            at the same parameters are copies of one another, their speeds apart.
         name: The app's name.
 
     Returns:
@@ -216,10 +219,11 @@ def lammps(
             "contract, or drop its key 'script'.",
             value=file.script,
         )
-    file = _with_given(file, columns or {}, checks or {}, log or {})
+    file = _with_given(file, columns or {}, checks or {}, log or {}, seed_variables)
     read = read_script(script_path)
     space = _space(read, file, variables or {}, where)
     deciding = file.resources_from if resources_from is None else dict(resources_from)
+    check_names(space, where, "name it in `seed_variables` instead")
     _check_variables(read, space, file, where, deciding)
     _check_columns(read, file, where)
     _check_timestep(read, space, where)
@@ -296,11 +300,16 @@ def _with_given(
     columns: Mapping[str, Mapping[str, Any]],
     checks: Mapping[str, Any],
     log: Mapping[str, Any],
+    seed_variables: Sequence[str] | None,
 ) -> ContractFile:
     """The contract with what was given in Python before it."""
     for what, given in (("columns", columns), ("checks", checks), ("log", log)):
         if not isinstance(given, Mapping):
             raise BadInput(f"{what}={given!r}: give a dict, as the contract's table [{what}].", value=given)
+    if isinstance(seed_variables, str):
+        raise BadInput(
+            f"seed_variables={seed_variables!r}: give a list, as [{seed_variables!r}].", value=seed_variables
+        )
     own = {}
     for name, column in columns.items():
         if not isinstance(name, str):
@@ -317,6 +326,7 @@ def _with_given(
             "columns": {**file.columns, **own},
             "checks": build(Checks, {**file.checks.model_dump(), **checks}, where="checks="),
             "log": build(LogReading, {**file.log.model_dump(), **log}, where="log="),
+            "seed_variables": file.seed_variables if seed_variables is None else tuple(seed_variables),
         }
     )
 

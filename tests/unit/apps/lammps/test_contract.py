@@ -233,6 +233,15 @@ def test_columns_checks_and_log_can_be_given_in_python(tmp_path: Path) -> None:
             app_of(tmp_path, **given)
 
 
+def test_the_seed_of_a_run_is_given_to_seed_variables(tmp_path: Path) -> None:
+    app = app_of(tmp_path, seed_variables=["seed"])
+    assert app.settings["seed_variables"] == ["seed"]
+    with pytest.raises(BadInput, match="seed_variables"):
+        app_of(tmp_path, variables={"seed": ha.Int(1, 99)})
+    with pytest.raises(BadInput, match="give a list"):
+        app_of(tmp_path, seed_variables="seed")
+
+
 def test_a_column_has_the_unit_in_which_lammps_prints_it(tmp_path: Path) -> None:
     def unit(column: str, unit: str, reduce: str = "mean") -> str:
         given = {"a": {"column": column, "unit": unit, "reduce": reduce}}
