@@ -98,7 +98,9 @@ def with_files(digest: str, files: Mapping[str, str]) -> str:
 def of_level(engine: Engine, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
     """What the engine declares, and every file that `keywords` or `basis` name by a path."""
     named = dict.fromkeys(_paths((level.options.get("keywords") or {}, level.basis)))
-    own = engine.files(level, site)
+    own: tuple[Deciding, ...] = ()
+    with contextlib.suppress(OSError):  # a folder that cannot be listed: the engine says so, where the run is
+        own = engine.files(level, site)
     return (*own, *(Deciding(f"keywords {path}", Path(path)) for path in named))
 
 

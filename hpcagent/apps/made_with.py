@@ -6,8 +6,10 @@ Imports only the standard library, for workers do.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import metadata
@@ -20,9 +22,11 @@ def sha256(path: str | Path) -> str:
     """SHA-256 of a file, in hex. A content is read once by a process: as long as size and time stay, it is known.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read, or is no regular file: a pipe would be waited for without end.
     """
     found = os.stat(path)  # noqa: PTH116  (one call, and a str will do)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "no regular file", str(path))
     return _of_content(str(path), found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
 

@@ -51,7 +51,7 @@ def given(value: Any, name: str = "structure") -> Any:
         name: What the app calls it: a path for a `run` is that of a trajectory, a LAMMPS log or a thermo.csv.
 
     Raises:
-        BadInput: The file is not there, or ASE finds no structure in it.
+        BadInput: The file is not there, ASE finds no structure in it, or the structure has no atoms.
 
     Example:
         >>> from ase.build import bulk
@@ -103,6 +103,8 @@ def _of_file(path: Path) -> Given:
 def _text_of(atoms: Atoms) -> str:
     from ase.io.extxyz import write_extxyz
 
+    if len(atoms) == 0:
+        raise BadInput("the structure has no atoms; give one with at least one atom.", value=str(atoms))
     bare: Atoms = atoms.copy()
     bare.info = _writable(bare.info)
     file = io.StringIO()

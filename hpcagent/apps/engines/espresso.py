@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
 from hpcagent.apps.engines.external import Ended, program
-from hpcagent.apps.engines.families import Family, family_of, known, recommended
+from hpcagent.apps.engines.families import Family, family_of, known, list_of, recommended
 from hpcagent.apps.engines.functionals import spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed, vacuum_along
 from hpcagent.apps.engines.packages import needs, refuse_decided
@@ -148,7 +148,7 @@ class Espresso:
                 name="BadSettings",
                 repair="another xc; parts as pw.x spells them are joined by +, as in SLA+PW+RPB+PBC",
             )
-        family = family_of(options["family"], folder) if options.get("family") else None
+        family = family_of(options["family"], folder) if _has_family(options) else None
         folder = family.folder if family else folder
         pseudo = _chosen(atoms.get_chemical_symbols(), _made_with(functional), folder, options, family)
         keywords = _checked(options.get("keywords") or {})
@@ -209,11 +209,16 @@ class Espresso:
         folder = _folder(level.options, site)
         named = level.options.get("pseudopotentials") or {}
         with contextlib.suppress(AppFailed):
-            if level.options.get("family"):
-                family = family_of(level.options["family"], folder)
+            if _has_family(level.options):
+                path = list_of(level.options["family"])
+                try:
+                    family = family_of(level.options["family"], folder)
+                except AppFailed:
+                    # The run fails with it; mended it is another run.
+                    return (Deciding("family", path),)
                 # The list decides the cutoffs; a file that it does not name is not taken.
                 own = {e: family.folder / f for e, f in (family.named | named).items()}
-                listed = [Deciding(e, path, e) for e, path in sorted(own.items()) if path.is_file()]
+                listed = [Deciding(e, path, e) for e, path in sorted(own.items()) if os.path.isfile(path)]  # noqa: PTH113
                 return (*listed, Deciding("family", family.path))
             taken = available(_made_with(_functional(level.xc)), folder, named)
             return tuple(Deciding(element, path, element) for element, path in sorted(taken.items()))
@@ -253,6 +258,10 @@ class Espresso:
 ENGINE = Espresso()
 
 
+def _has_family(options: Mapping[str, Any]) -> bool:
+    return options.get("family") not in (None, "")
+
+
 def _functional(xc: str) -> str:
     """The functional as pw.x and the headers of pseudopotentials spell it.
 
@@ -281,7 +290,7 @@ def _folder(options: Mapping[str, Any], site: Mapping[str, Any]) -> Path:
 
 def _pseudo_dir(level: Level, run: Run) -> Path:
     folder = _folder(level.options, run.site)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112  (Path.is_dir raises where a folder above may not be entered)
         raise AppFailed(
             f"no pseudopotentials: {folder} is no folder; name one by the setting `pseudo_dir`, by "
             "$ESPRESSO_PSEUDO, or install an example set (Debian: apt-get install quantum-espresso-data).",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,7 +23,7 @@ from typing import Any
 from hpcagent.apps.engines.upf import Pseudopotential
 from hpcagent.errors import AppFailed
 
-__all__ = ["Family", "family_of", "known", "recommended"]
+__all__ = ["Family", "family_of", "known", "list_of", "recommended"]
 
 PACKAGED = ("debian",)
 
@@ -65,39 +66,54 @@ class Family:
     @property
     def named(self) -> dict[str, str]:
         """Element -> file, for elements whose file is there."""
-        return {e: one.file for e, one in self.members.items() if (self.folder / one.file).is_file()}
+        return {e: one.file for e, one in self.members.items() if _is_file(self.folder / one.file)}
 
 
-def family_of(given: str, folder: Path) -> Family:
+def list_of(given: object) -> Path:
+    """The list that the setting `family` names: `debian`, the path of a list, or a folder with one list.
+
+    Raises:
+        AppFailed: `BadSettings`.
+    """
+    if not isinstance(given, str):
+        raise _bad(
+            f"family={given!r} is no text; give the path of one list, of a folder with one list, or "
+            f"{' or '.join(PACKAGED)}."
+        )
+    if given in PACKAGED:
+        return Path(str(files(__package__) / f"{given}.json"))
+    path = Path(given).expanduser().absolute()
+    if os.path.isdir(path):  # noqa: PTH112  (Path.is_dir raises where a folder above may not be entered)
+        lists = sorted(path.glob("*.json"))
+        if len(lists) != 1:
+            raise _bad(f"family={given!r} is a folder with {len(lists)} lists (*.json); name one of them.")
+        path = lists[0]
+    if not _is_file(path):
+        raise _bad(f"family={given!r} is no file, no folder and not {' or '.join(PACKAGED)}.")
+    return path
+
+
+def family_of(given: object, folder: Path) -> Family:
     """The family that the setting `family` names.
 
     Args:
-        given: `debian`, the path of a list, or a folder with one list.
+        given: See `list_of`.
         folder: Where the files are if they do not lie beside the list.
 
     Raises:
         AppFailed: `BadSettings`.
     """
-    if given in PACKAGED:
-        path = Path(str(files(__package__) / f"{given}.json"))
-    else:
-        path = Path(given).expanduser().absolute()
-        if path.is_dir():
-            lists = sorted(path.glob("*.json"))
-            if len(lists) != 1:
-                raise _bad(f"family={given!r} is a folder with {len(lists)} lists (*.json); name one of them.")
-            path = lists[0]
-    if not path.is_file():
-        raise _bad(f"family={given!r} is no file, no folder and not {' or '.join(PACKAGED)}.")
+    path = list_of(given)
     members = _members(path)
-    beside = any((path.parent / one.file).is_file() for one in members.values())
+    beside = any(_is_file(path.parent / one.file) for one in members.values())
     return Family(path.stem, path, path.parent if beside else folder, members)
 
 
 def _members(path: Path) -> dict[str, Member]:
     try:
-        listed: dict[str, Any] = json.loads(path.read_text())
-        found = {element.capitalize(): _member(one) for element, one in listed.items()}
+        listed: dict[str, Any] = json.loads(path.read_text(), object_pairs_hook=_once)
+        _once((element.capitalize(), one) for element, one in listed.items())
+        found = {element.capitalize(): _member(element, one) for element, one in listed.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _bad(
             f"{path} is no list of pseudopotentials ({type(error).__name__}: {error}): element -> filename, md5 "
@@ -106,11 +122,29 @@ def _members(path: Path) -> dict[str, Member]:
     return found
 
 
-def _member(one: Mapping[str, Any]) -> Member:
+def _is_file(path: Path) -> bool:
+    # Not Path.is_file, which raises where a folder above may not be entered.
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs as a dict, where none stands twice: the last would win in silence."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} stands in it twice (capital letters make no difference for elements)")
+        found[name] = value
+    return found
+
+
+def _member(element: str, one: Mapping[str, Any]) -> Member:
     algorithm = "sha256" if "sha256" in one else "md5"
     wfc, rho = float(one["cutoff_wfc"]), float(one.get("cutoff_rho") or 0.0)
     if not 0 < wfc < 1000:
-        raise ValueError(f"cutoff_wfc={wfc:g} Ry")
+        raise ValueError(f"{element}: cutoff_wfc={wfc:g} Ry; it must be above 0 and below 1000")
+    # The density is the square of the wavefunctions; pw.x itself asks for 4 times their cutoff.
+    if rho != 0 and not wfc <= rho < 100000:
+        raise ValueError(f"{element}: cutoff_rho={rho:g} Ry; it must be cutoff_wfc={wfc:g} or more, or left out")
     return Member(str(one["filename"]), algorithm, str(one[algorithm]).lower(), wfc, rho)
 
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["VACUUM", "boxed", "mesh", "spaced", "vacuum_along"]
 
+# A quotient above this need not be a whole number any more, or is infinite.
+_WHOLE = 2.0**53
+
 VACUUM = 5.0
 """Empty space on each side of a molecule that is given a box, in angstrom."""
 
@@ -65,7 +68,7 @@ def spaced(cell: Any, pbc: Sequence[bool], distance: float) -> tuple[int, int, i
     """
     lengths = 2 * math.pi * np.linalg.norm(_reciprocal(np.asarray(cell, dtype=float)), axis=1)
     first, second, third = (
-        max(1, math.ceil(float(length) / distance - 1e-6)) if along else 1
+        max(1, math.ceil(min(float(length) / distance, _WHOLE) - 1e-6)) if along else 1
         for length, along in zip(lengths, pbc, strict=True)
     )
     return first, second, third

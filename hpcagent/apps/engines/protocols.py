@@ -59,6 +59,7 @@ _COLD = ("espresso", "gpaw")
 # Without the crystal's symmetry a converged mesh would cost a hundred times as much: it has to be asked for.
 _NO_SYMMETRY = ("pyscf",)
 _AXES = "abc"
+_MOST_POINTS = 1000
 
 
 def settled(level: Level, atoms: Atoms, engine: Engine) -> tuple[Level, tuple[str, ...]]:
@@ -97,15 +98,26 @@ def sampled(atoms: Atoms, level: Level) -> tuple[int, int, int]:
         return _numbers(level.mesh)
     along = [bool(p) and not v for p, v in zip(atoms.pbc, vacuum_along(atoms), strict=True)]
     if level.kpts:
-        return mesh(atoms.cell, along, level.kpts)
-    return spaced(atoms.cell, along, level.kspacing or PROTOCOL[level.protocol].kspacing)
+        points, given = mesh(atoms.cell, along, level.kpts), f"kpts={level.kpts}"
+    else:
+        distance = level.kspacing or PROTOCOL[level.protocol].kspacing
+        points = spaced(atoms.cell, along, distance)
+        given = f"kspacing={distance:g} 1/angstrom{'' if level.kspacing else f' (protocol {level.protocol})'}"
+    if max(points) > _MOST_POINTS:
+        raise _bad(
+            f"{given} makes a mesh of {'x'.join(map(str, points))} k-points for this cell; at most {_MOST_POINTS} "
+            "along a vector are taken. Give a larger kspacing, a smaller kpts or a mesh."
+        )
+    return points
 
 
 def _numbers(text: str) -> tuple[int, int, int]:
     found = re.fullmatch(r"\s*(\d+)\s*[x ,]\s*(\d+)\s*[x ,]\s*(\d+)\s*", text)
     numbers = tuple(int(word) for word in found.groups()) if found else ()
-    if len(numbers) != 3 or min(numbers) < 1 or max(numbers) > 1000:
-        raise _bad(f"mesh={text!r} is no mesh of k-points; write three numbers from 1 to 1000, as in '8x8x6'.")
+    if len(numbers) != 3 or min(numbers) < 1 or max(numbers) > _MOST_POINTS:
+        raise _bad(
+            f"mesh={text!r} is no mesh of k-points; write three numbers from 1 to {_MOST_POINTS}, as in '8x8x6'."
+        )
     return numbers[0], numbers[1], numbers[2]
 
 

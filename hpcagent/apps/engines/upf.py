@@ -6,7 +6,9 @@ has a header of plain lines, version 2 one XML element with attributes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -86,7 +88,11 @@ def family(functional: str) -> str:
 
 
 def read_header(path: Path) -> Pseudopotential | None:
-    """The header of a UPF file, or None for a file that is none (or a bare Coulomb potential)."""
+    """The header of a UPF file, or None for a file that is none (or a bare Coulomb potential).
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+    """
     # The SHA-256 is known as long as the file stays as it is, and so is what follows from the content.
     return _header(path, sha256(path))
 
@@ -203,14 +209,29 @@ def available(functional: str, folder: Path, named: Mapping[str, str]) -> dict[s
         one = _found(there, element, functional)
         if one is not None:
             found[element] = one.path
-    return found | {element: path for element, name in named.items() if (path := folder / str(name)).is_file()}
+    return found | {element: path for element, name in named.items() if _is_file(path := folder / str(name))}
 
 
 def _in(folder: Path) -> tuple[Pseudopotential, ...]:
-    if not folder.is_dir():
-        return ()
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".upf")
-    return tuple(found for found in map(read_header, files) if found is not None)
+    # A link into nowhere or a file of another user is no concern of runs that can do without it.
+    found = []
+    for path in _listed(folder):
+        with contextlib.suppress(OSError):
+            found.append(read_header(path))
+    return tuple(one for one in found if one is not None)
+
+
+def _listed(folder: Path) -> list[Path]:
+    """Files, or what is called like them, of a folder; none of one that cannot be read."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".upf")
+    except OSError:
+        return []
+
+
+def _is_file(path: Path) -> bool:
+    # Not Path.is_file, which raises where a folder above may not be entered.
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def _found(there: Iterable[Pseudopotential], element: str, functional: str) -> Pseudopotential | None:
@@ -232,14 +253,23 @@ def _order(one: Pseudopotential) -> tuple[Any, ...]:
 
 def _named(folder: Path, name: str, element: str) -> Pseudopotential | None:
     path = folder / name
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise AppFailed(
             f"the pseudopotential {name!r} of {element} is not in {folder}.",
             kind="contract",
             name="NoPseudopotential",
             repair="correct `pseudopotentials`, or `pseudo_dir`",
         )
-    found = read_header(path)
+    try:
+        found = read_header(path)
+    except OSError as error:
+        raise AppFailed(
+            f"the pseudopotential {name!r} of {element} in {folder} cannot be read: {error.strerror}"
+            f"{_where_to(path)}.",
+            kind="contract",
+            name="NoPseudopotential",
+            repair="put a file there that you may read; or correct `pseudopotentials`, or `pseudo_dir`",
+        ) from None
     if found is None or found.element != element:
         what = "is no UPF file" if found is None else f"is one of {found.element}"
         raise AppFailed(
@@ -248,12 +278,28 @@ def _named(folder: Path, name: str, element: str) -> Pseudopotential | None:
     return found
 
 
+def _where_to(path: Path) -> str:
+    return f" (a link to {os.readlink(path)})" if path.is_symlink() else ""  # noqa: PTH115
+
+
+def _unreadable(folder: Path) -> str:
+    """A clause on files of the folder that cannot be read; empty if all can."""
+    names = []
+    for path in _listed(folder):
+        try:
+            read_header(path)
+        except OSError as error:
+            names.append(f"{path.name} ({error.strerror})")
+    return f"; not readable: {', '.join(names)}" if names else ""
+
+
 def _none_for(element: str, functional: str, folder: Path, there: Iterable[Pseudopotential]) -> AppFailed:
     of_element = [f"{one.path.name} ({one.functional})" for one in there if one.element == element]
     known = sorted({one.element for one in there if one.functional == functional})
     return AppFailed(
         f"no {functional} pseudopotential of {element} in {folder}; of {element} there are: "
-        f"{', '.join(of_element) or 'none'}; with {functional} there are: {', '.join(known) or 'none'}.",
+        f"{', '.join(of_element) or 'none'}; with {functional} there are: {', '.join(known) or 'none'}"
+        f"{_unreadable(folder)}.",
         kind="contract",
         name="NoPseudopotential",
         repair=(

@@ -122,6 +122,15 @@ def test_a_content_is_read_once(tmp_path, monkeypatch):
     assert len(read) == len(set(read)) == 5
 
 
+@pytest.mark.parametrize("named", [{}, {"Si": "Si.UPF"}, {"Si": "Si.UPF", "Au": "Au.UPF"}])
+def test_a_link_into_nowhere_beside_the_pseudopotential_changes_no_id(tmp_path, named):
+    upf(tmp_path, "Si.UPF")
+    app = dft_energy.with_settings(pseudopotentials=named, pseudo_dir=str(tmp_path))
+    before = identity(app)
+    (tmp_path / "Au.UPF").symlink_to("/nonexistent/Au.UPF")
+    assert identity(app) == before
+
+
 # ---- where the run is
 
 

@@ -51,3 +51,10 @@ def test_a_path_that_is_no_run_is_refused(tmp_path, name, words):
     (tmp_path / "what.dat").write_text("1 2 3\n")
     with ha.open_site("threads", run_dir=tmp_path / "site"), pytest.raises(ha.BadInput, match=words):
         ha.apps.rdf(tmp_path / name)
+
+
+def test_a_structure_without_atoms_is_refused():
+    from ase import Atoms
+
+    with pytest.raises(ha.BadInput, match="has no atoms"):
+        given(Atoms())

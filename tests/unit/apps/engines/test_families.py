@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -116,3 +117,69 @@ def test_debians_files_are_those_of_the_packaged_family(tmp_path: Path) -> None:
     # Its header has no cutoff, but it is in the list.
     named = made(tmp_path, bulk("Si"), pseudopotentials={"Si": "Si.pbe-rrkj.UPF"}, pseudo_dir=espresso.PSEUDO_DIR)
     assert named.parameters["input_data"]["ecutwfc"] == 30
+
+
+@pytest.mark.parametrize("given", [3, 0, ["own.json"], False])
+def test_a_family_that_is_no_text_is_refused(given: Any, tmp_path: Path) -> None:
+    listed(tmp_path)
+    with pytest.raises(AppFailed, match=r"family=.* is no text; give the path of one list"):
+        made(tmp_path, family=given)
+    assert ENGINE.files(Level("espresso", options={"family": given}), {}) == ()
+
+
+@pytest.mark.parametrize("rho", [float("nan"), -240.0, 29.9, float("inf")])
+def test_a_cutoff_of_the_density_that_makes_no_sense_is_refused(rho: float, tmp_path: Path) -> None:
+    path = listed(tmp_path)
+    entries = json.loads(path.read_text())
+    entries["Si"]["cutoff_rho"] = rho
+    path.write_text(json.dumps(entries))
+    with pytest.raises(AppFailed, match=rf"own\.json .*Si: cutoff_rho={rho:g} Ry; it must be cutoff_wfc=30"):
+        family_of(str(path), tmp_path)
+
+
+@pytest.mark.parametrize("second", ["SI", "Si"])
+def test_an_element_that_is_listed_twice_is_refused(second: str, tmp_path: Path) -> None:
+    path = listed(tmp_path)
+    one = json.dumps(json.loads(path.read_text())["C"])
+    path.write_text(f'{{"Si": {one}, "{second}": {one}}}')
+    with pytest.raises(AppFailed, match="'Si' stands in it twice"):
+        family_of(str(path), tmp_path)
+
+
+def test_a_list_that_cannot_be_read_decides_the_run_by_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    for text in ("no list", "nor this"):
+        path.write_text(text)
+        (one,) = ENGINE.files(Level("espresso", options={"family": str(path)}), {})
+        assert (one.name, one.path) == ("family", path)
+
+
+@pytest.mark.parametrize("broken", ["link", "folder", "pipe", "unreadable"])
+def test_a_broken_file_in_the_folder_is_no_concern_of_runs_without_it(broken: str, tmp_path: Path) -> None:
+    spoiled = tmp_path / "Au.UPF"
+    broken_file(spoiled, broken)
+    written(tmp_path, "Si")
+    level = Level("espresso", xc="PBE", options={"pseudo_dir": str(tmp_path)})
+    assert [one.name for one in ENGINE.files(level, {})] == ["Si"]
+    assert made(tmp_path, bulk("Si"), 400.0, pseudo_dir=str(tmp_path)) is not None
+    assert made(tmp_path, bulk("Si"), 400.0, pseudo_dir=str(tmp_path), pseudopotentials={"Si": "Si.upf"})
+    with pytest.raises(AppFailed, match=r"no PBE pseudopotential of Au.*not readable: Au\.UPF") as caught:
+        made(tmp_path, bulk("Au"), 400.0, pseudo_dir=str(tmp_path))
+    assert caught.value.name == "NoPseudopotential"
+    with pytest.raises(AppFailed, match=r"'Au\.UPF' of Au in .* cannot be read") as caught:
+        made(tmp_path, bulk("Au"), 400.0, pseudo_dir=str(tmp_path), pseudopotentials={"Au": "Au.UPF"})
+    assert caught.value.name == "NoPseudopotential"
+
+
+def broken_file(path: Path, how: str) -> None:
+    if how == "link":
+        path.symlink_to("/nonexistent/Au.UPF")
+    elif how == "folder":
+        path.mkdir()
+    elif how == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("another user's")
+        path.chmod(0)
+        if os.access(path, os.R_OK):
+            pytest.skip("this user may read everything")

@@ -114,3 +114,17 @@ def test_a_strain_series_keeps_the_mesh_of_its_first_cell(tmp_path: Path, monkey
         denser = ha.apps.k_mesh(bulk("Si", a=5.47), engine="espresso", kspacing=0.249, denser=1.5).result()
     assert [found[n] for n in ("n1", "n2", "n3")] == [8, 8, 8]
     assert squeezed["n1"] == 9 and denser["n1"] == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kspacing": 1e-4}, r"kspacing=0\.0001 1/angstrom makes a mesh of \d+x\d+x\d+"),
+        ({"kspacing": 5e-324}, r"kspacing=\S+ 1/angstrom makes a mesh"),
+        ({"kpts": 1001}, "kpts=1001 makes a mesh of 1001x1001x1001"),
+    ],
+)
+def test_a_mesh_that_is_too_dense_is_refused_by_what_was_given(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(AppFailed, match=words) as caught:
+        settle(bulk("Si"), **changes)
+    assert "mesh=" not in caught.value.message and caught.value.name == "BadSettings"
