@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,10 +65,11 @@ def eos_fit(lattice: str, run: Run) -> Outcome:
     """Fit the third-order Birch-Murnaghan equation of state to energies at five or more volumes.
 
     E(V) = E0 + 9 V0 B0 / 16 {[(V0/V)^(2/3) - 1]^3 B0' + [(V0/V)^(2/3) - 1]^2 [6 - 4 (V0/V)^(2/3)]}:
-    F. Birch, Phys. Rev. 71, 809 (1947), doi:10.1103/PhysRev.71.809. Least squares by scipy; errors from its
-    covariance, scaled by the residuals (ASE's EquationOfState fits the same and gives none), with that of the
-    model in quadrature: the largest difference to the fourth order, to Vinet's equation, and to the third order
-    over the inner volumes (`model_error`).
+    F. Birch, Phys. Rev. 71, 809 (1947), doi:10.1103/PhysRev.71.809. Least squares by scipy. The errors are so wide
+    that twice each holds 95 %: those of the fit's covariance by Student's distribution (few residuals tell the
+    scatter badly; ASE's EquationOfState fits the same and gives none), with that of the model in quadrature: what
+    the largest difference to Vinet's equation, to the fourth and fifth order, and to the third order over the
+    inner volumes has beyond scatter (`model_error`).
 
     Raises:
         AppFailed: `TooFewRuns` (fewer than five volumes), `NoEnergy`, `NoStructure`, `MixedRuns` (other elements);
@@ -79,7 +81,8 @@ def eos_fit(lattice: str, run: Run) -> Outcome:
     volumes, energies = volumes[order], energies[order]
     parameters, covariance = fitted(volumes, energies)
     v0, e0, b0, prime = parameters
-    scatter, model = np.sqrt(np.diag(covariance)), model_error(volumes, energies, parameters)
+    scatter = np.sqrt(np.diag(covariance)) * _student(len(volumes) - len(parameters)) / 2.0
+    model, seen = model_error(volumes, energies, parameters)
     errors = np.hypot(scatter, model)
     residual = energies - birch_murnaghan(volumes, *parameters)
     gpa = factor("eV/angstrom^3", "GPa")
@@ -108,7 +111,7 @@ def eos_fit(lattice: str, run: Run) -> Outcome:
         header="volume_angstrom3_per_atom,energy_eV_per_atom,fit_eV_per_atom",
         comments="",
     )
-    notes = _notes(volumes, prime, model[2] * gpa, scatter[2] * gpa)
+    notes = _notes(volumes, prime, model[2] * gpa, scatter[2] * gpa, seen=bool(seen[2]))
     return Outcome(
         metrics={k: float(v) for k, v in metrics.items()},
         uncertainty={k: float(v) for k, v in uncertainty.items() if math.isfinite(v)},
@@ -117,8 +120,19 @@ def eos_fit(lattice: str, run: Run) -> Outcome:
     )
 
 
-def _notes(volumes: _Array, prime: float, model_gpa: float, scatter_gpa: float) -> list[str]:
-    notes = [] if len(volumes) > _FEWEST else ["five points for four parameters: the errors are rough"]
+def _student(freedom: int) -> float:
+    """How many standard errors from so many degrees of freedom hold 95 % on both sides."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom))
+
+
+def _notes(volumes: _Array, prime: float, model_gpa: float, scatter_gpa: float, *, seen: bool) -> list[str]:
+    notes = (
+        []
+        if len(volumes) > _FEWEST
+        else ["five points for four parameters: one residual tells the scatter, so the errors are wide"]
+    )
     low, high = _USUAL_PRIME
     if not low <= prime <= high:
         notes.append(
@@ -126,7 +140,9 @@ def _notes(volumes: _Array, prime: float, model_gpa: float, scatter_gpa: float) 
             "enough for it, and the bulk modulus is as doubtful; a higher cutoff, the same k-points and grid at "
             "every volume, or a wider range"
         )
-    if model_gpa > scatter_gpa:
+    if not math.isfinite(model_gpa):
+        notes.append("no other equation has a minimum among these volumes to compare with: no errors are stated")
+    elif seen and model_gpa > scatter_gpa:
         notes.append(
             f"the error of the bulk modulus is that of the equation ({model_gpa:.2g} GPa), not of the points "
             f"({scatter_gpa:.2g} GPa): a narrower range of volumes makes it smaller"
@@ -149,13 +165,30 @@ def vinet(v: ArrayLike, v0: float, e0: float, b0: float, prime: float) -> _Array
     return result
 
 
-def model_error(volumes: _Array, energies: _Array, parameters: _Array) -> _Array:
+@dataclass(frozen=True)
+class _Fit:
+    """A fit to energies.
+
+    Attributes:
+        parameters: (4,) v0, e0, b0, b0'.
+        gain: (4, n) their derivatives by each energy, so that noise in the energies is followed to them.
+        residual: (n,) energies less the fit, in eV.
+    """
+
+    parameters: _Array
+    gain: _Array
+    residual: _Array
+
+
+def model_error(volumes: _Array, energies: _Array, parameters: _Array) -> tuple[_Array, NDArray[np.bool_]]:
     """How far v0, e0, b0 and b0' would be elsewhere by another equation or over another range.
 
-    The largest difference to Vinet's equation, to the fourth-order Birch-Murnaghan equation, and, from seven
-    points on, to the third order without the outermost ones. No equation is the true one, and what is left out
-    grows with the range: over 6 % of the volume of copper (EMT) the bulk modulus is 0.11 GPa too low, over 4 %
-    0.05.
+    The largest difference D to Vinet's equation, to the fourth-order Birch-Murnaghan equation, and, from seven
+    points on, to the fifth order and to the third without the outermost points. No equation is the true one, and
+    what is left out grows with the range: over 6 % of the volume of copper (EMT) the bulk modulus is 0.11 GPa too
+    low, over 4 % 0.05. Noise alone makes fits differ, too: both are linear in small changes of the energies, which
+    gives var D, and what is counted is sqrt(max(0, D^2 - var D)). The noise is that of the residuals of the fourth
+    order, with fewer than seven points of the third.
 
     Args:
         volumes: (n,), in angstrom^3.
@@ -163,27 +196,48 @@ def model_error(volumes: _Array, energies: _Array, parameters: _Array) -> _Array
         parameters: (4,), those of the third order over all points.
 
     Returns:
-        (4,), in the units of `parameters`.
+        (4,), in the units of `parameters`, NaN where no other fit has a minimum; and (4,) whether D is more than
+        noise makes in 95 % (Student's distribution).
     """
-    about = float(parameters[0])
-    others = [_by_vinet(volumes, energies, parameters), polynomial(volumes, energies, about, 4)]
-    if len(volumes) >= _FEWEST + 2:
-        others.append(polynomial(volumes[1:-1], energies[1:-1], about, 3))
-    found = [abs(other - parameters) for other in others if other is not None]
-    return np.max(found, axis=0) if found else np.zeros(4)
+    about, many = float(parameters[0]), len(volumes) >= _FEWEST + 2
+    third, fourth = (_of_order(volumes, energies, about, order) for order in (3, 4))
+    others = [_by_vinet(volumes, energies, parameters), fourth]
+    if many:
+        others += [_of_order(volumes, energies, about, 5), _inner(volumes, energies, about)]
+    found = [other for other in others if other is not None]
+    if third is None or not found:
+        return np.full(4, np.nan), np.zeros(4, np.bool_)
+    richest, freedom = (fourth, len(volumes) - 5) if many and fourth is not None else (third, len(volumes) - 4)
+    variance = float(richest.residual @ richest.residual) / freedom
+    apart = np.array([other.parameters - parameters for other in found])
+    by_noise = variance * np.array([((other.gain - third.gain) ** 2).sum(axis=1) for other in found])
+    counted = np.sqrt(np.maximum(0.0, apart**2 - by_noise))
+    largest = counted.argmax(axis=0), np.arange(4)
+    seen = abs(apart) > _student(freedom) * np.sqrt(by_noise)
+    return counted[largest], seen[largest]
 
 
-def _by_vinet(volumes: _Array, energies: _Array, start: _Array) -> _Array | None:
+def _inner(volumes: _Array, energies: _Array, about: float) -> _Fit | None:
+    """Third order without the outermost points, which have no gain."""
+    found = _of_order(volumes[1:-1], energies[1:-1], about, 3)
+    return None if found is None else _Fit(found.parameters, np.pad(found.gain, ((0, 0), (1, 1))), found.residual)
+
+
+def _by_vinet(volumes: _Array, energies: _Array, start: _Array) -> _Fit | None:
     from scipy.optimize import curve_fit
 
+    scale = np.where(start == 0, 1.0, abs(start))
     try:
         with np.errstate(all="ignore"):
-            found, _ = curve_fit(
-                vinet, volumes, energies, p0=start, x_scale=abs(start), method="trf", max_nfev=2000
-            )
+            found, _ = curve_fit(vinet, volumes, energies, p0=start, x_scale=scale, method="trf", max_nfev=2000)
     except (RuntimeError, ValueError):
         return None
-    return np.asarray(found)
+    steps = 1e-5 * scale * np.eye(4)
+    slopes = np.array([(vinet(volumes, *(found + h)) - vinet(volumes, *(found - h))) / 2e-5 for h in steps])
+    if not np.isfinite(slopes).all():
+        return None
+    gain = np.linalg.pinv(slopes.T, rcond=1e-14) * scale[:, None]
+    return _Fit(np.asarray(found), gain, energies - vinet(volumes, *found))
 
 
 def polynomial(volumes: _Array, energies: _Array, about: float, order: int) -> _Array | None:
@@ -195,24 +249,51 @@ def polynomial(volumes: _Array, energies: _Array, about: float, order: int) -> _
         about: A volume near the minimum, in angstrom^3.
         order: 3 has four parameters, 4 has five.
     """
+    found = _of_order(volumes, energies, about, order)
+    return None if found is None else found.parameters
+
+
+def _of_order(volumes: _Array, energies: _Array, about: float, order: int) -> _Fit | None:
+    """The fit of `polynomial`, with its gain: that of the minimum by the implicit function E'(x) = 0."""
     from scipy.optimize import brentq
 
     powers = -2.0 / 3.0 * np.arange(order + 1)
     u = volumes / about
-    coefficients = np.linalg.lstsq(u[:, None] ** powers, energies, rcond=None)[0]
+    design = u[:, None] ** powers
+    coefficients = np.linalg.lstsq(design, energies, rcond=None)[0]
+    by_energy = np.linalg.pinv(design, rcond=1e-15)
 
-    def derivative(at: float, n: int) -> float:
+    def row(at: float, n: int) -> _Array:
+        """The n-th derivative there, by each coefficient."""
         factors = np.prod([powers - k for k in range(n)], axis=0) if n else np.ones_like(powers)
-        return float((coefficients * factors * at ** (powers - n)).sum())
+        result: _Array = factors * at ** (powers - n)
+        return result
+
+    def slope(at: float) -> float:
+        return float(row(at, 1) @ coefficients)
 
     low, high = float(u.min()), float(u.max())
-    if not derivative(low, 1) < 0 < derivative(high, 1):
+    if not slope(low) < 0 < slope(high):
         return None
-    at = float(brentq(derivative, low, high, args=(1,), xtol=1e-12))
-    second, third = derivative(at, 2), derivative(at, 3)
+    at = float(brentq(slope, low, high, xtol=1e-12))
+    e0, _, second, third, fourth = (float(row(at, n) @ coefficients) for n in range(5))
     if second <= 0:
         return None
-    return np.array([at * about, derivative(at, 0), at * second / about, -1.0 - at * third / second])
+    moved = -row(at, 1) @ by_energy / second
+    d_second = row(at, 2) @ by_energy + third * moved
+    d_third = row(at, 3) @ by_energy + fourth * moved
+    return _Fit(
+        np.array([at * about, e0, at * second / about, -1.0 - at * third / second]),
+        np.array(
+            [
+                moved * about,
+                row(at, 0) @ by_energy,
+                (moved * second + at * d_second) / about,
+                -(moved * third + at * d_third) / second + at * third * d_second / second**2,
+            ]
+        ),
+        energies - design @ coefficients,
+    )
 
 
 def birch_murnaghan(v: ArrayLike, v0: float, e0: float, b0: float, prime: float) -> _Array:
