@@ -12,11 +12,24 @@ from dataclasses import dataclass
 
 from hpcagent.errors import BadInput, nearest
 
-__all__ = ["STYLES", "UnitStyle", "convert", "factor", "unit_style"]
+__all__ = [
+    "AVOGADRO",
+    "BOLTZMANN_EV_PER_K",
+    "BOLTZMANN_J_PER_K",
+    "STYLES",
+    "UnitStyle",
+    "convert",
+    "factor",
+    "unit_style",
+]
 
-_K_B = 1.380649e-23  # J/K, exact
 _E = 1.602176634e-19  # C, exact
-_N_A = 6.02214076e23  # 1/mol, exact
+AVOGADRO = 6.02214076e23
+"""1/mol, exact."""
+BOLTZMANN_J_PER_K = 1.380649e-23
+"""Boltzmann's constant in J/K, exact."""
+BOLTZMANN_EV_PER_K = BOLTZMANN_J_PER_K / _E
+"""The same in eV/K."""
 _HARTREE = 4.3597447222071e-18  # J
 _BOHR = 5.29177210903e-11  # m
 _AMU = 1.66053906660e-27  # kg
@@ -39,7 +52,7 @@ _UNITS: dict[str, tuple[float, _Dimension]] = {
     "1": (1.0, _NUMBER),
     "%": (1e-2, _NUMBER),
     "ppm": (1e-6, _NUMBER),
-    "mol": (_N_A, _NUMBER),
+    "mol": (AVOGADRO, _NUMBER),
     "fs": (1e-15, _TIME),
     "ps": (1e-12, _TIME),
     "ns": (1e-9, _TIME),
@@ -157,7 +170,7 @@ class UnitStyle:
     @property
     def boltzmann(self) -> float:
         """k_B in the style's energy per its temperature; 1 in `lj`."""
-        return 1.0 if self.reduced else _K_B / _resolve(self.energy)[0]
+        return 1.0 if self.reduced else BOLTZMANN_J_PER_K / _resolve(self.energy)[0]
 
     @property
     def time_ps(self) -> float | None:

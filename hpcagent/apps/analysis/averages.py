@@ -1,7 +1,7 @@
 """Averages of a run's thermodynamic output, with errors that know of correlation and a start-up left out.
 
-Also the one reader of thermodynamic tables: a LAMMPS log, or the `thermo.csv` of a run of ASE's molecular
-dynamics.
+Also the one table of thermodynamic output for a LAMMPS log (read by `hpcagent.apps.lammps.leg`) and the
+`thermo.csv` of a run of ASE's molecular dynamics.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.space import Choice, Float
-from hpcagent.units import factor, unit_style
+from hpcagent.units import AVOGADRO, BOLTZMANN_EV_PER_K, factor
 
 __all__ = ["CUT", "Table", "averages", "chodera_start", "cut_of", "mser5_start", "read_table"]
 
 _Array = NDArray[np.float64]
-_N_A = 6.02214076e23
-_BOLTZMANN = 8.617333262145e-5  # eV/K
 FAILURES = ("NoThermo", "BadThermo", "TooFewSamples", "ReducedUnits", "NoUnits", "MissingFile")
 
 CUT = {
@@ -94,17 +92,10 @@ def read_table(upstream: Mapping[str, Any]) -> Table:
         AppFailed: `NoThermo`, `BadThermo`, `NoUnits`, `ReducedUnits`, `MissingFile`.
     """
     artifacts = upstream.get("artifacts") or {}
-    for name, read in (("thermo", _of_csv), ("log", _of_log)):
-        if name not in artifacts:
-            continue
-        path = Path(upstream["workdir"]) / artifacts[name]
-        if not path.is_file():
-            raise AppFailed(
-                f"the thermodynamic output of the input run is gone: {path}.",
-                kind="infrastructure",
-                name="MissingFile",
-            )
-        return read(path, upstream)
+    if "thermo" in artifacts:
+        return _of_csv(upstream)
+    if "log" in artifacts:
+        return _of_log(upstream)
     raise AppFailed(
         f"the input run {upstream.get('workdir') or '(without a directory)'} has neither a thermo.csv nor a "
         f"LAMMPS log among its artifacts (it has: {', '.join(artifacts) or 'none'}).",
@@ -114,85 +105,63 @@ def read_table(upstream: Mapping[str, Any]) -> Table:
     )
 
 
-def _of_log(path: Path, upstream: Mapping[str, Any]) -> Table:
-    from hpcagent.apps.lammps.log import read_log
-    from hpcagent.apps.lammps.metrics import production_run
+def _of_log(upstream: Mapping[str, Any]) -> Table:
+    from hpcagent.apps.lammps.leg import leg_of
 
-    leg = production_run(read_log(path))
-    if leg is None or len(leg) == 0:
-        raise _bad(f"{path.name} holds no complete run that made steps")
-    if leg.units is None:
-        raise AppFailed(
-            f"the units of {path.name} are not known: it does not echo its `units`.",
-            kind="contract",
-            name="NoUnits",
-            repair="write `units metal` (or another) into the input script, and keep `echo log` on",
-        )
-    style = unit_style(leg.units)
+    leg = leg_of(upstream)
+    style, run, notes = leg.style, leg.run, leg.notes
     if style.reduced or style.time_ps is None or style.energy_mev is None:
         raise AppFailed(
-            f"{path.name} is in reduced units (lj), which have no size in eV and K; the app `thermo` and the "
+            f"{leg.source} is in reduced units (lj), which have no size in eV and K; the app `thermo` and the "
             "metrics of the LAMMPS app itself know them.",
             kind="contract",
             name="ReducedUnits",
             repair="run with `units metal` or `real`",
         )
     columns: dict[str, _Array] = {}
-    if "Time" in leg:
-        columns["time"] = leg["Time"] * style.time_ps
-    elif "Step" in leg and leg.timestep is not None:
-        columns["time"] = leg["Step"] * (leg.timestep * style.time_ps)
-    counts, notes = _counts(leg)
-    electronvolt: Any = factor(style.energy, "eV")
-    if leg.normalized:
-        electronvolt = electronvolt * counts
-    wanted = (
+    if leg.times is not None:
+        columns["time"] = leg.times * style.time_ps
+    for name, keyword in (("potential", "PotEng"), ("kinetic", "KinEng"), ("total", "TotEng")):
+        energy = leg.energy(keyword)
+        if energy is not None:
+            columns[name] = energy * factor(style.energy, "eV")
+    for name, keyword, scale in (
         ("temperature", "Temp", 1.0),
-        ("potential", "PotEng", electronvolt),
-        ("kinetic", "KinEng", electronvolt),
-        ("total", "TotEng", electronvolt),
         ("volume", "Volume", (style.distance_angstrom or 1.0) ** 3),
         ("pressure", "Press", style.pressure_bar or 1.0),
-        ("density", "Density", 1.0 if style.density == "g/cm^3" else math.nan),
-    )
-    for name, keyword, scale in wanted:
-        if keyword in leg and not np.isnan(scale).all():
-            columns[name] = leg[keyword] * scale
+        ("density", "Density", None if style.density is None else factor(style.density, "g/cm^3")),
+    ):
+        if keyword in run and scale is not None:
+            columns[name] = run[keyword] * scale
     columns = _completed(columns)
-    if leg.dimension == 2 and ("pressure" in columns or "density" in columns):
+    if run.dimension == 2 and ("pressure" in columns or "density" in columns):
         notes += ("in two dimensions LAMMPS's pressure and density are per area: bar angstrom, g/cm^3 angstrom",)
+    if leg.counts is None:
+        notes += ("the number of atoms of each row is not known (it changes, or the log does not say it)",)
     freedom = None
-    if "KinEng" in leg and "Temp" in leg and float(columns["temperature"].mean()) > 0:
+    if "KinEng" in run and "Temp" in run and "kinetic" in columns and float(columns["temperature"].mean()) > 0:
         # Two dimensions and constraints have fewer than 3N - 3; LAMMPS's Temp is 2 K / (k_B f).
-        freedom = 2.0 * float(columns["kinetic"].mean() / columns["temperature"].mean()) / _BOLTZMANN
-    steady = np.isfinite(counts).all() and np.ptp(counts) == 0
-    known = counts if np.isfinite(counts).all() and (counts > 0).all() and not steady else None
+        freedom = 2.0 * float(columns["kinetic"].mean() / columns["temperature"].mean()) / BOLTZMANN_EV_PER_K
+    counts = leg.counts
+    steady = counts is not None and np.ptp(counts) == 0
     return Table(
         columns,
-        int(counts[0]) if steady else None,
-        source=path.name,
+        int(counts[0]) if counts is not None and steady else None,
+        source=leg.source,
         notes=notes,
         freedom=freedom,
-        counts=known,
+        counts=counts if counts is not None and not steady and (counts > 0).all() else None,
     )
 
 
-def _counts(leg: Any) -> tuple[_Array, tuple[str, ...]]:
-    """(n_rows,) number of atoms in each row, NaN where it is not known; what is to be said of it."""
-    if "Atoms" in leg:
-        counts: _Array = leg["Atoms"]
-        if np.ptp(counts) == 0:
-            return counts, ()
-        return counts, (f"the number of atoms changes, from {counts[0]:.0f} to {counts[-1]:.0f}",)
-    unknown = leg.n_atoms is None or leg.atoms_changed_by or leg.n_atoms_start not in (None, leg.n_atoms)
-    if not unknown:
-        return np.full(len(leg), float(leg.n_atoms)), ()
-    return np.full(len(leg), math.nan), (
-        "the number of atoms of each row is not known (it changes, or the log does not say it)",
-    )
-
-
-def _of_csv(path: Path, upstream: Mapping[str, Any]) -> Table:
+def _of_csv(upstream: Mapping[str, Any]) -> Table:
+    path = Path(upstream["workdir"]) / upstream["artifacts"]["thermo"]
+    if not path.is_file():
+        raise AppFailed(
+            f"the thermodynamic output of the input run is gone: {path}.",
+            kind="infrastructure",
+            name="MissingFile",
+        )
     with path.open(newline="") as file:
         rows = csv.reader(file)
         header = next(rows, [])
@@ -222,7 +191,7 @@ def _of_csv(path: Path, upstream: Mapping[str, Any]) -> Table:
     n_atoms, mass = _atoms_of(upstream)
     if mass is not None and "volume" in columns:
         # g/mol over angstrom^3: 1e24 / N_A
-        columns["density"] = mass / columns["volume"] * (1e24 / _N_A)
+        columns["density"] = mass / columns["volume"] * (1e24 / AVOGADRO)
     ensemble = str(md.get("ensemble", "")).lower()
     return Table(_completed(columns), n_atoms, ensemble=ensemble, source=path.name)
 

@@ -14,11 +14,11 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.space import Choice
+from hpcagent.units import BOLTZMANN_EV_PER_K
 
 __all__ = ["heat_capacity"]
 
 _Array = NDArray[np.float64]
-_BOLTZMANN = 8.617333262145e-5  # eV/K
 _GAS_CONSTANT = 8.31446261815324  # J/mol/K
 # Fewer independent samples than this give a variance to 20 %.
 _ENOUGH = 50
@@ -85,8 +85,8 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
     temperature = float(table["temperature"][start:].mean())
     _check_ensemble(table, ensemble, total, kinetic)
     if ensemble == "nvt":
-        value = float(total.var()) / (_BOLTZMANN * temperature**2)
-        error = block_average((total - total.mean()) ** 2)[1] / (_BOLTZMANN * temperature**2)
+        value = float(total.var()) / (BOLTZMANN_EV_PER_K * temperature**2)
+        error = block_average((total - total.mean()) ** 2)[1] / (BOLTZMANN_EV_PER_K * temperature**2)
     else:
         freedom = _freedom(table)
         value = _lebowitz(kinetic, freedom)
@@ -95,7 +95,7 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
     # relative error of a variance of n of them is sqrt(2/n).
     series = total if ensemble == "nvt" else kinetic
     independent = rows / max(1.0, g if math.isfinite(g := statistical_inefficiency(series)) else 1.0)
-    lever = 1.0 if ensemble == "nvt" else abs(value / (0.5 * _BOLTZMANN * _freedom(table)) - 1.0)
+    lever = 1.0 if ensemble == "nvt" else abs(value / (0.5 * BOLTZMANN_EV_PER_K * _freedom(table)) - 1.0)
     notes = table.notes
     if math.isfinite(error):
         error = max(error, lever * value * math.sqrt(2.0 / independent))
@@ -107,7 +107,10 @@ def heat_capacity(ensemble: str, equilibration: str, discard: float, run: Run) -
             f"only about {independent:.0f} independent samples of the energy's fluctuations: the heat capacity is "
             "rough, and more often too small than too large; a longer run is needed",
         )
-    per_atom, per_atom_error = value / (_BOLTZMANN * table.n_atoms), error / (_BOLTZMANN * table.n_atoms)
+    per_atom, per_atom_error = (
+        value / (BOLTZMANN_EV_PER_K * table.n_atoms),
+        error / (BOLTZMANN_EV_PER_K * table.n_atoms),
+    )
     uncertainty = {}
     if math.isfinite(error):
         uncertainty = {"heat_capacity": per_atom_error, "heat_capacity_molar": per_atom_error * _GAS_CONSTANT}
@@ -147,7 +150,7 @@ def _lebowitz(kinetic: _Array, freedom: float) -> float:
             name="NoFluctuations",
             repair="run longer; check that the run kept its energy and had settled",
         )
-    return 0.5 * freedom * _BOLTZMANN / rest
+    return 0.5 * freedom * BOLTZMANN_EV_PER_K / rest
 
 
 def _influence(kinetic: _Array, value: float, freedom: float) -> _Array:
@@ -157,7 +160,7 @@ def _influence(kinetic: _Array, value: float, freedom: float) -> _Array:
     """
     mean = float(kinetic.mean())
     apart = (kinetic - mean) / mean
-    per_q = value**2 / _BOLTZMANN
+    per_q = value**2 / BOLTZMANN_EV_PER_K
     result: _Array = per_q * (apart**2 - 2.0 * float(np.mean(apart**2)) * apart)
     return result
 

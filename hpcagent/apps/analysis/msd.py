@@ -17,6 +17,7 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.space import Float, Text
+from hpcagent.units import BOLTZMANN_J_PER_K
 
 __all__ = ["XI", "follow", "msd", "squared_displacements", "yeh_hummer"]
 
@@ -24,7 +25,6 @@ _Array = NDArray[np.float64]
 XI = 2.837297
 """The constant of a cubic cell in the finite-size correction of a diffusion coefficient."""
 _CM2_S = 1e-4  # 1 angstrom^2/ps = 1e-20 m^2 / 1e-12 s = 1e-8 m^2/s = 1e-4 cm^2/s
-_BOLTZMANN = 1.380649e-23  # J/K
 _FEWEST_LAGS = 4
 _FEWEST_STRETCHES, _MOST_STRETCHES = 4, 8
 FAILURES = (
@@ -208,7 +208,7 @@ def yeh_hummer(temperature: float, viscosity: float, edge: float) -> float:
         >>> round(yeh_hummer(298.15, 0.896, 18.64) * 1e5, 3)  # SPC-like water, 216 molecules
         0.371
     """
-    return _BOLTZMANN * temperature * XI / (6 * math.pi * viscosity * 1e-3 * edge * 1e-10) * 1e4
+    return BOLTZMANN_J_PER_K * temperature * XI / (6 * math.pi * viscosity * 1e-3 * edge * 1e-10) * 1e4
 
 
 def _temperature(run: Run, kinetic: float) -> float:

@@ -319,8 +319,12 @@ class _Said:
 def _timestep_of_log(log: Any, first: int, last: int) -> float | None:
     """Timestep in the log's unit of time, if the runs that made these steps had one and the same.
 
+    That of each run is `hpcagent.apps.lammps.metrics.step_size`'s, as in its metrics.
+
     Looked for from the end: steps may have been counted anew (`reset_timestep`), which a dump does not survive.
     """
+    from hpcagent.apps.lammps.metrics import step_size
+
     sizes: set[float | None] = set()
     covered = last
     for leg in reversed([r for r in log.runs if len(r) and "Step" in r and r.kind not in ("minimize", "rerun")]):
@@ -328,7 +332,8 @@ def _timestep_of_log(log: Any, first: int, last: int) -> float | None:
         end = start + leg.steps if leg.complete and leg.steps else math.inf
         if start >= covered > first or end < covered:
             continue
-        sizes.add(leg.timestep)
+        # Without an echoed one it may change during the run (`fix dt/reset`).
+        sizes.add(None if leg.timestep is None else step_size(leg)[0])
         covered = int(start)
         if start <= first:
             return sizes.pop() if len(sizes) == 1 else None

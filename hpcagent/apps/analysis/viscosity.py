@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,14 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.space import Float
+from hpcagent.units import BOLTZMANN_J_PER_K, UnitStyle, factor
+
+if TYPE_CHECKING:
+    from hpcagent.apps.lammps.log import Run as _Leg
 
 __all__ = ["GreenKubo", "green_kubo", "viscosity"]
 
 _Array = NDArray[np.float64]
-_BOLTZMANN = 1.380649e-23  # J/K
 _BLOCKS = 20
 _FEWEST_BLOCKS = 8
 # The integral is followed up to this many times its own first guess of the correlation time, and further while
@@ -148,45 +150,42 @@ class _Stress:
 
 
 def _stress(upstream: Any, discard: float) -> _Stress:
-    from hpcagent.apps.lammps.log import read_log
-    from hpcagent.apps.lammps.metrics import production_run, row_times
-    from hpcagent.units import STYLES, factor, unit_style
+    from hpcagent.apps.lammps.leg import leg_of
 
-    name = (upstream.get("artifacts") or {}).get("log")
-    if name is None:
-        raise AppFailed(
-            "the input run has no LAMMPS log among its artifacts.",
-            kind="contract",
-            name="NoThermo",
-            repair="pass a run of molecular dynamics with LAMMPS",
-        )
-    path = Path(upstream["workdir"]) / name
-    if not path.is_file():
-        raise AppFailed(f"the log of the input run is gone: {path}.", kind="infrastructure", name="MissingFile")
-    leg = production_run(read_log(path))
-    if leg is None:
-        raise _bad(f"{path.name} holds no complete run that made steps", "run at least one step")
-    if leg.units not in STYLES:
-        raise AppFailed(
-            f"the units of {path.name} are not known: it does not echo its `units`.",
-            kind="contract",
-            name="NoUnits",
-            repair="write `units metal` (or another) into the input script, and keep `echo log` on",
-        )
-    if leg.dimension == 2:
+    leg = leg_of(upstream)
+    run, style = leg.run, leg.style
+    if run.dimension == 2:
         raise _wrong("the system has two dimensions; the formula is that of three")
-    style = unit_style(leg.units)
-    wanted = ("Temp", "Pxy", "Pxz", "Pyz")
-    missing = [column for column in wanted if column not in leg]
+    volume = _volume(run, leg.source)
+    rows, interval = _even_rows(leg.times, leg.source, discard)
+    components, notes = _components(run, rows)
+    temperature = float(run["Temp"][rows].mean())
+    if not np.isfinite(components).all() or not temperature > 0:
+        raise _bad(f"the rows of {leg.source} hold values that are not finite, or no temperature", "check the run")
+    return _Stress(
+        components=components,
+        interval=interval,
+        temperature=temperature,
+        scale=_scale(style, volume, temperature),
+        reduced=style.reduced,
+        time=style.time,
+        pressure=style.pressure.replace("/", "_per_").replace("^", ""),
+        notes=(*leg.notes, *notes),
+    )
+
+
+def _volume(run: _Leg, source: str) -> float:
+    """The volume of the run, which must hold still; refuses a run that lacks a column."""
+    missing = [column for column in ("Temp", "Pxy", "Pxz", "Pyz") if column not in run]
     volume: _Array | None = None
-    if "Volume" in leg:
-        volume = leg["Volume"]
-    elif all(edge in leg for edge in ("Lx", "Ly", "Lz")):
-        volume = leg["Lx"] * leg["Ly"] * leg["Lz"]
+    if "Volume" in run:
+        volume = run["Volume"]
+    elif all(edge in run for edge in ("Lx", "Ly", "Lz")):
+        volume = run["Lx"] * run["Ly"] * run["Lz"]
     if missing or volume is None:
         lacking = ", ".join([*missing, *(["Volume"] if volume is None else [])])
         raise _bad(
-            f"{path.name} has no column {lacking}; it has {', '.join(leg.columns)}",
+            f"{source} has no column {lacking}; it has {', '.join(run.columns)}",
             "thermo_style custom step temp vol pxx pyy pzz pxy pxz pyz",
         )
     if float(np.ptp(volume)) > 1e-6 * float(volume.mean()):
@@ -194,46 +193,41 @@ def _stress(upstream: Any, discard: float) -> _Stress:
             f"the volume of the run changes, by {np.ptp(volume) / volume.mean():.2%}; the formula is that of a "
             "constant one"
         )
-    times = row_times(leg)
+    return float(volume.mean())
+
+
+def _even_rows(times: _Array | None, source: str, discard: float) -> tuple[slice, float]:
+    """The rows after the discarded share, and the time between them."""
     if times is None or times.size < 2:
-        raise _bad(f"{path.name} does not say the times of its rows", "print step, or time")
+        raise _bad(f"{source} does not say the times of its rows", "print step, or time")
     start = math.ceil(discard * times.size)
-    times, notes = times[start:], []
+    times = times[start:]
     gaps = np.diff(times)
     if gaps.size and abs(gaps[-1] - gaps[0]) > 1e-3 * gaps[0]:
         times, gaps = times[:-1], gaps[:-1]  # the last step of a run is printed wherever it falls
     if not gaps.size or gaps.min() <= 0 or float(np.ptp(gaps)) > 1e-3 * float(gaps.mean()):
-        raise _bad(f"the rows of {path.name} are not at equal intervals", "thermo N, with one timestep")
-    rows = slice(start, start + times.size)
-    components = [leg[column][rows] for column in ("Pxy", "Pxz", "Pyz")]
-    if all(column in leg for column in ("Pxx", "Pyy", "Pzz")):
-        pxx, pyy, pzz = (leg[column][rows] for column in ("Pxx", "Pyy", "Pzz"))
-        components += [0.5 * (pxx - pyy), (2.0 * pzz - pxx - pyy) / (2.0 * math.sqrt(3.0))]
-    else:
-        notes.append("without pxx, pyy and pzz there are three components of the stress, not five")
-    data = np.stack(components, axis=1)
-    temperature = float(leg["Temp"][rows].mean())
-    if not np.isfinite(data).all() or not temperature > 0:
-        raise _bad(f"the rows of {path.name} hold values that are not finite, or no temperature", "check the run")
+        raise _bad(f"the rows of {source} are not at equal intervals", "thermo N, with one timestep")
+    return slice(start, start + times.size), float(gaps.mean())
+
+
+def _components(run: _Leg, rows: slice) -> tuple[_Array, tuple[str, ...]]:
+    """(n_rows, 5) independent components of the stress; three, with a note, without the diagonal ones."""
+    components = [run[column][rows] for column in ("Pxy", "Pxz", "Pyz")]
+    if not all(column in run for column in ("Pxx", "Pyy", "Pzz")):
+        note = "without pxx, pyy and pzz there are three components of the stress, not five"
+        return np.stack(components, axis=1), (note,)
+    pxx, pyy, pzz = (run[column][rows] for column in ("Pxx", "Pyy", "Pzz"))
+    components += [0.5 * (pxx - pyy), (2.0 * pzz - pxx - pyy) / (2.0 * math.sqrt(3.0))]
+    return np.stack(components, axis=1), ()
+
+
+def _scale(style: UnitStyle, volume: float, temperature: float) -> float:
+    """V / (k_B T) with the units of the integral: mPa s of it in the style's pressure^2 time."""
     if style.reduced:
-        scale = float(volume.mean()) / temperature
-    else:
-        assert style.pressure is not None
-        pascal = factor(style.pressure, "Pa")
-        cubic = factor(style.distance, "m") ** 3
-        # Pa^2 m^3 s / J = Pa s
-        scale = 1e3 * float(volume.mean()) * cubic * pascal**2 * factor(style.time, "s")
-        scale /= _BOLTZMANN * temperature * factor(style.temperature, "K")
-    return _Stress(
-        components=data,
-        interval=float(gaps.mean()),
-        temperature=temperature,
-        scale=scale,
-        reduced=style.reduced,
-        time=style.time,
-        pressure=str(style.pressure).replace("/", "_per_").replace("^", ""),
-        notes=tuple(notes),
-    )
+        return volume / temperature
+    # Pa^2 m^3 s / J = Pa s
+    scale = 1e3 * volume * factor(style.distance, "m") ** 3 * factor(style.pressure, "Pa") ** 2
+    return scale * factor(style.time, "s") / (BOLTZMANN_J_PER_K * temperature * factor(style.temperature, "K"))
 
 
 def _bad(what: str, repair: str) -> AppFailed:

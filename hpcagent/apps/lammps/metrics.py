@@ -36,12 +36,16 @@ __all__ = [
     "Measured",
     "MetricInfo",
     "discarded_share",
+    "energies_per_atom",
+    "extent",
     "measure",
     "metric_units",
     "production_run",
     "reduce_column",
     "reduced",
+    "row_counts",
     "row_times",
+    "step_size",
 ]
 
 _Array = NDArray[np.float64]
@@ -335,7 +339,7 @@ def reduced(run: Run, column: str, how: str, discard: float = 0.0) -> tuple[floa
     if values.size == 0 or not np.isfinite(values).all():
         return math.nan, math.nan
     if how == "slope":
-        time = _times(run, _step_size(run)[0])
+        time = _times(run, step_size(run)[0])
         return (math.nan, math.nan) if time is None else fitted_slope(time[kept], values)
     if how == "mean":
         return block_average(values)
@@ -364,8 +368,8 @@ def _dynamics(log: Log) -> list[Run]:
     return list(legs([r for r in log.runs if r.complete and r.steps and r.kind not in ("minimize", "rerun")]))
 
 
-def _extent(run: Run) -> list[str]:
-    """What of a run in pieces is measured, and what is not."""
+def extent(run: Run) -> list[str]:
+    """What of a run in pieces is measured, what is not, and what speaks against its rows being all."""
     said = []
     if run.pieces > 1:
         first, last = run["Step"][[0, -1]]
@@ -379,7 +383,7 @@ def _extent(run: Run) -> list[str]:
             f"of a run in pieces, those{begun} are not measured: {run.broken_by!r} came between, and what was "
             "changed is not one leg"
         )
-    return said
+    return [*said, *run.doubts]
 
 
 def _kept(run: Run, discard: float) -> NDArray[np.bool_]:
@@ -391,7 +395,7 @@ def _kept(run: Run, discard: float) -> NDArray[np.bool_]:
     return kept
 
 
-def _step_size(run: Run) -> tuple[float | None, str | None]:
+def step_size(run: Run) -> tuple[float | None, str | None]:
     """Timestep in the style's unit of time, and a note if the sources disagree.
 
     The Time column and LAMMPS's own Performance line are what LAMMPS used; the echoed command can be missed
@@ -452,7 +456,7 @@ def _column_step(run: Run) -> float | None:
 
 def row_times(run: Run) -> _Array | None:
     """(n_rows,) time of each row since the first, in the style's unit of time; None where the log does not say."""
-    return _times(run, _step_size(run)[0])
+    return _times(run, step_size(run)[0])
 
 
 def _times(run: Run, step_size: float | None) -> _Array | None:
@@ -470,6 +474,61 @@ def _times(run: Run, step_size: float | None) -> _Array | None:
     return since
 
 
+def row_counts(run: Run) -> tuple[_Array | None, tuple[str, ...]]:
+    """(n_rows,) number of atoms in each row, and what is to be said; None where it changes and no row says it."""
+    if "Atoms" in run:
+        counts: _Array = run["Atoms"]
+        if not np.isfinite(counts).all():
+            return None, ("the column Atoms is not finite",)
+        if np.ptp(counts) == 0:
+            return counts, ()
+        return counts, (
+            f"the number of atoms changes, from {counts[0]:.0f} to {counts[-1]:.0f}: energies per atom are those "
+            "of each row's atoms, and speeds are of a system that changes",
+        )
+    if run.n_atoms is None:
+        return None, ()
+    start = run.n_atoms_start
+    if run.atoms_changed_by or (start is not None and start != run.n_atoms):
+        why = f"by fix {', '.join(run.atoms_changed_by)}" if run.atoms_changed_by else f"from {start}"
+        return None, (
+            f"the number of atoms may change during the run ({why}; {run.n_atoms} at its end), and no row "
+            "says it: nothing per atom; add `atoms` to thermo_style",
+        )
+    notes: tuple[str, ...] = ()
+    if start is None and run.lost != "error":
+        what = f"the log says thermo_modify lost {run.lost}" if run.lost else "the log hides commands"
+        notes = (
+            f"{what}, and does not say how many atoms the run began with: some may be lost without a word; add "
+            "`atoms` to thermo_style",
+        )
+    return np.full(len(run), float(run.n_atoms)), notes
+
+
+def energies_per_atom(run: Run) -> tuple[bool, str | None]:
+    """Whether energies are printed per atom, and a note if that is not what was echoed.
+
+    Kinetic energy and temperature tell it apart (a factor of N); the echoed `thermo_modify norm` or the style's
+    default serves where they are not both printed.
+    """
+    echoed = bool(run.normalized)
+    counts = run["Atoms"] if "Atoms" in run else np.full(len(run), float(run.n_atoms or 0))
+    if run.units not in STYLES or "KinEng" not in run or "Temp" not in run:
+        return echoed, None
+    kinetic, temperature = run["KinEng"], run["Temp"]
+    usable = np.isfinite(kinetic) & np.isfinite(temperature) & (kinetic > 0) & (temperature > 0) & (counts > 0)
+    if not usable.any() or counts[usable].min() < 20:
+        return echoed, None
+    boltzmann = unit_style(run.units).boltzmann
+    whole = 0.5 * run.dimension * (counts[usable] - 1) * boltzmann * temperature[usable]
+    # 1 for the whole system, 1/N per atom; constraints change it by less than sqrt(N).
+    ratio = float(np.median(kinetic[usable] / whole))
+    seen = ratio < 1.0 / math.sqrt(float(np.median(counts[usable])))
+    if seen == echoed or run.normalized is None:
+        return seen, None
+    return seen, f"energies are printed {'per atom' if seen else 'for the whole system'}, by KinEng against Temp"
+
+
 class _Measuring:
     """Takes one production run apart; each method adds the metrics of one kind."""
 
@@ -477,14 +536,17 @@ class _Measuring:
         self.run = run
         self.values: dict[str, float] = {}
         self.uncertainty: dict[str, float] = {}
-        self.notes: list[str] = [*_extent(run), *run.doubts]
+        self.notes: list[str] = [*extent(run)]
         # Means of which the rows are too few, or too correlated, to know an error.
         self.unsure: list[str] = []
-        self.step_size, note = _step_size(run)
+        self.step_size, note = step_size(run)
         if note:
             self.notes.append(note)
         self.kept = _kept(run, discard)
         self.atoms = self._atoms()
+        self.per_atom, note = energies_per_atom(run)
+        if note:
+            self.notes.append(note)
         self.style = unit_style(run.units) if run.units in STYLES else None
         if self.style is None:
             self.notes.append("the log does not say its units style: nothing that has units is computed")
@@ -519,35 +581,9 @@ class _Measuring:
 
     def _atoms(self) -> _Array | None:
         """(n_kept,) number of atoms in each row used; None, with a note, where it changes and no row says it."""
-        run = self.run
-        if "Atoms" in run:
-            counts: _Array = run["Atoms"]
-            if not np.isfinite(counts).all():
-                self.notes.append("the column Atoms is not finite")
-                return None
-            if np.ptp(counts) > 0:
-                self.notes.append(
-                    f"the number of atoms changes, from {counts[0]:.0f} to {counts[-1]:.0f}: energies per atom "
-                    "are those of each row's atoms, and speeds are of a system that changes"
-                )
-            return counts[self.kept]
-        if run.n_atoms is None:
-            return None
-        start = run.n_atoms_start
-        if run.atoms_changed_by or (start is not None and start != run.n_atoms):
-            why = f"by fix {', '.join(run.atoms_changed_by)}" if run.atoms_changed_by else f"from {start}"
-            self.notes.append(
-                f"the number of atoms may change during the run ({why}; {run.n_atoms} at its end), and no row "
-                "says it: nothing per atom; add `atoms` to thermo_style"
-            )
-            return None
-        if start is None and run.lost != "error":
-            what = f"the log says thermo_modify lost {run.lost}" if run.lost else "the log hides commands"
-            self.notes.append(
-                f"{what}, and does not say how many atoms the run began with: some may be lost without a word; "
-                "add `atoms` to thermo_style"
-            )
-        return np.full(int(self.kept.sum()), float(run.n_atoms))
+        counts, notes = row_counts(self.run)
+        self.notes += notes
+        return None if counts is None else counts[self.kept]
 
     def _fixed_atoms(self) -> int | None:
         """The number of atoms where it stays the same in all rows used."""
@@ -676,30 +712,7 @@ class _Measuring:
         atoms = self.atoms
         if values is None or atoms is None or not (atoms > 0).all():
             return None
-        return values * atoms if self._per_atom(style, atoms) else values
-
-    def _per_atom(self, style: UnitStyle, atoms: _Array) -> bool:
-        """Whether energies are printed per atom.
-
-        Kinetic energy and temperature tell it apart (a factor of N); the echoed `thermo_modify norm` or the
-        style's default serves where they are not both printed.
-        """
-        echoed = bool(self.run.normalized)
-        if "KinEng" not in self.run or "Temp" not in self.run or atoms.min() < 20:
-            return echoed
-        kinetic, temperature = self.run["KinEng"][self.kept], self.run["Temp"][self.kept]
-        usable = np.isfinite(kinetic) & np.isfinite(temperature) & (kinetic > 0) & (temperature > 0)
-        if not usable.any():
-            return echoed
-        whole = 0.5 * self.run.dimension * (atoms[usable] - 1) * style.boltzmann * temperature[usable]
-        # 1 for the whole system, 1/N per atom; constraints change it by less than sqrt(N).
-        ratio = float(np.median(kinetic[usable] / whole))
-        seen = ratio < 1.0 / math.sqrt(float(np.median(atoms)))
-        if seen != echoed and self.run.normalized is not None:
-            note = f"energies are printed {'per atom' if seen else 'for the whole system'}, by KinEng against Temp"
-            if note not in self.notes:
-                self.notes.append(note)
-        return seen
+        return values * atoms if self.per_atom else values
 
     def _kinetic(self, style: UnitStyle, atoms: int) -> _Array | None:
         kinetic = self._energy("KinEng", style)

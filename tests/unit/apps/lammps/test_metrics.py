@@ -498,3 +498,39 @@ def test_a_column_is_reduced_after_the_discarded_share_in_time_of_the_style() ->
         reduce_column(run, "Tmp", "mean")
     with pytest.raises(BadInput, match="did you mean 'mean'"):
         reduce_column(run, "Temp", "meen")
+
+
+def test_every_app_reads_the_same_timestep_atoms_and_energies_from_one_log(tmp_path):
+    # 100 atoms, 300 K; energies for each atom although no `thermo_modify norm` is echoed, steps of 2 fs although
+    # 1 fs is echoed (a library may set both).
+    from hpcagent.apps.analysis.averages import read_table
+    from hpcagent.apps.analysis.trajectory import _timestep_of_log
+    from hpcagent.apps.analysis.viscosity import _stress
+    from hpcagent.apps.lammps.leg import leg_of
+    from hpcagent.apps.lammps.log import read_log
+
+    kinetic = 1.5 * 99 / 100 * 8.617333262e-5 * 300  # eV for each atom
+    rows = "\n".join(
+        f"{10 * i} 300 {-0.5 - kinetic + 1e-4 * (-1) ** i:.10f} {kinetic + 1e-5 * (-1) ** i:.10f} -0.5 1000 "
+        f"{(-1) ** i} 0 {i % 3} "
+        for i in range(101)
+    )
+    (tmp_path / "log").write_text(
+        "units metal\ntimestep 0.001\nthermo 10\n"
+        "thermo_style custom step temp pe ke etotal vol pxy pxz pyz\nrun 1000\n"
+        "Step Temp PotEng KinEng TotEng Volume Pxy Pxz Pyz\n"
+        f"{rows}\nLoop time of 1 on 1 procs for 1000 steps with 100 atoms\n\n"
+        "Performance: 172.800 ns/day, 0.139 hours/ns, 1000.000 timesteps/s\n"
+    )
+    before = {"workdir": str(tmp_path), "artifacts": {"log": "log"}}
+    log = read_log(tmp_path / "log")
+    table, leg, measured = read_table(before), leg_of(before), measure(log, discard=0.0)
+    assert measured.values["simulated_ps"] == pytest.approx(2.0)
+    assert measured.values["total_energy_mev_per_atom"] == pytest.approx(-500.0)
+    assert (table["total"] / table.n_atoms).mean() == pytest.approx(-0.5)
+    assert table.freedom == pytest.approx(3 * 100 - 3, abs=0.01)
+    assert table["time"][-1] == pytest.approx(2.0) and leg.times[-1] == pytest.approx(2.0)
+    assert _stress(before, 0.0).interval == pytest.approx(0.02)
+    assert _timestep_of_log(log, 0, 1000) == pytest.approx(0.002)
+    for part in ("0.001 was echoed", "energies are printed per atom"):
+        assert all(part in " ".join(notes) for notes in (table.notes, leg.notes, measured.notes))
