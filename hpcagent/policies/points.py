@@ -13,7 +13,7 @@ from hpcagent.model.base import Scalar
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 
-__all__ = ["Key", "fraction", "generator", "given", "inside", "key", "located", "shares", "whole"]
+__all__ = ["Key", "fraction", "generator", "given", "inside", "key", "located", "shares", "usable", "whole"]
 
 Key: TypeAlias = tuple[tuple[str, Scalar], ...]
 
@@ -38,6 +38,27 @@ def located(space: Space, history: Sequence[Observation]) -> list[tuple[Params, 
     """The observations that lie in the space, each with its point."""
     points = ((inside(space, o.params), o) for o in history)
     return [(params, o) for params, o in points if params is not None]
+
+
+def usable(runs: Sequence[Observation], metric: str, *, goal: bool) -> list[Observation]:
+    """The runs of a point that tell of a metric: of a goal undisturbed ones, if there are any; each copy once.
+
+    Runs that agree to the last digit of a value with a standard error are one run made again, e.g. of a simulation
+    with a fixed seed: counted as repeats they would make the error smaller than it is.
+
+    Example:
+        >>> run = Observation({"x": 1}, metrics={"y": 2.5}, uncertainty={"y": 0.1})
+        >>> len(usable([run, run, run], "y", goal=False))
+        1
+    """
+    found = [o for o in runs if metric in o.metrics]
+    if goal:
+        found = [o for o in found if not o.distrusted] or found
+    told: dict[object, Observation] = {}
+    for i, o in enumerate(found):
+        error = o.uncertainty.get(metric, 0.0)
+        told.setdefault((o.metrics[metric], error) if error > 0 else i, o)
+    return list(told.values())
 
 
 def given(history: Sequence[Observation], pending: Sequence[Params]) -> list[Params]:

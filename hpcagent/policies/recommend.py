@@ -19,7 +19,7 @@ from hpcagent.model.base import Record
 from hpcagent.model.objective import Constraint, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
-from hpcagent.policies.points import inside, key
+from hpcagent.policies.points import inside, key, usable
 from hpcagent.policies.trend import Array, chance, tame
 
 if TYPE_CHECKING:
@@ -284,10 +284,7 @@ class _Point:
 
     def of(self, metric: str) -> list[Observation]:
         """The runs whose `metric` may be used: undisturbed ones for a goal, if there are any."""
-        runs = [o for o in self.runs if metric in o.metrics]
-        if metric in self.goals:
-            return [o for o in runs if not o.distrusted] or runs
-        return runs
+        return usable(self.runs, metric, goal=metric in self.goals)
 
     def values(self, metric: str) -> list[float]:
         return [float(v) for v in tame([o.metrics[metric] for o in self.of(metric)])]

@@ -26,7 +26,7 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.failures import Failures
 from hpcagent.policies.gp import GP, Array, Features, Kernel, NoFit, one_thread
-from hpcagent.policies.points import Key, key, located
+from hpcagent.policies.points import Key, key, located, usable
 from hpcagent.policies.trend import Scale, tame
 from hpcagent.policies.uneven import unevenly
 
@@ -266,13 +266,6 @@ def _grouped(runs: Sequence[tuple[Params, Observation]]) -> list[_Group]:
     return [_Group(p, tuple(rs), counts[0], counts[1]) for p, rs, counts in found.values()]
 
 
-def _usable(group: _Group, metric: str, *, goal: bool) -> list[Observation]:
-    runs = [o for o in group.runs if metric in o.metrics]
-    if goal:
-        runs = [o for o in runs if not o.distrusted] or runs
-    return runs
-
-
 @dataclass(frozen=True)
 class _Values:
     """One metric at the points that have it: means of the runs on a scale, and what is known of their noise.
@@ -345,7 +338,7 @@ class _Readings:
 
     @classmethod
     def of(cls, groups: Sequence[_Group], metric: str, *, goal: bool) -> _Readings:
-        used = [(i, runs) for i, g in enumerate(groups) if (runs := _usable(g, metric, goal=goal))]
+        used = [(i, runs) for i, g in enumerate(groups) if (runs := usable(g.runs, metric, goal=goal))]
         every = [o for _, runs in used for o in runs]
         errors = np.array([o.uncertainty.get(metric, 0.0) for o in every])
         sides = [{o.bounds.get(metric) for o in runs} for _, runs in used]

@@ -215,3 +215,21 @@ def test_of_minimised_and_disturbed_metrics_the_expected_values_are_in_their_own
     known = estimates(runs, objective, space=Space.of(x=Float(0, 1)))
     assert known[0].expected["cost"] == pytest.approx(5.0, abs=0.1)
     assert not known[3].expected
+
+
+def test_copies_of_a_run_do_not_make_its_error_smaller():
+    space = Space.of(x=Float(0, 1))
+
+    def stated(values):
+        runs = [
+            Observation({"x": x}, metrics={"y": 1 - x + v}, uncertainty={"y": 0.3})
+            for x in (0.0, 0.5, 1.0)
+            for v in values
+        ]
+        points = estimates(runs, maximize("y"), space=space)
+        best = next(p for p in points if p.params == {"x": 0.0})
+        return best.uncertainty["y"]
+
+    # Four copies of one run know as much as one; four runs of their own half its error.
+    assert stated([0.1] * 4) == pytest.approx(0.3)
+    assert stated([0.1, 0.1001, 0.0999, 0.1002]) == pytest.approx(0.15, rel=0.01)
