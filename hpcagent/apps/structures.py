@@ -113,8 +113,12 @@ def _text_of(atoms: Atoms) -> str:
 
 
 def _writable(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `Atoms.info` extended XYZ can hold; ASE warns of the rest (`adsorbate_info` of a slab)."""
-    return {k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))}
+    """What of `Atoms.info` extended XYZ can hold; ASE warns of the rest (`adsorbate_info` of a slab).
+
+    Numbers come back from a file as NumPy's, of which only float64 is one of Python's.
+    """
+    plain = {k: v.item() if getattr(v, "shape", None) == () else v for k, v in info.items()}
+    return {k: v for k, v in plain.items() if isinstance(v, (str, int, float, bool))}
 
 
 def _from_file(path: Path) -> Atoms:

@@ -15,7 +15,7 @@ __all__ = ["deform"]
 
 @app(
     name="deform",
-    version="1.0.0",
+    version="1.0.1",
     inputs=("structure",),
     parameters={
         "volume_ratio": Float(0.1, 10.0, default=1.0, description="volume over that of the input, without shape"),

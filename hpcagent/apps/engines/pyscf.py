@@ -147,10 +147,6 @@ def _calculator_class() -> Any:
             self._density: Any = None
             self.notes = spelling(level.xc, "pyscf")[1] + (gth(level)[1] if periodic else ())
 
-        def reset(self) -> None:
-            super().reset()  # type: ignore[no-untyped-call]
-            self.field = None
-
         def converged(self, atoms: Any) -> Any:
             """The mean field of these atoms."""
             self.get_property("energy", atoms)  # type: ignore[no-untyped-call]
@@ -158,6 +154,9 @@ def _calculator_class() -> Any:
 
         def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = ()) -> None:
             super().calculate(atoms, properties, system_changes)  # type: ignore[no-untyped-call]
+            # ASE calls nothing else when the atoms change, and a field of other atoms has their forces.
+            if system_changes:
+                self.field = None
             if self.field is None:
                 self.field = self._scf()
             field = self.field

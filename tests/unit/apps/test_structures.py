@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from ase import Atoms
 from ase.build import bulk
 
 import hpcagent as ha
-from hpcagent.apps.structures import given, structure_of
+from hpcagent.apps.structures import given, structure_of, total_charge
 
 DUMP = """ITEM: TIMESTEP
 {step}
@@ -54,7 +55,19 @@ def test_a_path_that_is_no_run_is_refused(tmp_path, name, words):
 
 
 def test_a_structure_without_atoms_is_refused():
-    from ase import Atoms
-
     with pytest.raises(ha.BadInput, match="has no atoms"):
         given(Atoms())
+
+
+def test_the_charge_of_a_structure_outlives_files_and_other_apps(tmp_path):
+    atoms = Atoms("Mg", cell=[8, 8, 8], info={"charge": 2})
+    atoms.write(tmp_path / "mg.extxyz")
+    assert total_charge(structure_of(given(tmp_path / "mg.extxyz").fields)) == 2
+    with ha.open_site("threads", run_dir=tmp_path / "site"):
+        strained = ha.apps.deform(tmp_path / "mg.extxyz", e1=0.01)
+        for structure in (atoms, tmp_path / "mg.extxyz", strained):
+            refused = ha.apps.dft_energy(structure, engine="emt").result()
+            assert refused.failure is not None and "charge of +2" in refused.failure.message
+            result = ha.apps.dft_energy(structure, engine="tblite").result()
+            # What tblite gives by hand with charge=2; the neutral atom has -12.68.
+            assert result["energy"] == pytest.approx(35.81, abs=0.01)

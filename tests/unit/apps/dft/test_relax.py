@@ -41,6 +41,15 @@ def relaxed(
     return outcome, read(workdir / outcome.artifacts["structure"])
 
 
+@pytest.mark.parametrize("symbol", ["H2", "H2O"])
+def test_the_default_engine_relaxes_a_molecule(tmp_path: Path, symbol: str) -> None:
+    pytest.importorskip("pyscf")
+    outcome, atoms = relaxed(molecule(symbol), tmp_path, xc="HF", basis="sto-3g")
+    assert outcome.metrics["max_force"] < 0.02 and outcome.metrics["n_steps"] > 1
+    # HF/STO-3G: W. J. Hehre, R. F. Stewart and J. A. Pople, J. Chem. Phys. 51, 2657 (1969): 0.712 and 0.990.
+    assert atoms.get_distance(0, 1) == pytest.approx({"H2": 0.712, "H2O": 0.990}[symbol], abs=0.004)
+
+
 def test_gfn2_water_has_its_known_geometry(tmp_path: Path) -> None:
     outcome, atoms = relaxed(molecule("H2O"), tmp_path, engine="tblite", fmax=0.005)
     # GFN2-xTB: 0.959 angstrom and 107 degrees (measured: 0.958 and 104.5).

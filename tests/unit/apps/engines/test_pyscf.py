@@ -74,6 +74,16 @@ def test_one_scf_serves_energy_and_forces() -> None:
     assert made.field is field
 
 
+def test_a_geometry_that_moved_has_its_own_energy_and_forces() -> None:
+    atoms = molecule("H2")
+    made = calculator(atoms, basis="sto-3g", tolerance=1e-8)
+    made.get_property("forces", atoms)
+    atoms.positions[0, 2] += 0.1
+    for name in ("forces", "free_energy"):
+        fresh = calculator(atoms, basis="sto-3g", tolerance=1e-8).get_property(name, atoms)
+        assert made.get_property(name, atoms) == pytest.approx(fresh, abs=1e-4), name
+
+
 def test_an_scf_cut_short_is_not_converged_with_its_history() -> None:
     atoms = molecule("H2O")
     with pytest.raises(NotConverged, match=r"in 2 cycles \(max_scf=2\)") as failed:
