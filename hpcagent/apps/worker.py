@@ -287,15 +287,21 @@ def _fields(
         metrics = {k: float(v) for k, v in outcome.metrics.items() if v is not None and math.isfinite(v)}
         fields["metrics"] = metrics
         fields["units"] = {name: units[name] for name in metrics if name in units}
-        fields["uncertainty"] = {
-            k: float(v) for k, v in outcome.uncertainty.items() if k in metrics and math.isfinite(v)
-        }
+        errors = {k: float(v) for k, v in outcome.uncertainty.items() if k in metrics}
+        fields["uncertainty"] = {k: v for k, v in errors.items() if math.isfinite(v) and v >= 0}
+        left_out = [
+            f"the uncertainty of {k!r} is {v} and left out: a standard error is finite and not negative."
+            for k, v in errors.items()
+            if k not in fields["uncertainty"]
+        ]
+        if left_out:
+            fields["notes"] = left_out
         fields["bounds"] = {k: v for k, v in outcome.bounds.items() if k in metrics and v in ("above", "below")}
     if outcome is not None:
         if outcome.artifacts:
             fields["artifacts"] = dict(outcome.artifacts)
         if outcome.notes:
-            fields["notes"] = list(outcome.notes)
+            fields["notes"] = [*outcome.notes, *fields.get("notes", [])]
         if outcome.distrusted:
             fields["distrusted"] = outcome.distrusted
         for name, found in (("files", outcome.files), ("versions", outcome.versions)):

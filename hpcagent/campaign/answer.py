@@ -106,7 +106,7 @@ class Best:
         lines = [point_text(self.params, self.units)]
         for name in self.shown:
             lines.append(f"  {name} = {self.value_text(name)}")
-        trend = "" if self.exact else ", and the models of all"
+        trend = ", and the models of all" if self.expected and not self.exact else ""
         lines.append(f"  P(feasible) = {self.probability_feasible:.2f}, from {self.origin}{trend}")
         if self.surer:
             lines.append(f"  {self.surer}")

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build
@@ -56,6 +56,11 @@ class Parameter(Record):
     choices: tuple[Scalar, ...] = ()
     default: Scalar | None = None
     description: str = ""
+
+    @field_validator("choices", "default", mode="before")
+    @classmethod
+    def _numpy(cls, given: Any) -> Any:
+        return type(given)(map(_plain, given)) if type(given) in (list, tuple) else _plain(given)
 
     @model_validator(mode="after")
     def _check(self) -> Parameter:
@@ -358,6 +363,13 @@ def Text(  # noqa: N802
         'LDA'
     """
     return _made(name, kind="text", default=default, description=description)
+
+
+def _plain(given: Any) -> Any:
+    """A scalar of numpy as the Python value it is: pydantic would make 1.0 of numpy's True."""
+    if isinstance(given, (bytes, bytearray)):  # numpy.bytes_ is one of them
+        raise BadInput(f"{given!r} is bytes; a value is a text, a number or a boolean.", value=given)
+    return given.item() if isinstance(given, np.generic) else given
 
 
 def _made(name: str, **fields: Any) -> Parameter:

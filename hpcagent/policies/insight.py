@@ -21,6 +21,7 @@ from hpcagent.model.space import Params, Space
 from hpcagent.policies.gp import GP, Array
 from hpcagent.policies.points import inside
 from hpcagent.policies.surrogate import MetricModel, Surrogate
+from hpcagent.policies.trend import tame
 
 __all__ = [
     "Bin",
@@ -298,7 +299,7 @@ def run_noise(model: MetricModel, rows: Array, stated: Array) -> Array:
         stated: `(m,)` standard errors that the runs state, in its unit; 0 where they state none.
     """
     expected = model.scale.backward(model.gp.predict(rows)[0])
-    known = np.where(np.isfinite(stated), stated, 0.0) * model.scale.slope(expected)
+    known = tame(np.where(np.isfinite(stated), tame(stated), 0.0) * model.scale.slope(expected))
     return model.one_run(rows, stated=known)
 
 

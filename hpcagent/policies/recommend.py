@@ -353,7 +353,8 @@ def _standard_error(point: _Point, metric: str, scatter: _Scatter, local: float 
     stated = [o.uncertainty[metric] for o in runs if math.isfinite(o.uncertainty.get(metric, math.nan))]
     found = []
     if stated:
-        found.append(math.sqrt(float(np.mean(np.square(stated))) / n))
+        # Root of their mean square; their squares may be too large for a number.
+        found.append(math.hypot(*stated) / math.sqrt(len(stated) * n))
     pooled = scatter.at(mean) if local is None else local
     if pooled is not None:
         squares = float(((values - mean) ** 2).sum()) + PRIOR_REPEATS * pooled**2

@@ -342,7 +342,7 @@ class _Limits:
             stated = np.array([runs[i][1].uncertainty.get(c.metric, 0.0) for i in rows]) * scale.slope(values)
             y, limit = scale.forward(values), float(scale.forward(c.limit))
             # Near the limit is where the trend has to be right; what is sure counts more than what is not.
-            weights = 1 / (1 + ((y - limit) / math.log(4)) ** 2) / (0.1**2 + np.square(stated))
+            weights = 1 / (1 + ((y - limit) / math.log(4)) ** 2) / (0.1**2 + np.square(tame(stated)))
             trend = Trend(space, units[rows], y, weights=weights)
             self.fits.append((c.sign, limit, trend))
 

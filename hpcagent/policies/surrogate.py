@@ -44,6 +44,8 @@ KERNELS: tuple[Kernel, ...] = ("rbf", "matern", "mixed")
 SURPRISE = 5.0
 # The model of fewer others (of one number; of more: twice as many) is not one to doubt a run by.
 LEAST_TO_DOUBT = 8
+# A standard error of so many times the largest value says that nothing is known; more would only overflow.
+UNINFORMED = 1e6
 # Two equal repeats say that runs are exact.
 REPEATS_TO_TELL = 2
 
@@ -340,13 +342,15 @@ class _Readings:
     def of(cls, groups: Sequence[_Group], metric: str, *, goal: bool) -> _Readings:
         used = [(i, runs) for i, g in enumerate(groups) if (runs := usable(g.runs, metric, goal=goal))]
         every = [o for _, runs in used for o in runs]
+        raw = tame([o.metrics[metric] for o in every])
         errors = np.array([o.uncertainty.get(metric, 0.0) for o in every])
+        errors = np.where(np.isfinite(errors), np.abs(errors), 0.0)
         sides = [{o.bounds.get(metric) for o in runs} for _, runs in used]
         return cls(
             at=np.array([i for i, _ in used], dtype=int),
             size=np.array([len(runs) for _, runs in used], dtype=int),
-            raw=tame([o.metrics[metric] for o in every]),
-            errors=np.where(np.isfinite(errors), np.abs(errors), 0.0),
+            raw=raw,
+            errors=np.minimum(errors, UNINFORMED * (float(np.abs(raw).max(initial=0.0)) or 1.0)),
             above=np.array(["above" in s for s in sides], dtype=bool),
             below=np.array(["below" in s for s in sides], dtype=bool),
         )

@@ -123,6 +123,13 @@ def test_a_metric_that_is_missing_or_not_finite_is_a_failure_and_never_zero(tmp_
     assert result.failure.name == name and "y" not in result.metrics
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
+def test_an_uncertainty_that_is_none_is_left_out_and_said(tmp_path, wrong):
+    result = execute(returning(Outcome(metrics={"y": 2.0}, uncertainty={"y": wrong})), {"x": 0.5}, tmp_path)
+    assert result.ok and result.metrics == {"y": 2.0} and result.uncertainty == {}
+    assert f"the uncertainty of 'y' is {wrong} and left out" in result.notes[0]
+
+
 def test_a_metric_that_is_not_required_may_be_missing(tmp_path):
     result = execute(returning({"y": math.nan}, required=False), {"x": 0.5}, tmp_path)
     assert result.ok and result.metrics == {}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import hpcagent as ha
 from hpcagent.campaign.answer import point_text
+from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Choice, Float, Space
@@ -57,3 +59,24 @@ def test_a_lammps_script_has_no_booleans_and_says_what_to_write(tmp_path):
     script.write_text('units lj\nprint "${flag}"\nrun 0\n')
     with pytest.raises(ha.BadInput, match=r"variables.flag: a LAMMPS variable is a number or a word, not true"):
         ha.lammps(script, variables={"flag": Choice(True, False)})
+
+
+@pytest.mark.parametrize(
+    ("given", "choices"),
+    [
+        ([True, False], (True, False)),
+        ([2, 4], (2, 4)),
+        ([0.5, 1.5], (0.5, 1.5)),
+        (["a", "b"], ("a", "b")),
+    ],
+)
+def test_scalars_of_numpy_are_the_python_values_they_are(given, choices):
+    found = Choice(*np.array(given), default=np.array(given)[1])
+    assert found.choices == choices and found.default == choices[1]
+    assert {type(c) for c in (*found.choices, found.default)} == {type(choices[0])}
+
+
+@pytest.mark.parametrize("given", [(b"a", b"b"), tuple(np.array([b"a", b"b"]))])
+def test_bytes_are_no_choice(given):
+    with pytest.raises(BadInput, match="is bytes"):
+        Choice(*given)

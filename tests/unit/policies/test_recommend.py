@@ -233,3 +233,16 @@ def test_copies_of_a_run_do_not_make_its_error_smaller():
     # Four copies of one run know as much as one; four runs of their own half its error.
     assert stated([0.1] * 4) == pytest.approx(0.3)
     assert stated([0.1, 0.1001, 0.0999, 0.1002]) == pytest.approx(0.15, rel=0.01)
+
+
+def test_runs_that_state_an_absurd_error_say_nothing_and_the_models_stay():
+    """5 % of 60 runs of 1 - (x - 0.3)^2 say that they know nothing; the others that they are right to 0.01."""
+    rng = np.random.default_rng(2)
+    runs = []
+    for i, x in enumerate(np.linspace(0, 1, 60)):
+        lost = i % 20 == 7
+        value = 5.0 if lost else 1 - (x - 0.3) ** 2 + 0.01 * rng.normal()
+        runs.append(Observation({"x": x}, metrics={"y": value}, uncertainty={"y": 1e200 if lost else 0.01}))
+    best = recommend(runs, maximize("y"), space=Space.of(x=Float(0, 1))).best
+    assert best.expected["y"] == pytest.approx(1.0, abs=0.02)
+    assert best.params["x"] == pytest.approx(0.3, abs=0.1)
