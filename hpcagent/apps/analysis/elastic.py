@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,12 +84,13 @@ def elastic_constants(symmetry: str, run: Run) -> Outcome:
     sigma_i = sigma_i(reference) + C_ij eps_j in Voigt's notation (eps_4 = 2 eps_yz, ...), the engine's Cauchy
     stress turned back by the rotation in the deformation; the stress at no strain is fitted too. What is fitted
     are the constants that the reference's symmetry leaves (`hpcagent.apps.analysis.symmetry`), in the
-    orientation it has; the metrics are those in the standard axes of its system, elastic.csv is in the axes of
-    the structure. Strains of both signs cancel what is quadratic. Averages over directions: W. Voigt (1928), A.
-    Reuss (1929), R. Hill, Proc. Phys. Soc. A 65, 349 (1952), doi:10.1088/0370-1298/65/5/307. Stability: the
-    eigenvalues of C are positive (F. Mouhat and F.-X. Coudert, Phys. Rev. B 90, 224104 (2014),
-    doi:10.1103/PhysRevB.90.224104). Own code: three packages fit this (elastic, pymatgen, matscipy), each with
-    calculators or a framework of its own around twenty lines of algebra.
+    orientation it has; the metrics are those in the standard axes of its system (of a trigonal one with C14 >= 0),
+    elastic.csv is in the axes of the structure. Strains of both signs cancel what is quadratic. Averages over
+    directions: W. Voigt (1928), A. Reuss (1929), R. Hill, Proc. Phys. Soc. A 65, 349 (1952),
+    doi:10.1088/0370-1298/65/5/307. Stability: the eigenvalues of C are positive (F. Mouhat and F.-X. Coudert,
+    Phys. Rev. B 90, 224104 (2014), doi:10.1103/PhysRevB.90.224104). Errors are from the fit's covariance, also those of
+    the averages. Own code: three packages fit this (elastic, pymatgen, matscipy), each with calculators or a
+    framework of its own around twenty lines of algebra.
 
     Raises:
         AppFailed: `NotCubic`; `NoStress`; `NoStructure`; `MixedRuns`: not one crystal strained; `TooFewRuns`,
@@ -132,7 +134,7 @@ def elastic_constants(symmetry: str, run: Run) -> Outcome:
     eigenvalues = np.linalg.eigvalsh(tensor)
     stable = bool(eigenvalues.min() > 0)
     bulk, shear = voigt_reuss_hill(tensor)
-    # In the standard axes.
+    found = _with_positive_c14(found, tensor)
     turn = bond(found.axes)
     standard = np.einsum("ij,njk,lk->nil", turn, found.basis, turn)
     constants = np.einsum("n,nij->ij", solution[:n_constants], standard)
@@ -147,9 +149,12 @@ def elastic_constants(symmetry: str, run: Run) -> Outcome:
         "fit_rms": float(np.sqrt((residual**2).mean())),
     }
     uncertainty = {name: standard_errors[place] for name, place in _shown(n_constants).items()}
-    if n_constants == 3:  # where Voigt's and Reuss's are the same
-        weights = found.basis[:, :3, :3].sum(axis=(1, 2)) / 9.0
-        uncertainty["bulk_modulus"] = math.sqrt(max(0.0, float(weights @ spread @ weights)))
+    for name, error in zip(
+        ("bulk_modulus", "shear_modulus"),
+        _errors_of_moduli(found.basis, solution[:n_constants], spread),
+        strict=True,
+    ):
+        uncertainty[name] = error
     return Outcome(
         metrics={k: float(v) for k, v in metrics.items()},
         uncertainty={k: float(v) for k, v in uncertainty.items() if math.isfinite(v)},
@@ -186,6 +191,8 @@ def _of_symmetry(found: Symmetry, wanted: str) -> tuple[str, ...]:
         ]
     )
     lower = [] if found.name == "cubic" else [f"{found.name}: {len(found.basis)} constants, all in elastic.csv"]
+    if found.name == "trigonal":
+        lower.append("x is that of its two directions with which C14 is positive")
     return (*lower, *turned)
 
 
@@ -203,6 +210,31 @@ def _errors(basis: _Array, covariance: _Array) -> _Array:
     """Standard errors (6, 6) of a tensor, a sum of `basis` (n, 6, 6) with coefficients of this covariance."""
     variance: _Array = np.einsum("nij,nm,mij->ij", basis, covariance, basis)
     return np.sqrt(np.maximum(variance, 0.0))
+
+
+def _errors_of_moduli(basis: _Array, coefficients: _Array, covariance: _Array) -> tuple[float, float]:
+    """Standard errors of Hill's bulk and shear modulus: their slopes by each coefficient, and its covariance."""
+    step = 1e-4 * float(np.abs(coefficients).max())
+    slopes = np.array(
+        [
+            np.subtract(
+                voigt_reuss_hill(np.einsum("n,nij->ij", coefficients + change, basis)),
+                voigt_reuss_hill(np.einsum("n,nij->ij", coefficients - change, basis)),
+            )
+            / (2.0 * step)
+            for change in step * np.eye(len(coefficients))
+        ]
+    )
+    bulk, shear = np.sqrt(np.maximum(np.einsum("nk,nm,mk->k", slopes, covariance, slopes), 0.0))
+    return float(bulk), float(shear)
+
+
+def _with_positive_c14(found: Symmetry, tensor: _Array) -> Symmetry:
+    """Axes after half a turn about z if a trigonal crystal's C14 is negative without: its lattice leaves it open."""
+    turn = bond(found.axes)
+    if found.name != "trigonal" or float((turn @ tensor @ turn.T)[0, 3]) >= 0:
+        return found
+    return replace(found, axes=np.diag([-1.0, -1.0, 1.0]) @ found.axes)
 
 
 def _remarks(

@@ -52,8 +52,9 @@ def crystal_symmetry(atoms: Atoms, tolerance: float = 0.02) -> Symmetry:
     """The symmetry of a crystal's elastic tensor.
 
     Standard axes: of cubic and orthorhombic crystals their three axes, each nearest to that of the structure; z
-    is the axis of highest order of hexagonal, tetragonal and trigonal ones, x a twofold axis perpendicular to
-    it where there is one. Others keep the axes of the structure.
+    is the axis of highest order of hexagonal, tetragonal and trigonal ones, x perpendicular to it a twofold axis
+    of trigonal ones, if they have one, else along the shortest lattice vector (a). The sign of a trigonal
+    crystal's x is open: half a turn about z changes that of C14. Others keep the axes of the structure.
 
     Args:
         atoms: Periodic in three directions; initial moments tell atoms apart.
@@ -62,7 +63,7 @@ def crystal_symmetry(atoms: Atoms, tolerance: float = 0.02) -> Symmetry:
     group = _point_group(atoms, tolerance)
     basis = _invariant(group)
     name = _NAMES.get(len(basis)) or ("tetragonal" if _axes_of(group, 4) else "trigonal")
-    return Symmetry(name, basis, _standard_axes(name, group))
+    return Symmetry(name, basis, _standard_axes(name, group, atoms.cell[:]))
 
 
 def bond(rotation: _Array) -> _Array:
@@ -165,7 +166,7 @@ def _axes_of(group: Sequence[_Array], order: int) -> list[_Array]:
     return found
 
 
-def _standard_axes(name: str, group: Sequence[_Array]) -> _Array:
+def _standard_axes(name: str, group: Sequence[_Array], cell: _Array) -> _Array:
     if name in ("monoclinic", "triclinic"):
         return np.eye(3)
     if name in ("cubic", "orthorhombic"):
@@ -176,11 +177,25 @@ def _standard_axes(name: str, group: Sequence[_Array]) -> _Array:
     order = {"hexagonal": 6, "tetragonal": 4, "trigonal": 3}[name]
     found = _axes_of(group, order) or _axes_of(group, 3)
     z = found[0] * (1 if found[0][np.argmax(np.abs(found[0]))] > 0 else -1)
-    across = [axis for axis in _axes_of(group, 2) if abs(axis @ z) < 0.1]
-    x = max(across, key=lambda axis: abs(axis[0])) if across else np.eye(3)[np.argmin(np.abs(z))]
+    # Of a tetragonal crystal both a and the diagonal can be twofold: only a is standard.
+    twofold = [axis for axis in _axes_of(group, 2) if abs(axis @ z) < 0.1] if name == "trigonal" else []
+    x = max(twofold or _shortest_across(cell, z), key=lambda axis: abs(axis[0]))
     x = x - (x @ z) * z
     x /= np.linalg.norm(x) * (1 if x[np.argmax(np.abs(x))] > 0 else -1)
     return np.array([x, np.cross(z, x), z])
+
+
+def _shortest_across(cell: _Array, z: _Array) -> list[_Array]:
+    """Directions of the shortest lattice vectors perpendicular to z."""
+    from ase.geometry import minkowski_reduce
+
+    reduced, _ = minkowski_reduce(cell, pbc=True)
+    # Two vectors of a reduced cell, or their differences, span the plane; three times as far is far enough.
+    vectors = np.array([n for n in product(range(-3, 4), repeat=3) if any(n)]) @ reduced
+    lengths = np.linalg.norm(vectors, axis=1)
+    across = abs(vectors @ z) < 0.05 * lengths
+    shortest = across & (lengths < 1.01 * lengths[across].min())
+    return list(vectors[shortest] / lengths[shortest, None])
 
 
 def _right_handed(three: Sequence[_Array]) -> _Array:

@@ -148,11 +148,11 @@ def _strains(at_rest: Any, symmetry: str) -> tuple[str, ...]:
 
 
 def _errors(fit: Result, denser: dict[str, float] | None) -> dict[str, float]:
-    """Scatter about the fit, and the change with the denser mesh, as one standard error."""
+    """Scatter about the fit, and the change with the denser mesh, as one standard error; none without scatter."""
     if denser is None:
         return dict(fit.uncertainty)
     return {
-        name: math.hypot(fit.uncertainty.get(name, 0.0), fit[name] - denser[name])
-        for name in fit.metrics
-        if name in denser and (name in fit.uncertainty or name.endswith("_modulus"))
+        name: math.hypot(error, fit[name] - denser[name])
+        for name, error in fit.uncertainty.items()
+        if name in denser
     }

@@ -276,6 +276,67 @@ def test_strains_that_do_not_suffice_are_refused(tmp_path: Path) -> None:
     assert failed.value.name == "NoStress"
 
 
+# About those of alpha-quartz, in GPa, in the form of class 32 (J. F. Nye, table 9); x is a twofold axis.
+QUARTZ = {"c11": 86.8, "c12": 7.0, "c13": 11.9, "c33": 105.8, "c44": 58.2, "c14": -18.0, "c66": 39.9}
+
+
+def quartz_tensor() -> Any:
+    c = np.zeros((6, 6))
+    for (i, j), name in {(0, 0): "c11", (1, 1): "c11", (0, 1): "c12", (0, 2): "c13", (1, 2): "c13", (2, 2): "c33",
+                         (3, 3): "c44", (4, 4): "c44", (0, 3): "c14", (4, 5): "c14", (5, 5): "c66"}.items():  # fmt: skip
+        c[i, j] = c[j, i] = QUARTZ[name]
+    c[1, 3] = c[3, 1] = -QUARTZ["c14"]
+    return c
+
+
+def quartz_runs(folder: Path, *, angle: float = 0.0, noise: float = 0.0, seed: int = 0) -> list[dict[str, Any]]:
+    """Strained crystals of class 32 with the stresses of quartz, turned about z and with noise in GPa."""
+    from ase.calculators.singlepoint import SinglePointCalculator
+    from test_symmetry import QUARTZ as CRYSTAL
+
+    from hpcagent.apps.analysis.symmetry import bond
+
+    def make() -> Any:
+        atoms = CRYSTAL.copy()
+        atoms.rotate(angle, "z", rotate_cell=True)
+        return atoms
+
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(seed)
+    structures = strained(make, 0.005, modes=(0, 1, 2, 3, 4, 5))
+    rotation = np.linalg.solve(CRYSTAL.cell[:], structures[0].cell[:]).T
+    tensor = bond(rotation) @ quartz_tensor() @ bond(rotation).T
+    runs = []
+    for number, atoms in enumerate(structures):
+        strain, _ = strain_between(structures[0].cell[:], atoms.cell[:])
+        voigt = [strain[0, 0], strain[1, 1], strain[2, 2], 2 * strain[1, 2], 2 * strain[0, 2], 2 * strain[0, 1]]
+        stress = (tensor @ voigt + noise * rng.normal(size=6)) / GPA
+        atoms.calc = SinglePointCalculator(atoms, energy=0.0, stress=stress)
+        runs.append(written(folder, atoms, number))
+    return runs
+
+
+@pytest.mark.parametrize("angle", [0.0, 60.0, 180.0, 25.0])
+def test_quartz_has_its_constants_however_it_lies_with_c14_positive(tmp_path: Path, angle: float) -> None:
+    runs = quartz_runs(tmp_path / "runs", angle=angle)
+    found = elastic_constants.plain_function(run=run_of(tmp_path, *runs), symmetry="auto")
+    for name, value in QUARTZ.items():
+        assert found.metrics[name] == pytest.approx(abs(value), rel=1e-5), name
+    assert any("with which C14 is positive" in note for note in found.notes)
+
+
+def test_errors_of_the_moduli_of_a_trigonal_crystal_are_their_scatter(tmp_path: Path) -> None:
+    names = ("bulk_modulus", "shear_modulus", "c11", "c14")
+    found, stated = [], []
+    for seed in range(40):
+        runs = quartz_runs(tmp_path / f"seed-{seed}", noise=0.01, seed=seed)
+        fit = elastic_constants.plain_function(run=run_of(tmp_path, *runs), symmetry="auto")
+        found.append([fit.metrics[name] for name in names])
+        stated.append([fit.uncertainty[name] for name in names])
+    # A standard deviation from 40 is right within 11 %.
+    assert np.sqrt(np.mean(np.square(stated), axis=0)) == pytest.approx(np.std(found, axis=0, ddof=1), rel=0.3)
+
+
 # ---- adsorption
 
 

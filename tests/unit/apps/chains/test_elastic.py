@@ -13,6 +13,7 @@ from ase.calculators.emt import EMT
 from ase.units import GPa
 
 import hpcagent as ha
+from hpcagent.apps.chains.elastic import _errors
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +117,16 @@ def test_the_error_holds_the_change_with_the_k_points_and_the_mesh_stays(tmp_pat
     assert any("k_check was no" in note for note in blind.notes)
     assert blind["c11"] == pytest.approx(result["c11"])
     assert result.uncertainty["c11"] > max(1.0, 3 * blind.uncertainty["c11"])
+
+
+def test_the_change_with_the_mesh_alone_is_no_error():
+    class Fit(dict):
+        uncertainty = {"c11": 0.3}
+        metrics = {"c11": 150.0, "shear_modulus": 50.0}
+
+    fit = Fit({"c11": 150.0, "shear_modulus": 50.0})
+    # The scatter of the shear modulus is not known, which is not none.
+    assert _errors(fit, {"c11": 150.4, "shear_modulus": 50.1}) == pytest.approx({"c11": 0.5})
 
 
 def test_a_strain_that_is_large_is_said_to_be():
