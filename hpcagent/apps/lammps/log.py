@@ -65,6 +65,7 @@ class Run:
         units: `units` style in force.
         timestep: Timestep in force when the run started, in the style's unit of time; None also if
             `fix dt/reset` was changing it.
+        timestep_varies: Whether `fix dt/reset` was changing it.
         normalized: Whether energies are printed per atom (`thermo_modify norm`).
         loop_time_s: Wall time of the loop.
         steps: Steps (iterations of a minimisation) made.
@@ -108,6 +109,7 @@ class Run:
     kind: str | None = None
     units: str | None = None
     timestep: float | None = None
+    timestep_varies: bool = False
     normalized: bool | None = None
     loop_time_s: float | None = None
     steps: int | None = None
@@ -477,10 +479,10 @@ class _State:
         return "lj" if self.echo and not self.restarted and "ns/day" not in performance else None
 
     def step_size(self, units: str | None) -> float | None:
-        if self.dt_said is not None:
-            return self.dt_said
         if self.resetting_fix is not None:
             return None
+        if self.dt_said is not None:
+            return self.dt_said
         if self.timestep is not None or self.restarted or units not in STYLES:
             return self.timestep
         return unit_style(units).default_timestep if self.echo or self.units_set else None
@@ -1366,6 +1368,7 @@ def _run(table: _Table) -> Run:
         kind=kind,
         units=units,
         timestep=state.step_size(units),
+        timestep_varies=state.resetting_fix is not None,
         normalized=state.normalized(units),
         loop_time_s=_float(loop[1]) if loop else None,
         procs=int(loop[2]) if loop else None,

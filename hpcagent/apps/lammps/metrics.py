@@ -404,6 +404,13 @@ def step_size(run: Run) -> tuple[float | None, str | None]:
     echoed = run.timestep
     said, rounding = _performance_step(run)
     column = _column_step(run)
+    if run.timestep_varies:
+        # The Performance line is of the timestep that the run ended with.
+        return column, (
+            "fix dt/reset varies the timestep, and no column Time says by how much; add `time` to thermo_style"
+            if column is None
+            else "fix dt/reset varies the timestep: `timestep` is its mean"
+        )
     if column is not None:
         if echoed is None or abs(column - echoed) > _DISAGREEMENT * abs(column):
             return column, None if echoed is None else (
@@ -423,6 +430,10 @@ def step_size(run: Run) -> tuple[float | None, str | None]:
 
 # Performance prints three decimals.
 _PRINTED = 0.0005
+# Of solid and liquid argon rows up to 0.1 ps apart give the metric of every step within 1 %, at 0.5 ps 10 % more.
+_COARSE = 0.1 * (1 + 1e-6)
+# Intervals of time are one where they differ by less: times are printed with few digits.
+_UNEVEN = 1e-3
 # The energy over the run against that within windows: a bounded difference to the shadow energy gives about 1.
 _WALKED = 1.5
 
@@ -529,6 +540,15 @@ def energies_per_atom(run: Run) -> tuple[bool, str | None]:
     return seen, f"energies are printed {'per atom' if seen else 'for the whole system'}, by KinEng against Temp"
 
 
+def _even(time: _Array) -> slice:
+    """Rows without a first or last one off the grid of the others: a run prints both, whatever `thermo` says."""
+    apart = np.diff(time)
+    if apart.size < 3:
+        return slice(None)
+    first, last = np.abs(apart[[0, -1]] - np.median(apart)) > _UNEVEN * np.median(apart)
+    return slice(int(first), time.size - int(last))
+
+
 class _Measuring:
     """Takes one production run apart; each method adds the metrics of one kind."""
 
@@ -633,7 +653,7 @@ class _Measuring:
 
     def _compare_with_performance(self, rate: float) -> None:
         said = self.run.performance.get("ns/day")
-        if said and abs(rate - said) > _DISAGREEMENT * said + _PRINTED:
+        if said and not self.run.timestep_varies and abs(rate - said) > _DISAGREEMENT * said + _PRINTED:
             self.notes.append(f"ns/day is {rate:.6g} by steps, timestep and loop time, but LAMMPS says {said:g}")
 
     def _counts(self) -> None:
@@ -702,7 +722,8 @@ class _Measuring:
                 self._put_mean(name.format(which), energy / self.atoms, scale)
 
     def _is_conserved(self, total: _Array, style: UnitStyle) -> bool:
-        kinetic = self._energy("KinEng", style)
+        atoms = self._fixed_atoms()
+        kinetic = self._kinetic(style, atoms) if atoms else None
         return kinetic is not None and conserved(total, kinetic)
 
     # -- energy of the whole system, in the style's unit
@@ -766,10 +787,14 @@ class _Measuring:
         for name in ("energy_fluctuation_run", "energy_fluctuation"):
             self._put(name, over_all)
         name = "energy_fluctuation_1tau" if style.reduced else "energy_fluctuation_1ps"
-        rows = self._rows_of_window(style, name)
+        times = _times(self.run, self.step_size)
+        if times is None:
+            return
+        even = _even(times[self.kept])
+        rows = self._rows_of_window(style, name, times[self.kept][even])
         if rows is None:
             return
-        within, error = windowed_fluctuation(energy, kinetic, rows)
+        within, error = windowed_fluctuation(energy[even], kinetic[even], rows)
         if not math.isfinite(within):
             self.notes.append(f"kinetic energy does not fluctuate within any window: no {name}")
             return
@@ -782,15 +807,12 @@ class _Measuring:
                 f"run, so gate by {name}"
             )
 
-    def _rows_of_window(self, style: UnitStyle, name: str) -> float | None:
-        """Rows in a window of 1 ps (1 tau); None, with a note, where the rows used cannot fill one."""
-        times = _times(self.run, self.step_size)
-        if times is None:
-            return None
-        time, window = times[self.kept], 1.0 if style.reduced else factor("ps", style.time)
+    def _rows_of_window(self, style: UnitStyle, name: str, time: _Array) -> float | None:
+        """Rows in a window of 1 ps (1 tau); None, with a note, where those at these times cannot fill one."""
+        window = 1.0 if style.reduced else factor("ps", style.time)
         span = float(time[-1] - time[0])
         interval = span / (time.size - 1)
-        if not interval > 0 or float(np.ptp(np.diff(time))) > 1e-3 * interval:
+        if not interval > 0 or float(np.ptp(np.diff(time))) > _UNEVEN * interval:
             self.notes.append(f"the rows are not at equal intervals of time: no {name}")
         elif span < window * (1 - 1e-6):
             self.notes.append(f"the rows used span {span:.3g} {style.time}, less than a window: no {name}")
@@ -800,6 +822,11 @@ class _Measuring:
                 "more often (`thermo`)"
             )
         else:
+            if interval > _COARSE * window:
+                self.notes.append(
+                    f"the rows are {interval:.3g} {style.time} apart, which hides what is faster: {name} leans "
+                    f"towards energy_fluctuation_run; print {1 / _COARSE:.0f} rows or more in a window (`thermo`)"
+                )
             return window / interval + 1.0
         return None
 

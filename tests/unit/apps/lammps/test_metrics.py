@@ -170,6 +170,40 @@ def test_a_conserved_energy_has_no_error_of_sampling_and_a_walk_no_ratio() -> No
         assert "potential_energy_mev_per_atom" in measured.uncertainty
 
 
+def test_the_fluctuation_leaves_out_a_row_off_the_grid_of_the_others() -> None:
+    rng = np.random.default_rng(2)
+    rows = [f"40 {e:.8f} -65 {k:.8f}" for e, k in zip(rng.normal(size=501), rng.normal(5, 1, 501), strict=True)]
+
+    def measured(first: int, last: int, drop: slice) -> float:
+        steps = [first, *range(10, 5000, 10), last]
+        text = "\n".join(f"{s} {row}" for s, row in list(zip(steps, rows, strict=True))[drop])
+        run = f"units metal\ntimestep 0.002\nthermo 10\nrun {last - first}\n"
+        loop = f"Loop time of 2 on 1 procs for {last - first} steps with 100 atoms"
+        return measure(log_of(text, before=run, loop=loop), discard=0.0).values["energy_fluctuation_1ps"]
+
+    # `run 5005` prints step 5005; a run that begins at step 3 prints that.
+    assert measured(0, 4995, slice(None)) == measured(0, 5000, slice(None, -1))
+    assert measured(3, 5000, slice(None)) == measured(0, 5000, slice(1, None))
+    assert measured(3, 4995, slice(None)) == measured(0, 5000, slice(1, -1))
+
+
+def test_a_conserved_energy_is_seen_in_the_default_thermo_style(lammps: Lammps) -> None:
+    # It prints no KinEng; Temp and the degrees of freedom say it.
+    script = "thermo_style one\nrun 1000\nrun 2000\n{}"
+    measured = measure(read_log(lammps(script.format(""))))
+    assert "total_energy_mev_per_atom" in measured.values
+    assert "total_energy_mev_per_atom" not in measured.uncertainty
+    heated = measure(read_log(lammps(script.format("fix hot all langevin 80 80 0.1 4711\nrun 2000\n"))))
+    assert heated.uncertainty["total_energy_mev_per_atom"] > 0
+
+
+def test_rows_too_coarse_for_the_vibrations_say_so() -> None:
+    fine, coarse = (measure(walking(200, 0.0, interval), discard=0.0) for interval in (50, 100))
+    assert "energy_fluctuation_1ps" in coarse.values
+    assert any("0.2 ps apart" in note and "leans" in note for note in coarse.notes)
+    assert not any("leans" in note for note in fine.notes)
+
+
 def test_rows_that_cannot_fill_a_window_say_so() -> None:
     for rows, interval, why in ((40, 10, "span 0.78 ps"), (40, 300, "0.6 ps apart")):
         measured = measure(walking(rows, 0.0, interval), discard=0.0)
@@ -360,6 +394,25 @@ def test_a_varying_timestep_is_followed_by_the_time_column() -> None:
     assert measured.values["sampled_ps"] == pytest.approx(1.6)
     # E rises by 0.1 eV per ps at any time.
     assert measured.values["drift_mev_per_atom_ns"] == pytest.approx(100_000 / 100)
+
+
+def test_a_varying_timestep_that_no_column_follows_is_no_timestep() -> None:
+    # The Performance line is of the timestep at the end: 0.004 ps, twice the mean.
+    after = "Performance: 69.12 ns/day, 0.347 hours/ns, 200.000 timesteps/s"
+    before = "units metal\nfix d all dt/reset 1 0.001 0.1 0.1\nthermo 100\nrun 400\n"
+    measured = measure(log_of(ROWS, before=before, after=after), discard=0.0)
+    assert measured.values["timesteps_per_s"] == 200
+    assert not {"timestep", "simulated_ps", "ns_per_day", "drift_mev_per_atom_ns"} & set(measured.values)
+    assert any("fix dt/reset" in note and "add `time`" in note for note in measured.notes)
+    rows = "\n".join(f"{100 * i} {0.05 * i * i} 40 {-60 + 0.01 * i * i} -65 {5 + i % 2}" for i in range(5))
+    timed = log_of(rows, header="Step Time Temp TotEng PotEng KinEng", before=before, after=after)
+    measured = measure(timed, discard=0.0)
+    # 0.8 ps in 2 s.
+    assert measured.values["simulated_ps"] == pytest.approx(0.8)
+    assert measured.values["ns_per_day"] == pytest.approx(34.56)
+    assert [note for note in measured.notes if "timestep" in note] == [
+        "fix dt/reset varies the timestep: `timestep` is its mean"
+    ]
 
 
 def test_a_log_without_units_has_only_what_needs_none() -> None:
