@@ -31,10 +31,15 @@ The error of the energy goes with the square of the density's, that of the stres
 pw.x 7e-11 Ry, a third of what the shared protocols ask of each atom (2e-10 Ry).
 """
 
+# Force on an atom, in eV/angstrom, that is little beside what a strain of 1 makes: a strain e moves atoms by about
+# e times 1 angstrom against springs of 1 to 10 eV/angstrom^2, so 0.05 e is one to some percent of its forces.
+_FORCE_OF_STRAIN = 0.05
+_SMALLEST_FMAX = 1e-5  # what a relaxation takes
+
 
 @chain(
     name="elastic",
-    version="2.0.0",
+    version="2.1.0",
     inputs=("structure",),
     parameters=LEVEL
     | RANKS
@@ -60,7 +65,13 @@ pw.x 7e-11 Ry, a third of what the shared protocols ask of each atom (2e-10 Ry).
             description="repeat the stresses with 1.5 times as many k-points along each vector, for the errors",
         ),
         "strain": Float(1e-5, 0.05, log=True, default=0.005, description="largest strain, in both directions"),
-        "fmax": RELAXATION["fmax"],
+        "fmax": Float(
+            0.0,
+            1.0,
+            unit="eV/angstrom",
+            default=0.0,
+            description="largest force on an atom when it counts as relaxed; 0: 0.05 times the strain, at least 1e-5",
+        ),
         "max_steps": RELAXATION["max_steps"],
     },
     metrics={m.name: m for m in elastic_constants.contract.metrics},
@@ -85,11 +96,13 @@ def elastic(
 
     Needs an engine with stresses. The strains are those that the crystal's symmetry needs, each with both
     signs: e1 and e4 for a cubic crystal along its axes. All cells have the k-points of the structure that was
-    given. A stress is wrong in first order of what the SCF leaves, an energy in second, so the SCF goes further
+    given. A strain makes small forces, and atoms that are left where it puts them give constants that are too
+    high, so `fmax` goes with the strain. A stress is wrong in first order of what the SCF leaves, an energy in second, so the SCF goes further
     than for energies. The stated errors are the scatter about the fit and, with `k_check`, the change with a
     mesh of 1.5 times as many points along each vector; cutoff and functional are not in them.
     """
     level, notes = _fit_for_stress(params)
+    fmax = fmax or max(_FORCE_OF_STRAIN * strain, _SMALLEST_FMAX)
     level = fixed_mesh(structure, level)
     relaxed = dft_relax.with_settings(**own_settings(run.settings))
     ways: dict[str, Any] = {"fmax": fmax, "max_steps": max_steps}
@@ -99,6 +112,7 @@ def elastic(
     ]
     strained = [relaxed(deform(at_rest, **e), cell="fixed", **level, **ways) for e in strains]
     fit = elastic_constants(at_rest, *strained, symmetry=symmetry)
+    notes.append(_left([metrics_of(cell) for cell in (at_rest, *strained)], fmax, strain))
     denser = None
     if level.get("mesh") and k_check == "yes":
         finer = fixed_mesh(structure, level, denser=1.5)
@@ -113,6 +127,18 @@ def elastic(
         uncertainty=_errors(fit.result(), None if denser is None else metrics_of(denser)),
         artifacts=artifacts_of(run, structure=at_rest, elastic=fit),
         notes=tuple(notes),
+    )
+
+
+def _left(cells: list[dict[str, float]], fmax: float, strain: float) -> str:
+    """What is to be said of the forces that are left."""
+    left = max(cell["max_force"] for cell in cells)
+    said = f"atoms relaxed to forces below {fmax:.2g} eV/angstrom in each cell ({left:.2g} are left)"
+    if left <= 2 * _FORCE_OF_STRAIN * strain:
+        return said
+    return (
+        f"{said}, which is much for strains of {strain:g}: where atoms have room to move, the constants lie "
+        "towards those with clamped atoms; leave fmax out"
     )
 
 

@@ -79,6 +79,23 @@ def test_a_turned_crystal_has_the_constants_of_one_that_lies_straight():
     assert result["n_constants"] == 3 and any("not those of the structure" in note for note in result.notes)
 
 
+def test_atoms_are_relaxed_in_the_strained_cells_without_being_asked_for():
+    copper = bulk("Cu", "hcp", a=2.55, c=4.16)
+    found = ha.apps.elastic(copper, engine="emt").result()
+    assert found.ok, found.failure
+    # By differences with ASE's own EMT and relaxations to 1e-5: 216.3 and 52.1; with clamped atoms 233.7 and 69.5.
+    assert [found["c11"], found["c66"]] == pytest.approx([216.3, 52.1], abs=0.5)
+    assert any("atoms relaxed to forces below 0.00025 eV/angstrom" in note for note in found.notes)
+    loose = ha.apps.elastic(copper, engine="emt", fmax=0.05).result()
+    assert any("towards those with clamped atoms" in note for note in loose.notes)
+
+
+def test_a_reference_under_stress_is_said_to_be():
+    result = ha.apps.elastic(bulk("Cu"), engine="emt", fmax=0.2).result()
+    assert result["residual_stress"] > 1
+    assert any("the reference is under a stress of 2" in note for note in result.notes)
+
+
 def test_a_hexagonal_crystal_has_its_five_constants():
     argon = bulk("Ar", "hcp", a=3.75, c=3.75 * np.sqrt(8 / 3))
     app = ha.apps.elastic.with_settings(keywords={"sigma": 3.405, "epsilon": 0.0104, "rc": 9.0, "smooth": True})
