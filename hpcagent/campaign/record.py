@@ -334,7 +334,8 @@ class Campaign(Record):
         What the app's contract states; 0 where no seed decides a metric, unless it is a measured speed.
         """
         contract = self.app.contract
-        exact = [] if contract.seeded else [m.name for m in contract.metrics if m.undisturbed is None]
+        speeds = {name for m in contract.metrics if m.undisturbed for name in (m.name, m.undisturbed)}
+        exact = [] if contract.seeded else [m.name for m in contract.metrics if m.name not in speeds]
         return dict.fromkeys(exact, 0.0) | {m.name: m.noise for m in contract.metrics if m.noise is not None}
 
     @property

@@ -29,7 +29,8 @@ class Metric(Record):
         description: One sentence.
         direction: Which way is better, where that is clear.
         required: A required metric that is missing or not finite makes the run a failure.
-        noise: Relative standard deviation of one run from outside its control (machine speed), if known.
+        noise: Relative standard deviation of one run from outside its control (machine speed), if known: a share
+            of the value, 0 to 1 (0.2 is 20 %).
         undisturbed: Name of a metric that estimates this one where a run did not have its core, e.g. a speed
             per CPU time for a speed per wall time.
     """
@@ -48,6 +49,15 @@ class Metric(Record):
         if not unit:
             raise BadInput("a metric needs a unit; write '1' for a pure number.")
         return unit
+
+    @field_validator("noise")
+    @classmethod
+    def _noise_is_a_share(cls, noise: float | None) -> float | None:
+        if noise is not None and not 0 <= noise <= 1:
+            raise BadInput(
+                f"noise={noise:g} must be a share of the metric's value, 0 to 1: 0.2 is 20 %.", value=noise
+            )
+        return noise
 
 
 class Resources(Record):

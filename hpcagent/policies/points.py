@@ -87,9 +87,9 @@ def shares(noise: Mapping[str, Any] | None) -> dict[str, float]:
     found: dict[str, float] = {}
     for metric, share in (noise or {}).items():
         right = isinstance(share, (int, float)) and not isinstance(share, bool) and math.isfinite(share)
-        if not right or share < 0:
+        if not right or not 0 <= share <= 1:
             raise BadInput(
-                f"noise: {metric} = {share!r} must be a relative standard deviation, 0 or more (0.05 is 5 %).",
+                f"noise: {metric} = {share!r} must be a relative standard deviation, 0 to 1 (0.05 is 5 %).",
                 value=share,
             )
         found[metric] = float(share)

@@ -354,3 +354,10 @@ def test_a_record_of_before_booleans_were_kept_still_lies_in_the_space():
 def test_a_parameter_reads_back_from_json():
     for p in SPACE.parameters:
         assert Parameter.model_validate_json(p.model_dump_json()) == p
+
+
+@pytest.mark.parametrize("noise", [20.0, 1.5, -0.1, math.nan])
+def test_noise_of_a_metric_is_a_share_of_its_value(noise: float) -> None:
+    with pytest.raises(ValueError, match="must be a share of the metric's value"):
+        Metric(name="speed", unit="1/s", noise=noise)
+    assert Metric(name="speed", unit="1/s", noise=0.2).noise == 0.2

@@ -105,7 +105,18 @@ METRICS: dict[str, MetricInfo] = {
     "tau_per_day": MetricInfo(
         "tau/day", "simulated reduced time per day of wall time", "steps * timestep / loop time", "lj"
     ),
+    "tau_per_day_cpu": MetricInfo(
+        "tau/day",
+        "simulated reduced time per day of CPU time: the speed the run would have had with its cores to itself",
+        "tau_per_day / (CPU use / (100 % * threads per task))",
+        "lj",
+    ),
     "timesteps_per_s": MetricInfo("timesteps/s", "steps per second of wall time", "steps / loop time"),
+    "timesteps_per_s_cpu": MetricInfo(
+        "timesteps/s",
+        "steps per second of CPU time: the speed the run would have had with its cores to itself",
+        "timesteps_per_s / (CPU use / (100 % * threads per task))",
+    ),
     "cpu_use_percent": MetricInfo("%", "CPU use per MPI task", "the `% CPU use` line"),
     "loop_time_s": MetricInfo("s", "wall time of the production leg", _LOOP),
     "neighbor_builds": MetricInfo("1", "neighbour list builds", "`Neighbor list builds`"),
@@ -627,7 +638,7 @@ class _Measuring:
             self._put("cpu_use_percent", run.cpu_use_percent)
         timed = bool(run.steps and run.loop_time_s and run.loop_time_s > 0)
         if run.steps and run.loop_time_s and timed:
-            self._put("timesteps_per_s", run.steps / run.loop_time_s)
+            self._put_speed("timesteps_per_s", run.steps / run.loop_time_s)
         if self.style is None:
             return
         if self.step_size is None:
@@ -638,18 +649,22 @@ class _Measuring:
         if self.style.reduced:
             self._put("simulated_tau", simulated)
             if run.loop_time_s and timed:
-                self._put("tau_per_day", simulated / run.loop_time_s * _SECONDS_PER_DAY)
+                self._put_speed("tau_per_day", simulated / run.loop_time_s * _SECONDS_PER_DAY)
             return
         self._put("simulated_ps", simulated * factor(self.style.time, "ps"))
         if not (run.loop_time_s and timed):
             return
         rate = simulated * factor(self.style.time, "ns") / run.loop_time_s * _SECONDS_PER_DAY
-        self._put("ns_per_day", rate)
+        self._put_speed("ns_per_day", rate)
         self._compare_with_performance(rate)
-        use = run.cpu_use_percent
+
+    def _put_speed(self, name: str, rate: float) -> None:
+        """A speed by wall time, and what it would have been with the run's cores to itself."""
+        self._put(name, rate)
+        use = self.run.cpu_use_percent
         # A run of microseconds is below the clock's resolution, and says 0 %.
         if use:
-            self._put("ns_per_day_cpu", rate / (use / 100.0 / (run.threads or 1)))
+            self._put(f"{name}_cpu", rate / (use / 100.0 / (self.run.threads or 1)))
 
     def _compare_with_performance(self, rate: float) -> None:
         said = self.run.performance.get("ns/day")

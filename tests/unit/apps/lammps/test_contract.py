@@ -369,3 +369,10 @@ def test_the_json_schema_takes_what_the_contract_takes(tmp_path: Path) -> None:
             jsonschema.validate(wrong, schema)
         with pytest.raises(BadInput):
             app.manifest(wrong)
+
+
+@pytest.mark.parametrize(("units", "speeds"), [("metal", ("ns_per_day",)), ("lj", ("tau_per_day",))])
+def test_every_speed_has_an_estimate_from_cpu_time(tmp_path: Path, units: str, speeds: tuple[str, ...]) -> None:
+    app = app_of(tmp_path, script=SCRIPT.replace("units metal", f"units {units}"))
+    twins = {m.name: m.undisturbed for m in app.contract.metrics if m.undisturbed}
+    assert twins == {name: f"{name}_cpu" for name in (*speeds, "timesteps_per_s")}

@@ -48,6 +48,7 @@ def test_speed_is_steps_times_timestep_over_loop_time() -> None:
     assert got["ns_per_day"] == pytest.approx(34.56)
     assert got["ns_per_day_cpu"] == pytest.approx(34.56 / 0.8)
     assert got["timesteps_per_s"] == 200
+    assert got["timesteps_per_s_cpu"] == pytest.approx(250)  # with 80 % of a core to itself
     assert got["simulated_ps"] == pytest.approx(0.8)
     assert (got["timestep"], got["n_atoms"], got["loop_time_s"], got["cpu_use_percent"]) == (0.002, 100, 2, 80)
 
@@ -362,6 +363,9 @@ def test_reduced_units_have_reduced_metrics(lammps: Lammps) -> None:
     measured = measure(log)
     assert measured.values["tau_per_day"] == pytest.approx(log.runs[0].performance["tau/day"], rel=1e-4)
     assert measured.values["simulated_tau"] == pytest.approx(200 * 0.005)
+    for speed in ("tau_per_day", "timesteps_per_s"):
+        wall = measured.values[speed] / measured.values[f"{speed}_cpu"]
+        assert wall == pytest.approx((log.runs[0].cpu_use_percent or 0.0) / 100, rel=1e-6)
     assert measured.values["density_reduced"] == pytest.approx(0.8442, rel=1e-4)
     assert "ns_per_day" not in measured.values
     assert measured.units["drift_epsilon_per_atom_tau"] == "epsilon/atom/tau"
