@@ -163,7 +163,9 @@ class App(Record):
         values: Params = dict(params)  # type: ignore[arg-type]  # checked, here or by the caller
         if not checked:
             values = self.contract.space.validated(params, where=f"app {self.name} {self.contract.version}")
-        digest = with_files(self.digest if digest is None else digest, declared(values, self.settings, site))
+        digest = with_files(
+            self.digest if digest is None else digest, declared(self.function, values, self.settings, site)
+        )
         return Manifest(
             execution_id=Manifest.identify(
                 app=self.name,
@@ -209,7 +211,7 @@ class App(Record):
             promises: From `promises`, with the metrics that must be there beyond those the contract requires.
             attempt: 1, or more after an infrastructure failure.
         """
-        files = declared(manifest.params, self.settings, site)
+        files = declared(self.function, manifest.params, self.settings, site)
         return {
             "manifest": manifest.model_dump(),
             "function": self.function or (self._callable and carried.carry(self._callable)),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hpcagent.apps.engines.base import ENGINES, Deciding, Engine, Level
 from hpcagent.apps.engines.registry import engine as engine_of
 from hpcagent.apps.made_with import sha256
-from hpcagent.errors import AppFailed
+from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.base import canonical_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ __all__ = ["declared", "of_level", "used", "with_files"]
 _SLOW_S = 0.02
 _GOOD_FOR = 20.0
 _LONGEST_S = 5.0
+# The function of every app that runs a LAMMPS script.
+LAMMPS = "hpcagent.apps.lammps.run:lammps_run"
+_NAMED = "keywords "
 _MOST_SEEN = 256
 # Variables that say where engines look.
 _FOLDERS = ("ESPRESSO_PSEUDO", "VASP_PP_PATH", "GPAW_SETUP_PATH", "HOME")
@@ -38,7 +41,7 @@ _seen: dict[str, tuple[float, dict[str, str]]] = {}
 
 
 def declared(
-    params: Mapping[str, Any], settings: Mapping[str, Any], site: Mapping[str, Any] | None
+    function: str, params: Mapping[str, Any], settings: Mapping[str, Any], site: Mapping[str, Any] | None
 ) -> dict[str, str]:
     """The files that decide the numbers of a run with these parameters and settings: name -> SHA-256.
 
@@ -47,15 +50,19 @@ def declared(
     not in it; the run then says so.
 
     Args:
+        function: The app's function, by its dotted path: that of LAMMPS has potentials.
         params: Parameters of the run.
         settings: Settings of its app.
         site: What the site says of itself: `apps`, with the environment of each engine.
+
+    Raises:
+        BadInput: `keywords` or `basis` name a file by a path that is not absolute.
     """
-    if "script" in settings:
+    if function == LAMMPS:
         from hpcagent.apps.lammps.potentials import elsewhere
 
         found = {}
-        for one in elsewhere(settings, site or {}):
+        for one in elsewhere(settings, site or {}, params):
             with contextlib.suppress(OSError):
                 found[one.name] = sha256(one.path)
         return found
@@ -83,6 +90,14 @@ def declared(
 def _looked(level: Level, site: Mapping[str, Any]) -> tuple[dict[str, str], float]:
     began, found = time.monotonic(), {}
     for one in of_level(engine_of(level.engine), level, site):
+        if one.name.startswith(_NAMED) and not one.name.removeprefix(_NAMED).startswith("/"):
+            named = one.name.removeprefix(_NAMED)
+            raise BadInput(
+                f"`keywords` or `basis` name the file {named}: which one that is depends on where the run is, so "
+                f"its content cannot be part of the run's execution id; write {one.path.absolute()}, or another "
+                "name where the calculation only writes it.",
+                value=named,
+            )
         with contextlib.suppress(OSError):
             found[one.name] = sha256(one.path)
     return found, time.monotonic() - began
@@ -97,24 +112,27 @@ def with_files(digest: str, files: Mapping[str, str]) -> str:
 
 def of_level(engine: Engine, level: Level, site: Mapping[str, Any]) -> tuple[Deciding, ...]:
     """What the engine declares, and every file that `keywords` or `basis` name by a path."""
-    named = dict.fromkeys(_paths((level.options.get("keywords") or {}, level.basis)))
+    named = dict.fromkeys((*_paths(level.options.get("keywords") or {}), *_paths(level.basis, plain=True)))
     own: tuple[Deciding, ...] = ()
     with contextlib.suppress(OSError):  # a folder that cannot be listed: the engine says so, where the run is
         own = engine.files(level, site)
-    return (*own, *(Deciding(f"keywords {path}", Path(path)) for path in named))
+    return (*own, *(Deciding(f"{_NAMED}{path}", Path(path).expanduser()) for path in named))
 
 
-def _paths(value: Any) -> Iterator[str]:
-    """Absolute paths of files among plain data."""
+def _paths(value: Any, *, plain: bool = False) -> Iterator[str]:
+    """Paths of files among plain data, absolute or not; without `plain` no words that have neither dot nor slash.
+
+    `pw` is a mode, although a file may be called so; PySCF takes the file of such a name for a basis set.
+    """
     if isinstance(value, Mapping):
         for one in value.values():
             yield from _paths(one)
     elif isinstance(value, (list, tuple)):
         for one in value:
             yield from _paths(one)
-    elif isinstance(value, str) and value.startswith("/"):
-        with contextlib.suppress(OSError):
-            if Path(value).is_file():
+    elif isinstance(value, str) and (plain or "/" in value or "." in value):
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            if value and Path(value).expanduser().is_file():
                 yield value
 
 

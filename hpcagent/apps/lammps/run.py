@@ -18,7 +18,7 @@ from hpcagent.apps.lammps.failures import Ended, failure_of, no_room
 from hpcagent.apps.lammps.log import Log, parse_log
 from hpcagent.apps.lammps.log import Run as Leg
 from hpcagent.apps.lammps.metrics import Measured, discarded_share, measure, production_run, reduced
-from hpcagent.apps.lammps.potentials import elsewhere
+from hpcagent.apps.lammps.potentials import elsewhere, undecided
 from hpcagent.apps.lammps.restart import NONE, SOURCE, Earlier, continued, earlier, joined, progress, read_logs
 from hpcagent.apps.lammps.structure import given, taken
 from hpcagent.apps.launch import Limit, finish, planned
@@ -49,8 +49,8 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     settings = run.settings
     source, refused = earlier(run.workdir, settings["logs"]) if settings.get("restart") else (None, None)
     _write_inputs(run, params, source)
-    files, unseen = used(elsewhere(settings, run.site), run)
-    said_of_input = (*taken(run), *unseen)
+    files, unseen = used(elsewhere(settings, run.site, params), run)
+    said_of_input = (*taken(run), *unseen, *undecided(settings, params))
     ended = _launched(run, source)
     failure = failure_of(ended)
     if failure is not None:

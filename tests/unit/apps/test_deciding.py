@@ -311,7 +311,7 @@ def test_a_potential_from_the_folder_of_lammps_counts_by_its_content(tmp_path, m
     md = ha.lammps(script, variables={"dt": ha.Float(1e-4, 1e-2, unit="ps")})
     monkeypatch.setenv("LAMMPS_POTENTIALS", str(tmp_path / "p"))
     first = md.manifest({"dt": 1e-3}).execution_id
-    assert [one.path for one in elsewhere(md.settings, {})] == [potential]
+    assert [one.path for one in elsewhere(md.settings, {}, {})] == [potential]
     potential.write_text("another")
     assert md.manifest({"dt": 1e-3}).execution_id != first
     # The site's own folder goes first, as where the run is.
@@ -320,4 +320,60 @@ def test_a_potential_from_the_folder_of_lammps_counts_by_its_content(tmp_path, m
     assert md.manifest({"dt": 1e-3}).execution_id == first != md.manifest({"dt": 1e-3}, site=of_site).execution_id
     # One beside the script is an input file already.
     (tmp_path / "Cu.eam").write_text("mine")
-    assert elsewhere(ha.lammps(script, variables={"dt": ha.Float(1e-4, 1e-2, unit="ps")}).settings, {}) == ()
+    assert elsewhere(ha.lammps(script, variables={"dt": ha.Float(1e-4, 1e-2, unit="ps")}).settings, {}, {}) == ()
+
+
+def test_a_potential_held_in_a_variable_counts_by_its_content_or_is_said(tmp_path, monkeypatch):
+    from hpcagent.apps.lammps.potentials import elsewhere, undecided
+
+    for name in ("Cu_u3.eam", "Cu_u6.eam", "Ni.eam"):
+        (tmp_path / "p").mkdir(exist_ok=True)
+        (tmp_path / "p" / name).write_text("one")
+    script = tmp_path / "in.copper"
+    script.write_text(
+        "units metal\nlattice fcc 3.615\nregion b block 0 2 0 2 0 2\ncreate_box 1 b\ncreate_atoms 1 box\n"
+        "variable folder string p\nvariable other index Ni.eam\nvariable cut equal 4.95\n"
+        "variable mine getenv POTENTIAL\npair_style eam ${cut}\npair_coeff * * ${pot}\n"
+        "pair_coeff 1 2 ${folder}/${other} $(v_cut)\npair_coeff 2 2 ${mine}\nthermo 10\nrun 10\n"
+    )
+    md = ha.lammps(script, variables={"pot": ha.Choice("Cu_u3.eam", "Cu_u6.eam")})
+    monkeypatch.setenv("LAMMPS_POTENTIALS", str(tmp_path / "p"))
+    used = elsewhere(md.settings, {}, {"pot": "Cu_u3.eam"})
+    assert [one.path.name for one in used] == ["Cu_u3.eam", "Ni.eam"]
+    assert ["${mine}" in note and "${cut}" not in note for note in undecided(md.settings, {"pot": "a.eam"})] == [
+        True
+    ]
+    first = [md.manifest({"pot": name}).execution_id for name in ("Cu_u3.eam", "Cu_u6.eam")]
+    (tmp_path / "p" / "Cu_u3.eam").write_text("another")
+    then = [md.manifest({"pot": name}).execution_id for name in ("Cu_u3.eam", "Cu_u6.eam")]
+    assert then[0] != first[0] and then[1] == first[1]
+
+
+def test_a_file_by_a_path_that_is_not_absolute_is_refused_with_the_path_to_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("model.pt", "mine", "pw"):
+        (tmp_path / name).write_text("one")
+    app = dft_energy.with_settings(calculator="ase.calculators.emt:EMT")
+    for value in ("model.pt", "./model.pt", "~/model.pt"):
+        with pytest.raises(ha.BadInput, match=f"write {tmp_path}/model.pt"):
+            app.with_settings(keywords={"models": [value]}).manifest({"engine": "ase"})
+    with pytest.raises(ha.BadInput, match=f"write {tmp_path}/mine"):
+        dft_energy.manifest({"engine": "pyscf", "basis": "mine"})
+    # A mode is no file, nor is what is not there.
+    app.with_settings(keywords={"mode": "pw", "txt": "new.txt"}).manifest({"engine": "ase"})
+
+
+def test_only_lammps_takes_a_setting_called_script_for_its_own(tmp_path):
+    potential = tmp_path / "Cu.eam"
+    potential.write_text("one")
+
+    @ha.app(
+        parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"}, settings={"script": f"pair_coeff * * {potential}"}
+    )
+    def own(x: float) -> dict[str, float]:
+        return {"y": x}
+
+    first = own.manifest({"x": 0.5}).execution_id
+    potential.write_text("another")
+    assert own.manifest({"x": 0.5}).execution_id == first
