@@ -414,8 +414,9 @@ def averaged(arrays: Mapping[str, NDArray[Any]]) -> tuple[_Array, _Array, _Array
 def peaks(r: _Array, g: _Array, noise: _Array) -> tuple[tuple[float, float] | None, float | None]:
     """First maximum (distance, height) and the minimum after it, where g has them.
 
-    The minimum is the lowest value between the first maximum and the next one, the middle of a flat stretch;
-    positions lie on the parabola through the three highest (lowest) points.
+    The minimum lies between the first maximum and the next one, in the middle of a flat stretch. Positions lie on
+    the parabola through the three highest points, or the lowest ones as far as noise cannot tell them apart: which
+    of them happens to be lowest would make the minimum jump by whole intervals, and the shell with it.
     """
     from scipy.signal import find_peaks
 
@@ -436,7 +437,23 @@ def peaks(r: _Array, g: _Array, noise: _Array) -> tuple[tuple[float, float] | No
     lowest = np.flatnonzero(between <= between.min() + 1e-12)
     if lowest.size > 1:
         return peak, float(0.5 * (r[top + lowest[0]] + r[top + lowest[-1]]))
-    return peak, _parabola(r, g, top + int(lowest[0]))[0]
+    return peak, _valley(r, g, noise, top + int(lowest[0]), (top, int(later[0])))
+
+
+def _valley(r: _Array, g: _Array, noise: _Array, lowest: int, ends: tuple[int, int]) -> float:
+    """Minimum of the parabola fitted to the points within four errors of the lowest, three at least."""
+    near = g <= g[lowest] + 4.0 * np.hypot(noise, noise[lowest])
+    low, high = lowest - 1, lowest + 1
+    while low > ends[0] + 1 and near[low - 1]:
+        low -= 1
+    while high < ends[1] - 1 and near[high + 1]:
+        high += 1
+    if low < 0 or high >= len(g) or high - low < 3:
+        return _parabola(r, g, lowest)[0]
+    around = r[low : high + 1] - r[lowest]
+    curvature, slope, _ = np.polyfit(around, g[low : high + 1], 2)
+    shift = -0.5 * slope / curvature if curvature > 0 else 0.0
+    return float(r[lowest] + min(max(shift, around[0]), around[-1]))
 
 
 def _parabola(r: _Array, g: _Array, i: int) -> tuple[float, float]:

@@ -236,6 +236,24 @@ def test_the_limit_of_a_jump_is_below_half_a_cell() -> None:
     assert FARTHEST < 0.5
 
 
+def test_a_flat_first_minimum_does_not_jump_by_whole_intervals() -> None:
+    # As liquid argon at 190 K has it: within 0.01 over three intervals of 0.11 angstrom, the true minimum at 5.35.
+    r = 0.1133 * (np.arange(100) + 0.5)
+    wave = 0.72 + 0.19 * (r - 5.35) ** 2
+    g = np.where(np.abs(r - 5.35) < 1.4, wave, 1.0 + 1.4 * np.exp(-(((r - 3.75) / 0.15) ** 2)) * (r < 5.0))
+    noise = np.full(100, 0.007)
+    rng = np.random.default_rng(4)
+    minima, errors = [], []
+    for _ in range(40):
+        seen = g + noise * rng.normal(size=100)
+        minima.append(peaks(r, seen, noise)[1])
+        errors.append(np.std([m for _, m in _redrawn(r, seen, noise)[:60] if m is not None]))
+    assert None not in minima
+    off = np.abs(np.array(minima, float) - 5.35)
+    assert np.sqrt(np.mean(off**2)) < 0.05
+    assert np.mean(off <= 2 * np.array(errors)) >= 0.95
+
+
 def test_the_first_minimum_has_the_error_with_which_it_scatters() -> None:
     # g(r) = 1 + cos-like shells; its noise of 0.01 in each interval moves a flat minimum and hardly the sharp maximum.
     r = 0.05 + 0.1 * np.arange(100)
