@@ -91,8 +91,8 @@ def elastic_constants(symmetry: str, run: Run) -> Outcome:
     elastic.csv is in the axes of the structure. Strains of both signs cancel what is quadratic. Averages over
     directions: W. Voigt (1928), A. Reuss (1929), R. Hill, Proc. Phys. Soc. A 65, 349 (1952),
     doi:10.1088/0370-1298/65/5/307. Stability: the eigenvalues of C are positive (F. Mouhat and F.-X. Coudert,
-    Phys. Rev. B 90, 224104 (2014), doi:10.1103/PhysRevB.90.224104). Errors are from the fit's covariance, also those of
-    the averages. Own code: three packages fit this (elastic, pymatgen, matscipy), each with calculators or a
+    Phys. Rev. B 90, 224104 (2014), doi:10.1103/PhysRevB.90.224104). Errors, also of the averages, are from the
+    fit's covariance. Own code: three packages fit this (elastic, pymatgen, matscipy), each with calculators or a
     framework of its own around twenty lines of algebra.
 
     Raises:
@@ -233,7 +233,7 @@ def _errors_of_moduli(basis: _Array, coefficients: _Array, covariance: _Array) -
 
 
 def _with_positive_c14(found: Symmetry, tensor: _Array) -> Symmetry:
-    """Axes after half a turn about z if a trigonal crystal's C14 is negative without: its lattice leaves it open."""
+    """The axes with x turned about where a trigonal crystal's C14 is negative: its lattice leaves that open."""
     turn = bond(found.axes)
     if found.name != "trigonal" or float((turn @ tensor @ turn.T)[0, 3]) >= 0:
         return found

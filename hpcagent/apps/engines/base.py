@@ -73,7 +73,7 @@ LEVEL: dict[str, Parameter] = {
         5.0,
         unit="eV",
         default=-1.0,
-        description="width of smeared occupations; 0: none; -1: none for molecules, the protocol's for crystals",
+        description="width of the occupations; 0: none; -1: the protocol's for crystals (gpaw, espresso), or 0",
     ),
     "charge": Int(
         -20, 20, default=0, unit="1", description="total charge in elementary charges; 0: that of the structure"

@@ -27,7 +27,7 @@ from hpcagent.errors import AppFailed
 if TYPE_CHECKING:
     from ase import Atoms
 
-__all__ = ["PROTOCOL", "Protocol", "sampled", "settled"]
+__all__ = ["PROTOCOL", "VASP_FIXED_EV", "Protocol", "sampled", "settled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,10 @@ PROTOCOL = {
 
 # Engines with Marzari-Vanderbilt smearing; a Gaussian's energy would depend on the width in second order.
 _COLD = ("espresso", "gpaw")
+VASP_FIXED_EV = 0.01
+"""Width of VASP's Gaussian, in eV, where no smearing is wanted."""
+# What no smearing means in the others.
+_UNSMEARED = {"vasp": f"a Gaussian of {VASP_FIXED_EV:g} eV", "tblite": "its own 300 K"}
 # Without the crystal's symmetry a converged mesh would cost a hundred times as much: it has to be asked for.
 _NO_SYMMETRY = ("pyscf",)
 _AXES = "abc"
@@ -80,12 +84,19 @@ def settled(level: Level, atoms: Atoms, engine: Engine) -> tuple[Level, tuple[st
             notes.append(_said(points, level, atoms, given))
         level = replace(level, mesh="x".join(map(str, points)), kpts=0, kspacing=0.0)
     if level.smearing < 0 and "smearing" in engine.takes:
-        cold = engine.name in _COLD and bool(atoms.pbc.any()) and not all(vacuum_along(atoms))
+        crystal = bool(atoms.pbc.any()) and not all(vacuum_along(atoms))
+        cold = crystal and engine.name in _COLD
         level = replace(level, smearing=PROTOCOL[level.protocol].smearing if cold else 0.0)
         if cold:
             notes.append(
                 f"occupations smeared by {level.smearing:.3g} eV (Marzari-Vanderbilt; protocol {level.protocol}), "
                 "smearing was not given"
+            )
+        elif crystal:
+            notes.append(
+                f"smearing was not given: none, which in {engine.name} is "
+                f"{_UNSMEARED.get(engine.name, 'fixed occupations')}; right for an insulator, a metal needs more "
+                "(0.1 to 0.2 eV)"
             )
     return level, tuple(notes)
 

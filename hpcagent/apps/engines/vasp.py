@@ -38,7 +38,7 @@ from hpcagent.apps.engines.external import Ended, program
 from hpcagent.apps.engines.functionals import spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed
 from hpcagent.apps.engines.packages import accepted, needs, refuse_decided
-from hpcagent.apps.engines.protocols import sampled
+from hpcagent.apps.engines.protocols import VASP_FIXED_EV, sampled
 from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ __all__ = ["ENGINE", "VaspEngine", "check", "iterations"]
 
 # Folders of POTCARs, as ASE looks for them.
 _POTCARS = ("potpaw_PBE", "potpaw", "potpaw_GGA")
-_FIXED_EV = 0.01
 _ADVICE = (
     "VASP is licensed and installed by the site: name its command as `command` in [apps.vasp] of the site profile "
     '(for example ["vasp_std"]).'
@@ -388,7 +387,7 @@ def _calculator_class() -> Any:
                 "kpts": sampled(atoms, level),
                 "gamma": True,
                 "ismear": 0,
-                "sigma": level.smearing if level.smearing > 0 else _FIXED_EV,
+                "sigma": level.smearing if level.smearing > 0 else VASP_FIXED_EV,
                 "ediff": level.tolerance,
                 "nelm": level.max_scf,
                 "nsw": 0,

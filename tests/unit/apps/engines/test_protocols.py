@@ -36,6 +36,19 @@ def test_a_crystal_is_sampled_by_the_distance_of_its_protocol_and_that_is_said(p
     assert any("smeared by 0.136 eV (Marzari-Vanderbilt; protocol" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [("vasp", "a Gaussian of 0.01 eV"), ("pyscf", "fixed occupations"), ("tblite", "its own 300 K")],
+)
+def test_a_crystal_of_an_engine_without_cold_smearing_has_none_and_that_is_said(name: str, means: str) -> None:
+    given = {} if name == "tblite" else {"mesh": "8x8x8"}
+    found, notes = settle(bulk("Al"), name, **given)
+    assert found.smearing == 0
+    assert sum(f"none, which in {name} is {means}; right for an insulator, a metal needs" in n for n in notes) == 1
+    assert not any("smearing" in n for n in settle(bulk("Al"), name, smearing=0.2, **given)[1])
+    assert not any("smearing" in n for n in settle(molecule("H2O"), name)[1])
+
+
 def test_a_distance_that_is_given_is_the_largest_one_2_pi_included() -> None:
     found, notes = settle(bulk("Si", a=5.47), kspacing=0.4, smearing=0.0)
     assert found.mesh == "5x5x5" and found.smearing == 0
