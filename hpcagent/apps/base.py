@@ -14,6 +14,7 @@ from pydantic import PrivateAttr, field_serializer
 
 from hpcagent.apps import carried
 from hpcagent.apps.deciding import declared, with_files
+from hpcagent.apps.made_with import sha256
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, build, canonical_json
 from hpcagent.model.contract import Contract, Metric, Resources
@@ -442,17 +443,12 @@ def _with_file(settings: Mapping[str, Any], name: str, value: object) -> dict[st
     path = Path(value).expanduser().absolute() if str(value) else None
     if path is not None and not path.is_file():
         raise BadInput(f"setting {name!r}: {value}: no such file.", value=str(value))
-    digest = "" if path is None else _sha256(path)
+    digest = "" if path is None else sha256(path)
     return {
         name: "" if path is None else path.name,
         "files": {**settings["files"], name: digest},
         "paths": {**settings["paths"], name: "" if path is None else str(path)},
     }
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _plain(value: object, where: str) -> Any:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcagent.apps.made_with import sha256
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, BadInput
 
@@ -94,8 +95,7 @@ def _of_file(path: Path) -> Given:
             "logs in .log, .lammps or begin with log, tables of thermo output end in .csv.",
             value=str(path),
         )
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = sha256(path)
     fields = {"status": "COMPLETED", "metrics": {}, "artifacts": {kind: path.name}, "workdir": str(path.parent)}
     return Given(f"{kind} {digest}", fields)
 

@@ -15,7 +15,7 @@ models of more than a few parameters fit noise. No random numbers: the same data
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack, solve_triangular
 from scipy.optimize import fmin_l_bfgs_b
 
+from hpcagent.model.base import Scalar
 from hpcagent.model.space import Params, Space
 
 __all__ = ["GP", "Array", "Density", "Features", "Kernel", "NoFit", "one_thread"]
@@ -170,6 +171,17 @@ class Features:
         rows = rows.copy()
         rows[:, columns] = 0.0
         rows[:, columns.start + value] = math.sqrt(0.5)
+        return rows
+
+    def held(self, rows: Array, values: Mapping[str, Scalar]) -> Array:
+        """The rows with these parameters at these values; those that do not vary have no column."""
+        if not values or not len(rows):
+            return rows
+        there = self.rows([{**self.points(rows[:1])[0], **values}])[0]
+        rows = rows.copy()
+        for p, columns in zip(self._varied, self._columns, strict=True):
+            if p.name in values:
+                rows[:, columns] = there[columns]
         return rows
 
     def columns(self, j: int) -> slice:

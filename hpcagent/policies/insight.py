@@ -357,10 +357,8 @@ def chances(surrogate: Surrogate, runs: Sequence[Observation]) -> tuple[tuple[fl
     rows = surrogate.features.rows([p for p, _ in known])
     chance = surrogate.completes(rows)
     for model in surrogate.limits:
-        assert model.limit is not None
-        mean, sd = model.gp.predict(rows)
         stated = np.array([o.uncertainty.get(model.metric, 0.0) for _, o in known])
-        chance = chance * ndtr(model.sign * (mean - model.limit) / np.hypot(sd, run_noise(model, rows, stated)))
+        chance = chance * ndtr(model.room(rows, noise=run_noise(model, rows, stated)))
     return tuple((float(x), _kept(surrogate.objective, o)) for x, (_, o) in zip(chance, known, strict=True))
 
 

@@ -25,7 +25,7 @@ from hpcagent.model.space import Params, Space
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hpcagent.policies.gp import Array, Features
+    from hpcagent.policies.gp import Array
     from hpcagent.policies.surrogate import MetricModel, Surrogate
 
 __all__ = ["Missed", "missed"]
@@ -112,7 +112,7 @@ def missed(
     try:
         s = Surrogate.fit(space, objective, history, noise=noise)
         f = s.features
-        s = replace(s, rows=np.unique(_held(f, s.rows, held or {}, params), axis=0))
+        s = replace(s, rows=np.unique(f.held(s.rows, held or {}), axis=0))
         with one_thread():
             answer = f.rows([params])
             _, tops = incumbents(s)
@@ -122,7 +122,7 @@ def missed(
                 for width in WIDTHS
             ]
             cover = f.from_cube(rng.random((COVERING, f.size)))
-            rows = np.vstack([_held(f, f.snapped(np.vstack([cover, *near])), held or {}, params), s.rows])
+            rows = np.vstack([f.held(f.snapped(np.vstack([cover, *near])), held or {}), s.rows])
             rough, rows = _rough(s), np.unique(rows, axis=0)
             regret, value = _regrets(rough, np.vstack([answer, rows[_promising(rough, rows)]]), rng)
             at_most = float(np.quantile(regret, CERTAIN))
@@ -198,17 +198,6 @@ def _regrets(s: Surrogate, rows: Array, rng: np.random.Generator) -> tuple[Array
         regrets.append(np.maximum(best - values[:, 0], 0.0))
         own.append(values[:, 0])
     return np.concatenate(regrets), np.concatenate(own)
-
-
-def _held(f: Features, rows: np.ndarray, held: Mapping[str, Scalar], params: Params) -> np.ndarray:
-    """The rows with these parameters at these values."""
-    rows = rows.copy()
-    there = f.rows([{**params, **held}])[0]
-    for name in held:
-        if name in f.names:
-            columns = f.columns(f.names.index(name))
-            rows[:, columns] = there[columns]
-    return rows
 
 
 def _drawn(joint: tuple[Array, Array], rng: np.random.Generator) -> Array:

@@ -15,7 +15,7 @@ from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
-from hpcagent.policies.gp import Array, Features, NoFit, one_thread
+from hpcagent.policies.gp import Array, NoFit, one_thread
 from hpcagent.policies.points import key
 from hpcagent.policies.recommend import CAUTION, SURELY, top
 from hpcagent.policies.surrogate import Surrogate
@@ -63,7 +63,7 @@ def surest(
     try:
         with one_thread():
             models = Surrogate.fit(space, objective, history, noise=noise)
-            return _found(models, probability, _Fixed(models.features, dict(held or {})))
+            return _found(models, probability, held or {})
     except (NoFit, np.linalg.LinAlgError):
         return None
 
@@ -101,27 +101,14 @@ def contenders(
     return [found[0], other, *found[1:]][:k]
 
 
-class _Fixed:
-    """Rows with the held parameters at their values."""
-
-    def __init__(self, features: Features, held: Mapping[str, Scalar]) -> None:
-        self.features, self.held = features, held
-
-    def __call__(self, rows: Array) -> Array:
-        if not self.held:
-            return rows
-        points = [{**p, **{k: v for k, v in self.held.items() if k in p}} for p in self.features.points(rows)]
-        return self.features.rows(points)
-
-
-def _found(models: Surrogate, probability: float, fixed: _Fixed) -> Params | None:
+def _found(models: Surrogate, probability: float, held: Mapping[str, Scalar]) -> Params | None:
     f, rng = models.features, np.random.default_rng(0)
-    rows = fixed(np.vstack([f.snapped(f.from_cube(rng.random((SAMPLE, f.size)))), models.rows]))
+    rows = f.held(np.vstack([f.snapped(f.from_cube(rng.random((SAMPLE, f.size)))), models.rows]), held)
     best = _top(models, rows, probability)
     for width in WIDTHS:
         near = np.repeat(best, NEAR, axis=0)
         near = near + width * rng.standard_normal(near.shape) * f.numeric
-        best = _top(models, fixed(np.vstack([best, f.snapped(near), f.steps(best)])), probability)
+        best = _top(models, f.held(np.vstack([best, f.snapped(near), f.steps(best)]), held), probability)
     if _sure(models, best[:1])[0] < probability:
         return None
     return f.points(best[:1])[0]

@@ -105,11 +105,16 @@ class MetricModel:
         middle = self.scale.backward(mean)
         return np.asarray((self.share * middle * self.scale.slope(middle)) ** 2)
 
-    def room(self, rows: Array) -> Array:
-        """Distance to the limit in standard errors at rows; positive where it is kept."""
+    def room(self, rows: Array, *, noise: Array | float = 0.0) -> Array:
+        """Distance to the limit in standard errors at rows; positive where it is kept.
+
+        Args:
+            rows: `(m, columns)`.
+            noise: Of a run there, on the scale, for the values of runs in place of the function's.
+        """
         assert self.limit is not None
         mean, sd = self.gp.predict(rows)
-        return self.sign * (mean - self.limit) / sd
+        return np.asarray(self.sign * (mean - self.limit) / np.hypot(sd, noise))
 
 
 @dataclass(frozen=True)

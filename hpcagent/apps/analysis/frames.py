@@ -292,7 +292,7 @@ def followed(
             before = frame
         else:
             if frame.velocities is None:
-                raise trajectory._bad(f"frame {numbers[row]} has no velocities, the first one has")
+                raise trajectory.bad(f"frame {numbers[row]} has no velocities, the first one has")
             vectors = np.array(frame.velocities)
         extent[place] = np.abs(vectors).max(axis=0)
         drift[place] = masses @ vectors / masses.sum()
@@ -386,7 +386,7 @@ def _check_same(trajectory: Trajectory, first: Frame, frame: Frame) -> None:
     if len(frame.positions) != len(first.positions) or (
         first.ids is not None and frame.ids is not None and not np.array_equal(first.ids, frame.ids)
     ):
-        raise trajectory._bad(
+        raise trajectory.bad(
             f"the atoms of step {frame.step} are not those of step {first.step}; only atoms that are always there "
             "can be followed"
         )

@@ -257,7 +257,7 @@ def _upright(frame: Frame) -> bool:
 
 def _check_in_plane(trajectory: Trajectory, frame: Frame) -> None:
     if np.ptp(frame.positions[:, 2]) > 1e-6 or not _upright(frame):
-        raise trajectory._bad(
+        raise trajectory.bad(
             f"at step {frame.step} the atoms do not lie in one plane z, though the system has two dimensions"
         )
 

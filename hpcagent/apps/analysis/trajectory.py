@@ -204,7 +204,8 @@ class Trajectory(ABC):
     def _time(self, number: int) -> float | None:
         return None if self._times is None else float(self._times[number])
 
-    def _bad(self, what: str) -> AppFailed:
+    def bad(self, what: str) -> AppFailed:
+        """The failure of a file that is not what it should be."""
         return AppFailed(f"{self.path}: {what}.", kind="contract", name="BadTrajectory")
 
 
@@ -439,7 +440,7 @@ class _Dump(Trajectory):
             block = self._block(len(self) - 1)
             header = self._header(block, len(self) - 1)
             if block.count(b"\n", header.body) < header.n:
-                raise self._bad("cut")
+                raise self.bad("cut")
         except AppFailed as cut:
             if cut.name != "BadTrajectory":
                 raise
@@ -505,7 +506,7 @@ class _Dump(Trajectory):
         while True:
             end = block.find(b"\n", place)
             if end < 0:
-                raise self._bad(f"the header of frame {number} is not complete")
+                raise self.bad(f"the header of frame {number} is not complete")
             line = block[place:end].strip()
             place = end + 1
             if line.startswith(b"ITEM: "):
@@ -530,14 +531,14 @@ class _Dump(Trajectory):
                 units=found["UNITS"][0].decode() if "UNITS" in found else None,
             )
         except (KeyError, IndexError, ValueError, StopIteration):
-            raise self._bad(f"the header of frame {number} is not that of a LAMMPS dump") from None
+            raise self.bad(f"the header of frame {number} is not that of a LAMMPS dump") from None
 
     def _layout(self, columns: tuple[str, ...]) -> _Layout:
         if columns not in self._layouts:
             place = {name: i for i, name in enumerate(columns)}
             fitting = [p for p in _POSITIONS if all(name in place for name in p[0])]
             if not fitting:
-                raise self._bad(f"no x y z (or xu, xs, xsu) among its columns {' '.join(columns)}")
+                raise self.bad(f"no x y z (or xu, xs, xsu) among its columns {' '.join(columns)}")
             names, scaled, unwrapped = fitting[0]
             three = [tuple(place[n] for n in t if n in place) for t in (("ix", "iy", "iz"), ("vx", "vy", "vz"))]
             images, velocity = (t if len(t) == 3 else () for t in three)
@@ -565,9 +566,9 @@ class _Dump(Trajectory):
         try:
             table = np.loadtxt(io.BytesIO(body), np.float64, comments=None, usecols=used, ndmin=2)
         except ValueError as error:
-            raise self._bad(f"frame {number} (step {header.step}): {error}") from None
+            raise self.bad(f"frame {number} (step {header.step}): {error}") from None
         if len(table) != header.n:
-            raise self._bad(f"frame {number} (step {header.step}) has {len(table)} rows for {header.n} atoms")
+            raise self.bad(f"frame {number} (step {header.step}) has {len(table)} rows for {header.n} atoms")
         column = {place: table[:, i] for i, place in enumerate(used)}
         ids = None
         order: Any = slice(None)
@@ -588,7 +589,7 @@ class _Dump(Trajectory):
         if layout.velocity and self.velocities:
             velocities = np.stack([column[c] for c in layout.velocity], axis=1)[order] * self._speed
         if not np.isfinite(positions).all():
-            raise self._bad(f"frame {number} (step {header.step}) has positions that are not finite")
+            raise self.bad(f"frame {number} (step {header.step}) has positions that are not finite")
         species = self._species(layout, column, body)[order]
         masses = _symbols(species) if layout.mass is None else column[layout.mass][order]
         return Frame(
@@ -747,7 +748,7 @@ class _Ase(_OfAtoms):
         try:
             self._reader: Any = TrajectoryReader(str(path))
         except Exception as error:  # its reader fails in many ways on a cut file
-            raise self._bad(f"ASE cannot read it: {error}") from None
+            raise self.bad(f"ASE cannot read it: {error}") from None
         self._timed(len(self._reader), said, reading)
 
     def close(self) -> None:
@@ -769,7 +770,7 @@ class _Extxyz(_OfAtoms):
                 if not line.strip():
                     break
                 if not line.strip().isdigit():
-                    raise self._bad(f"line {line[:40]!r} stands where frame {len(self._offsets)} should begin")
+                    raise self.bad(f"line {line[:40]!r} stands where frame {len(self._offsets)} should begin")
                 rows = int(line) + 1
                 place += len(line)
                 for _ in range(rows):
@@ -793,13 +794,10 @@ class _Extxyz(_OfAtoms):
         try:
             return next(read_xyz(io.StringIO(text), 0))
         except Exception as error:  # ASE's reader has no error of its own
-            raise self._bad(f"frame {number}: {error}") from None
+            raise self.bad(f"frame {number}: {error}") from None
 
 
 # ---- H5MD
-
-
-_H5MD_UNITS = {"Angstrom": "angstrom", "A": "angstrom", "Å": "angstrom"}
 
 
 @dataclass(slots=True)
@@ -835,7 +833,7 @@ class _H5md(Trajectory):
             group = next(particles[name] for name in particles if "position" in particles[name])
             self._position = _Element(group["position"])
         except (OSError, KeyError, StopIteration) as error:
-            raise self._bad(f"h5py finds no particles with positions in it ({error})") from None
+            raise self.bad(f"h5py finds no particles with positions in it ({error})") from None
         self._group = group
         n = int(self._position.value.shape[0])
         self._time_unit = self._time_scale(said, reading)
@@ -1036,9 +1034,9 @@ class _Binary(Trajectory):
         try:
             positions, cell = self._positions(number)
         except OSError as error:
-            raise self._bad(f"frame {number}: {error}") from None
+            raise self.bad(f"frame {number}: {error}") from None
         if not np.isfinite(positions).all():
-            raise self._bad(f"frame {number} has positions that are not finite")
+            raise self.bad(f"frame {number} has positions that are not finite")
         periodic = bool(abs(np.linalg.det(cell)) > 0.0)
         return Frame(
             step=int(self.steps[number]),

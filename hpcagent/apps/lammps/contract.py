@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from hpcagent.apps.lammps.restart import with_restarts
 from hpcagent.apps.lammps.script import KEEPS_EARLIER_VALUE, Script, read_script
 from hpcagent.apps.lammps.structure import READABLE, final_of
 from hpcagent.apps.lammps.structure import STYLES as ATOM_STYLES
+from hpcagent.apps.made_with import sha256
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
@@ -263,7 +263,7 @@ def lammps(
         "script": text,
         "units": read.units,
         "logs": [name for name in read.logs if name != "log.lammps"],
-        "files": {name: _sha256(folder / name) for name in files},
+        "files": {name: sha256(folder / name) for name in files},
         "paths": {name: str(folder / name) for name in files},
         "only_read": list(read.only_read),
         "folders": list(read.folders),
@@ -650,7 +650,3 @@ def _metric(name: str, unit: str, *, required: bool) -> Metric:
         required=required,
         undisturbed=f"{name}_cpu" if name in _SPEEDS else None,
     )
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

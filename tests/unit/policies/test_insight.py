@@ -134,3 +134,17 @@ def test_the_rank_of_a_point_is_that_of_its_expected_goal():
     assert rank(surrogate, {"x": 0.0, "idle": 0.5, "style": "a"}) == (n, n)
     assert rank(surrogate, history[0].params)[1] == n - 1
     assert rank(surrogate, {"x": 5.0, "idle": 0.5, "style": "a"}) is None
+
+
+def test_rows_hold_the_given_parameters_and_keep_the_others():
+    import numpy as np
+
+    from hpcagent.model.space import Choice, Float, Space
+    from hpcagent.policies.gp import Features
+
+    f = Features(Space.of(x=Float(0, 10), level=Choice("low", "high"), fixed=Float(3, 3, default=3)))
+    rows = f.rows([{"x": 2.0, "level": "low", "fixed": 3.0}, {"x": 8.0, "level": "high", "fixed": 3.0}])
+    before = rows.copy()
+    held = f.points(f.held(rows, {"level": "high", "fixed": 3.0, "elsewhere": 1}))
+    assert [(p["x"], p["level"]) for p in held] == [(2.0, "high"), (8.0, "high")]
+    assert np.array_equal(rows, before)
