@@ -23,7 +23,7 @@ from hpcagent.model.base import canonical_json
 if TYPE_CHECKING:
     from hpcagent.apps.run import Run
 
-__all__ = ["declared", "of_level", "used", "with_files"]
+__all__ = ["declared", "of_level", "places", "used", "with_files"]
 
 # A look at the files that took longer than this is good for so many times what it took: on a file system that
 # answers slowly at most a twentieth of the time is spent on looking. The worker looks again, so that an outdated
@@ -101,6 +101,18 @@ def _looked(level: Level, site: Mapping[str, Any]) -> tuple[dict[str, str], floa
         with contextlib.suppress(OSError):
             found[one.name] = sha256(one.path)
     return found, time.monotonic() - began
+
+
+def places(params: Mapping[str, Any], settings: Mapping[str, Any], site: Mapping[str, Any]) -> dict[str, str]:
+    """Where the files of `declared` lie: name -> path."""
+    if "script" in settings:
+        from hpcagent.apps.lammps.potentials import elsewhere
+
+        return {one.name: str(one.path) for one in elsewhere(settings, site)}
+    if params.get("engine") not in ENGINES:
+        return {}
+    level = Level.of(params, settings)
+    return {one.name: str(one.path) for one in of_level(engine_of(level.engine), level, site)}
 
 
 def with_files(digest: str, files: Mapping[str, str]) -> str:

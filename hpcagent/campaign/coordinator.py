@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hpcagent.apps.made_with import changed_files
 from hpcagent.campaign.answer import CampaignResult, answer, event_text
 from hpcagent.campaign.batch import Batch, Event
 from hpcagent.campaign.budget import refuse_small_cap
@@ -18,7 +17,8 @@ from hpcagent.campaign.late import REMEMBERED, LateRuns
 from hpcagent.campaign.planner import Asked, Planner
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.rolling import Suggester, due, in_flight
-from hpcagent.campaign.runner import Runner
+from hpcagent.campaign.runner import Runner, other_files
+from hpcagent.campaign.same_files import changed_since
 from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
@@ -309,16 +309,11 @@ class Coordinator:
 
     def _check_files(self) -> None:
         """Refuse to add numbers of other pseudopotentials, setups or models to those that are there."""
-        assert self._state is not None
+        assert self._state is not None and self._site is not None
         ended = (*self._state.results.values(), *self._state.part_results.values())
-        changed = changed_files({path: digest for result in ended for path, digest in result.files.items()})
+        changed = changed_since(self._state.files.values(), ended, self._site.about)
         if changed:
-            raise RunDirChanged(
-                f"{self.folder.root}: {', '.join(changed)}, with which its finished runs were computed, has "
-                "another content now, so that new runs could not be compared with them. Put the old file back, or "
-                "choose another folder (run_dir, --run-dir).",
-                changed=changed,
-            )
+            raise other_files(str(self.folder.root), changed)
 
     def _write_down(self) -> None:
         write_whole(self.folder.campaign, self.campaign.toml())
@@ -642,6 +637,9 @@ class Coordinator:
             self._journal.sync()
 
     def _tell_news(self) -> None:
+        if self._runner is not None:
+            for text in self._runner.news():
+                self._tell("site", reason=text)
         if self._site is not None:
             for text in self._site.news():
                 self._tell("site", reason=text)

@@ -190,6 +190,8 @@ class _Follower:
                 yield self._event("batch", ids=ids)
             elif kind == "rule":
                 yield self._event("rule", reason=event_text(event))
+            elif kind == "files" and event.get("note"):
+                yield self._event("site", reason=event["note"])
             elif kind == "late":
                 yield self._event("late", reason=LateRun.words(event))
             elif kind == "interrupted":

@@ -15,19 +15,21 @@ from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, Part, inner_manifest
+from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.run import CONTINUES
 from hpcagent.apps.worker import execute, execute_each, read_result, with_reuse_said
 from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
+from hpcagent.campaign.same_files import compared, files_event, level_key, unknown_before
 from hpcagent.campaign.state import State, result_event, uncharged
 from hpcagent.campaign.suspects import OUT_OF_MEMORY, Suspects
-from hpcagent.errors import AppFailed, BadInput
+from hpcagent.errors import AppFailed, BadInput, RunDirChanged
 from hpcagent.model.records import Cost, Failure, Manifest, Result
 from hpcagent.sites.site import Site, failure_of
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import RunDir
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "other_files"]
 
 # Infrastructure failures that the same attempt on the same site would only repeat.
 NOT_RETRIED = frozenset(
@@ -71,6 +73,16 @@ def _answers(manifests: Sequence[Manifest], future: Future[Any]) -> Iterator[tup
         return ((m, error) for m in manifests)
     answer = future.result()
     return zip(manifests, answer if isinstance(answer, list) else [answer], strict=True)
+
+
+def other_files(root: str, clauses: Sequence[str]) -> RunDirChanged:
+    """The refusal to mix runs with files of other contents."""
+    return RunDirChanged(
+        f"{root}: {'; '.join(clauses)}. Computed with another content new runs could not be compared with the "
+        "finished ones. Put the old file back (or set the variable, setting or "
+        "site profile that names its folder as it was), or choose another folder (run_dir, --run-dir).",
+        changed=list(clauses),
+    )
 
 
 class Runner:
@@ -127,6 +139,8 @@ class Runner:
         self.given_up: set[str] = set()
         self.may_retry: Callable[[Manifest, float], bool] = lambda manifest, node_hours: True
         self._late: set[str] = set()
+        self._root = folder.root
+        self._news: list[str] = []
 
     def recover(self) -> list[Result]:
         """Take over results that a worker wrote but no coordinator recorded."""
@@ -204,6 +218,7 @@ class Runner:
             promises=promises,
             attempt=self._state.retried.get(manifest.execution_id, 1),
         ) | {"function": chain.function, "account": chain.account, "shared": shared}
+        self._look(app, manifest, order["files"])
         answer: Future[Any] = Future()
         answer.add_done_callback(lambda done: self._finished.put(((manifest,), done)))
 
@@ -266,6 +281,9 @@ class Runner:
         fields = read_result(self._inner.place / inner.manifest.execution_id)
         if fields is None or changed_files(fields.get("files") or {}):
             return None
+        self._look(
+            inner.app, inner.manifest, declared(inner.manifest.params, inner.app.settings, self._about_site)
+        )
         fields = with_reuse_said(fields)
         return Result.model_validate({"manifest": inner.manifest, **fields}), self._inner.cached
 
@@ -290,6 +308,7 @@ class Runner:
             site=self._about_site,
             attempt=self._state.retried.get(manifest.execution_id, 1),
         ) | {"shared": self._inner.cached}
+        self._look(app, manifest, order["files"])
         label, needs = self._place(manifest)
         # Those of earlier chains first, so that chains end one after the other and not all at the last moment.
         turn, priority = self._turn, self._turn.again()
@@ -361,13 +380,56 @@ class Runner:
     def _order(self, manifest: Manifest) -> dict[str, Any]:
         # The gate: whatever suggested this, nothing outside the contract reaches a worker.
         self._app.contract.space.validated(manifest.params, where=f"app {self._app.name}")
-        return self._app.order(
+        order = self._app.order(
             manifest,
             work=self._work,
             site=self._about_site,
             promises=self._promises,
             attempt=self._state.retried.get(manifest.execution_id, 1),
         )
+        self._look(self._app, manifest, order["files"])
+        return order
+
+    def _look(self, app: App, manifest: Manifest, files: Mapping[str, str]) -> None:
+        """Before a run is sent: its files are those of the finished ones; what is new is written down.
+
+        Raises:
+            RunDirChanged: Finished runs at this level have used another file.
+        """
+        if not files:
+            return
+        level = self._state.files.get(level_key(app.name, manifest.params, app.settings))
+        known = level is not None and all(digest in level.files.get(name, ()) for name, digest in files.items())
+        if level is not None and known and all(len(level.files[name]) == 1 for name in files):
+            return
+        ended = (*self._state.results.values(), *self._state.part_results.values())
+        other = [] if level is None else compared(level, files, ended, self._about_site)
+        if other:
+            raise other_files(str(self._root), other)
+        if known:
+            return
+        # Of a chain its inner runs say it.
+        note = "" if level is not None or app.chain else unknown_before(app.name, manifest.params, files, ended)
+        event = {"at": self._clock(), **files_event(app.name, manifest.params, app.settings, files, note)}
+        self._journal.append([event])
+        self._state.apply(event)
+        if note:
+            self._news.append(note)
+
+    def news(self) -> list[str]:
+        """What was noticed of the files of runs since the last call, in sentences."""
+        news, self._news = self._news, []
+        return news
+
+    def _with_files_said(self, manifest: Manifest, answer: dict[str, Any]) -> dict[str, Any]:
+        """An answer with a note, if earlier runs do not say what they were computed with."""
+        if not any(level.note for level in self._state.files.values()):
+            return answer
+        app = self._app_of(manifest.execution_id)
+        level = self._state.files.get(level_key(app.name, manifest.params, app.settings))
+        if level is None or not level.note or level.note in answer.get("notes", ()):
+            return answer
+        return {**answer, "notes": [*answer.get("notes", ()), level.note]}
 
     def peek(self, timeout_s: float) -> bool:
         """Wait until a run has ended, at most `timeout_s`; takes nothing in, so it may be interrupted."""
@@ -492,7 +554,7 @@ class Runner:
     def _result(self, manifest: Manifest, answer: dict[str, Any] | BaseException) -> tuple[Result, dict[str, Any]]:
         """The result, and how it stands in the journal."""
         if isinstance(answer, dict):
-            answer = self._with_versions_said(answer)
+            answer = self._with_files_said(manifest, self._with_versions_said(answer))
             fields = {k: v for k, v in answer.items() if k != "found"}
             result = Result.model_validate({"manifest": manifest, **fields})
             return result, {"execution_id": manifest.execution_id, **answer}

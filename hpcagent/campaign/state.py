@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpcagent.apps.run import CONTINUES
+from hpcagent.campaign.same_files import FilesOfLevel, level_key
 from hpcagent.campaign.warm import WarmStart
 from hpcagent.model.base import canonical_json
 from hpcagent.model.contract import Resources
@@ -56,6 +57,7 @@ class State:
         part_results: Execution id of an inner run -> its last recorded result.
         shared_parts: Inner runs that were found finished in a cache.
         told: What rules told of: events as they stand in the journal.
+        files: Key of `same_files.level_key` -> the files of the runs at that level.
         rows: Every result as it was recorded, those that a later one of the same run has replaced included.
         warm: What it began with: runs of earlier campaigns (see `warm.earlier_observations`), or None.
     """
@@ -80,6 +82,7 @@ class State:
         self.part_results: dict[str, Result] = {}
         self.shared_parts: set[str] = set()
         self.told: list[Mapping[str, Any]] = []
+        self.files: dict[str, FilesOfLevel] = {}
         self.rows: list[Result] = []
         self.warm: WarmStart | None = None
         self._part_manifests: dict[str, Mapping[str, Any]] = {}
@@ -133,6 +136,9 @@ class State:
                 self._part_manifests[identity] = row["manifest"]
         elif kind == "rule":
             self.told.append(event)
+        elif kind == "files":
+            of = (event["app"], event["params"], event["settings"])
+            self.files.setdefault(level_key(*of), FilesOfLevel(*of)).add(event)
         elif kind == "warm_start":
             self.warm = WarmStart.recorded(event)
         elif kind == "part_results":

@@ -250,6 +250,76 @@ def test_a_campaign_is_not_continued_with_other_files(tmp_path):
         run(2)
 
 
+@pytest.fixture
+def of_folder(tmp_path, monkeypatch):
+    """A campaign of a chain on `dft_energy`: called with the most runs and the pseudopotentials' folder."""
+    from hpcagent.apps.engines.espresso import ENGINE
+    from hpcagent.apps.engines.registry import engine
+
+    # Lennard-Jones as if it took its files where Quantum ESPRESSO does.
+    monkeypatch.setattr(type(engine("lj")), "files", lambda self, level, site: ENGINE.files(level, site))
+
+    @ha.chain(parameters={"strain": ha.Float(-0.05, 0.05)}, metrics={"energy_per_atom": "eV"}, seeded=False)
+    def strained(strain):
+        inner = dft_energy.with_settings(keywords={"epsilon": 0.01, "sigma": 2.1, "rc": 6.0})
+        run = inner(ha.apps.build_crystal(name="Si", strain=strain), engine="lj")
+        return {"energy_per_atom": run["energy_per_atom"]}
+
+    def run(most: int, folder: Path):
+        monkeypatch.setenv("ESPRESSO_PSEUDO", str(folder))
+        campaign = ha.Campaign(
+            strained,
+            ha.minimize("energy_per_atom"),
+            until=ha.max_runs(most),
+            policy="random",
+            batch_size=1,
+            confirm=None,
+        )
+        told = []
+        found = ha.run(campaign, run_dir=tmp_path / "runs", site="threads", watch=told.append)
+        assert all(r.ok for r in found.results), found.results[-1].failure
+        return found, [event.reason for event in told]
+
+    return run
+
+
+def test_a_campaign_is_not_continued_with_the_pseudopotentials_of_another_folder(tmp_path, of_folder):
+    one, two = upf(tmp_path / "e1", "Si.UPF"), upf(tmp_path / "e2", "Si.UPF", rest="<!-- another -->")
+    of_folder(1, one.parent)
+    with pytest.raises(RunDirChanged, match=r"e1/Si\.UPF.*e2/Si\.UPF.*Put the old file back") as caught:
+        of_folder(2, two.parent)
+    for path in (one, two):
+        assert hashlib.sha256(path.read_bytes()).hexdigest()[:12] in caught.value.message
+    # Files of other elements, or the same content elsewhere, change nothing.
+    upf(tmp_path / "e3", "Si_of_mine.UPF")
+    shutil.copyfile(one, tmp_path / "e3" / "Si.UPF")
+    upf(tmp_path / "e3", "Ge.UPF", element="Ge")
+    result, told = of_folder(2, tmp_path / "e3")
+    assert len(result.results) == 2 and all(r.ok and not r.notes for r in result.results)
+    assert not any("no record" in text for text in told)
+
+
+def test_runs_without_a_record_of_their_files_are_told_of(tmp_path, of_folder):
+    import json
+
+    path = upf(tmp_path / "e1", "Si.UPF")
+    of_folder(1, path.parent)
+    events = tmp_path / "runs" / "events.jsonl"
+    kept = []
+    for line in map(json.loads, events.read_text().splitlines()):
+        if line["event"] == "files":
+            continue
+        for row in line.get("results", ()):
+            row.pop("files", None)
+        kept.append(json.dumps(line) + "\n")
+    events.write_text("".join(kept))
+    upf(tmp_path / "e1", "Si.UPF", rest="<!-- swapped -->")
+    result, told = of_folder(2, path.parent)
+    words = "1 earlier run(s) of dft_energy in this campaign have no record of the pseudopotentials"
+    assert any(words in text for text in told)
+    assert not result.results[0].notes and any(words in note for note in result.results[1].notes)
+
+
 # ---- the real pw.x
 
 
