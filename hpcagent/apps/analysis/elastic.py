@@ -249,8 +249,8 @@ def _remarks(
     if metrics["residual_stress"] > _STRESSED * abs(metrics["bulk_modulus"]):
         notes.append(
             f"the reference is under a stress of {metrics['residual_stress']:.3g} GPa; what is given are the "
-            "coefficients of stress against strain there, which differ from those of a relaxed crystal by some times "
-            "that stress, and the errors do not hold it"
+            "coefficients of stress against strain there, which differ from those of a relaxed crystal by some "
+            "times that stress, and the errors do not hold it"
         )
     if np.abs(strains).max() > _LARGE:
         notes.append(

@@ -91,9 +91,7 @@ def general_basis() -> _Array:
 
 def _point_group(atoms: Atoms, tolerance: float) -> list[_Array]:
     """Rotations (3, 3), also improper ones, that belong to an operation of the crystal."""
-    from ase.geometry import minkowski_reduce
-
-    cell, _ = minkowski_reduce(atoms.cell[:], pbc=True)
+    cell, positions, kinds = _primitive(atoms, tolerance)
     metric, lengths = cell @ cell.T, np.linalg.norm(cell, axis=1)
     allowed = 2 * tolerance * np.add.outer(lengths, lengths) / 2 + tolerance**2
     rows = np.array(list(product((-1, 0, 1), repeat=3)))
@@ -101,10 +99,7 @@ def _point_group(atoms: Atoms, tolerance: float) -> list[_Array]:
     images = [
         rows[np.abs(np.einsum("ij,jk,ik->i", rows, metric, rows) - metric[i, i]) < allowed[i, i]] for i in range(3)
     ]
-    scaled = np.linalg.solve(cell.T, atoms.positions.T).T
-    kinds = list(
-        zip(atoms.numbers.tolist(), np.round(atoms.get_initial_magnetic_moments(), 3).tolist(), strict=True)
-    )
+    scaled = np.asarray(np.linalg.solve(cell.T, positions.T).T, np.float64)
     found = []
     for a, b, c in product(*images):
         whole = np.array([a, b, c])
@@ -112,9 +107,76 @@ def _point_group(atoms: Atoms, tolerance: float) -> list[_Array]:
             continue
         if _maps(whole, scaled, kinds, cell, tolerance):
             # Of a cell that is a little off its symmetry: the nearest rotation.
-            u, _, v = np.linalg.svd(np.linalg.solve(cell, whole @ cell).T)
-            found.append(u @ v)
+            u, stretch, v = np.linalg.svd(np.linalg.solve(cell, whole @ cell).T)
+            if np.abs(stretch - 1).max() * lengths.max() < tolerance:
+                found.append(u @ v)
     return found
+
+
+def _primitive(atoms: Atoms, tolerance: float) -> tuple[_Array, _Array, list[object]]:
+    """Reduced primitive cell (3, 3), positions (n, 3) in angstrom and kinds of its atoms.
+
+    A cell of several primitive ones need not have the symmetry of the crystal that fills it. Where translations
+    within the tolerance do not make a lattice, the given cell is what is left.
+    """
+    from ase.geometry import minkowski_reduce
+
+    given, _ = minkowski_reduce(atoms.cell[:], pbc=True)
+    scaled = np.linalg.solve(given.T, atoms.positions.T).T
+    kinds: list[object] = list(
+        zip(atoms.numbers.tolist(), np.round(atoms.get_initial_magnetic_moments(), 3).tolist(), strict=True)
+    )
+    shifts = _translations(scaled, kinds, given, tolerance)
+    n = len(shifts)
+    if n > 1:
+        cell = _reduced(np.round(shifts * n) / n, given)
+        inside = np.linalg.solve(cell.T, atoms.positions.T).T
+        first: list[int] = []
+        for i in range(len(kinds)):
+            apart = inside[first] - inside[i]
+            near = np.linalg.norm((apart - np.round(apart)) @ cell, axis=1) < 2 * tolerance
+            if not any(near[k] and kinds[j] == kinds[i] for k, j in enumerate(first)):
+                first.append(i)
+        whole = abs(np.linalg.det(given)) / abs(np.linalg.det(cell))
+        if len(first) * n == len(kinds) and abs(whole - n) < 1e-3:
+            return cell, atoms.positions[first], [kinds[i] for i in first]
+    return given, atoms.positions, kinds
+
+
+def _translations(scaled: _Array, kinds: Sequence[object], cell: _Array, tolerance: float) -> _Array:
+    """(n, 3) translations within the cell that map every atom on one of its kind, in units of its vectors."""
+    rarest = min(set(kinds), key=kinds.count)
+    places = [i for i, kind in enumerate(kinds) if kind == rarest]
+    alike = np.array([[one == other for other in kinds] for one in kinds])
+    found = []
+    for place in places:
+        shift = scaled[place] - scaled[places[0]]
+        apart = (scaled + shift)[:, None] - scaled[None]
+        apart -= np.round(apart)
+        if ((np.linalg.norm(apart @ cell, axis=2) < tolerance) & alike).any(axis=1).all():
+            found.append(shift)
+    return np.array(found)
+
+
+def _reduced(shifts: _Array, cell: _Array) -> _Array:
+    """Reduced cell (3, 3) of the lattice that translations (n, 3) in units of the vectors of a reduced cell make.
+
+    The shortest vectors that are linearly independent: in three dimensions they span the lattice.
+    """
+    from ase.geometry import minkowski_reduce
+
+    images = np.array(list(product((-1, 0, 1), repeat=3)))
+    points = ((shifts - np.round(shifts))[:, None] + images[None]).reshape(-1, 3) @ cell
+    points = points[np.argsort(np.linalg.norm(points, axis=1))]
+    chosen: list[_Array] = []
+    for point in points:
+        unit = np.array([p / np.linalg.norm(p) for p in (*chosen, point) if np.linalg.norm(p) > 1e-6])
+        if len(unit) == len(chosen) + 1 and np.linalg.svd(unit, compute_uv=False).min() > 1e-3:
+            chosen.append(point)
+        if len(chosen) == 3:
+            break
+    reduced: _Array = minkowski_reduce(np.array(chosen), pbc=True)[0]
+    return reduced
 
 
 def _maps(

@@ -70,7 +70,7 @@ _SMALLEST_FMAX = 1e-5  # what a relaxation takes
             1.0,
             unit="eV/angstrom",
             default=0.0,
-            description="largest force on an atom when it counts as relaxed; 0: 0.05 times the strain, at least 1e-5",
+            description="largest force on an atom when it counts as relaxed; 0: 0.05 times the strain",
         ),
         "max_steps": RELAXATION["max_steps"],
     },
@@ -97,8 +97,9 @@ def elastic(
     Needs an engine with stresses. The strains are those that the crystal's symmetry needs, each with both
     signs: e1 and e4 for a cubic crystal along its axes. All cells have the k-points of the structure that was
     given. A strain makes small forces, and atoms that are left where it puts them give constants that are too
-    high, so `fmax` goes with the strain. A stress is wrong in first order of what the SCF leaves, an energy in second, so the SCF goes further
-    than for energies. The stated errors are the scatter about the fit and, with `k_check`, the change with a
+    high, so `fmax` goes with the strain. A stress is wrong in first order of what
+    the SCF leaves, an energy in second, so the SCF goes further than for energies. The stated errors are the
+    scatter about the fit and, with `k_check`, the change with a
     mesh of 1.5 times as many points along each vector; cutoff and functional are not in them.
     """
     level, notes = _fit_for_stress(params)

@@ -32,6 +32,13 @@ def layered() -> Atoms:
     return atoms
 
 
+def vacancy() -> Atoms:
+    """Of two cells one on top of the other, in which one atom is missing: no cell is a smaller one."""
+    atoms = bulk("Cu", cubic=True) * (1, 1, 2)
+    del atoms[0]
+    return atoms
+
+
 # Numbers of constants: J. F. Nye, Physical Properties of Crystals, 1957, table 9.
 @pytest.mark.parametrize(
     ("atoms", "name", "constants"),
@@ -39,6 +46,14 @@ def layered() -> Atoms:
         (bulk("Cu"), "cubic", 3),
         (bulk("Si", cubic=True), "cubic", 3),
         (bulk("GaAs", "zincblende", a=5.65), "cubic", 3),
+        # Cells that have less symmetry than the crystal.
+        (bulk("Cu") * (2, 1, 1), "cubic", 3),
+        (bulk("Cu") * (3, 2, 1), "cubic", 3),
+        (bulk("Cu", orthorhombic=True), "cubic", 3),
+        (bulk("Si", cubic=True) * (1, 1, 2), "cubic", 3),
+        (bulk("Mg", orthorhombic=True), "hexagonal", 5),
+        (bulk("Mg") * (1, 2, 1), "hexagonal", 5),
+        (vacancy(), "tetragonal", 6),
         (bulk("Mg"), "hexagonal", 5),
         (bulk("In"), "tetragonal", 6),
         (RUTILE, "tetragonal", 6),
