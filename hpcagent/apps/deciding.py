@@ -104,11 +104,7 @@ def _looked(level: Level, site: Mapping[str, Any]) -> tuple[dict[str, str], floa
 
 
 def places(params: Mapping[str, Any], settings: Mapping[str, Any], site: Mapping[str, Any]) -> dict[str, str]:
-    """Where the files of `declared` lie: name -> path."""
-    if "script" in settings:
-        from hpcagent.apps.lammps.potentials import elsewhere
-
-        return {one.name: str(one.path) for one in elsewhere(settings, site)}
+    """Where the files of an engine that `declared` gives lie: name -> path."""
     if params.get("engine") not in ENGINES:
         return {}
     level = Level.of(params, settings)

@@ -282,7 +282,9 @@ class Runner:
         if fields is None or changed_files(fields.get("files") or {}):
             return None
         self._look(
-            inner.app, inner.manifest, declared(inner.manifest.params, inner.app.settings, self._about_site)
+            inner.app,
+            inner.manifest,
+            declared(inner.app.function, inner.manifest.params, inner.app.settings, self._about_site),
         )
         fields = with_reuse_said(fields)
         return Result.model_validate({"manifest": inner.manifest, **fields}), self._inner.cached
@@ -396,7 +398,8 @@ class Runner:
         Raises:
             RunDirChanged: Finished runs at this level have used another file.
         """
-        if not files:
+        # Which potentials a LAMMPS script reads may follow from any parameter: they have no level to compare.
+        if not files or "engine" not in manifest.params:
             return
         level = self._state.files.get(level_key(app.name, manifest.params, app.settings))
         known = level is not None and all(digest in level.files.get(name, ()) for name, digest in files.items())
@@ -410,7 +413,10 @@ class Runner:
             return
         # Of a chain its inner runs say it.
         note = "" if level is not None or app.chain else unknown_before(app.name, manifest.params, files, ended)
-        event = {"at": self._clock(), **files_event(app.name, manifest.params, app.settings, files, note)}
+        event = {
+            "at": self._clock(),
+            **files_event(app.name, manifest.params, app.settings, files, note, function=app.function),
+        }
         self._journal.append([event])
         self._state.apply(event)
         if note:

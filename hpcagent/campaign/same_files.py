@@ -25,6 +25,7 @@ class FilesOfLevel:
         app: Name of the app.
         params: The parameters that choose files.
         settings: Settings of the app.
+        function: The app's function, `module:name`.
         files: Name -> every SHA-256 that it had.
         note: What the results have to say of earlier ones; empty: nothing.
     """
@@ -32,6 +33,7 @@ class FilesOfLevel:
     app: str
     params: Mapping[str, Any]
     settings: Mapping[str, Any]
+    function: str = ""
     files: dict[str, dict[str, None]] = field(default_factory=dict)
     note: str = ""
 
@@ -48,7 +50,13 @@ def level_key(app: str, params: Mapping[str, Any], settings: Mapping[str, Any]) 
 
 
 def files_event(
-    app: str, params: Mapping[str, Any], settings: Mapping[str, Any], files: Mapping[str, str], note: str = ""
+    app: str,
+    params: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    files: Mapping[str, str],
+    note: str = "",
+    *,
+    function: str = "",
 ) -> dict[str, Any]:
     """The files of a level, for the journal."""
     said = {"note": note} if note else {}
@@ -57,6 +65,7 @@ def files_event(
         "app": app,
         "params": _choosing(params),
         "settings": dict(settings),
+        "function": function,
         "files": dict(files),
     } | said
 
@@ -103,7 +112,7 @@ def changed_since(
     taken = [
         clause
         for level in levels
-        for clause in compared(level, declared(level.params, level.settings, site), ended, site)
+        for clause in compared(level, declared(level.function, level.params, level.settings, site), ended, site)
     ]
     if taken:
         return tuple(dict.fromkeys(taken))

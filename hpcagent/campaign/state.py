@@ -138,7 +138,7 @@ class State:
             self.told.append(event)
         elif kind == "files":
             of = (event["app"], event["params"], event["settings"])
-            self.files.setdefault(level_key(*of), FilesOfLevel(*of)).add(event)
+            self.files.setdefault(level_key(*of), FilesOfLevel(*of, event.get("function", ""))).add(event)
         elif kind == "warm_start":
             self.warm = WarmStart.recorded(event)
         elif kind == "part_results":
