@@ -18,7 +18,7 @@ from hpcagent.campaign.warm import WarmStart, earlier_evidence
 from hpcagent.model.objective import pareto_front
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
-from hpcagent.policies.missed import Missed, missed
+from hpcagent.policies.missed import Missed, missed, undecided
 from hpcagent.policies.points import Key, key
 from hpcagent.policies.ranking import Agreement, agreements
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
@@ -240,6 +240,26 @@ class CampaignResult:
         )
 
     @property
+    def missed_text(self) -> str:
+        """What `missed` says, or why it says nothing where noise is not known; empty otherwise."""
+        found, space = self.missed, self.campaign.smoothed
+        if found is not None:
+            return str(found)
+        if self.best is None or space is None or len(self.campaign.objective.goals) > 1:
+            return ""
+        own = observations(self.campaign, self.results, self.comparison)
+        seen = [*earlier_evidence(self.campaign, self.warm, self.results), *own]
+        unknown = undecided(seen, self.campaign.objective, space=space, noise=self.campaign.noise)
+        if not unknown:
+            return ""
+        names = " and ".join(unknown)
+        return (
+            f"whether a better point was missed cannot be said: the noise of {names} is not stated and points "
+            f"were hardly repeated, so differences of {names} may be noise; run points again, or state the noise "
+            "in the contract (0 if there is none)"
+        )
+
+    @property
     def agreements(self) -> tuple[Agreement, ...]:
         """With a fidelity: how far each level ranks the points as the next one does, and what that leaves open."""
         fidelity = self.campaign.fidelity
@@ -285,9 +305,8 @@ class CampaignResult:
             lines.append(f"{label}: {self.best}")
             if self.comparison is not None and self.comparison.weather:
                 lines.append(f"  {self.comparison.weather_text}")
-            missed = self.missed
-            if missed is not None and self.best.feasible:
-                lines.append(f"  {missed}")
+            missed = self.missed_text if self.best.feasible else ""
+            lines += [f"  {missed}"] if missed else []
             lines += [f"  {s}" for s in self.speedups]
             lines += [f"  {ranked}" for ranked in self.agreements]
         if self.front:

@@ -141,9 +141,8 @@ def _answer(result: CampaignResult) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     by = " Expected: by the models of all runs." if best.expected else ""
     lines += ["", f"P(feasible) = {best.probability_feasible:.2f}, from {best.origin}.{by}"]
-    missed = result.missed
-    if missed is not None and best.feasible:
-        lines.append(f"- {missed}")
+    missed = result.missed_text if best.feasible else ""
+    lines += [f"- {missed}"] if missed else []
     lines += [f"- {s}" for s in result.speedups]
     lines += [f"- {ranked}" for ranked in result.agreements]
     if best.ties:

@@ -43,6 +43,11 @@ FEW_TOLD = 64
 UNRESOLVED = 1e-4
 MOST_STEPS = 40
 FEW = 24
+# Shares of the values' variance that may be noise, where nothing is known of it, and how much each stands for; and
+# by how much (log) length scales then may differ.
+NOISE_SHARES = np.array([0.002, 0.02, *np.linspace(0.1, 0.9, 9), 0.97])
+NOISE_WIDTHS = np.array([0.01, 0.04, *np.full(9, 0.1), 0.05])
+LENGTHENED = (-1.4, -0.7, 0.0, 0.7, 1.4)
 # Values beyond this many are spoken for by so many of their points.
 MOST_EXACT = 200
 MOST_INDUCING = 160
@@ -336,6 +341,14 @@ class GP:
         resampling (Rubin 1988) of a Student distribution about its maximum.
         """
         return [self._with(theta) for theta in self.density.drawn(count, rng)]
+
+    def by_noise(self) -> tuple[list[GP], Array, Array]:
+        """Models with every share of noise alike, weights of them `(m,)` and their shares of noise `(m,)`.
+
+        How much of the values is noise is then told by the values alone.
+        """
+        thetas, weights, shares = self.density.by_share()
+        return [self._with(theta) for theta in thetas], weights, shares
 
     def with_noise(self, density: Density, uneven: Callable[[Array], Array], evidence: float) -> GP:
         """The model of the same values with noise that differs by region.
@@ -710,6 +723,31 @@ class Density:
             slope[self.repeated] += 0.5 * (self.scatter / variance - self.freedom) * single / variance
             told[self.repeated, self.repeated] += 0.5 * self.freedom * (single / variance) ** 2
         return value, slope, told
+
+    def by_share(self) -> tuple[Array, Array, Array]:
+        """Hyperparameters at each share of noise `(m, parameters)`, weights `(m,)` and the shares `(m,)`.
+
+        Uniform in the share of noise, with the density of the length scales alone; the whole variance is the most
+        probable one, y' K^-1 y / n (Rasmussen and Williams 2006, eq. 5.8, at its maximum by the factor of K).
+        """
+        p, found = self.size, []
+        for share, width in zip(NOISE_SHARES, NOISE_WIDTHS, strict=True):
+            for longer in LENGTHENED:
+                theta = self.top.copy()
+                theta[:p] = np.clip(theta[:p] + longer, self.low[:p], self.high[:p])
+                theta[p : p + 2] = math.log(1 - share), math.log(share)
+                inverse, half_log = _inverted(self._covariance(theta))
+                whole = max(float(self.y @ inverse @ self.y) / self.n, 1e-12)
+                theta[p : p + 2] += math.log(whole)
+                off = (theta[:p] - self.centre[:p]) / self.spread[:p]
+                value = -0.5 * self.n * math.log(whole) - half_log - 0.5 * float(off @ off)
+                if len(self.freedom):
+                    value -= self._repeats(share * whole)[0]
+                found.append((theta, value + math.log(width), share))
+        values = np.array([value for _, value, _ in found])
+        weights = np.exp(values - values.max())
+        shares = np.array([share for *_, share in found])
+        return np.array([theta for theta, *_ in found]), weights / weights.sum(), shares
 
     def _off(self, theta: Array) -> float:
         off = (theta - self.centre) / self.spread

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hpcagent.policies.gp import Array
     from hpcagent.policies.surrogate import MetricModel, Surrogate
 
-__all__ = ["Missed", "missed"]
+__all__ = ["Missed", "missed", "undecided"]
 
 COVERING = 2048
 AROUND = 32
@@ -51,7 +51,8 @@ class Missed(Record):
     Attributes:
         metric: The goal.
         expected: Expected regret, in the goal's unit, never negative.
-        share: The same as a share of the answer's value; NaN near zero.
+        share: The same as a share of the answer's value; NaN where that is small against the spread of the values
+            or its own error.
         at_most: With 95 % certainty no allowed point is better by more than this, in the goal's unit.
         notable: P(an allowed point is better by more than 1 % of the answer's value).
     """
@@ -83,7 +84,7 @@ def missed(
     """Estimate what was missed by answering `params`; None where no model fits, or with several goals.
 
     With several goals nothing is stated: the search follows a front, and what was said of the first goal alone
-    was right in 85 of 100 campaigns only.
+    was right in 85 of 100 campaigns only. None as well where noise cannot be told apart (`undecided`).
 
     Args:
         history: Finished runs.
@@ -111,6 +112,8 @@ def missed(
     rng = np.random.default_rng([abs(seed), len(history), 9])
     try:
         s = Surrogate.fit(space, objective, history, noise=noise)
+        if any(model.undecided for model in (*s.goals[:1], *s.limits)):
+            return None
         f = s.features
         s = replace(s, rows=np.unique(f.held(s.rows, held or {}), axis=0))
         with one_thread():
@@ -134,7 +137,8 @@ def missed(
     goal = s.goals[0]
     size = abs(float(np.median(value)))
     spread = float(np.ptp(goal.scale.backward(goal.gp.centre + goal.gp.unit * goal.gp.y)))
-    relative = size > 0.01 * spread
+    # A share of what is itself lost in the spread, or not known to differ from 0, says nothing.
+    relative = size > max(0.01 * spread, float(value.std()))
     return Missed(
         metric=goal.metric,
         expected=float(regret.mean()),
@@ -142,6 +146,40 @@ def missed(
         at_most=max(at_most, LEAST * spread),
         notable=float((regret > NOTABLE * size).mean()) if relative else float("nan"),
     )
+
+
+def undecided(
+    history: Sequence[Observation],
+    objective: Objective,
+    *,
+    space: Space,
+    noise: Mapping[str, float] | None = None,
+) -> tuple[str, ...]:
+    """The metrics whose values may as well be noise, so that nothing can be said of what was missed.
+
+    Args:
+        history: Finished runs.
+        objective: Goal and limits.
+        space: As for `missed`.
+        noise: As for `missed`.
+
+    Example:
+        >>> from hpcagent.model.objective import maximize
+        >>> from hpcagent.model.space import Choice
+        >>> space = Space.of(word=Choice("a", "b", "c"))
+        >>> runs = [Observation({"word": w}, metrics={"y": y}) for w, y in (("a", 1.0), ("b", 2.0), ("c", 4.0))]
+        >>> undecided(runs, maximize("y"), space=space)
+        ('y',)
+        >>> undecided(runs, maximize("y"), space=space, noise={"y": 0.0})
+        ()
+    """
+    from hpcagent.policies.surrogate import Surrogate  # brings scipy, which reading a result need not
+
+    try:
+        s = Surrogate.fit(space, objective, history, noise=noise)
+        return tuple(m.metric for m in (*s.goals[:1], *s.limits) if m.undecided)
+    except (ArithmeticError, np.linalg.LinAlgError):
+        return ()
 
 
 def _rough(s: Surrogate) -> Surrogate:

@@ -403,7 +403,7 @@ class _Smooth:
         """The objective's metrics at each point as the models have them, with standard errors."""
         found: dict[int, dict[str, tuple[float, float]]] = {i: {} for i in self.use}
         for model in (*self.model.goals, *self.model.limits):
-            values, errors = model.values(self.rows)
+            values, errors = model.cautious(self.rows)
             for i, value, error in zip(self.use, values, errors, strict=True):
                 # Of a disturbed run the goal is an estimate already, that the models do not have as such.
                 if groups[i].trusted or model.metric not in groups[i].goals:
@@ -422,7 +422,7 @@ class _Smooth:
 
     def goal(self) -> tuple[Array, Array]:
         """The goal and its standard error at the points `use`, in its unit."""
-        return self.model.goals[0].values(self.rows)
+        return self.model.goals[0].cautious(self.rows)
 
 
 def _kept(

@@ -46,6 +46,8 @@ SURPRISE = 5.0
 LEAST_TO_DOUBT = 8
 # A standard error of so many times the largest value says that nothing is known; more would only overflow.
 UNINFORMED = 1e6
+# Noise is known to be small where at most this share of the values' variance is noise with such a probability.
+LITTLE_NOISE, DECIDED = 0.1, 0.95
 # Two equal repeats say that runs are exact.
 REPEATS_TO_TELL = 2
 
@@ -63,6 +65,8 @@ class MetricModel:
         share: Relative standard deviation of one run that is known beforehand; 0 where runs are exact, None where
             nothing is known.
         surprises: Groups (points) whose only run is too good to be believed before it is repeated.
+        untold: Whether nobody states the noise and nothing but the values themselves tells of it: no number varies
+            and runs were hardly repeated, so that values need not be alike anywhere and may as well be noise.
     """
 
     metric: str
@@ -72,12 +76,37 @@ class MetricModel:
     limit: float | None = None
     share: float | None = None
     surprises: tuple[int, ...] = ()
+    untold: bool = False
 
     def values(self, rows: Array) -> tuple[Array, Array]:
         """Median and standard error of the metric at rows, in its unit."""
         mean, sd = self.gp.predict(rows)
         middle = self.scale.backward(mean)
         return middle, sd / np.maximum(self.scale.slope(middle), 1e-300)
+
+    def cautious(self, rows: Array) -> tuple[Array, Array]:
+        """As `values`; where the noise is untold, whatever it is (the mean and error of all shares of noise)."""
+        if not self.untold:
+            return self.values(rows)
+        gps, weights, _ = self._by_noise
+        each = [gp.predict(rows) for gp in gps]
+        means, errors = np.array([m for m, _ in each]), np.array([e for _, e in each])
+        mean = weights @ means
+        sd = np.sqrt(weights @ (errors**2 + (means - mean) ** 2))
+        middle = self.scale.backward(mean)
+        return middle, sd / np.maximum(self.scale.slope(middle), 1e-300)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the values may as well be noise: that is untold, and they do not tell that it is small."""
+        if not self.untold:
+            return False
+        _, weights, shares = self._by_noise
+        return float(weights[shares <= LITTLE_NOISE].sum()) < DECIDED
+
+    @cached_property
+    def _by_noise(self) -> tuple[list[GP], Array, Array]:
+        return self.gp.by_noise()
 
     def one_run(self, rows: Array, *, stated: Array | float = 0.0) -> Array:
         """Standard deviation of a single run about the function at rows, on the scale.
@@ -446,7 +475,13 @@ def _goal_model(
         other = Scale("log") if small else Scale("offset_log", unit=float(np.median(read.raw)))
         values = max((values, read.on(other, share)), key=lambda v: _evidence(features, rows, v))
     gp, doubted = _believed(features, rows, read, values, share, goal.sign)
-    return MetricModel(goal.metric, values.scale, gp, goal.sign, share=share, surprises=doubted)
+    untold = _untold(features, values, share)
+    return MetricModel(goal.metric, values.scale, gp, goal.sign, share=share, surprises=doubted, untold=untold)
+
+
+def _untold(features: Features, v: _Values, share: float | None) -> bool:
+    stated = share is not None or bool(((v.fixed > 0) | (v.shares > 0)).all())
+    return not (stated or features.numeric.any() or v.freedom.sum() >= REPEATS_TO_TELL)
 
 
 def _evidence(features: Features, rows: Array, v: _Values) -> float:
@@ -462,8 +497,8 @@ def _limit_model(
     read = _Readings.of(groups, c.metric, goal=False)
     scale = Scale.of_limited(read.raw, c.limit)
     gp, doubted = _believed(features, rows, read, read.on(scale, share), share, c.sign)
-    limit = float(scale.forward(c.limit))
-    return MetricModel(c.metric, scale, gp, c.sign, limit=limit, share=share, surprises=doubted)
+    limit, untold = float(scale.forward(c.limit)), _untold(features, read.on(scale, share), share)
+    return MetricModel(c.metric, scale, gp, c.sign, limit=limit, share=share, surprises=doubted, untold=untold)
 
 
 def _believed(

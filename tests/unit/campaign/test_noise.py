@@ -72,3 +72,20 @@ def test_a_rolling_campaign_repeats_too(tmp_path: Path) -> None:
     rolling = campaign(words, runs=12, mode="rolling")
     result = ha.run(rolling, site="threads", run_dir=tmp_path / "run")
     assert len({r.manifest.execution_id for r in result.results}) == 12
+
+
+@ha.app(parameters={"word": ha.Choice(*SPEEDS)}, metrics={"speed": "1/s"})
+def unstated(word: str, run: Any) -> dict[str, float]:
+    """A speed whose noise nobody states."""
+    return {"speed": SPEEDS[word] * (1 + 0.2 * random.Random(f"{run.seed} {run.replicate} {word}").gauss(0, 1))}
+
+
+def test_an_answer_says_why_nothing_is_said_of_what_was_missed(tmp_path: Path) -> None:
+    result = ha.run(campaign(unstated, runs=4), site="threads", run_dir=tmp_path / "unstated")
+    assert result.missed is None and "the noise of speed is not stated" in str(result)
+    assert "95 % sure" not in str(result)
+
+
+def test_models_are_named_only_where_they_fitted(tmp_path: Path) -> None:
+    result = ha.run(campaign(unstated, runs=2), site="threads", run_dir=tmp_path / "two")
+    assert not result.best.expected and "the models of all" not in str(result)

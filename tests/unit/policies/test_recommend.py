@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize, minimize
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Float, Space
+from hpcagent.model.space import Choice, Float, Space
+from hpcagent.policies.missed import missed, undecided
 from hpcagent.policies.recommend import Recommendation, estimates, recommend, top
 from hpcagent.policies.surest import contenders
 
@@ -246,3 +248,54 @@ def test_runs_that_state_an_absurd_error_say_nothing_and_the_models_stay():
     best = recommend(runs, maximize("y"), space=Space.of(x=Float(0, 1))).best
     assert best.expected["y"] == pytest.approx(1.0, abs=0.02)
     assert best.params["x"] == pytest.approx(0.3, abs=0.1)
+
+
+WORDS = Space.of(word=Choice(*"abcdefghijkl"))
+TRUTH = {w: 5 + 0.7 * i for i, w in enumerate("abcdefghijkl")}
+
+
+def each_word_once(seed, noise):
+    rng = np.random.default_rng(seed)
+    return [Observation({"word": w}, metrics={"v": v * (1 + noise * rng.normal())}) for w, v in TRUTH.items()]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.2, 1.0])
+def test_errors_hold_whatever_the_noise_where_nothing_tells_of_it(noise):
+    """Each word was run once and nobody states the noise: noise and words cannot be told apart."""
+    off, best = [], []
+    for seed in range(1 if noise == 0 else 16):
+        runs = each_word_once(seed, noise)
+        found = estimates(runs, maximize("v"), space=WORDS)
+        z = [(e.expected["v"] - TRUTH[e.params["word"]]) / e.expected_error["v"] for e in found]
+        off += z
+        best.append(z[int(np.argmax([e.score for e in found]))])
+        answer = recommend(runs, maximize("v"), space=WORDS)
+        assert missed(runs, maximize("v"), answer.params, space=WORDS) is None
+        assert undecided(runs, maximize("v"), space=WORDS) == ("v",)
+    assert np.mean(np.abs(off) <= 2) >= 0.9 and np.mean(np.abs(best) <= 2) >= 0.9
+
+
+def test_noise_that_is_stated_or_seen_is_believed():
+    """Where runs are stated to be exact the words are what was measured; two equal repeats say the same."""
+    runs = each_word_once(0, 0.0)
+    for known, more in (({"v": 0.0}, []), ({}, runs[:2])):
+        history = [*runs, *more]
+        (best,) = [
+            e for e in estimates(history, maximize("v"), space=WORDS, noise=known) if e.params["word"] == "l"
+        ]
+        assert best.expected["v"] == pytest.approx(12.7, abs=0.1) and best.expected_error["v"] < 0.1
+        assert undecided(history, maximize("v"), space=WORDS, noise=known) == ()
+        assert missed(history, maximize("v"), {"word": "l"}, space=WORDS, noise=known) is not None
+
+
+def test_words_whose_effects_add_up_tell_that_noise_is_small():
+    """Of 4 x 4 x 4 combinations 32 were run once, without noise."""
+    space = Space.of(a=Choice(*"abcd"), b=Choice(*"abcd"), c=Choice(*"abcd"))
+    points = [dict(zip("abc", words, strict=True)) for words in product("abcd", repeat=3)]
+    chosen = np.random.default_rng(1).choice(len(points), 32, replace=False)
+    value = {w: float(i) for i, w in enumerate("abcd")}
+    runs = [
+        Observation(p, metrics={"v": value[p["a"]] + 2 * value[p["b"]] + 3 * value[p["c"]]})
+        for p in (points[i] for i in chosen)
+    ]
+    assert undecided(runs, maximize("v"), space=space) == ()
