@@ -8,7 +8,7 @@ relative to `precise`, measured with pw.x; for silicon without smearing there:
 
 | crystal | fast | moderate | precise |
 |---|---|---|---|
-| Si (PBE) | 8x8x8: 1.9 meV/atom | 14x14x14: 0.13 meV/atom, of which smearing 0.12 | 20x20x20 |
+| Si (PBE) | 9x9x9: 0.8 meV/atom | 14x14x14: 0.13 meV/atom, of which smearing 0.12 | 20x20x20 |
 | Al (LDA) | 11x11x11: 7.5 meV/atom | 18x18x18: 2.8 meV/atom | 27x27x27 |
 
 Molecules are sampled at Gamma, and directions in which a cell has vacuum with one point.

@@ -141,7 +141,10 @@ def electronic(watch: Watch) -> dict[str, float]:
     with contextlib.suppress(Exception):  # a bonus: whatever an engine lacks for it, the energy is there
         found["fermi"] = float(results["fermi"] if "fermi" in results else calculator.get_fermi_level())
     with contextlib.suppress(Exception):
-        found["gap"] = float(results["gap"] if "gap" in results else gap(_eigenvalues(calculator), found["fermi"]))
+        known = "gap" in results
+        found["gap"] = float(
+            results["gap"] if known else gap(_eigenvalues(calculator), found["fermi"], _electrons(calculator))
+        )
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -151,20 +154,40 @@ def _eigenvalues(calculator: Any) -> list[list[Any]]:
     return [[calculator.get_eigenvalues(kpt=k, spin=s) for k in range(points)] for s in range(spins)]
 
 
-def gap(eigenvalues: Any, fermi: float) -> float:
+def _electrons(calculator: Any) -> float | None:
+    """Valence electrons, where the calculator tells."""
+    told = getattr(calculator, "valence_electrons", None)
+    if told is None and hasattr(calculator, "get_number_of_electrons"):
+        told = calculator.get_number_of_electrons()
+    return None if told is None else float(told)
+
+
+def gap(eigenvalues: Any, fermi: float, electrons: float | None = None) -> float:
     """Lowest empty minus highest occupied eigenvalue: 0 in a metal, NaN where no empty ones were computed.
+
+    An even number of electrons without spins fills half as many bands. Else those below the Fermi level are filled;
+    smearing may put it outside of the gap (Marzari and Vanderbilt's below the valence bands, where the mesh is dense).
 
     Args:
         eigenvalues: (spins, k-points, bands), in eV.
         fermi: Fermi level, or the highest occupied eigenvalue, in eV.
+        electrons: How many the bands hold, if known.
 
     Example:
         >>> gap([[[-5.0, 0.0, 1.5], [-6.0, -0.5, 1.1]]], 0.0)
+        1.1
+        >>> gap([[[-5.0, 0.0, 1.5], [-6.0, -0.5, 1.1]]], -0.04, electrons=4)
         1.1
     """
     import numpy as np
 
     energies = np.asarray(eigenvalues, dtype=float)
+    pairs = -1.0 if electrons is None else electrons / 2
+    if len(energies) == 1 and pairs > 0 and abs(pairs - round(pairs)) < 1e-6:
+        filled = round(pairs)
+        if filled >= energies.shape[-1]:
+            return math.nan
+        return max(0.0, float(energies[..., filled].min() - energies[..., filled - 1].max()))
     # The highest occupied one is printed with few digits.
     occupied = energies <= fermi + 1e-3
     if np.ptp(occupied.sum(axis=-1), axis=-1).any():

@@ -72,7 +72,7 @@ class Checks(Record):
 
     conserved_energy: bool = False
     nonsense_above: float = Field(default=0.5, gt=0.0, allow_inf_nan=False)
-    min_cpu_use_percent: float | None = Field(default=95.0, ge=0.0, le=100.0, allow_inf_nan=False)
+    min_cpu_use_percent: float | None = Field(default=95.0, ge=0.0, allow_inf_nan=False)
     atoms_change: bool = False
 
 

@@ -223,7 +223,7 @@ def test_columns_checks_and_log_can_be_given_in_python(tmp_path: Path) -> None:
         ({"checks": {"conserve_energy": True}}, "did you mean 'conserved_energy'"),
         ({"log": {"discard": 1.5}}, "discard"),
         ({"checks": {"nonsense_above": float("nan")}}, "nonsense_above"),
-        ({"checks": {"min_cpu_use_percent": 200.0}}, "min_cpu_use_percent"),
+        ({"checks": {"min_cpu_use_percent": -1.0}}, "min_cpu_use_percent"),
         ({"columns": {1: {"column": "Temp", "unit": "K"}}}, "name of a metric is a text"),
         ({"columns": {"../x": {"column": "Temp", "unit": "K"}}}, "no name of a metric"),
         ({"columns": {"a": {"column": "Temp", "unit": ""}}}, "unit"),
