@@ -166,8 +166,8 @@ def gap(eigenvalues: Any, fermi: float, electrons: float | None = None) -> float
     """Lowest empty minus highest occupied eigenvalue: 0 in a metal, NaN where no empty ones were computed.
 
     An even number of electrons without spins fills half as many bands. Else those below the Fermi level are
-    filled; smearing may put it outside of the gap (Marzari and Vanderbilt's below the valence bands, where the mesh
-    is dense).
+    filled; smearing may put it outside of the gap (Marzari and Vanderbilt's below the valence bands, where
+    the mesh is dense).
 
     Args:
         eigenvalues: (spins, k-points, bands), in eV.
