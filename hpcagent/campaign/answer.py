@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.budget import costs
-from hpcagent.campaign.compare import Comparison, Estimation, compare, full_fidelity, observations
+from hpcagent.campaign.compare import (
+    Comparison,
+    Estimation,
+    compare,
+    estimated,
+    estimated_at,
+    full_fidelity,
+    observations,
+)
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
@@ -85,6 +93,7 @@ class Best:
         expected_error: Standard error of each.
         surer: Where it has less than the asked confidence, being so much better: the best point that has it, in
             words.
+        estimated: Metrics that were not measured there but estimated from CPU time: no run had its core.
     """
 
     params: Params
@@ -101,6 +110,7 @@ class Best:
     expected: dict[str, float] = field(default_factory=dict)
     expected_error: dict[str, float] = field(default_factory=dict)
     surer: str = ""
+    estimated: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [point_text(self.params, self.units)]
@@ -124,14 +134,24 @@ class Best:
         return f"{self.runs} run(s) here of earlier campaigns, NOT confirmed by one of this campaign"
 
     def value_text(self, name: str) -> str:
-        """A metric: what the models expect, where there are any, and what was measured."""
+        """A metric: what the models expect, where there are any, and what was measured, or estimated."""
         measured = self._with_error(name, self.metrics, self.uncertainty)
         if name not in self.expected:
-            return measured
+            return f"{measured}, estimated from CPU time" if name in self.estimated else measured
         runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
-        return (
-            f"{self._with_error(name, self.expected, self.expected_error)} expected; measured {measured} ({runs})"
-        )
+        how = "measured"
+        if name in self.estimated:
+            how, runs = (
+                "estimated from CPU time",
+                f"{runs} without {'its core' if self.runs == 1 else 'their core'}",
+            )
+        return f"{self.expected_text(name)} expected; {how} {measured} ({runs})"
+
+    def expected_text(self, name: str) -> str:
+        """What the models expect of a metric, or its mean where there are none, with its error and unit."""
+        if name not in self.expected:
+            return self._with_error(name, self.metrics, self.uncertainty)
+        return self._with_error(name, self.expected, self.expected_error)
 
     def _with_error(self, name: str, values: Mapping[str, float], errors: Mapping[str, float]) -> str:
         unit = self.units.get(name, "1")
@@ -158,6 +178,7 @@ class CampaignResult:
         events: What the campaign's rules told of: `rule`, `execution_id` and `data` of each.
         inner: App -> how many inner runs of it the chains took: run for this campaign, and found in the cache.
         warm: What it began with: runs of earlier campaigns, or None.
+        busy: Of each session that began on a busy machine, how busy, and which speeds that concerns.
     """
 
     campaign: Campaign
@@ -174,6 +195,7 @@ class CampaignResult:
     events: tuple[Mapping[str, Any], ...] = ()
     inner: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     warm: WarmStart | None = None
+    busy: tuple[str, ...] = ()
 
     def table(self, n: int = 8) -> Table:
         """The `n` best points: parameters, metrics ± standard error, P(feasible), runs.
@@ -196,7 +218,11 @@ class CampaignResult:
         source = ", as the models of all runs have them" if any(e.expected for e in self.points[:n]) else ""
         compared = self.comparison
         if compared is not None and compared.weather and compared.metric in metrics:
-            source += f" (errors beside each other; of absolute {compared.metric} ± {compared.weather:.0%} more)"
+            source += f" (errors beside each other; of absolute {compared.metric} ± {compared.weather:.0%} more"
+            guessed = estimated_at(campaign, self.results)
+            if any(key(campaign.complete(e.params)) in guessed for e in self.points[:n]):
+                source += f", of those estimated from CPU time ± {compared.estimation.bias:.0%} more"
+            source += ")"
         return Table(f"best points of {campaign.name}{source}", header, rows)
 
     @property
@@ -274,6 +300,28 @@ class CampaignResult:
         """How many runs did not have their core."""
         return sum(r.distrusted is not None for r in self.results)
 
+    @property
+    def disturbed(self) -> list[str]:
+        """What disturbed the measured speeds, as lines: a busy machine, runs without their core."""
+        lines = [f"a session began on a busy machine ({crowd} measured then may be too low" for crowd in self.busy]
+        if not self.distrusted:
+            return lines
+        campaign = self.campaign
+        twins = {m: campaign.app.contract.metric(m).undisturbed for m in campaign.objective.metrics}
+        text = f"{self.distrusted} run(s) did not have their core"
+        guessed = estimated_at(campaign, self.results)
+        for metric, twin in twins.items():
+            if twin is not None:
+                runs = [r for r in self.results if metric in estimated(campaign, r)]
+                used = sum(key(r.manifest.params) in guessed for r in runs)
+                text += f"; {metric} of {used} is an estimate from CPU time ({twin})"
+                if used < len(runs):
+                    text += f", that of {len(runs) - used} is not used, as its point was measured as well"
+        goals = [g.metric for g in campaign.objective.goals if twins[g.metric] is None]
+        if goals:
+            text += f"; their {' and '.join(goals)} is not used where the same was run undisturbed"
+        return [*lines, text]
+
     def __str__(self) -> str:
         completed = sum(r.ok for r in self.results)
         lines = [f"{self.campaign.name}: {self.campaign.objective}"]
@@ -289,10 +337,7 @@ class CampaignResult:
             lines.append("made of " + inner_text(self.inner))
         if self.warm is not None:
             lines.append(f"begun with {self.warm}")
-        if self.distrusted:
-            lines.append(
-                f"{self.distrusted} run(s) did not have their core: their speed is an estimate from CPU time"
-            )
+        lines += self.disturbed
         if self.reason:
             lines.append(f"stopped: {self.reason}")
         if self.best is None:
@@ -304,7 +349,13 @@ class CampaignResult:
                 label += f" {self.campaign.objective.goal.metric}"
             lines.append(f"{label}: {self.best}")
             if self.comparison is not None and self.comparison.weather:
-                lines.append(f"  {self.comparison.weather_text}")
+                guessed = self.comparison.metric in self.best.estimated
+                lines.append(f"  {self.comparison.weather_text(estimated=guessed)}")
+            elif self.best.estimated:
+                lines.append(
+                    f"  ± of {' and '.join(self.best.estimated)} holds how far estimates from CPU time may be off "
+                    f"together ({Estimation().bias:.0%})"
+                )
             missed = self.missed_text if self.best.feasible else ""
             lines += [f"  {missed}"] if missed else []
             lines += [f"  {s}" for s in self.speedups]
@@ -339,6 +390,7 @@ def answer(
     for result in results:
         units |= result.units
     units |= {p.name: p.unit for p in campaign.app.contract.space.parameters}
+    guessed = estimated_at(campaign, results)
     front: tuple[Result, ...] = ()
     if len(campaign.objective.goals) > 1:
         completed = [r for r in results if r.ok]
@@ -347,10 +399,10 @@ def answer(
         campaign=campaign,
         results=tuple(results),
         reason=reason,
-        best=None if found is None else _best(campaign, found, units, seen, comparison, _measured_at(results)),
+        best=None if found is None else _best(campaign, found, units, seen, comparison, guessed),
         speedups=()
         if found is None or not found.feasible
-        else _speedups(campaign, found, seen, _measured_at(results), comparison),
+        else _speedups(campaign, found, seen, guessed, comparison),
         comparison=comparison,
         run_dir=run_dir,
         front=front,
@@ -360,6 +412,7 @@ def answer(
         wall_s=wall_s,
         points=_ranked(campaign, seen, noise),
         warm=warm,
+        busy=() if state is None else tuple(state.busy),
     )
 
 
@@ -446,16 +499,20 @@ def _best(
     units: dict[str, str],
     seen: Sequence[Observation],
     comparison: Comparison | None,
-    measured: Collection[Key],
+    guessed: Collection[Key],
 ) -> Best:
     point = key(found.params)
-    twin = comparison is not None and campaign.app.contract.metric(comparison.metric).undisturbed is not None
-    estimated = twin and key(campaign.complete(found.params)) not in measured
+    estimates: tuple[str, ...] = ()
+    if key(campaign.complete(found.params)) in guessed:
+        contract = campaign.app.contract
+        estimates = tuple(m for m in campaign.objective.metrics if contract.metric(m).undisturbed is not None)
     earlier = [o for o in seen if o.role == "earlier" and o.completed and campaign.objective.known(o.metrics)]
     return Best(
         params=_varied(campaign, found.params),
         metrics=dict(found.metrics),
-        uncertainty=_absolute(found.metrics, found.uncertainty, comparison, estimated=estimated),
+        uncertainty=_absolute(
+            found.metrics, found.uncertainty, comparison, estimates=estimates, runs=found.best.runs
+        ),
         units=units,
         feasible=found.feasible,
         probability_feasible=found.probability_feasible,
@@ -464,29 +521,40 @@ def _best(
         shown=tuple(name for name in campaign.shown if name in found.metrics),
         exact=campaign.exact,
         expected=dict(found.best.expected),
-        expected_error=_absolute(found.best.expected, found.best.expected_error, comparison, estimated=estimated),
+        expected_error=_absolute(found.best.expected, found.best.expected_error, comparison, estimates=estimates),
+        estimated=estimates,
         earlier=sum(key(o.params) == point for o in earlier),
         surer="" if found.surer is None else _surer(campaign, found, found.surer, units),
     )
 
 
 def _absolute(
-    values: Mapping[str, float], errors: Mapping[str, float], comparison: Comparison | None, *, estimated: bool
+    values: Mapping[str, float],
+    errors: Mapping[str, float],
+    comparison: Comparison | None,
+    *,
+    estimates: Collection[str],
+    runs: int | None = None,
 ) -> dict[str, float]:
     """Errors that hold how the machine's speed changes, which ratios to the reference do not.
 
-    Where the speed was not measured, also what all estimates have in common.
+    Where a speed was not measured (`estimates`), also what all estimates have in common, once: each of `runs`
+    pooled runs states it already, but it does not average out.
     """
     found = dict(errors)
-    if comparison is not None and comparison.weather and comparison.metric in values:
-        metric, bias = comparison.metric, comparison.estimation.bias if estimated else 0.0
-        found[metric] = math.hypot(found.get(metric, 0.0), math.hypot(comparison.weather, bias) * values[metric])
+    for metric in values:
+        compared = comparison is not None and comparison.metric == metric
+        weather = comparison.weather if comparison is not None and compared else 0.0
+        bias = 0.0
+        if metric in estimates:
+            bias = comparison.estimation.bias if comparison is not None and compared else Estimation().bias
+        if not (weather or bias):
+            continue
+        stated = found.get(metric, 0.0)
+        if runs and bias:
+            stated = math.sqrt(max(0.0, stated**2 - (bias * values[metric]) ** 2 / runs))
+        found[metric] = math.hypot(stated, math.hypot(weather, bias) * values[metric])
     return found
-
-
-def _measured_at(results: Sequence[Result]) -> frozenset[Key]:
-    """The points with a run that had its core."""
-    return frozenset(key(r.manifest.params) for r in results if r.ok and r.distrusted is None)
 
 
 def _surer(campaign: Campaign, found: Recommendation, surer: Estimate, units: dict[str, str]) -> str:
@@ -504,7 +572,7 @@ def _speedups(
     campaign: Campaign,
     found: Recommendation,
     seen: Sequence[Observation],
-    measured: Collection[Key],
+    unmeasured: Collection[Key],
     comparison: Comparison | None,
 ) -> tuple[Speedup, ...]:
     known = {key(e.params): e for e in estimates(seen, campaign.objective)}
@@ -522,14 +590,14 @@ def _speedups(
                     "" if better is found.best else f", at {point_text(_varied(campaign, better.params), units)}"
                 )
                 over = f"the same with {changed} (same accuracy{where})"
-                speedups += _ratio(campaign, better, other, over, measured, estimation, same_accuracy=True)
+                speedups += _ratio(campaign, better, other, over, unmeasured, estimation, same_accuracy=True)
                 break
     if campaign.reference is not None:
         reference = campaign.complete(campaign.reference.params)
         other = known.get(key(reference))
         if other is not None and reference != found.params:
             over = f"the reference ({point_text(_varied(campaign, reference), units)})"
-            speedups += _ratio(campaign, found.best, other, over, measured, estimation, same_accuracy=False)
+            speedups += _ratio(campaign, found.best, other, over, unmeasured, estimation, same_accuracy=False)
     return tuple(speedups)
 
 
@@ -538,7 +606,7 @@ def _ratio(
     better: Estimate,
     other: Estimate,
     over: str,
-    measured: Collection[Key],
+    unmeasured: Collection[Key],
     estimation: Estimation,
     *,
     same_accuracy: bool,
@@ -552,7 +620,7 @@ def _ratio(
     factor = (top / bottom) ** goal.sign
     sides = {"the first": better, "the second": other}
     can_be = campaign.app.contract.metric(goal.metric).undisturbed is not None
-    guessed = [side for side, e in sides.items() if can_be and key(campaign.complete(e.params)) not in measured]
+    guessed = [side for side, e in sides.items() if can_be and key(campaign.complete(e.params)) in unmeasured]
     # It does not cancel in a ratio of two estimates either: 24 and 10 % too low made 9.1 times of 7.4.
     bias = estimation.bias if guessed else 0.0
     error = factor * math.hypot(

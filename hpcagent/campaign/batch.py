@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hpcagent.campaign.answer import CampaignResult, number
 from hpcagent.campaign.budget import Outlook
+from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.table import Table, headed
 from hpcagent.model.records import Result
@@ -91,4 +92,5 @@ def _remark(campaign: Campaign, result: Result) -> str:
         words.append("infeasible")
     if result.distrusted is not None:
         words.append("distrusted")
+        words += [f"{m} {number(v)} by CPU time" for m, v in estimated(campaign, result).items()]
     return ", ".join(words)

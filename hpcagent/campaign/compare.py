@@ -20,7 +20,17 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.model.records import Observation, Result
 from hpcagent.policies.points import Key, key
 
-__all__ = ["Comparison", "Estimation", "compare", "full_fidelity", "measured", "observations", "projected"]
+__all__ = [
+    "Comparison",
+    "Estimation",
+    "compare",
+    "estimated",
+    "estimated_at",
+    "full_fidelity",
+    "measured",
+    "observations",
+    "projected",
+]
 
 # Relative standard deviation of a speed worked out from CPU time, besides what all of them have in common.
 DISTURBED_NOISE = 0.05
@@ -103,13 +113,18 @@ class Comparison:
     weather: float = 0.0
     estimation: Estimation = Estimation()
 
-    @property
-    def weather_text(self) -> str:
-        """What the errors of absolute values hold, in words."""
+    def weather_text(self, *, estimated: bool = False) -> str:
+        """What the errors of absolute values hold, in words; `estimated`: the value is one from CPU time."""
         batches = len(self.scale or ())
+        if estimated:
+            return (
+                f"± of {self.metric} holds how the machine's speed changes ({self.weather:.0%}, of the "
+                f"reference in {batches} batch(es)) and how far estimates from CPU time may be off together "
+                f"({self.estimation.bias:.0%}); ratios below hold the latter alone"
+            )
         return (
-            f"± of {self.metric} holds how the machine's speed changes ({self.weather:.0%}, of the reference in "
-            f"{batches} batch(es)); ratios below do not"
+            f"± of {self.metric} holds how the machine's speed changes ({self.weather:.0%}, of the "
+            f"reference in {batches} batch(es)); ratios below do not"
         )
 
     def of(self, batch: int) -> float:
@@ -195,6 +210,21 @@ def measured(
     return estimate if estimate is None or estimation is None else estimate * estimation.factor
 
 
+def estimated(campaign: Campaign, result: Result) -> dict[str, float]:
+    """The objective's speeds of a run that did not have its core, from CPU time; empty for any other run."""
+    if not result.ok or result.distrusted is None:
+        return {}
+    found = {m: measured(campaign, result, m) for m in campaign.objective.metrics}
+    return {m: value for m, value in found.items() if value is not None}
+
+
+def estimated_at(campaign: Campaign, results: Sequence[Result]) -> frozenset[Key]:
+    """The points whose speeds are estimates from CPU time: none of the runs there had its core."""
+    done = [r for r in results if r.ok]
+    measured_at = {key(r.manifest.params) for r in done if r.distrusted is None}
+    return frozenset(key(r.manifest.params) for r in done if estimated(campaign, r)) - measured_at
+
+
 def observations(
     campaign: Campaign, results: Sequence[Result], comparison: Comparison | None
 ) -> list[Observation]:
@@ -202,12 +232,24 @@ def observations(
     counted = [r for r in results if r.failure is None or r.failure.kind in ("simulation", "contract")]
     sound = {_same(r, comparison) for r in counted if r.ok and r.distrusted is None}
     # An estimate is not averaged with a measurement: where there is one a disturbed run's speed is not used.
-    return [
+    found = [
         _compared(campaign, r, comparison)
         if r.distrusted is None or _same(r, comparison) not in sound
         else r.observation()
         for r in counted
     ]
+    main = campaign.objective.goal.metric if comparison is None else comparison.metric
+    return [_limits_estimated(campaign, r, o, main) for r, o in zip(counted, found, strict=True)]
+
+
+def _limits_estimated(campaign: Campaign, result: Result, seen: Observation, main: str) -> Observation:
+    """The other speeds of the objective, for which there is no reference, where the run did not have its core."""
+    others = {m: v for m, v in estimated(campaign, result).items() if m != main}
+    if not others:
+        return seen
+    error = math.hypot(DISTURBED_NOISE, ESTIMATE_BIAS)
+    uncertainty = seen.uncertainty | {m: error * abs(v) for m, v in others.items()}
+    return replace(seen, metrics=seen.metrics | others, uncertainty=uncertainty)
 
 
 def _same(result: Result, comparison: Comparison | None) -> tuple[Key, int]:

@@ -23,7 +23,7 @@ from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import read_earlier
-from hpcagent.campaign.where import about_session, busy, chosen_site, going_on, machine_load, note_site
+from hpcagent.campaign.where import about_session, busy, chosen_site, crowd, going_on, machine_load, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, Interrupted, RunDirChanged, SiteFailed
 from hpcagent.model.records import Manifest, Result
 from hpcagent.policies.base import Policy, make_policy
@@ -187,7 +187,9 @@ class Coordinator:
             )
             note_site(self.folder, self._site.profile)
             load = machine_load()  # before the first run: the load is that of others
-            self._note({"event": "session", **about_session(self._site), "machine": load})
+            crowded = crowd(self.campaign, self._site, load)
+            session = {"event": "session", **about_session(self._site), "machine": load}
+            self._note(session | ({"busy": crowded} if crowded else {}))
             recovered = self._runner.recover()
             self._results_before = len(self._state.results)
         except BaseException:
@@ -200,8 +202,7 @@ class Coordinator:
             again += f"; {len(leftovers)} job(s) that the last coordinator left were cancelled"
         again += f", on {self._site.profile.name}"
         again += "" if self._state.warm is None else f"; begins with {self._state.warm}"
-        crowded = busy(self.campaign, self._site, load)
-        again += f"; {crowded}" if crowded else ""
+        again += f"; {busy(crowded)}" if crowded else ""
         self._tell("opened", results=tuple(self._state.in_order()), reason=again)
         self._apply_rules(self._state.in_arrival())
 

@@ -18,6 +18,7 @@ from hpcagent.campaign.record import load_run
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.submit import ROLE
+from hpcagent.campaign.where import busy
 from hpcagent.errors import HpcAgentError
 from hpcagent.sites.ledger import Entry, read_ledger
 from hpcagent.sites.schedulers.base import Job, SchedulerDown, scheduler
@@ -184,6 +185,8 @@ class _Follower:
             elif kind == "session":
                 self._read_campaign()
                 where = f"process {event.get('pid')} on {event.get('host')}"
+                crowded = busy(event.get("busy", ""))
+                where += f"; {crowded}" if crowded else ""
                 yield self._event("site", reason=f"a coordinator has begun: {where}")
             elif kind == "batch":
                 ids = [r.manifest.execution_id for r in self.state.batch(int(event["batch"]))]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, number, point_text, read_run
 from hpcagent.campaign.budget import costs
+from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.learned import Learned, Progress, learned
 from hpcagent.campaign.table import headed
 from hpcagent.campaign.view import duration
@@ -79,7 +80,7 @@ def _learned(result: CampaignResult) -> Learned:
 def _text(result: CampaignResult, found: Learned, drawn: list[Path], note: str) -> str:
     beside = {p.stem: f"![{p.stem}]({p.name})" for p in drawn}
     parts = [_head(result), _answer(result), _events(result), _measuring(result), _failures(result)]
-    learnt = [_convergence(found, beside), *_model(found, beside)]
+    learnt = [_convergence(result, found, beside), *_model(found, beside)]
     parts += list(beside.values())  # those that no section has taken
     if note:
         parts.append(f"({note})")
@@ -140,6 +141,8 @@ def _answer(result: CampaignResult) -> str:
         cells += [number(value), shown, best.units.get(name, "1")]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     by = " Expected: by the models of all runs." if best.expected else ""
+    if best.estimated:
+        by += f" No run here had its core: {' and '.join(best.estimated)} is an estimate from CPU time."
     lines += ["", f"P(feasible) = {best.probability_feasible:.2f}, from {best.origin}.{by}"]
     missed = result.missed_text if best.feasible else ""
     lines += [f"- {missed}"] if missed else []
@@ -186,11 +189,7 @@ def _measuring(result: CampaignResult) -> str:
             f"reference of their batch; one compared value has a relative standard deviation of "
             f"{100 * comparison.noise:.1f} %."
         )
-    if result.distrusted:
-        goal = result.campaign.objective.goal.metric
-        substitute = result.campaign.app.contract.metric(goal).undisturbed
-        used = f"their {goal} is estimated by {substitute}" if substitute else "their speeds are not used"
-        lines.append(f"- {result.distrusted} run(s) did not have their core (marked distrusted); {used}.")
+    lines += [f"- {line}." for line in result.disturbed]
     hosts = Counter(r.host for r in result.results if r.host)
     if hosts:
         lines.append("- Hosts: " + ", ".join(f"{host} ({n})" for host, n in hosts.most_common()))
@@ -209,7 +208,7 @@ def _failures(result: CampaignResult) -> str:
     return "\n".join(lines)
 
 
-def _convergence(found: Learned, plots: dict[str, str]) -> str:
+def _convergence(result: CampaignResult, found: Learned, plots: dict[str, str]) -> str:
     if len(found.progress) < 2:
         return ""
     last = found.progress[-1]
@@ -224,9 +223,11 @@ def _convergence(found: Learned, plots: dict[str, str]) -> str:
     )
     text = (
         f"From {early.runs} runs ({early.node_hours:.2g} node-hours) on the answer's goal stayed within two "
-        f"standard errors of the last one, {number(last.value)}"
+        "standard errors of the last one (of values beside each other: without what all absolute values share)."
     )
-    text += f" ± {last.error:.2g}." if last.error else "."
+    if result.best is not None:
+        goal = result.campaign.objective.goal.metric
+        text += f" The answer: {goal} = {result.best.expected_text(goal)}."
     if early is last:
         text = (
             "The answer's goal was still changing by more than two standard errors between the last two moments."
@@ -337,7 +338,8 @@ def _row(result: CampaignResult, r: Result, metrics: tuple[str, ...]) -> list[st
     elif campaign.objective.known(r.metrics) and not campaign.objective.feasible(r.metrics):
         remark = "infeasible"
     if r.distrusted:
-        remark = f"{remark} distrusted".strip()
+        guesses = [f"{m} {number(v)} by CPU time" for m, v in estimated(campaign, r).items()]
+        remark = f"{remark} distrusted".strip() + (f" ({', '.join(guesses)})" if guesses else "")
     return [*cells, remark, f"work/{r.manifest.execution_id[:8]}..."]
 
 

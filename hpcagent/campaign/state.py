@@ -59,6 +59,7 @@ class State:
         told: What rules told of: events as they stand in the journal.
         files: Key of `same_files.level_key` -> the files of the runs at that level.
         rows: Every result as it was recorded, those that a later one of the same run has replaced included.
+        busy: Of each session that began on a busy machine, how busy, and which speeds that concerns.
         warm: What it began with: runs of earlier campaigns (see `warm.earlier_observations`), or None.
     """
 
@@ -84,6 +85,7 @@ class State:
         self.told: list[Mapping[str, Any]] = []
         self.files: dict[str, FilesOfLevel] = {}
         self.rows: list[Result] = []
+        self.busy: list[str] = []
         self.warm: WarmStart | None = None
         self._part_manifests: dict[str, Mapping[str, Any]] = {}
         self._batches: dict[int, list[str]] = {}
@@ -147,6 +149,8 @@ class State:
             self.end_session()
             self.sessions += 1
             self._session_began = event["at"]
+            if event.get("busy"):
+                self.busy.append(event["busy"])
         elif kind == "retry":
             identity = event["execution_id"]
             self.retried[identity] = event["attempt"]

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hpcagent.campaign.answer import number
+from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.table import headed
 from hpcagent.model.records import Result
 
@@ -73,8 +74,10 @@ class Tally:
         """The best single feasible run so far (the answer itself pools repeats)."""
         objective = self.campaign.objective
         done = (r for r in (*self.earlier, *self.results) if r.ok and self.campaign.full(r.manifest.params))
-        known = [r for r in done if objective.known(r.metrics) and objective.feasible(r.metrics)]
-        return max(known, key=lambda r: objective.score(r.metrics), default=None)
+        known = [(r, r.metrics | estimated(self.campaign, r)) for r in done]
+        kept = [(r, m) for r, m in known if objective.known(m) and objective.feasible(m)]
+        best = max(kept, key=lambda one: objective.score(one[1]), default=None)
+        return None if best is None else best[0]
 
     def left(self) -> tuple[float, float] | None:
         """Seconds and node-hours that the remaining runs will probably take."""
@@ -99,7 +102,10 @@ class Tally:
         best = self.best()
         if best is not None:
             goal = self.campaign.objective.goal.metric
-            parts.append(f"best run {goal} {number(best.metrics[goal])}")
+            guess = estimated(self.campaign, best).get(goal)
+            value = best.metrics[goal] if guess is None else guess
+            source = "" if guess is None else " (estimated from CPU time)"
+            parts.append(f"best run {goal} {number(value)}{source}")
         left = self.left()
         if left is not None and self.runs < (self.budget or 0):
             hours = f" and {left[1]:.2g} node-hours" if self.outlook is None else ""

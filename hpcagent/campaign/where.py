@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcagent.sites.profile import Profile
     from hpcagent.sites.site import Site
 
-__all__ = ["SITE", "about_session", "busy", "chosen_site", "going_on", "machine_load", "note_site"]
+__all__ = ["SITE", "about_session", "busy", "chosen_site", "crowd", "going_on", "machine_load", "note_site"]
 
 SITE = "site.toml"
 BUSY = 0.5  # load a core from which on a machine with nothing of ours running is told to be busy
@@ -87,7 +87,17 @@ def machine_load() -> dict[str, float]:
     return found
 
 
-def busy(campaign: Campaign, site: Site, load: Mapping[str, float]) -> str:
+def busy(crowd: str) -> str:
+    """What is said before the first run of a machine with such a crowd; empty without one."""
+    if not crowd:
+        return ""
+    return (
+        f"this machine is busy ({crowd} measured now would be too low; better wait until it is quiet. Runs "
+        "without their core are marked, and estimated from CPU time"
+    )
+
+
+def crowd(campaign: Campaign, site: Site, load: Mapping[str, float]) -> str:
     """Why speeds measured here and now would mean little, in words; empty where nothing speaks against it."""
     speeds = [m for m in campaign.objective.metrics if campaign.app.contract.metric(m).undisturbed is not None]
     if not speeds or site.profile.kind not in ("local", "threads"):
@@ -97,10 +107,9 @@ def busy(campaign: Campaign, site: Site, load: Mapping[str, float]) -> str:
     if load["load"] < BUSY and load.get("pressure", 0.0) < WAITED:
         return ""
     return (
-        f"this machine is busy (load {load['load'] * cores:.1f} on {cores} core(s), {idle:.1f} of them free"
+        f"load {load['load'] * cores:.1f} on {cores} core(s), {idle:.1f} of them free"
         + (f"; processes waited for a core {load['pressure']:.0%} of the time" if "pressure" in load else "")
-        + f"): {' and '.join(speeds)} measured now would be too low; better wait until it is quiet. Runs without "
-        "their core are marked, and estimated from CPU time"
+        + f"): {' and '.join(speeds)}"
     )
 
 
