@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -75,16 +76,35 @@ def about_session(site: Site) -> dict[str, Any]:
 def machine_load() -> dict[str, float]:
     """How busy this machine is: runnable processes a core, and the share of time in which one waited for a core.
 
-    `load` is the load average of a minute over the cores of this machine; `pressure` the `some avg10` of
+    `load` is the load average of a minute over the cores of this machine, but no more than what is in use now, as
+    the average still holds what has ended; `pressure` the `some avg10` of
     `/proc/pressure/cpu` (Linux kernel, Documentation/accounting/psi.rst), where there is one.
     """
     found = {"load": os.getloadavg()[0] / (os.cpu_count() or 1)}
+    if found["load"] >= BUSY:
+        found["load"] = min(found["load"], _in_use(0.2))
     try:
         some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
         found["pressure"] = float(some.split("avg10=")[1].split()[0]) / 100
     except (OSError, IndexError, ValueError):
         pass  # an older kernel, or one without pressure stall information
     return found
+
+
+def _in_use(seconds: float) -> float:
+    """Share of the cores that is in use now, over a moment (proc(5), /proc/stat); 1 where that is not told."""
+
+    def ticks() -> tuple[int, int]:
+        spent = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        return sum(spent), spent[3] + spent[4]  # idle, and waiting for a disk
+
+    try:
+        total, idle = ticks()
+        time.sleep(seconds)
+        later, still = ticks()
+        return 1.0 - (still - idle) / (later - total)
+    except (OSError, IndexError, ValueError, ZeroDivisionError):
+        return 1.0
 
 
 def busy(crowd: str) -> str:

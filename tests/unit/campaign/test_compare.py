@@ -131,6 +131,13 @@ def test_a_busy_machine_is_told_before_a_campaign_that_looks_for_a_speed():
     assert machine_load()["load"] >= 0
 
 
+def test_what_has_ended_makes_no_machine_busy(monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (100.0, 100.0, 100.0))
+    ticks = iter(["cpu 100 0 50 800 50 0 0 0 0 0", "cpu 104 0 50 890 56 0 0 0 0 0", ""])
+    monkeypatch.setattr("pathlib.Path.read_text", lambda path: next(ticks))
+    assert machine_load()["load"] == pytest.approx(0.04)
+
+
 def test_the_journal_and_the_result_say_that_the_machine_was_busy(tmp_path, monkeypatch):
     monkeypatch.setattr("hpcagent.campaign.coordinator.machine_load", lambda: {"load": 1.5})
     app = ha.app(name="quick", parameters={"x": ha.Float(0.0, 10.0)}, metrics=METRICS)(_quick)
