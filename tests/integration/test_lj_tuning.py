@@ -52,10 +52,13 @@ def test_lj_tuning_finds_the_timestep_skin_and_accelerator_on_this_machine(tmp_p
     result = ha.run("lj_tuning", run_dir=tmp_path)
     best = result.best
     assert len(result.results) == 40 and best.feasible
-    # The answer was run more than once, unless the confirmation threw every contender out.
+    # The contenders were run again. A neighbour that was run once may be the answer where it is surer to be allowed,
+    # but no contender that is allowed may be clearly faster than the answer.
     repeated = [e for e in result.points if e.runs > 1 and e.params["timestep"] > 0.003]
     kept = [e for e in repeated if e.probability_feasible >= 0.9 and e.metrics["energy_fluctuation_1ps"] <= 0.0025]
-    assert repeated and (best.runs >= 2 or not any(e.params["timestep"] >= best.params["timestep"] for e in kept))
+    answer = next(e for e in result.points if best.params.items() <= e.params.items())
+    assert repeated and (best.runs >= 2 or answer.probability_feasible >= 0.9)
+    assert all(e.score - answer.score < 2 * math.hypot(e.score_error, answer.score_error) for e in kept)
     # The gate is met at 10.1 fs (seeds scatter by 5 %, which is 3 % of the timestep).
     assert 0.0075 <= best.params["timestep"] <= 0.0125
     assert best.params["skin"] <= 3.0
