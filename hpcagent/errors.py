@@ -11,6 +11,7 @@
     ├── StoreError          the run directory cannot be used
     │   ├── RunDirLocked    another coordinator has it
     │   ├── RunDirChanged   it belongs to another campaign
+    │   ├── RunDirGone      it was deleted, moved or written by somebody else under its coordinator
     │   └── StoreFull       the disk, the quota or the permissions refuse a write
     ├── Interrupted         Ctrl-C or SIGTERM stopped the campaign
     │   └── AllocationEnded the job it ran inside of has no time left (exit code 75); resume goes on
@@ -34,6 +35,7 @@ __all__ = [
     "Interrupted",
     "NoSite",
     "RunDirChanged",
+    "RunDirGone",
     "RunDirLocked",
     "SiteFailed",
     "StoreError",
@@ -124,6 +126,10 @@ class RunDirChanged(StoreError):
     """The run directory was written by another campaign than the one given."""
 
     exit_code = 2
+
+
+class RunDirGone(StoreError):
+    """The run directory was deleted, moved, replaced or written by somebody else while its coordinator ran."""
 
 
 class StoreFull(StoreError):

@@ -24,7 +24,15 @@ from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import read_earlier
 from hpcagent.campaign.where import about_session, busy, chosen_site, crowd, going_on, machine_load, note_site
-from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, Interrupted, RunDirChanged, SiteFailed
+from hpcagent.errors import (
+    AllocationEnded,
+    BadInput,
+    HpcAgentError,
+    Interrupted,
+    RunDirChanged,
+    RunDirGone,
+    SiteFailed,
+)
 from hpcagent.model.records import Manifest, Result
 from hpcagent.policies.base import Policy, make_policy
 from hpcagent.sites.profile import Profile, find_profile
@@ -67,6 +75,7 @@ class Coordinator:
         RunDirLocked: Another coordinator has the folder.
         RunDirChanged: The folder belongs to another campaign.
         StoreFull: The folder cannot be written.
+        RunDirGone: (while iterating) The folder was deleted, moved, or written by somebody else.
 
     Example:
         >>> from hpcagent.apps.landscape import synthetic
@@ -167,7 +176,7 @@ class Coordinator:
             # The default batch depends on the site; from here on it is written down.
             self._settle_batch_size(resumed)
             self._write_down()
-            self._journal = Journal.open(self.folder.events)
+            self._journal = Journal.open(self.folder.events, beside=self.folder.work)
             self._state = State.replay(read_events(self.folder.events)) if resumed else State()
             self._check_files()
             self._take_earlier()
@@ -267,16 +276,20 @@ class Coordinator:
                     self._signals.restore()
 
     def _wind_up(self) -> None:
-        assert self._runner is not None
+        assert self._runner is not None and self._journal is not None
+        on_its_way = sys.exc_info()[1]
         try:
+            self._journal.check()  # nobody is told that finished runs are kept in a folder that is gone
             self._runner.drain()
             self._runner.stop()
             if self._reason is None and self._runner.running:
                 self._note({"event": "interrupted", "running": sorted(self._runner.running)})
             self._metrics.update(self._state.in_order, final=True)
-        except HpcAgentError:
+        except HpcAgentError as error:
+            self._runner.stop()
             # A full disk must not hide the error that is on its way; metrics.h5 is rebuilt on resume.
-            if sys.exc_info()[1] is None:
+            gone = isinstance(error, RunDirGone) and not isinstance(on_its_way, RunDirGone)
+            if on_its_way is None or gone:
                 raise
 
     def _open_site(self) -> Site:
@@ -353,6 +366,7 @@ class Coordinator:
 
         Raises:
             StoreFull: A record could not be written.
+            RunDirGone: The folder was deleted, moved, or written by somebody else; nothing more is recorded.
             SiteFailed: The site broke down for good.
         """
         self.open()
@@ -474,6 +488,8 @@ class Coordinator:
     def _wait(self, runner: Runner) -> None:
         # The wait itself may be interrupted, taking in what arrived may not.
         runner.peek(TICK_S)
+        assert self._journal is not None
+        self._journal.look()
         with self._signals.held():
             try:
                 results = runner.collect()
@@ -689,7 +705,7 @@ def run(
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the message says how to go on.
         AllocationEnded: The job it runs inside of has no time left; the message says how to go on.
-        BadInput, RunDirLocked, RunDirChanged, StoreFull, SiteFailed: see `Coordinator`.
+        BadInput, RunDirLocked, RunDirChanged, RunDirGone, StoreFull, SiteFailed: see `Coordinator`.
 
     Example:
         >>> import tempfile

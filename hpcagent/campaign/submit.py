@@ -27,7 +27,7 @@ from hpcagent.campaign.batch import Event
 from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.where import SITE, chosen_site, note_site
-from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, StoreFull
+from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, RunDirGone, StoreFull
 from hpcagent.sites.launch import python_command
 from hpcagent.sites.ledger import Entry, Ledger, read_ledger
 from hpcagent.sites.limits import check, executor_for
@@ -418,7 +418,7 @@ def attend(
             run_dir=str(folder.root),
         ) from None
     except BaseException as error:
-        if isinstance(error, BadInput) or not chain.progress:
+        if isinstance(error, (BadInput, RunDirGone)) or not chain.progress:
             chain.call_off()
         chain.end("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
         raise

@@ -54,7 +54,7 @@ def test_events_come_back_in_order(tmp_path):
     assert [e.get("n", e["event"]) for e in read_events(tmp_path / "events.jsonl")] == [0, 1, 2, "b"]
 
 
-@pytest.mark.parametrize("cut", [1, 5, 12])
+@pytest.mark.parametrize("cut", [2, 5, 12])
 def test_a_torn_last_line_is_set_aside_and_the_next_line_is_whole(tmp_path, cut):
     path = tmp_path / "events.jsonl"
     journal = Journal.open(path)
@@ -67,6 +67,17 @@ def test_a_torn_last_line_is_set_aside_and_the_next_line_is_whole(tmp_path, cut)
     journal.close()
     assert [e["event"] for e in read_events(path)] == ["first", "third"]
     assert (tmp_path / "events.torn").read_bytes().startswith(b'{"event')
+
+
+def test_a_last_event_of_which_only_the_newline_is_missing_is_kept(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"event":"first"}\n{"event":"second"}')
+    assert [e["event"] for e in read_events(path)] == ["first", "second"]
+    journal = Journal.open(path)
+    journal.append([{"event": "third"}])
+    journal.close()
+    assert [e["event"] for e in read_events(path)] == ["first", "second", "third"]
+    assert not (tmp_path / "events.torn").exists()
 
 
 def test_a_file_that_is_one_torn_line_becomes_empty(tmp_path):
