@@ -30,7 +30,7 @@ from hpcagent.policies.missed import Missed, missed, undecided
 from hpcagent.policies.points import Key, key
 from hpcagent.policies.ranking import Agreement, agreements
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
-from hpcagent.sites.ledger import Entry, read_ledger
+from hpcagent.sites.ledger import ELSEWHERE, Entry, read_ledger
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
 
@@ -233,7 +233,8 @@ class CampaignResult:
     @property
     def jobs(self) -> tuple[Entry, ...]:
         """The jobs that were submitted for it, as `jobs.jsonl` has them now; none where there is no scheduler."""
-        return tuple(entry for entry in read_ledger(RunDir(self.run_dir).jobs) if entry.ended != "refused")
+        entries = read_ledger(RunDir(self.run_dir).jobs)
+        return tuple(entry for entry in entries if entry.ended not in ("refused", ELSEWHERE))
 
     @property
     def charged(self) -> str:

@@ -36,7 +36,7 @@ from hpcagent.errors import (
 from hpcagent.model.records import Manifest, Result
 from hpcagent.policies.base import Policy, make_policy
 from hpcagent.sites.profile import Profile, find_profile
-from hpcagent.sites.reap import end_leftovers
+from hpcagent.sites.reap import end_leftovers, told
 from hpcagent.sites.site import Site, open_site, usable_cores, workers_of
 from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal, read_events
@@ -207,8 +207,7 @@ class Coordinator:
         again = f"resumed with {len(self._state.results)} finished run(s)" if resumed else "new"
         if recovered:
             again += f", {len(recovered)} of them found in their own folders"
-        if leftovers:
-            again += f"; {len(leftovers)} job(s) that the last coordinator left were cancelled"
+        again += "".join(f"; {words}" for words in told(leftovers))
         again += f", on {self._site.profile.name}"
         again += "" if self._state.warm is None else f"; begins with {self._state.warm}"
         again += f"; {busy(crowded)}" if crowded else ""

@@ -80,8 +80,8 @@ def standing(run_dir: str | Path) -> Standing:
     states: dict[str, Job] = {}
     for kind in {entry.scheduler for entry in jobs}:
         with contextlib.suppress(HpcAgentError):  # no scheduler here, or none that answers
-            ids = [e.job_id for e in jobs if e.scheduler == kind and e.job_id is not None]
-            states |= scheduler(kind, timeout_s=_PATIENCE_S).jobs(ids)
+            sent = {e.job_id: e.sent for e in jobs if e.scheduler == kind and e.job_id is not None}
+            states |= scheduler(kind, timeout_s=_PATIENCE_S).ours(sent)[0]
     return Standing(held, who, jobs, states)
 
 
@@ -245,7 +245,7 @@ class _Follower:
         if job is None or job.job_id != last.job_id or time.monotonic() - at > _ASK_EVERY_S:
             assert last.job_id is not None
             try:
-                found = scheduler(last.scheduler).jobs([last.job_id]).get(last.job_id)
+                found = scheduler(last.scheduler).ours({last.job_id: last.sent})[0].get(last.job_id)
             except (SchedulerDown, HpcAgentError):
                 found = None  # not where the scheduler can be asked: nothing is known of it
             job = found or Job(last.job_id, "failed")

@@ -32,7 +32,7 @@ from hpcagent.sites.launch import python_command
 from hpcagent.sites.ledger import Entry, Ledger, read_ledger
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where, find_profile
-from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown, scheduler
+from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown, Sent, scheduler
 from hpcagent.store.files import refusing_clearly, write_whole
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
@@ -179,8 +179,8 @@ def _coordinators(folder: RunDir) -> list[Entry]:
 
 
 def _refuse_second(folder: RunDir, there: Scheduler) -> None:
-    entries = {e.job_id: e.name for e in _coordinators(folder) if e.job_id is not None}
-    for job_id, job in there.jobs(entries).items():
+    entries = {e.job_id: e.sent for e in _coordinators(folder) if e.job_id is not None}
+    for job_id, job in there.ours(entries)[0].items():
         if not job.over:
             raise BadInput(
                 f"Job {job_id} ({job.state}) is the coordinator of {folder.root} already. `hpcagent status "
@@ -275,11 +275,10 @@ class _Chain:
         before = {e.job_id: e for e in _coordinators(self.folder) if e.job_id and e.name != self.name}
         before.pop(self.allocation.job_id, None)
         try:
-            seen = self.there.jobs(job_id for job_id in before if job_id)
+            seen, _ = self.there.ours({job_id: entry.sent for job_id, entry in before.items()})
         except SchedulerDown:
             return
         for job_id, entry in before.items():
-            assert job_id is not None
             job = seen.get(job_id) or Job(job_id, "failed", reason="the scheduler does not know this job any more")
             if job.over:
                 Ledger(self.folder.jobs).ended(entry.name, job)
@@ -328,7 +327,7 @@ class _Chain:
             return
         (name, job_id), self.successor = self.successor, None
         try:
-            self.there.cancel([job_id])
+            self.there.cancel_ours({job_id: Sent(name)})
         except SchedulerDown as error:
             self.say(f"job {job_id} could not be cancelled ({error}); `hpcagent reap {self.folder.root}` does")
             return

@@ -20,7 +20,7 @@ import shlex
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
@@ -55,6 +55,11 @@ _SILENT_S = 120.0
 """A job that runs for so long without its workers reporting is worth a word to the user."""
 _NO_ROOM_S = 300.0
 """After a refusal that another try would not change, while other blocks work: so long until the next try."""
+_LONGEST_PAUSE_S = 120.0
+"""Between two tries of a submission for which there is no room yet."""
+_TOLD_AFTER_S = 60.0
+_TOLD_AT_LEAST_S = 3600.0
+"""That no job is taken is said after a minute, then whenever that time has doubled, then every hour."""
 _WAITS_S = 60.0
 """A job that waits for so long for an ordinary reason is worth a word."""
 _NEVER = re.compile(
@@ -133,8 +138,6 @@ class BatchExecutor(Executor):
 
     keys_in_logdir = True
     block: Block
-    tell: Callable[[str], None] = staticmethod(lambda text: None)
-    """Called with a sentence that the user should hear."""
     max_blocks = 1
     siblings: Sequence[BatchExecutor] = ()
     """The executors of the same site, itself among them: a queue's limit of jobs is for all of them."""
@@ -158,7 +161,10 @@ class BatchExecutor(Executor):
         self._told_waiting: set[tuple[str, str]] = set()
         self._vanished: dict[str, float] = {}
         self._scaled_at = self._submit_after = 0.0
-        self._refusals = 0
+        self._refusals = self._unclear = 0
+        self._refused_since: float | None = None
+        self._refused_beside = False
+        self._told_refused_at = 0.0
         self._deaths = 0
         self._results_at_last_death = -1
         self._quiet_since: float | None = None
@@ -318,11 +324,32 @@ class BatchExecutor(Executor):
             )
         )
 
-    def _settle(self, jobs: Mapping[str, Job]) -> None:
-        """Fail what went down with a block, with the reason; not before it is known, but not much later."""
+    def _refuse(self, error: SiteFailed) -> None:
+        """As for those at work, also for tasks that were lost and wait for the scheduler's word."""
+        super()._refuse(error)
+        for future, *_ in self._take_lost():
+            if not future.done():
+                future.set_exception(error)
+
+    def _take_lost(self) -> list[tuple[Future[Any], ManagerLost, str, float]]:
         with self._lost_lock:
             waiting, self._lost = self._lost, []
-        for future, error, block_id, since in waiting:
+        return waiting
+
+    def _settle(self, jobs: Mapping[str, Job]) -> None:
+        """Fail what went down with a block, with the reason; not before it is known, but not much later."""
+        waiting = self._take_lost()
+        try:
+            self._settle_first(waiting, jobs)
+        finally:  # those that are left are none's, should one have raised
+            with self._lost_lock:
+                self._lost += waiting
+
+    def _settle_first(
+        self, waiting: list[tuple[Future[Any], ManagerLost, str, float]], jobs: Mapping[str, Job]
+    ) -> None:
+        for _ in range(len(waiting)):
+            future, error, block_id, since = waiting[0]
             job_id = self.blocks_to_job_id.get(block_id)
             job = jobs.get(job_id) if job_id else None
             if job is not None and job.over:
@@ -341,6 +368,7 @@ class BatchExecutor(Executor):
                     self._lost.append((future, error, block_id, since))
                 if time.time() - self._last_poll_time > _ASK_AGAIN_S:
                     self._last_poll_time = 0.0
+            del waiting[0]
 
     def _command(self, message: object) -> Any:
         """Ask the interchange; None if it does not answer (which `handle_errors` notices)."""
@@ -409,7 +437,7 @@ class BatchExecutor(Executor):
             demand = math.ceil(sum(list(self._shares.values())) - 1e-9)
             wanted = max(wanted, min(demand - open_to_them, self.max_blocks - len(live), self._room_in_queue()))
         for _ in range(wanted):
-            if not self._ask_for_block(alone=not live):
+            if not self._ask_for_block():
                 return
 
     def live_blocks(self) -> int:
@@ -449,8 +477,11 @@ class BatchExecutor(Executor):
             self._given_back.add(block_id)
             self.provider.cancel([self.blocks_to_job_id[block_id]])
 
-    def _ask_for_block(self, *, alone: bool) -> bool:
+    def _ask_for_block(self) -> bool:
         """Submit one more block; False if none was had this time."""
+        alone = self.live_blocks() == 0
+        if alone and self._refused_beside:  # those beside which there was no room have ended
+            self._refused_beside, self._submit_after = False, 0.0
         if time.monotonic() < self._submit_after:
             return False
         block_id = str(self._block_id_counter.get_id())
@@ -462,7 +493,8 @@ class BatchExecutor(Executor):
         except (StoreFull, SiteFailed, OSError) as error:
             self._fail(error if isinstance(error, SiteFailed) else SiteFailed(str(error)))
             return False
-        self._refusals = 0
+        self._refusals = self._unclear = 0
+        self._refused_since, self._refused_beside = None, False
         self.blocks_to_job_id[block_id] = job_id
         self.job_ids_to_block[job_id] = block_id
         self._status[block_id] = JobStatus(JobState.PENDING)
@@ -475,18 +507,40 @@ class BatchExecutor(Executor):
         return True
 
     def _refused(self, refusal: Refused, *, alone: bool) -> None:
+        """Try again later, where the scheduler's words say that it passes: for as long as the site is open."""
+        now = time.monotonic()
         if not alone:  # the blocks there are work on; there may be room for another later
-            self._submit_after = time.monotonic() + _NO_ROOM_S
+            self._submit_after, self._refused_beside = now + _NO_ROOM_S, True
             self.tell(f"no further job: {refusal}")
             return
+        if not refusal.transient or refusal.details.get("unclear"):
+            self._refused_for_good(refusal)
+            return
         self._refusals += 1
-        if not refusal.transient or self._refusals > self.submit_retries:
-            tries = f" ({self._refusals} tries)" if self._refusals > 1 else ""
+        if self._refused_since is None:
+            self._refused_since, self._told_refused_at = now, now + _TOLD_AFTER_S
+        pause = min(_LONGEST_PAUSE_S, 2.0 ** min(self._refusals - 1, 10))
+        self._submit_after = now + pause
+        if now >= self._told_refused_at:
+            waited = now - self._refused_since
+            self._told_refused_at = now + min(waited, _TOLD_AT_LEAST_S)
+            self.tell(f"no job is taken since {waited:.0f} s: {refusal} It is tried again every {pause:g} s.")
+
+    def _refused_for_good(self, refusal: Refused) -> None:
+        """Give up, after some tries where the words do not say whether it passes."""
+        self._unclear += 1
+        if not refusal.transient or self._unclear > self.submit_retries:
+            tries = f" ({self._unclear} tries)" if self._unclear > 1 else ""
             self._fail(SiteFailed(f"{refusal}{tries}"))
             return
-        pause = min(60.0, 2.0 ** (self._refusals - 1))
+        pause = min(60.0, 2.0 ** (self._unclear - 1))
         self._submit_after = time.monotonic() + pause
-        self.tell(f"{refusal} Trying again in {pause:g} s ({self._refusals} of {self.submit_retries}).")
+        self.tell(f"{refusal} Trying again in {pause:g} s ({self._unclear} of {self.submit_retries}).")
+
+    @property
+    def refused_s(self) -> float | None:
+        """For how long, in seconds, no job has been taken although none is alive; None if it is not so."""
+        return None if self._refused_since is None else time.monotonic() - self._refused_since
 
     # --- the end
 
@@ -496,9 +550,7 @@ class BatchExecutor(Executor):
         Raises:
             Unverified: Some were not seen gone; the ledger keeps them for `hpcagent reap`.
         """
-        with self._lost_lock:
-            waiting, self._lost = self._lost, []
-        for future, error, _, _ in waiting:
+        for future, error, _, _ in self._take_lost():
             future.set_exception(BlockLost(f"Contact with the workers on {error.hostname} was lost."))
         self.provider.end_all()
 

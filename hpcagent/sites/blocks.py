@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from parsl.providers.errors import ExecutionProviderException
 
 from hpcagent.errors import StoreFull
 from hpcagent.sites.ledger import Ledger
-from hpcagent.sites.schedulers.base import Job, Refused, Scheduler, SchedulerDown, State, Unverified
+from hpcagent.sites.schedulers.base import Job, Refused, Scheduler, SchedulerDown, Sent, State, Unverified
 
 __all__ = ["NEVER_SEEN_GRACE_S", "BatchBlocks"]
 
@@ -71,7 +71,7 @@ class BatchBlocks:
         self.scheduler, self.ledger, self.poll_s = scheduler, ledger, poll_s
         self._about = about
         self._jobs: dict[str, Job] = {}
-        self._names: dict[str, str] = {}
+        self._sent: dict[str, Sent] = {}
         self._submitted: dict[str, float] = {}
         self._unheard: dict[str, float] = {}
         self._to_cancel: set[str] = set()
@@ -101,7 +101,7 @@ class BatchBlocks:
 
     def _submit_one(self, command: str, tasks_per_node: int, job_name: str) -> str:
         # Unique, so that a job whose id was never heard (sbatch timed out) can be found by its name.
-        name = f"{job_name}.{uuid.uuid4().hex[:8]}"
+        name, at = f"{job_name}.{uuid.uuid4().hex[:8]}", time.time()
         self.ledger.submitting(name, self.scheduler.name, **self._about, block=job_name.rpartition("-")[2])
         try:
             job_id = str(self._submit(command, tasks_per_node, name))
@@ -117,13 +117,14 @@ class BatchBlocks:
             self.ledger.submitted(name, job_id)
         except StoreFull:
             with contextlib.suppress(SchedulerDown):  # its name is in the ledger
-                self.scheduler.cancel([job_id])
+                self.scheduler.cancel_ours({job_id: Sent(name, at)})
             raise
-        self._begin(name, job_id)
+        self._begin(Sent(name, at), job_id)
         return job_id
 
-    def _begin(self, name: str, job_id: str) -> None:
-        self._names[job_id] = name
+    def _begin(self, sent: Sent, job_id: str) -> None:
+        name = sent.name
+        self._sent[job_id] = sent
         self._submitted[job_id] = time.monotonic()
         self._jobs[job_id] = Job(job_id, "pending", name)  # last: others read it without a lock
 
@@ -137,7 +138,7 @@ class BatchBlocks:
         except SchedulerDown:
             self._unheard[name] = time.monotonic()  # its line in the ledger stays open
             return None
-        if found is None and refusal.details.get("unheard", True):
+        if found is None and refusal.details.get("unheard") is not False:
             self._unheard[name] = time.monotonic()
         elif found is None:
             self.ledger.refused(name, str(refusal))
@@ -165,45 +166,80 @@ class BatchBlocks:
         with self._asking:
             open_ids = [job_id for job_id, job in list(self._jobs.items()) if not job.over]
             try:
-                seen = self.scheduler.jobs(open_ids) if open_ids else {}
+                seen, others = self._ours(open_ids)
                 self._end_unheard()
                 if self._to_cancel:
-                    self.scheduler.cancel(self._to_cancel)
+                    self._cancel(self._to_cancel)
                     self._to_cancel.clear()
             except SchedulerDown as error:
                 self.down = str(error)  # nothing new is known: nothing changes
             else:
                 self.down = None
                 for job_id in open_ids:
-                    self._take(job_id, seen.get(job_id))
+                    self._take(job_id, seen.get(job_id), others.get(job_id, ""))
             return self.known()
 
-    def _take(self, job_id: str, job: Job | None) -> None:
+    def _ours(self, job_ids: Sequence[str]) -> tuple[dict[str, Job], dict[str, str]]:
+        """How these jobs stand; of ids that are other jobs' by now, why they are not ours.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        if not job_ids:
+            return {}, {}
+        seen = self.scheduler.jobs(job_ids)
+        for job_id, job in seen.items():
+            sent = self._sent[job_id]
+            renamed = job.name and not sent.called and not self.scheduler.is_named(job, sent.name)
+            # At first sight, a moment after it was submitted: a filter of the site has changed its name.
+            if (
+                renamed
+                and job_id in self._submitted
+                and not self.scheduler.another(replace(job, name=sent.name), sent)
+            ):
+                self._sent[job_id] = replace(sent, called=job.name)
+                with contextlib.suppress(StoreFull):
+                    self.ledger.called(sent.name, job.name)
+        others = {j: words for j, job in seen.items() if (words := self.scheduler.another(job, self._sent[j]))}
+        return {job_id: job for job_id, job in seen.items() if job_id not in others}, others
+
+    def _cancel(self, job_ids: Collection[str]) -> None:
+        """Ask to end jobs, those that still are ours.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        self._ours([job_id for job_id in job_ids if job_id in self._submitted])  # for their names
+        sent = {job_id: self._sent[job_id] for job_id in job_ids if job_id in self._sent}
+        if sent:
+            self.scheduler.cancel_ours(sent)
+
+    def _take(self, job_id: str, job: Job | None, another: str = "") -> None:
         before = self._jobs[job_id]
         if before.over:
             return  # the first final state stays
         if job is None:
             unseen = before.state == "pending" and not before.reason and job_id in self._submitted
-            if unseen and time.monotonic() - self._submitted[job_id] < self.grace_s:
+            if unseen and not another and time.monotonic() - self._submitted[job_id] < self.grace_s:
                 return
-            job = self._vanished(before)
+            job = self._vanished(before, another)
         else:
             self._submitted.pop(job_id, None)  # it has been seen
         if job.over:
             job = self._judged(job if job.started_at is not None else replace(job, started_at=before.started_at))
             # Should the disk be full, its end stays open in the ledger, and `reap` finds it ended.
             with contextlib.suppress(StoreFull):
-                self.ledger.ended(self._names[job_id], job)
+                self.ledger.ended(self._sent[job_id].name, job)
         self._jobs[job_id] = job
 
-    def _vanished(self, before: Job) -> Job:
+    def _vanished(self, before: Job, another: str) -> Job:
         """How a job ended that the scheduler does not know any more, as far as that can be told."""
         if before.job_id in self._cancelled:
             return replace(before, state="cancelled", reason="cancelled by hpcagent")
         with contextlib.suppress(SchedulerDown):  # should it be there all the same, nobody would look after it
-            self.scheduler.cancel([before.job_id])
+            self._cancel([before.job_id])
         known, words = self.scheduler.history()
-        why = "the scheduler does not know this job any more"
+        why = "the scheduler does not know this job any more" + (f" ({another})" if another else "")
         reason = why if known else f"{why}; {words.partition(':')[0]}"
         if before.ends_at is not None and time.time() > before.ends_at - _CLOCKS_S:
             return replace(before, state="timeout", reason=f"{reason}; its walltime was over by then")
@@ -222,11 +258,11 @@ class BatchBlocks:
         for name, since in list(self._unheard.items()):
             job_id = self._found(name)
             if job_id is not None:
-                self.scheduler.cancel([job_id])
+                self._begin(Sent(name), job_id)
+                self._cancel([job_id])
                 self._cancelled.add(job_id)
                 with contextlib.suppress(StoreFull):  # its name is there
                     self.ledger.submitted(name, job_id)
-                self._begin(name, job_id)
             elif time.monotonic() - since > NEVER_SEEN_GRACE_S:
                 with contextlib.suppress(StoreFull):
                     self.ledger.refused(name, "not answered, and never seen by the scheduler")
@@ -261,7 +297,7 @@ class BatchBlocks:
         open_ids = [job_id for job_id in job_ids if job_id not in known or not known[job_id].over]
         self._cancelled.update(open_ids)
         try:
-            self.scheduler.cancel(open_ids)
+            self._cancel(open_ids)
         except SchedulerDown as error:
             self.down = str(error)
             self._to_cancel.update(open_ids)
@@ -284,8 +320,10 @@ class BatchBlocks:
             words = str(error)
         left = [job_id for job_id, job in list(self._jobs.items()) if not job.over]
         self._cancelled.update(left)
+        with contextlib.suppress(SchedulerDown):
+            self._ours([job_id for job_id in left if job_id in self._submitted])  # for their names
         try:
-            ended = self.scheduler.cancel_and_see(left, within_s=within_s)
+            ended = self.scheduler.cancel_and_see({j: self._sent[j] for j in left}, within_s=within_s)
         except Unverified as error:
             self._take_all(error.details.get("ended", {}))
             raise

@@ -6,6 +6,7 @@ interchange, manager and workers, dependencies between apps, serialization of fu
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -14,7 +15,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,10 @@ NEEDS = ("nodes", "cores", "gpus", "walltime_s", "here")
 """What a task may say of itself, for the interchange to place it; see `room.py`."""
 
 _INTERCHANGE_S = 120.0
+_TROUBLE_IN_A_ROW = 3
+_TROUBLE_S = 10.0
+"""What looks after the blocks may fail so often, and at least for so long, before the site is given up."""
+_TROUBLE = "exceptions.log"
 
 
 def log_tail(*files: Path, lines: int = 15) -> str:
@@ -78,6 +84,8 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
 
     by_hand: Callable[[], float | None] = staticmethod(no_turn)
     """Gives the priority of a task that has none; see `turns.py`."""
+    tell: Callable[[str], None] = staticmethod(lambda text: None)
+    """Called with a sentence that the user should hear."""
     command_client: Any  # CommandClient, for a moment _PortLater
     pool_arguments: Sequence[str] = ()
     python: str | None = None
@@ -101,6 +109,7 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
         self._submit_lock = threading.Lock()
         self._start_lock = threading.Lock()
         self._ended_blocks: set[str] = set()
+        self._trouble: dict[str, tuple[int, float]] = {}
         if self.eager:
             self.ensure_started()
 
@@ -248,11 +257,19 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
 
     def _result_queue_worker(self) -> None:
         """Hand results to their futures, as Parsl does, but outlive one that cannot be read or is unknown."""
-        while not self._result_queue_thread_exit.is_set():
-            message = self.incoming_q.get(timeout_ms=self.poll_period)
-            if message is not None:
-                self._take(pickle.loads(message))
-        self.incoming_q.close()
+        try:
+            while not self._result_queue_thread_exit.is_set():
+                message = self.incoming_q.get(timeout_ms=self.poll_period)
+                if message is not None:
+                    self._take(pickle.loads(message))
+        except Exception as error:
+            # Whose result it was is not known, and without this thread no other would come: all is sent again.
+            where = self._write_trouble()
+            self._fail(
+                SiteFailed(f"The results of the workers cannot be read: {_said(error)}{where}", mendable=True)
+            )
+        finally:
+            self.incoming_q.close()
 
     def _take(self, message: dict[str, Any]) -> None:
         if message["task_id"] == -1:  # the interchange gives up; it says why
@@ -290,20 +307,58 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
 
     def status(self) -> dict[str, JobStatus]:
         """Return the state of each block. Parsl's asks the interchange, for ever if that has ended."""
-        block_ids, job_ids = self._get_block_and_job_ids()
-        return {
-            **dict(zip(block_ids, self.provider.status(job_ids), strict=True)),
-            **self._simulated_status,
-        }
+        found: dict[str, JobStatus] = self._status
+        if self.bad_state_is_set:
+            return found
+        with self._outliving("how the blocks stand"):
+            block_ids, job_ids = self._get_block_and_job_ids()
+            found = {
+                **dict(zip(block_ids, self.provider.status(job_ids), strict=True)),
+                **self._simulated_status,
+            }
+        return found
 
     def handle_errors(self, status: dict[str, JobStatus]) -> None:
         """Notice what has died; Parsl calls this several times a second."""
         if self._closed or self.bad_state_is_set or not self._begun:
             return
-        if self.interchange_proc.poll() is not None:
-            self._fail(self._interchange_ended())
-            return
-        self.look_after_blocks(status)
+        with self._outliving("what the blocks need"):
+            if self.interchange_proc.poll() is not None:
+                self._fail(self._interchange_ended())
+                return
+            self.look_after_blocks(status)
+
+    @contextlib.contextmanager
+    def _outliving(self, what: str) -> Iterator[None]:
+        """Outlive an exception in Parsl's thread that calls, which drops them all; one that stays ends the site.
+
+        Args:
+            what: What was to be found out.
+        """
+        try:
+            yield
+        except Exception as error:
+            count, since = self._trouble.get(what, (0, time.monotonic()))
+            self._trouble[what] = count + 1, since
+            words = f"{what[0].upper()}{what[1:]} could not be found out: {_said(error)}"
+            if count == 0:
+                self.tell(f"{words}{self._write_trouble()} It is tried again.")
+            elif count + 1 >= _TROUBLE_IN_A_ROW and time.monotonic() - since >= _TROUBLE_S:
+                times = f" {count + 1} times in {time.monotonic() - since:.0f} s."
+                self._fail(SiteFailed(f"{words}{times}{self._write_trouble()}"))
+        else:
+            self._trouble.pop(what, None)
+
+    def _write_trouble(self) -> str:
+        """Write the exception that is being handled beside the logs; return a sentence on where that is."""
+        path = Path(self.logdir, _TROUBLE)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {traceback.format_exc()}\n")
+        except OSError:
+            return ""
+        return f" Where it happened is in {path}."
 
     def look_after_blocks(self, status: dict[str, JobStatus]) -> None:
         """Act on what has become of the blocks."""
@@ -442,6 +497,11 @@ class Threads(ThreadPoolExecutor):  # type: ignore[misc]  # Parsl has no type in
         """Stop without waiting for what runs."""
         self.fail_outstanding()
         super().shutdown(block=block)
+
+
+def _said(error: Exception) -> str:
+    """An exception in words, as a sentence."""
+    return f"{type(error).__name__}: {str(error).rstrip('.') or 'no words'}."
 
 
 def _exception(answer: object) -> Exception:

@@ -2,6 +2,9 @@
 
 A job whose end is not written here may still run, whatever became of the process that submitted it;
 `hpcagent reap` ends those, and only those.
+
+Every job's line names the folder that it was written in. So a copy of a folder knows that the jobs are not its
+own, as long as the other one is there; a folder that was moved keeps them.
 """
 
 from __future__ import annotations
@@ -14,15 +17,18 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpcagent.errors import StoreFull
-from hpcagent.sites.schedulers.base import Job
+from hpcagent.sites.schedulers.base import Job, Sent
 
-__all__ = ["Entry", "Ledger", "read_ledger"]
+__all__ = ["ELSEWHERE", "Entry", "Ledger", "read_ledger"]
+
+ELSEWHERE = "elsewhere"
+"""The end, in this ledger, of a job of another folder, of which this one is a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +41,13 @@ class Entry:
         job_id: The scheduler's id; None if the submission was begun and never reported.
         about: `site`, `executor`, `block`, `nodes`, `walltime_s`, `script`, `stderr`, `host`, `pid`, ...
         submitted_at: Unix time, in seconds.
-        ended: The final state (`completed`, `timeout`, ...), `refused`, or None while it may still run.
+        ended: The final state (`completed`, `timeout`, ...), `refused`, `elsewhere` (another folder looks after
+            it, of which this one is a copy), or None while it may still run.
         reason: The scheduler's words on the end.
         exit_code: Of the job script, where known.
         started_at: Unix time, in seconds; None if it never ran, or where that is not known.
         ended_at: Unix time, in seconds, at the latest; None while it may still run.
+        called: What the scheduler calls it, where that is not `name`.
     """
 
     name: str
@@ -52,12 +60,18 @@ class Entry:
     exit_code: int | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    called: str = ""
+
+    @property
+    def sent(self) -> Sent:
+        """What the scheduler's answer on its id is compared with."""
+        return Sent(self.name, self.submitted_at, self.called)
 
     @property
     def node_hours(self) -> float:
         """Nodes x time from its start to its end; 0 for a job that did not run, or has no end yet."""
         started = self.started_at
-        if started is None and self.ended not in ("cancelled", "refused"):
+        if started is None and self.ended not in ("cancelled", "refused", ELSEWHERE):
             started = self.submitted_at  # it ran, from nobody knows when
         if started is None or self.ended_at is None:
             return 0.0
@@ -88,6 +102,7 @@ class Ledger:
                 "scheduler": scheduler,
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
+                "folder": os.path.realpath(self.path.parent),
                 **about,
             }
         )
@@ -95,6 +110,14 @@ class Ledger:
     def submitted(self, name: str, job_id: str) -> None:
         """Write the id that the scheduler gave the job."""
         self._write({"event": "submitted", "name": name, "job_id": job_id})
+
+    def called(self, name: str, called: str) -> None:
+        """Write what the scheduler calls a job that a filter of the site has renamed."""
+        self._write({"event": "called", "name": name, "called": called})
+
+    def elsewhere(self, name: str, words: str) -> None:
+        """Write that a job is another folder's, of which this one is a copy."""
+        self._write({"event": "ended", "name": name, "state": ELSEWHERE, "reason": words, "ended_at": time.time()})
 
     def refused(self, name: str, words: str) -> None:
         """Write that the scheduler did not take the job."""
@@ -141,13 +164,53 @@ class Ledger:
 def read_ledger(path: Path) -> list[Entry]:
     """Return the jobs of a jobs.jsonl in the order of their submission; none if there is no such file.
 
-    A torn or damaged line is skipped: what a job's later lines say stands.
+    A torn or damaged line is skipped: what a job's later lines say stands. A job that another folder looks after
+    has ended here: `elsewhere`.
     """
+    jobs = _read(path)
+    originals = _originals(path, (job for job in jobs.values() if job.ended is None))
+    return [
+        job
+        if job.ended is not None
+        or (original := _folder(job)) not in originals
+        or job.name not in originals[original]
+        else replace(job, ended=ELSEWHERE, reason=f"a job of {original}, of which {path.parent} is a copy")
+        for job in jobs.values()
+    ]
+
+
+def _read(path: Path) -> dict[str, Entry]:
     jobs: dict[str, Entry] = {}
     for line in _lines(path):
         with contextlib.suppress(KeyError, TypeError, ValueError):
             _note(jobs, line)
-    return list(jobs.values())
+    return jobs
+
+
+def _folder(job: Entry) -> str:
+    """The folder whose job it is; empty in a ledger of before this was written down."""
+    return str((job.about or {}).get("folder", ""))
+
+
+def _originals(path: Path, jobs: Iterable[Entry]) -> dict[str, frozenset[str]]:
+    """The other folders whose jobs these are and which are still there, and the names of all their jobs."""
+    here = os.path.realpath(path.parent)
+    found: dict[str, frozenset[str]] = {}
+    for folder in dict.fromkeys(map(_folder, jobs)):
+        other = Path(folder, path.name)
+        if folder and folder != here and not _same_file(other, path):
+            with contextlib.suppress(OSError):  # it was moved here, or is out of sight
+                found[folder] = frozenset(_read(other))
+    return found
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether both are one file; by inode alone, for two mounts of one file system may be two devices."""
+    try:
+        first, second = one.stat(), other.stat()
+        return (first.st_ino, one.parent.stat().st_ino) == (second.st_ino, other.parent.stat().st_ino)
+    except OSError:
+        return False
 
 
 def _note(jobs: dict[str, Entry], line: dict[str, Any]) -> None:
@@ -157,6 +220,8 @@ def _note(jobs: dict[str, Entry], line: dict[str, Any]) -> None:
         jobs[name] = Entry(name, str(line["scheduler"]), about=about, submitted_at=float(line["at"]))
     elif event == "submitted":
         jobs[name] = replace(jobs[name], job_id=str(line["job_id"]))
+    elif event == "called":
+        jobs[name] = replace(jobs[name], called=str(line["called"]))
     elif event == "refused":
         jobs[name] = replace(jobs[name], ended="refused", reason=str(line["reason"]))
     elif event == "ended":
@@ -173,7 +238,7 @@ def _note(jobs: dict[str, Entry], line: dict[str, Any]) -> None:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        text = path.read_text(errors="replace")
+        text = path.read_text("utf-8", errors="replace")
     except FileNotFoundError:
         return
     for line in text.splitlines():

@@ -437,7 +437,8 @@ class Profile(Record):
     cmd_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """A command of the scheduler that takes longer has failed."""
     submit_retries: Annotated[int, Field(ge=0)] = 5
-    """How often a submission that the scheduler was too busy for is repeated."""
+    """How often a submission is repeated whose refusal does not say whether it passes; one that does (a limit of
+    jobs, a scheduler that is away) is waited for."""
     margin_s: Annotated[float, Field(ge=0)] = 60.0
     """At the end of a block, time in which nothing is to be running any more."""
     coordinator: CoordinatorSettings = CoordinatorSettings()

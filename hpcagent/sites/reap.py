@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from hpcagent.errors import BadInput
-from hpcagent.sites.ledger import Entry, Ledger, read_ledger
-from hpcagent.sites.schedulers.base import Job, Scheduler, SchedulerDown, Unverified, scheduler
+from hpcagent.sites.ledger import ELSEWHERE, Entry, Ledger, read_ledger
+from hpcagent.sites.schedulers.base import Job, Scheduler, SchedulerDown, Sent, Unverified, scheduler
 from hpcagent.store.rundir import Lock, RunDir
 
-__all__ = ["Reaped", "end_leftovers", "reap"]
+__all__ = ["Reaped", "end_leftovers", "reap", "told"]
 
 _HEARD_LATE_S = 20.0
 """A submission that was cut off may still reach the scheduler for so long."""
@@ -28,14 +28,15 @@ class Reaped:
         name: The job's name.
         job_id: The scheduler's id; None if the scheduler never had the job, or could not be asked.
         done: `cancelled`: it waited or ran, and is gone. `ended`: it had ended before. `never`: it was never
-            submitted. `left`: it could not be seen gone; the ledger keeps it.
-        state: How it ended, e.g. `cancelled`, `timeout`; empty if `never` or `left`.
+            submitted. `left`: it could not be seen gone; the ledger keeps it. `elsewhere`: it is another folder's,
+            of which this one is a copy, and was let be.
+        state: How it ended, e.g. `cancelled`, `timeout`; empty if `never`, `left` or `elsewhere`.
         words: The scheduler's words, or why it is left.
     """
 
     name: str
     job_id: str | None
-    done: Literal["cancelled", "ended", "never", "left"]
+    done: Literal["cancelled", "ended", "never", "left", "elsewhere"]
     state: str = ""
     words: str = ""
 
@@ -88,24 +89,51 @@ def end_leftovers(
     Raises:
         StoreFull: The ends cannot be written; the jobs are gone all the same.
     """
-    ours = {os.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID")} - {None, ""}
+    here = {os.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID")} - {None, ""}
+    entries, writer = read_ledger(ledger), Ledger(ledger)
+    done = _let_be(entries, writer)
     open_entries = [
         entry
-        for entry in read_ledger(ledger)
+        for entry in entries
         if entry.ended is None
-        and entry.job_id not in ours
+        and entry.job_id not in here
         and (coordinators or (entry.about or {}).get("role") != "coordinator")
     ]
-    writer = Ledger(ledger)
-    done: list[Reaped] = []
     for kind in dict.fromkeys(entry.scheduler for entry in open_entries):
         of_kind = [entry for entry in open_entries if entry.scheduler == kind]
         try:
             done += _end(of_kind, ask(kind), writer, time.monotonic() + within_s)
         except (SchedulerDown, BadInput) as error:
             done += [Reaped(entry.name, entry.job_id, "left", words=str(error)) for entry in of_kind]
-    order = {entry.name: i for i, entry in enumerate(open_entries)}
+    order = {entry.name: i for i, entry in enumerate(entries)}
     return sorted(done, key=lambda one: order[one.name])
+
+
+def told(done: Sequence[Reaped]) -> list[str]:
+    """Say what `end_leftovers` has done, for somebody who resumes: a clause for each kind.
+
+    Example:
+        >>> told([Reaped("a", "1", "cancelled", "cancelled"), Reaped("b", "2", "left", words="slurmctld is away")])
+        ['1 job(s) that the last coordinator left were cancelled', '1 could not be seen gone (slurmctld is away)']
+    """
+    kinds = {kind: [one for one in done if one.done == kind] for kind in ("left", "elsewhere")}
+    ended = len(done) - sum(map(len, kinds.values()))
+    words = [f"{ended} job(s) that the last coordinator left were cancelled"] if ended else []
+    if left := kinds["left"]:
+        words.append(f"{len(left)} could not be seen gone ({left[0].words})")
+    if others := kinds["elsewhere"]:
+        words.append(f"{len(others)} job(s) in its ledger are let be ({others[0].words})")
+    return words
+
+
+def _let_be(entries: Sequence[Entry], writer: Ledger) -> list[Reaped]:
+    """Settle, once, the jobs of the folder of which this one is a copy: they are not touched."""
+    done = []
+    for entry in entries:
+        if entry.ended == ELSEWHERE and entry.ended_at is None:  # not written yet
+            writer.elsewhere(entry.name, entry.reason)
+            done.append(Reaped(entry.name, entry.job_id, "elsewhere", words=entry.reason))
+    return done
 
 
 def _end(entries: Sequence[Entry], there: Scheduler, writer: Ledger, deadline: float) -> list[Reaped]:
@@ -114,19 +142,20 @@ def _end(entries: Sequence[Entry], there: Scheduler, writer: Ledger, deadline: f
     Raises:
         SchedulerDown: It did not answer.
     """
-    done, named = _heard(entries, there, writer, deadline)
-    before = there.jobs(named)
+    done, sent = _heard(entries, there, writer, deadline)
+    before, others = there.ours(sent)
     try:
         ended = there.cancel_and_see(
-            [job_id for job_id in named if job_id in before and not before[job_id].over],
+            {job_id: sent[job_id] for job_id in sent if job_id in before and not before[job_id].over},
             within_s=max(1.0, deadline - time.monotonic()),
         )
         words = ""
     except Unverified as error:
         ended, words = error.details["ended"], str(error)
-    for job_id, name in named.items():
+    for job_id, name in {job_id: one.name for job_id, one in sent.items()}.items():
         was_over = job_id not in before or before[job_id].over
-        unknown = Job(job_id, "failed", name, reason="the scheduler does not know this job any more")
+        why = "the scheduler does not know this job any more"
+        unknown = Job(job_id, "failed", name, reason=f"{why}: {others[job_id]}" if job_id in others else why)
         job = before.get(job_id, unknown) if was_over else ended.get(job_id)
         if job is None:
             done.append(Reaped(name, job_id, "left", words=words))
@@ -138,13 +167,13 @@ def _end(entries: Sequence[Entry], there: Scheduler, writer: Ledger, deadline: f
 
 def _heard(
     entries: Sequence[Entry], there: Scheduler, writer: Ledger, deadline: float
-) -> tuple[list[Reaped], dict[str, str]]:
-    """Find the jobs whose id was never written. Returns what is settled, and {job id: name} of the others.
+) -> tuple[list[Reaped], dict[str, Sent]]:
+    """Find the jobs whose id was never written. Returns what is settled, and the others by job id.
 
     Raises:
         SchedulerDown: It did not answer.
     """
-    named = {entry.job_id: entry.name for entry in entries if entry.job_id is not None}
+    sent = {entry.job_id: entry.sent for entry in entries if entry.job_id is not None}
     silent = {entry.name: entry.submitted_at for entry in entries if entry.job_id is None}
     done: list[Reaped] = []
     while silent:
@@ -152,7 +181,7 @@ def _heard(
             found = there.named(name)
             for job in found:
                 writer.submitted(name, job.job_id)
-                named[job.job_id] = name
+                sent[job.job_id] = Sent(name, at, job.name)
             if not found and time.time() - at < _HEARD_LATE_S:
                 if time.monotonic() < deadline:
                     continue
@@ -164,4 +193,4 @@ def _heard(
             del silent[name]
         if silent:
             time.sleep(0.5)
-    return done, named
+    return done, sent

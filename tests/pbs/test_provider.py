@@ -390,6 +390,13 @@ def test_a_job_whose_submission_is_under_way_at_the_end_is_ended_too(pbs, blocks
 
 
 def test_a_job_that_no_look_has_seen_can_be_cancelled(pbs, blocks):
-    job_id = pbs.qsub("sleep 60")
+    job_id = blocks.submit("sleep 60", 1, "unseen")
     assert blocks.cancel([job_id]) == [True]
     pbs.wait(job_id)
+
+
+def test_a_job_that_was_not_submitted_here_is_not_cancelled(pbs, blocks):
+    job_id = pbs.qsub("sleep 60")
+    assert blocks.cancel([job_id]) == [True]
+    assert pbs.calls("qdel") == []
+    Pbs().cancel_and_see([job_id])

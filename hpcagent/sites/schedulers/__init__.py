@@ -8,6 +8,7 @@ from hpcagent.sites.schedulers.base import (
     Refused,
     Scheduler,
     SchedulerDown,
+    Sent,
     Unverified,
     scheduler,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "Refused",
     "Scheduler",
     "SchedulerDown",
+    "Sent",
     "Unverified",
     "scheduler",
 ]

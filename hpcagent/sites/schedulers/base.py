@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import re
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +23,7 @@ __all__ = [
     "Refused",
     "Scheduler",
     "SchedulerDown",
+    "Sent",
     "State",
     "Unverified",
     "scheduler",
@@ -42,6 +46,9 @@ State = Literal[
 
 _OVER = frozenset({"completed", "failed", "cancelled", "timeout", "out_of_memory", "node_failed", "preempted"})
 
+_CLOCKS_APART_S = 600.0
+"""A job that was submitted so much earlier than its line in the ledger is another one, however clocks are set."""
+
 
 class SchedulerDown(SiteFailed):
     """The scheduler's command did not answer, or said that the scheduler cannot be reached. Ask again later."""
@@ -52,10 +59,21 @@ class Refused(SiteFailed):
 
     Attributes:
         transient: The same submission may be taken later (a limit of jobs per user, a scheduler restarting).
+        unclear: Whether it passes is not known from the words: only some tries are worth it. A refusal that is
+            transient and not unclear is waited out.
+        unheard: The job may have been taken all the same; None where the scheduler's class does not say.
     """
 
-    def __init__(self, message: str, *, transient: bool = False, log_tail: str = "") -> None:
-        super().__init__(message, transient=transient, log_tail=log_tail)
+    def __init__(
+        self,
+        message: str,
+        *,
+        transient: bool = False,
+        unclear: bool = False,
+        unheard: bool | None = None,
+        log_tail: str = "",
+    ) -> None:
+        super().__init__(message, transient=transient, unclear=unclear, unheard=unheard, log_tail=log_tail)
 
 
 class Unverified(SiteFailed):
@@ -75,6 +93,8 @@ class Job:
         hosts: Names of its nodes.
         started_at: Unix time, in seconds, or None.
         ends_at: When its walltime is over, or of a job that is over: when it ended; Unix time in seconds, or None.
+        owner: Login name of whose it is; empty where the scheduler was asked for our own jobs only.
+        submitted_at: Unix time, in seconds, or None where it is not told.
     """
 
     job_id: str
@@ -85,11 +105,30 @@ class Job:
     hosts: tuple[str, ...] = ()
     started_at: float | None = None
     ends_at: float | None = None
+    owner: str = ""
+    submitted_at: float | None = None
 
     @property
     def over(self) -> bool:
         """Whether this state is final."""
         return self.state in _OVER
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A job as it was submitted: what is known of an id is held against it, for ids come again.
+
+    They do after the highest one, and when a scheduler has lost its database.
+
+    Attributes:
+        name: The job's name, unique.
+        at: Not submitted before; Unix time, in seconds.
+        called: What the scheduler called it when it was first seen, where a filter of the site renames jobs.
+    """
+
+    name: str
+    at: float = 0.0
+    called: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +257,65 @@ class Scheduler(ABC):
             SchedulerDown: Its commands are not there, or are another's.
         """
 
-    def cancel_and_see(self, job_ids: Iterable[str], *, within_s: float = 60.0) -> dict[str, Job]:
+    def is_named(self, job: Job, name: str) -> bool:
+        """Return whether a job has this name, as the scheduler writes it.
+
+        A `.` and more may follow (Parsl adds the time); a character that a scheduler takes in no name is a `_`;
+        of a long name it may be the end.
+        """
+        theirs, ours = (re.sub(r"[^\w.+-]", "_", n, flags=re.ASCII) for n in (job.name, name))
+        return theirs == ours or theirs.startswith(f"{ours}.") or (len(theirs) > 200 and ours.endswith(theirs))
+
+    def another(self, job: Job, sent: Sent) -> str:
+        """Return why a job with the id of one of ours is not that one; empty if it is."""
+        if job.owner and job.owner not in _me():
+            return f"job {job.job_id} is {job.owner}'s"
+        if not (self.is_named(job, sent.name) or (sent.called and job.name == sent.called)):
+            return f"job {job.job_id} is another one now, called {job.name!r}"
+        if job.submitted_at is not None and job.submitted_at < sent.at - _CLOCKS_APART_S:
+            return f"job {job.job_id} is another one, submitted before"
+        return ""
+
+    def ours(self, sent: Mapping[str, Sent]) -> tuple[dict[str, Job], dict[str, str]]:
+        """Ask how jobs stand that were submitted as `sent` says.
+
+        Args:
+            sent: By job id.
+
+        Returns:
+            Those that are still the same, and of the other ids that the scheduler knows why they are not.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        seen = self.jobs(sent)
+        others = {job_id: words for job_id, job in seen.items() if (words := self.another(job, sent[job_id]))}
+        return {job_id: job for job_id, job in seen.items() if job_id not in others}, others
+
+    def cancel_ours(self, sent: Mapping[str, Sent]) -> dict[str, str]:
+        """Ask to end jobs, after a look whether they still are what was submitted.
+
+        Args:
+            sent: By job id.
+
+        Returns:
+            Of the ids that are another's by now, which are left alone: why.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        seen, others = self.ours(sent)
+        self.cancel([job_id for job_id, job in seen.items() if not job.over])
+        return others
+
+    def cancel_and_see(
+        self, job_ids: Iterable[str] | Mapping[str, Sent], *, within_s: float = 60.0
+    ) -> dict[str, Job]:
         """Cancel jobs and come back when they are gone; asks a second time half-way.
+
+        Args:
+            job_ids: Their ids; with how each was submitted, an id that is another job's by now is left alone.
+            within_s: How long to wait until they are gone.
 
         Returns:
             How each ended. One that the scheduler does not know (any more) counts as cancelled.
@@ -229,6 +325,7 @@ class Scheduler(ABC):
                 has those that are gone.
         """
         left = list(dict.fromkeys(job_ids))
+        sent = job_ids if isinstance(job_ids, Mapping) else {}
         ended: dict[str, Job] = {}
         if not left:
             return ended
@@ -236,11 +333,15 @@ class Scheduler(ABC):
         while True:
             try:
                 if asked == 0 or (asked == 1 and time.monotonic() - begun > within_s / 2):
-                    self.cancel(left)
+                    self._cancel(left, sent)
                     asked += 1
-                seen = self.jobs(left)
+                seen, others = self.ours({j: sent[j] for j in left}) if sent else (self.jobs(left), {})
                 gone = Job("", "cancelled", reason="cancelled by hpcagent")
-                ended |= {j: seen.get(j) or replace(gone, job_id=j) for j in left if j not in seen or seen[j].over}
+                ended |= {
+                    j: seen.get(j) or replace(gone, job_id=j, reason=others.get(j, gone.reason))
+                    for j in left
+                    if j not in seen or seen[j].over
+                }
                 left = [j for j in left if j not in ended]
                 words = "; ".join(f"{j} is {seen[j].state}" for j in left)
             except SchedulerDown as error:
@@ -255,13 +356,22 @@ class Scheduler(ABC):
             time.sleep(pause)
             pause = min(2.0, pause * 1.5)
 
+    def _cancel(self, job_ids: Sequence[str], sent: Mapping[str, Sent]) -> None:
+        if sent:
+            self.cancel_ours({job_id: sent[job_id] for job_id in job_ids})
+        else:
+            self.cancel(job_ids)
+
     def _ask(
         self, command: Sequence[str], *, given: str | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run one of its commands (`env`: its whole environment, in place of ours).
 
+        What it prints is read whatever bytes are in it: names of jobs, also of other people's, comments and
+        messages are in any encoding.
+
         Raises:
-            SchedulerDown: It is not there, or took longer than `timeout_s`.
+            SchedulerDown: It is not there, could not be started, or took longer than `timeout_s`.
         """
         try:
             return subprocess.run(
@@ -269,7 +379,8 @@ class Scheduler(ABC):
                 input=given,
                 stdin=subprocess.DEVNULL if given is None else None,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=self.timeout_s,
                 check=False,
                 env=env,
@@ -278,8 +389,28 @@ class Scheduler(ABC):
             raise SchedulerDown(
                 f"{command[0]} is not on this machine's PATH; is this a login node of the cluster?"
             ) from None
-        except subprocess.TimeoutExpired:
-            raise SchedulerDown(f"`{' '.join(command)}` did not answer within {self.timeout_s:g} s.") from None
+        except subprocess.TimeoutExpired as error:
+            said = _last_line(error.stderr)
+            raise SchedulerDown(
+                f"`{' '.join(command)}` did not answer within {self.timeout_s:g} s"
+                + (f"; it said: {said}" if said else ".")
+            ) from None
+        except OSError as error:  # e.g. this login node's limit of processes is reached
+            raise SchedulerDown(f"`{command[0]}` could not be started: {error.strerror or error}.") from error
+
+
+def _me() -> tuple[str, ...]:
+    """What schedulers call this user."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name, str(os.getuid())
+    except KeyError:  # as in a container
+        return (str(os.getuid()),)
+
+
+def _last_line(printed: bytes | str | None) -> str:
+    """The last line of what a command had printed when it was given up."""
+    text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed or ""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def scheduler(kind: str, *, timeout_s: float = 30.0) -> Scheduler:

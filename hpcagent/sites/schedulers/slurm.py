@@ -74,7 +74,9 @@ _SILENT = re.compile(r"invalid job id|already complet|job/step already", re.IGNO
 _HOW_TO_REACH = frozenset(
     {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_SACK_SOCKET", "SLURM_SACK_KEY"}
 )
-_FORMAT = "%i|%T|%S|%e|%N|%r|%j"
+_FORMAT = "%i|%T|%S|%e|%V|%N|%r|%j"
+# The whole of a line: other lines that begin with digits are a site's words ("250 SU left").
+_JOB_ID = re.compile(r"(\d+)(;\S+)?")
 _AT_ONCE = 200
 """Job ids in one command line."""
 
@@ -112,11 +114,11 @@ class Slurm(Scheduler):
             "squeue", "--all", "--states=all", f"--user={os.getuid()}", "--noheader", f"--format={_FORMAT}"
         )
         jobs = {}
-        for line in answer.splitlines():
-            fields = line.split("|", 6)
-            if len(fields) == 7:
-                job_id, state, start, end, nodes, reason, name = (field.strip() for field in fields)
-                jobs[job_id] = _job(job_id, state, reason, "", nodes, start, end, name)
+        for line in answer.split("\n"):
+            fields = line.split("|", 7)
+            if len(fields) == 8:
+                job_id, state, start, end, submitted, nodes, reason, name = (field.strip() for field in fields)
+                jobs[job_id] = _job(job_id, state, reason, "", nodes, start, end, name, submitted=submitted)
         return jobs
 
     def _with_exit_code(self, job: Job) -> Job:
@@ -135,17 +137,17 @@ class Slurm(Scheduler):
             done = self._ask(
                 [
                     *("sacct", "--allocations", "--parsable2", "--noheader", f"--jobs={','.join(some)}"),
-                    "--format=JobIDRaw,State,Start,End,NodeList,ExitCode,JobName",
+                    "--format=JobIDRaw,State,Start,End,Submit,User,NodeList,ExitCode,JobName",
                 ],
                 env=_environ(),
             )
             if done.returncode != 0:  # no accounting: what slurmctld has forgotten is unknown
                 return jobs
-            for line in done.stdout.splitlines():
-                fields = line.split("|", 6)
-                if len(fields) == 7:
-                    job_id, state, start, end, nodes, code, name = fields
-                    job = _job(job_id, state, "", code, nodes, start, end, name)
+            for line in done.stdout.split("\n"):
+                fields = line.split("|", 8)
+                if len(fields) == 9:
+                    job_id, state, start, end, submitted, owner, nodes, code, name = fields
+                    job = _job(job_id, state, "", code, nodes, start, end, name, submitted=submitted, owner=owner)
                     # A job that slurmctld does not know does not run, whatever the database has not heard.
                     if job.over:
                         jobs[job_id] = job
@@ -178,14 +180,17 @@ class Slurm(Scheduler):
         try:
             done = self._ask([*command, str(script)], env=_environ())
         except SchedulerDown as error:
-            raise _refusal(f"Slurm did not take {script}: {error}", transient=True, unheard=True) from None
-        job_id = done.stdout.strip().splitlines()[-1:] or [""]
-        if done.returncode == 0 and (found := re.match(r"\d+", job_id[0])):
-            return found[0]
+            raise Refused(f"Slurm did not take {script}: {error}", transient=True, unheard=True) from None
+        lines = [_JOB_ID.fullmatch(line.strip()) for line in done.stdout.splitlines()]
+        if done.returncode == 0 and (found := [line for line in lines if line]):
+            return found[-1][1]
         words = _words(done)
-        raise _refusal(
+        passes = bool(_LATER.search(words))
+        transient = passes or done.returncode == 0 or not _NEVER.search(words)
+        raise Refused(
             f"Slurm did not take {script}: {words}",
-            transient=bool(_LATER.search(words)) or not _NEVER.search(words),
+            transient=transient,
+            unclear=transient and not passes,
             unheard=done.returncode == 0 or bool(re.search("timed out|zero bytes", words, re.IGNORECASE)),
         )
 
@@ -294,12 +299,6 @@ class Slurm(Scheduler):
         return done.stdout
 
 
-def _refusal(message: str, *, transient: bool, unheard: bool) -> Refused:
-    refusal = Refused(message, transient=transient)
-    refusal.details["unheard"] = unheard
-    return refusal
-
-
 def _environ() -> dict[str, str]:
     """Our environment without what would change the answers, and with times as Unix seconds."""
     environ = {
@@ -321,7 +320,19 @@ def _chunks(job_ids: Sequence[str]) -> Iterator[Sequence[str]]:
         yield job_ids[start : start + _AT_ONCE]
 
 
-def _job(job_id: str, words: str, reason: str, code: str, nodes: str, start: str, end: str, name: str) -> Job:
+def _job(
+    job_id: str,
+    words: str,
+    reason: str,
+    code: str,
+    nodes: str,
+    start: str,
+    end: str,
+    name: str,
+    *,
+    submitted: str = "",
+    owner: str = "",
+) -> Job:
     word = words.split()[0].rstrip("+") if words.split() else ""  # "CANCELLED by 1000"
     state = _STATES.get(word)
     if state == "pending" and (
@@ -331,7 +342,18 @@ def _job(job_id: str, words: str, reason: str, code: str, nodes: str, start: str
     reason = "" if reason in ("None", "(null)") else reason
     if state is None:  # a state newer than this: it may well hold its nodes
         state, reason = "running", f"{words} (a state unknown to hpcagent) {reason}".strip()
-    job = Job(job_id, state, name, reason, None, expand_nodes(nodes), _seconds(start), _seconds(end))
+    job = Job(
+        job_id,
+        state,
+        name,
+        reason,
+        None,
+        expand_nodes(nodes),
+        _seconds(start),
+        _seconds(end),
+        owner=owner,
+        submitted_at=_seconds(submitted),
+    )
     if state in ("pending", "held") and word != "SUSPENDED":
         return replace(job, started_at=None, ends_at=None)  # where squeue tells them, they are guesses
     if job.over:

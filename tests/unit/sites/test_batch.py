@@ -1,0 +1,213 @@
+"""How blocks are asked for and looked after, with a clock turned by hand; no scheduler, interchange or worker."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from parsl.executors.high_throughput.errors import ManagerLost
+
+from hpcagent.errors import SiteFailed
+from hpcagent.sites import batch as module
+from hpcagent.sites import executor as executor_module
+from hpcagent.sites.batch import BatchExecutor, batch_executor
+from hpcagent.sites.ledger import Ledger
+from hpcagent.sites.profile import Profile
+from hpcagent.sites.schedulers.base import Refused
+from hpcagent.sites.schedulers.slurm import Slurm
+
+FULL = "Slurm did not take job.sh: QOSMaxSubmitJobPerUserLimit"
+
+
+class Clock:
+    """In place of `time`: `now` is what its clocks show."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    def strftime(self, form: str) -> str:
+        return "now"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(executor_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def executor(tmp_path: Path, clock: Clock) -> BatchExecutor:
+    """Of a Slurm site, with one task waiting; what it says is in `said`, what sbatch says in `sbatch`."""
+    made = batch_executor(
+        Profile(name="mine", kind="slurm"),
+        "workers",
+        scheduler=Slurm(),
+        ledger=Ledger(tmp_path / "jobs.jsonl"),
+        account=None,
+        max_blocks=2,
+    )
+    made.run_dir = str(tmp_path)
+    made.siblings = [made]
+    made.said, made.sbatch, made.tries = [], [], 0
+    made.tell = made.said.append
+    state = {"blocks": {}, "waiting": 1, "seen": []}
+    made._command = lambda message: state
+
+    def launch(block_id: str) -> str:
+        made.tries += 1
+        answer = made.sbatch.pop(0) if len(made.sbatch) > 1 else made.sbatch[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    made._launch_block = launch
+    made.start()
+    made.submitted(1, {})
+    made.tasks[1] = Future()
+    return made
+
+
+def wait(executor: BatchExecutor, clock: Clock, seconds: float) -> None:
+    """Let time go by in steps of the poller's."""
+    for _ in range(int(seconds)):
+        clock.now += 1.0
+        if not executor.bad_state_is_set:
+            executor.look_after_blocks({})
+
+
+def test_a_full_limit_is_waited_out_however_long_it_stays_full(executor: Any, clock: Clock) -> None:
+    executor.sbatch = [Refused(FULL, transient=True)]
+    wait(executor, clock, 59)
+    assert executor.said == [] and executor.tries == 6  # after 0, 1, 3, 7, 15 and 31 s
+    wait(executor, clock, 4 * 3600)
+    assert not executor.bad_state_is_set and executor.refused_s == pytest.approx(4 * 3600 + 58)
+    told = [int(line.split(" since ")[1].split()[0]) for line in executor.said]
+    assert all(FULL in line for line in executor.said)
+    assert told[0] in range(60, 130) and len(told) in range(7, 11)  # 1, 2, 4, ... 64 minutes, then every hour
+    assert executor.tries < 4 * 3600 / 120 + 10
+    executor.sbatch = ["77"]
+    executor.provider.known = lambda: {"77": module.Job("77", "pending")}
+    wait(executor, clock, 120)
+    assert list(executor.blocks_to_job_id.values()) == ["77"] and executor.refused_s is None
+
+
+def test_a_refusal_that_stays_ends_the_site_at_once(executor: Any, clock: Clock) -> None:
+    executor.sbatch = [Refused("Slurm did not take job.sh: Invalid account")]
+    wait(executor, clock, 1)
+    assert executor.bad_state_is_set and "Invalid account" in str(executor.executor_exception)
+
+
+def test_a_refusal_that_says_nothing_of_it_is_tried_some_times(executor: Any, clock: Clock) -> None:
+    executor.sbatch = [Refused("Slurm did not take job.sh: hm", transient=True, unclear=True)]
+    wait(executor, clock, 100)
+    assert executor.bad_state_is_set and executor.tries == 6 and len(executor.said) == 5
+
+
+def test_the_words_of_a_limit_between_do_not_use_up_those_tries(executor: Any, clock: Clock) -> None:
+    hm = Refused("Slurm did not take job.sh: hm", transient=True, unclear=True)
+    executor.sbatch = [hm, Refused(FULL, transient=True), hm, Refused(FULL, transient=True)]
+    wait(executor, clock, 3600)
+    assert not executor.bad_state_is_set
+
+
+def test_no_room_beside_blocks_that_then_end_is_tried_again_at_once(executor: Any, clock: Clock) -> None:
+    executor.sbatch = ["1", Refused(FULL, transient=True), "2"]
+    jobs = {"1": module.Job("1", "running"), "2": module.Job("2", "pending")}
+    executor.provider.known = lambda: dict(jobs)
+    executor.submitted(2, {}), executor.submitted(3, {})
+    wait(executor, clock, 10)
+    assert executor.tries == 2
+    executor._results = 1
+    executor._given_back.add("0")
+    wait(executor, clock, 2)
+    assert "2" in executor.blocks_to_job_id.values()
+
+
+# ---- threads
+
+
+def test_one_exception_of_the_poller_is_told_and_written_down(executor: Any, clock: Clock) -> None:
+    executor._begun = True
+    answers = [ValueError("invalid start byte"), []]
+    executor.provider.status = lambda ids: _raised(answers.pop(0))
+    executor.poll_facade()
+    assert len(executor.said) == 1 and "ValueError: invalid start byte" in executor.said[0]
+    (log,) = Path(executor.run_dir).rglob("exceptions.log")
+    assert "Traceback" in log.read_text() and str(log) in executor.said[0]
+    executor._last_poll_time = 0.0
+    executor.poll_facade()
+    assert answers == []
+    assert not executor.bad_state_is_set and len(executor.said) == 1
+
+
+def _raised(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+class Alive:
+    def poll(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("where", ["status", "look_after_blocks"])
+def test_exceptions_of_the_poller_that_repeat_fail_the_site_with_their_words(
+    executor: Any, clock: Clock, where: str
+) -> None:
+    executor._begun, executor.interchange_proc = True, Alive()
+    outstanding: Future[Any] = Future()
+    lost: Future[Any] = Future()
+    executor.tasks[1] = outstanding
+    executor.lost(lost, ManagerLost(b"m", "n1"), "0")
+
+    def fails(*args: Any) -> Any:
+        raise UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "invalid continuation byte")
+
+    setattr(executor.provider if where == "status" else executor, where, fails)
+    began = clock.now
+    while not executor.bad_state_is_set and clock.now < began + 600:
+        executor._last_poll_time = 0.0  # Parsl's own clock stands still
+        executor.poll_facade()
+        executor.handle_errors(executor.status_facade)
+        clock.now += 0.2
+    assert 10 <= clock.now - began < 120
+    for future in (outstanding, lost):  # nobody waits for ever
+        assert "invalid continuation byte" in str(future.exception(timeout=0))
+    with pytest.raises(SiteFailed, match="invalid continuation byte"):
+        executor.submit_payload({}, b"")
+
+
+class Queue:
+    """The end of the interchange's results; the second message is no pickle."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self.messages = list(messages)
+        self.closed = False
+
+    def get(self, timeout_ms: int) -> bytes | None:
+        return self.messages.pop(0) if self.messages else None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_results_that_cannot_be_read_end_the_site_and_not_only_the_thread(executor: Any) -> None:
+    executor.tasks[1] = waiting = Future()
+    executor.incoming_q = Queue(pickle.dumps({"task_id": 9, "result": b""}), b"no pickle")
+    executor._begun = True
+    executor._result_queue_worker()
+    assert executor.incoming_q.closed
+    error = waiting.exception(timeout=0)
+    assert isinstance(error, SiteFailed) and error.mendable and "cannot be read" in str(error)
