@@ -35,6 +35,7 @@ from hpcagent.apps.engines.task import SETTINGS as TASK_SETTINGS
 from hpcagent.apps.isolated import _WITH_RANKS as WITH_RANKS
 from hpcagent.apps.lammps.metrics import METRICS
 from hpcagent.apps.launch import FIELDS
+from hpcagent.model import failures
 from hpcagent.model.space import Parameter
 from hpcagent.policies.base import BUILT_IN
 from hpcagent.sites import profile as site
@@ -274,6 +275,55 @@ def _attribute_texts(model: type[BaseModel]) -> dict[str, str]:
     return texts
 
 
+def failure_kinds() -> str:
+    """Every kind of failure."""
+    return _table(
+        ["kind", "means", "what happens"], ([f"`{k.kind}`", k.means, k.happens] for k in failures.KINDS.values())
+    )
+
+
+def failure_modes(heading: str) -> str:
+    """The failures that stand under a heading, and what to do."""
+    rows = [[_names(m.names), m.which, m.do] for m in failures.MODES if m.heading == heading]
+    if heading == "any":
+        jobs = [name for m in failures.MODES if m.heading == "jobs" for name in m.names]
+        rows = [
+            ["the exception's name", "contract", "correct the function; the traceback is in `log_tail`"],
+            ["the name of an `OSError`", "infrastructure", "the file system or the network: read `message`"],
+            *rows,
+            [
+                _names(jobs),
+                "infrastructure",
+                "its job or worker ended: [when the cluster misbehaves](when_the_cluster_misbehaves.md)",
+            ],
+        ]
+    return _table(["name", "kind", "do"], rows)
+
+
+def not_retried() -> str:
+    """The names that are not started again."""
+    names = [name for m in failures.MODES if not m.again for name in m.names]
+    return (
+        f"Not started again, because the same would happen again: {_names(names)}. On resume they do run again, "
+        "so correct the cause and resume. A run with a [restart file](restart.md) that was stopped at its "
+        "walltime is started again, and goes on where it was."
+    )
+
+
+def lost_attempts() -> str:
+    """The failures of runs whose job or workers ended, and whether they are charged."""
+    words = {"yes": "yes", "no": "no", "culprit": "where no other run can have been it"}
+    rows = [[_names(m.names), m.do, words[m.charged]] for m in failures.MODES if m.heading == "jobs"]
+    table = _table(["failure", "what happened", "counts against `retries`"], rows)
+    return (
+        f"{table}\n\nWhat does not count may happen {failures.MOST_LOST} times to one run before it is given up."
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def _type(annotation: Any, field: FieldInfo | None = None) -> str:
     """A type in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -340,6 +390,13 @@ TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "node": ("site_profile.md", partial(site_keys, site.NodeType)),
     "queue": ("site_profile.md", partial(site_keys, site.QueueLimits)),
     "coordinator": ("site_profile.md", partial(site_keys, site.CoordinatorSettings)),
+    "failure_kinds": ("../howto/when_runs_fail.md", failure_kinds),
+    "not_retried": ("../howto/when_runs_fail.md", not_retried),
+    **{
+        f"failures_{heading}": ("../howto/when_runs_fail.md", partial(failure_modes, heading))
+        for heading in ("lammps", "engines", "building", "analyses", "any")
+    },
+    "lost_attempts": ("../howto/when_the_cluster_misbehaves.md", lost_attempts),
 }
 
 

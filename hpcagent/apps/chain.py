@@ -203,7 +203,7 @@ class ChainRun:
     def _culprit(self) -> Result | None:
         """The inner run that failed first by itself, not because of another."""
         ended = [r for r in map(_ended, self.parts) if r is not None and r.failure is not None]
-        alone = [r for r in ended if _failure(r).name != "UpstreamFailed"]
+        alone = [r for r in ended if not _failure(r).means.passed_on]
         return min(alone or ended, key=lambda r: r.ended_at, default=None)
 
     def _wait(self) -> None:

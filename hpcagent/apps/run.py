@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CONTINUES", "Outcome", "Run"]
-
-CONTINUES = "continues from its restart file"
-"""How the `repair` of a failure begins whose run goes on where it was when it is started again."""
+__all__ = ["Outcome", "Run"]
 
 
 @dataclass(frozen=True, slots=True)

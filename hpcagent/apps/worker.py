@@ -27,11 +27,9 @@ from hpcagent.apps.carried import Carried
 from hpcagent.apps.made_with import changed_files, newer_versions
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
+from hpcagent.model.failures import KINDS, known_kind, meaning
 
 __all__ = ["execute", "execute_as_result", "execute_each", "read_result", "with_reuse_said"]
-
-# Kinds of failure that say something about the work itself: running it again would tell the same.
-FINAL_FAILURES = ("simulation", "contract")
 
 
 def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
@@ -89,7 +87,7 @@ def read_result(workdir: Path) -> dict[str, Any] | None:
     except ValueError:
         return None
     failure = fields.get("failure")
-    if failure is not None and failure["kind"] not in FINAL_FAILURES:
+    if failure is not None and not meaning(failure["kind"], failure["name"], failure.get("repair")).final:
         return None
     return fields
 
@@ -157,8 +155,7 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> 
             )
         outcome = _call(_function(order["function"]), manifest["params"], run)
     except AppFailed as error:
-        details = error.details
-        failure = _failure(details["kind"], details["name"], error.message, details["log_tail"], details["repair"])
+        failure = _said(error)
     except OSError as error:
         failure = _failure("infrastructure", _os_name(error), _last_line(error), traceback.format_exc())
     except MemoryError as error:
@@ -312,6 +309,15 @@ def _fields(
 
 def _failure(kind: str, name: str, message: str, log_tail: str = "", repair: str | None = None) -> dict[str, Any]:
     return {"kind": kind, "name": name, "message": message, "log_tail": log_tail[-4000:], "repair": repair}
+
+
+def _said(error: AppFailed) -> dict[str, Any]:
+    """The failure that an app has raised itself."""
+    details, message = error.details, error.message
+    kind = known_kind(details["kind"])
+    if kind != details["kind"]:
+        message += f" (Its kind {details['kind']!r} is none of {', '.join(KINDS)}: taken as {kind!r}.)"
+    return _failure(kind, details["name"], message, details["log_tail"], details["repair"])
 
 
 def _last_line(error: BaseException) -> str:

@@ -229,7 +229,7 @@ def observations(
     campaign: Campaign, results: Sequence[Result], comparison: Comparison | None
 ) -> list[Observation]:
     """What a policy sees: finished runs with speeds that can be compared, without infrastructure failures."""
-    counted = [r for r in results if r.failure is None or r.failure.kind in ("simulation", "contract")]
+    counted = [r for r in results if r.shown]
     sound = {_same(r, comparison) for r in counted if r.ok and r.distrusted is None}
     # An estimate is not averaged with a measurement: where there is one a disturbed run's speed is not used.
     found = [

@@ -14,6 +14,7 @@ from hpcagent.apps.chain import Part
 from hpcagent.apps.structures import Given
 from hpcagent.campaign.state import State, result_event
 from hpcagent.errors import AppFailed, BadInput, StoreFull
+from hpcagent.model.failures import known_kind
 from hpcagent.model.records import Failure, Manifest, Result
 
 __all__ = ["Asked", "Inner", "InnerRuns"]
@@ -244,7 +245,7 @@ def refused(manifest: Manifest, error: AppFailed | BadInput, workdir: Path) -> R
         manifest=manifest,
         status="FAILED",
         failure=Failure(
-            kind=details.get("kind", "contract"),
+            kind=known_kind(details.get("kind", "contract")),
             name=details.get("name", "BadInput"),
             message=error.message,
         ),

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from hpcagent.campaign.compare import compare, full_fidelity, observations, projected
 from hpcagent.campaign.record import Campaign
-from hpcagent.campaign.runner import CAP_REACHED
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
@@ -175,7 +174,7 @@ class Planner:
         if len(alike) != 1 or len(failures) < min(2, self.size):
             return None
         first = failures[0]
-        if first is None or first.kind == "simulation" or first.name == CAP_REACHED:
+        if first is None or not first.means.hopeless:
             return None
         return (
             f"all {len(failures)} runs of the last batch failed alike, and no parameter would change that: "

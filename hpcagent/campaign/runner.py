@@ -17,39 +17,19 @@ from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, Part, inner_manifest
 from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
-from hpcagent.apps.run import CONTINUES
 from hpcagent.apps.worker import execute, execute_each, read_result, with_reuse_said
 from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.same_files import compared, files_event, level_key, unknown_before
-from hpcagent.campaign.state import State, result_event, uncharged
-from hpcagent.campaign.suspects import OUT_OF_MEMORY, Suspects
+from hpcagent.campaign.state import State, result_event
+from hpcagent.campaign.suspects import Suspects
 from hpcagent.errors import AppFailed, BadInput, RunDirChanged
+from hpcagent.model.failures import KINDS, MOST_LOST
 from hpcagent.model.records import Cost, Failure, Manifest, Result
 from hpcagent.sites.site import Site, failure_of
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import RunDir
 
 __all__ = ["Runner", "other_files"]
-
-# Infrastructure failures that the same attempt on the same site would only repeat.
-NOT_RETRIED = frozenset(
-    {
-        "Walltime",
-        "NoExecutable",
-        "MPILibraryMissing",
-        "AppNotImportable",
-        "ReadOnly",
-        "NoPermission",
-        "FilesChanged",
-    }
-)
-
-
-# A run was still going when the time of its block was over.
-CUT = frozenset({"BlockEnded", "BlockTimeout"})
-
-# So often may the job under a run end (walltime, cancelled, preempted, node lost) before the run is given up.
-MOST_LOST = 20
 
 # Runs that go to a worker together take this long, in seconds.
 PACK_S = 0.01
@@ -59,9 +39,6 @@ RECENT = 32
 
 # So many chains have their functions running at a time; each is a thread that mostly waits.
 MOST_CHAINS = 256
-
-# Failure of a run that was ended because the node-hours of its campaign were used up.
-CAP_REACHED = "CapReached"
 
 Pack = tuple[Sequence[Manifest], Future[Any]]
 
@@ -464,7 +441,7 @@ class Runner:
         parts: list[tuple[Result, bool]] = []
         answers = ((m, a) for pack in ended for m, a in _answers(*pack))
         read = [self._result(m, a) for m, a in answers if m.execution_id not in self._late]
-        starved = {r.manifest.execution_id for r, _ in read if r.failure and r.failure.name == OUT_OF_MEMORY}
+        starved = {r.manifest.execution_id for r, _ in read if r.failure and r.failure.means.charged == "culprit"}
         culprit = self._suspects.culprit(starved) if starved else None
         for result, event in read:
             manifest = result.manifest
@@ -472,8 +449,9 @@ class Runner:
             self.running.pop(manifest.execution_id, None)
             self._chains.pop(manifest.execution_id, None)
             found = event.pop("found", False)
-            charged = not (result.failure and uncharged(result.failure.model_dump()))
-            if not charged and result.failure and result.failure.name in CUT and not self._more_time(result):
+            means = None if result.failure is None else result.failure.means
+            charged = means is None or means.charged != "no"
+            if means is not None and means.cut and not self._more_time(result):
                 result, event = self._had_a_block(result)
                 self._suspects.done(manifest.execution_id)
                 if inner is not None:
@@ -491,10 +469,10 @@ class Runner:
                 continue
             self._suspects.done(manifest.execution_id)
             if inner is not None:
-                if retry or result.failure is None or result.failure.kind in ("simulation", "contract"):
+                if retry or result.final:
                     parts.append((result, found))
                 continue
-            if result.failure is not None and result.failure.kind in ("infrastructure", "cancelled"):
+            if not result.final:
                 self.given_up.add(manifest.execution_id)
             results.append(result)
             events.append(event)
@@ -568,7 +546,7 @@ class Runner:
         now = self._clock()
         result = Result(
             manifest=manifest,
-            status="STOPPED" if kind == "cancelled" else "FAILED",
+            status=KINDS[kind].status,
             failure=Failure(kind=kind, name=name, message=message),
             started_at=now,
             ended_at=now,
@@ -593,16 +571,13 @@ class Runner:
         return {**answer, "notes": [*answer.get("notes", ()), f"computed with {'; '.join(other)}"]}
 
     def _worth_retrying(self, result: Result, charged: bool) -> bool:
-        failure = result.failure
-        if failure is None or failure.kind != "infrastructure":
+        if result.failure is None or not result.failure.means.again:
             return False
         if self._app_of(result.manifest.execution_id).chain:
             return False  # its inner runs have had their attempts
         lost = self._state.lost.get(result.manifest.execution_id, 0)
         if not charged:
             return lost < MOST_LOST
-        if failure.name in NOT_RETRIED:
-            return False
         return result.attempt - lost <= self._retries
 
     def _allowed(
@@ -645,7 +620,7 @@ class Runner:
                 Result(
                     manifest=manifest,
                     status="STOPPED",
-                    failure=Failure(kind="cancelled", name=CAP_REACHED, message=why),
+                    failure=Failure(kind="cancelled", name="CapReached", message=why),
                     started_at=now - cost.wall_s,
                     ended_at=now,
                     workdir=str(self._work / identity),
@@ -664,7 +639,7 @@ class Runner:
         """Ask for more time for a run that its block's end has cut off; False if it had all that a block has."""
         failure, name = result.failure, result.manifest.execution_id
         whole = self._site.longest_s(result.manifest.resources)
-        goes_on = failure is not None and str(failure.repair or "").startswith(CONTINUES)
+        goes_on = failure is not None and failure.means.goes_on
         if whole is None or goes_on or "restart" in self._app_of(name).settings:
             return True
         had = self._wants_s.get(name, 0.0)

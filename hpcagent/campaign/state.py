@@ -6,27 +6,15 @@ import gc
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hpcagent.apps.run import CONTINUES
 from hpcagent.campaign.same_files import FilesOfLevel, level_key
 from hpcagent.campaign.warm import WarmStart
 from hpcagent.model.base import canonical_json
 from hpcagent.model.contract import Resources
+from hpcagent.model.failures import meaning
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
 
-__all__ = ["BLOCK_ENDINGS", "State", "result_event", "uncharged"]
-
-BLOCK_ENDINGS = frozenset({"BlockEnded", "BlockTimeout", "BlockCancelled", "BlockPreempted", "NodeFailed"})
-"""Failures that are the scheduler's doing."""
-
-
-def uncharged(failure: Mapping[str, Any]) -> bool:
-    """Whether a failed attempt does not count against the run's own retries.
-
-    Its job ended under it, or it was stopped at its walltime and goes on from a restart file it has written.
-    """
-    return failure["name"] in BLOCK_ENDINGS or str(failure.get("repair") or "").startswith(CONTINUES)
-
+__all__ = ["State", "result_event"]
 
 # From here on the garbage collector is told to leave replayed records alone.
 MANY = 5000
@@ -157,7 +145,7 @@ class State:
             self.node_hours += event.get("node_hours", 0.0)
             if not event.get("node_hours"):
                 self.untold[identity] = self.untold.get(identity, 0) + 1
-            if not event.get("charged", not (event.get("failure") and uncharged(event["failure"]))):
+            if not event.get("charged", _charged(event.get("failure"))):
                 self.lost[identity] = self.lost.get(identity, 0) + 1
         elif kind == "stop":
             self.stopped = event["reason"]
@@ -197,8 +185,7 @@ class State:
 
     def final_part(self, identity: str) -> bool:
         """Whether an inner run has ended in a way that running it again would not change."""
-        failure = self.part_results[identity].failure
-        return failure is None or failure.kind in ("simulation", "contract")
+        return self.part_results[identity].final
 
     def end_session(self) -> None:
         """Count the wall time of the session that just ended."""
@@ -225,7 +212,7 @@ class State:
             self.failed -= before.failure is not None
         self.results[identity] = result
         if result.failure is not None and not result.parts and result.cost.wall_s <= 0:
-            self.untold[identity] = self.untold.get(identity, 0) + (result.failure.kind == "infrastructure")
+            self.untold[identity] = self.untold.get(identity, 0) + result.failure.means.machine
         # Both attempts were paid for. A chain's cost is that of its inner runs, which are counted themselves.
         if not result.parts:
             self.node_hours += result.cost.node_hours
@@ -242,9 +229,7 @@ class State:
     def final(self, identity: str) -> bool:
         """Whether the run has ended in a way that running it again would not change."""
         result = self.results.get(identity)
-        if result is None:
-            return False
-        return result.failure is None or result.failure.kind in ("simulation", "contract")
+        return result is not None and result.final
 
     def waiting(self, *, give_up: frozenset[str] = frozenset()) -> list[Manifest]:
         """Manifests that still have to run, except those given up in this session."""
@@ -266,6 +251,11 @@ class State:
     def last_batch(self) -> int:
         """Number of the last planned batch, -1 before the first."""
         return self.manifests[-1].batch if self.manifests else -1
+
+
+def _charged(failure: Mapping[str, Any] | None) -> bool:
+    """Whether an attempt counted against the run's retries, where its event does not say so itself."""
+    return failure is None or meaning(failure["kind"], failure["name"], failure.get("repair")).charged != "no"
 
 
 def result_event(result: Result) -> dict[str, Any]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-__all__ = ["OUT_OF_MEMORY", "Suspects"]
-
-OUT_OF_MEMORY = "BlockOutOfMemory"
+__all__ = ["Suspects"]
 
 
 class Suspects:

@@ -240,7 +240,7 @@ def _read(campaign: Campaign, folder: str) -> Source:
     results = State.replay(read_events(place.events)).in_order()
     _check_units(campaign, results, folder)
     old, comparison = _asked_anew(campaign, old, results)
-    informative = [r for r in results if r.failure is None or r.failure.kind in ("simulation", "contract")]
+    informative = [r for r in results if r.shown]
     seen = observations(old, informative, comparison)
     same = old.context == campaign.context
     units = {m.name for m in old.app.contract.metrics} & {m.name for m in campaign.app.contract.metrics}

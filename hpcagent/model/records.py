@@ -10,6 +10,7 @@ from pydantic import Field
 
 from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
+from hpcagent.model.failures import FailureKind, Meaning, meaning
 from hpcagent.model.space import Params
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
 ]
 
 Status = Literal["PROPOSED", "SUBMITTED", "RUNNING", "COMPLETED", "FAILED", "STOPPED", "SKIPPED"]
-FailureKind = Literal["infrastructure", "simulation", "contract", "cancelled"]
 Role = Literal["suggested", "reference", "replicate", "repeat", "direct", "part", "earlier"]
 Side = Literal["above", "below"]
 
@@ -97,7 +97,7 @@ class Failure(Record):
     """Why a run has no result.
 
     Attributes:
-        kind: infrastructure (retried as it is), simulation, contract (a promise not kept) or cancelled.
+        kind: Who is at fault: `simulation`, `contract`, `infrastructure` or `cancelled`; see `model.failures`.
         name: Typed name, e.g. `LostAtoms`.
         message: A full sentence.
         log_tail: Last lines of the program's output.
@@ -109,6 +109,11 @@ class Failure(Record):
     message: str
     log_tail: str = ""
     repair: str | None = None
+
+    @property
+    def means(self) -> Meaning:
+        """What it means: whether it is final, shown to the policy, tried again, charged to the run."""
+        return meaning(self.kind, self.name, self.repair)
 
 
 class Cost(Record):
@@ -194,6 +199,16 @@ class Result(Record):
     def ok(self) -> bool:
         """Whether the run completed with metrics."""
         return self.status == "COMPLETED"
+
+    @property
+    def final(self) -> bool:
+        """Whether running it again would tell the same. A run whose result is not final is run again on resume."""
+        return self.failure is None or self.failure.means.final
+
+    @property
+    def shown(self) -> bool:
+        """Whether a policy sees it: what the machine or somebody ended says nothing of the parameters."""
+        return self.failure is None or self.failure.means.shown
 
     @property
     def cost_ratio(self) -> float | None:

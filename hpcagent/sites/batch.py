@@ -35,6 +35,7 @@ from parsl.launchers.base import Launcher
 
 from hpcagent.errors import BadInput, BlockLost, SiteFailed, StoreFull
 from hpcagent.lifeline import end_all
+from hpcagent.model.failures import name_of_end
 from hpcagent.sites.executor import Executor, log_tail
 from hpcagent.sites.htex import LocalBlocks
 from hpcagent.sites.launch import python_command
@@ -73,14 +74,6 @@ COORDINATOR_CPUS, _COORDINATOR_GB = 2, 4.0
 """What a coordinator in a job of its own asks for; it and its interchange take 0.2 GB, measured."""
 _MOST_MPI_RUNS = 64
 """Runs at once in a block of mode mpi, where the profile does not say: each holds a small Python process."""
-
-_NAMES = {
-    "timeout": "BlockTimeout",
-    "out_of_memory": "BlockOutOfMemory",
-    "node_failed": "NodeFailed",
-    "cancelled": "BlockCancelled",
-    "preempted": "BlockPreempted",
-}
 
 
 class SrunWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type information
@@ -355,9 +348,7 @@ class BatchExecutor(Executor):
             if job is not None and job.over:
                 err, out = self.provider.logs(job.job_id)
                 message = f"{self._end_of(job)} while the run was {'with them' if self._inside else 'in it'}."
-                future.set_exception(
-                    BlockLost(message, name=_NAMES.get(job.state, "BlockFailed"), log_tail=log_tail(err, out))
-                )
+                future.set_exception(BlockLost(message, name=name_of_end(job.state), log_tail=log_tail(err, out)))
             elif job is None or self._closed or time.monotonic() - since > _WORD_WITHIN_S:
                 state = f"; job {job.job_id} is {job.state}" if job is not None and not self._inside else ""
                 future.set_exception(

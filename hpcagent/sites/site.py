@@ -13,13 +13,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.errors import AppFailed, BadInput, BlockLost, SiteFailed, nearest
 from hpcagent.model.contract import Resources
+from hpcagent.model.failures import FailureKind, kind_of_error, known_kind
 from hpcagent.sites.limits import check, executor_for, most_blocks
 from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where, find_profile
 from hpcagent.sites.turns import Turns
@@ -30,21 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Site", "current_dfk", "current_site", "failure_of", "open_site", "usable_cores"]
 
 _current: Site | None = None  # Parsl itself allows one loaded configuration per process; this is its owner
-
-_INFRASTRUCTURE = {
-    "BadStateException",
-    "BrokenProcessPool",
-    "CommandClientBadError",
-    "CommandClientTimeoutError",
-    "InterchangeError",
-    "ManagerLost",
-    "ScalingFailed",
-    "SiteFailed",
-    "SubmitException",
-    "TooManyJobFailuresError",
-    "VersionMismatch",
-    "WorkerLost",
-}
 
 
 def usable_cores() -> list[int]:
@@ -609,7 +595,7 @@ def current_dfk() -> Any:  # parsl.DataFlowKernel | None
     return parsl.DataFlowKernelLoader._dfk
 
 
-def failure_of(error: BaseException) -> tuple[str, str, str]:
+def failure_of(error: BaseException) -> tuple[FailureKind, str, str]:
     """Say in the terms of a `Failure` what an exception from a future means.
 
     Args:
@@ -629,14 +615,10 @@ def failure_of(error: BaseException) -> tuple[str, str, str]:
     name = type(cause).__name__
     message = str(cause) or name
     if isinstance(cause, BlockLost):
-        return "infrastructure", str(cause.details["name"]), message
+        name = str(cause.details["name"])
     if isinstance(cause, AppFailed):
-        return str(cause.details["kind"]), str(cause.details["name"]), message
-    if isinstance(cause, CancelledError):
-        return "cancelled", name, message
-    if any(base.__name__ in _INFRASTRUCTURE for base in type(cause).__mro__):
-        return "infrastructure", name, message
-    return "contract", name, message
+        return known_kind(cause.details["kind"]), str(cause.details["name"]), message
+    return kind_of_error(cause) or "contract", name, message
 
 
 def _root(error: BaseException) -> BaseException:

