@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import importlib.util
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -25,13 +27,14 @@ class FakePbs:
 
     Attributes:
         home: Its private folder.
+        user: Who submits to it.
         bin: Folder of its qsub, qstat, qdel, qselect and pbsnodes.
         env: Environment for its commands; in the test's own environment already.
         may_leave_jobs: Set it where a test leaves jobs in the queue on purpose; otherwise that fails.
     """
 
     def __init__(self, home: Path) -> None:
-        self.home, self.bin = home, FAKE
+        self.home, self.bin, self.user = home, FAKE, pwd.getpwuid(os.getuid()).pw_name
         home.mkdir()
         path = f"{FAKE}{os.pathsep}{os.environ.get('PATH', '')}"
         self.env = {"FAKE_PBS_HOME": str(home), "FAKE_PBS_PYTHON": sys.executable, "PATH": path}
@@ -40,20 +43,39 @@ class FakePbs:
 
     def set(self, **settings: Any) -> None:
         """Change how it behaves from now on; the keys are those of DEFAULTS in `fake/pbs.py`."""
-        unknown = set(settings) - set(_defaults())
+        unknown = set(settings) - set(_fake().DEFAULTS)
         assert not unknown, f"the fake PBS has no setting {unknown}"
+        if settings.get("history") is False:
+            with self._state() as state:  # switched on again, it does not know them either
+                state["jobs"] = {i: job for i, job in state["jobs"].items() if job["state"] != "F"}
         self._config |= settings
         part = self.home / "config.part"
         part.write_text(json.dumps(self._config))
         part.rename(self.home / "config.json")
+
+    def take_real_times(self) -> None:
+        """Be as late with everything as a real PBS was seen to be."""
+        self.set(**_fake().REAL_TIMES)
 
     def kill_server(self) -> None:
         """From now on nobody answers. What runs, runs on."""
         self.set(down=True)
 
     def start_server(self) -> None:
-        """The server is back, and knows what it knew."""
+        """The server is back, and knows what it knew, but for the comments of jobs that run."""
+        with self._state() as state:
+            for job in state["jobs"].values():
+                if job["state"] == "R":
+                    job["comment"] = ""
         self.set(down=False)
+
+    def kill_node(self, host: str) -> None:
+        """A node dies with all processes of its jobs; the server notices after `shown_down_s`."""
+        self.set(down_hosts={**self._config.get("down_hosts", {}), host: time.time()})
+
+    def start_node(self, host: str) -> None:
+        """The node is back, without its jobs."""
+        self.set(down_hosts={h: at for h, at in self._config["down_hosts"].items() if h != host})
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run one of its commands."""
@@ -117,7 +139,16 @@ class FakePbs:
     def close(self) -> None:
         """End everything; fail if jobs were left in the queue or processes outlived their jobs."""
         left = [job_id for job_id in self.open_jobs() if not self.jobs()[job_id]["delete"]]
-        self.set(down=False, copy_retry_s=0, exit_lag_s=0, kill_delay_s=0, answer_s=0)
+        self.set(
+            down=False,
+            conf=True,
+            ids_illegal=False,
+            copy_retry_s=0,
+            exit_lag_s=0,
+            kill_delay_s=0,
+            end_lag_s=0,
+            answer_s=0,
+        )
         for job_id in self.open_jobs():
             self.run("qdel", "-W", "force", job_id, check=False)
         give_up = time.monotonic() + 10
@@ -137,18 +168,19 @@ class FakePbs:
         with (self.home / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = self.home / "state.json"
-            state = json.loads(path.read_text()) if path.exists() else {"next": 1, "jobs": {}}
+            state = json.loads(path.read_text()) if path.exists() else {"next": 0, "jobs": {}}
             yield state
             path.with_suffix(".part").write_text(json.dumps(state))
             path.with_suffix(".part").rename(path)
 
 
-def _defaults() -> dict[str, Any]:
+@functools.cache
+def _fake() -> Any:
     os.environ.setdefault("FAKE_PBS_HOME", "")
     spec = importlib.util.spec_from_file_location("fake_pbs", FAKE / "pbs.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.DEFAULTS
+    return module
 
 
 @pytest.fixture(scope="session")

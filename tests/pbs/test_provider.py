@@ -127,7 +127,7 @@ def test_a_block_that_is_exiting_has_ended_for_parsl_and_not_for_us(pbs, stock, 
         job_id = provider.submit("exit 0", 1, "block")
         pbs.wait(job_id, "E")
         assert states(provider, [job_id]) == [expected]
-    pbs.wait("1.vm"), pbs.wait("2.vm")
+    pbs.wait("0.vm"), pbs.wait("1.vm")
 
 
 # ---- what ours does
@@ -283,7 +283,7 @@ def test_a_block_whose_submission_was_never_answered_is_found_and_kept(pbs, bloc
     pbs.set(qsub_hangs_after=True)
     blocks.scheduler = Pbs(timeout_s=1.0)
     job_id = blocks.submit("sleep 30", 1, "block")
-    assert job_id == "1.vm" and read_ledger(blocks.ledger.path)[0].job_id == "1.vm"
+    assert job_id == "0.vm" and read_ledger(blocks.ledger.path)[0].job_id == "0.vm"
     until(blocks, [job_id], [RUNNING])
     blocks.end_all()
 

@@ -55,7 +55,7 @@ def test_a_job_whose_time_is_over_is_followed_by_one_submitted_at_its_end_if_the
     done = submit(campaign, site=here, run_dir="r", inside=True)
     assert done.job_id in pbs.jobs() and f"#PBS -N {coordinators()[0].name}" in done.script
     pbs.wait(done.job_id, "R")
-    pbs.set(queues={"workq": {"max_queued": 0}})
+    pbs.set(queues={"workq": {"max_queued": "[u:PBS_GENERIC=1]"}})
     wait(lambda: "the next job was not taken now" in log())
     pbs.set(queues={"workq": {}})
     wait(lambda: read_run("r").reason)
