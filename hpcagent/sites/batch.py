@@ -14,9 +14,12 @@ leaves jobs behind when it has given up. Here the executor looks after its own b
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import os
 import re
 import shlex
+import socket
 import threading
 import time
 import uuid
@@ -30,8 +33,6 @@ from parsl.addresses import address_by_interface
 from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.executors.high_throughput.manager_selector import RandomManagerSelector
 from parsl.jobs.states import JobState, JobStatus
-from parsl.launchers import SimpleLauncher
-from parsl.launchers.base import Launcher
 
 from hpcagent.errors import BadInput, BlockLost, SiteFailed, StoreFull
 from hpcagent.lifeline import end_all
@@ -39,10 +40,11 @@ from hpcagent.model.failures import name_of_end
 from hpcagent.sites.executor import Executor, log_tail
 from hpcagent.sites.htex import LocalBlocks
 from hpcagent.sites.launch import python_command
+from hpcagent.sites.launchers import NodeWorkers, SrunWorkers, worker_launcher
 from hpcagent.sites.ledger import Ledger
-from hpcagent.sites.profile import Block, Profile, account_of, block_of
+from hpcagent.sites.profile import Block, ExecutorProfile, Profile, account_of, block_of, worker_launcher_of
 from hpcagent.sites.room import share
-from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown
+from hpcagent.sites.schedulers.base import Allocation, Job, NodeShape, Refused, Scheduler, SchedulerDown
 
 __all__ = ["BatchExecutor", "addresses_of", "batch_executor", "coordinator_script", "job_script"]
 
@@ -54,6 +56,8 @@ _WORD_WITHIN_S = 15.0
 _ASK_AGAIN_S = 1.0
 _SILENT_S = 120.0
 """A job that runs for so long without its workers reporting is worth a word to the user."""
+_END_S = 5.0
+"""So long the workers of an allocation have to end by themselves."""
 _NO_ROOM_S = 300.0
 """After a refusal that another try would not change, while other blocks work: so long until the next try."""
 _LONGEST_PAUSE_S = 120.0
@@ -76,23 +80,6 @@ _MOST_MPI_RUNS = 64
 """Runs at once in a block of mode mpi, where the profile does not say: each holds a small Python process."""
 
 
-class SrunWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type information
-    """One manager on each node, by srun.
-
-    Parsl's goes through a here-document, in which a `$` of a path is the shell's, and gives a manager one core.
-    """
-
-    def __init__(self, overrides: str = "") -> None:
-        super().__init__()
-        self.overrides = overrides
-
-    def __call__(self, command: str, tasks_per_node: int, nodes_per_block: int, script_dir: str = "") -> str:
-        """Return the shell line."""
-        nodes = nodes_per_block
-        how = f"--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none --overlap"
-        return " ".join(filter(None, ["srun", how, self.overrides, command]))
-
-
 class InsideBlocks(LocalBlocks):
     """The one block of a coordinator that runs inside an allocation: workers started here, on its nodes."""
 
@@ -108,20 +95,27 @@ class InsideBlocks(LocalBlocks):
             jobs[job_id] = Job(job_id, state, exit_code=code)
         return jobs
 
-    def submit(self, command: str, tasks_per_node: int, job_name: str = "block") -> str:
-        """Start the workers on the nodes of the allocation."""
-        return super().submit(
-            self.launcher(command, tasks_per_node, self.nodes_per_block), tasks_per_node, job_name
-        )
+    def lines(self, command: str, tasks_per_node: int, job_name: str) -> str:
+        """Return shell lines that start the workers on the nodes of the allocation."""
+        folder = str(Path(self.script_dir or ".").absolute())
+        nodes = len(getattr(self.launcher, "hosts", ())) or self.nodes_per_block
+        start = self.launcher(command, tasks_per_node, nodes, folder)
+        # Several lines see to their end themselves; see `launchers.py`.
+        start = start if "\n" in start else f"exec {start}"
+        return f"export JOBNAME={shlex.quote(job_name)}\n{start}"
+
+    def wait(self, within_s: float) -> None:
+        """Wait until the launchers have ended, which they do when their workers have."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline and any(j["process"].poll() is None for j in self.resources.values()):
+            time.sleep(0.02)
 
     def end_all(self, *, within_s: float = 60.0) -> None:
         """End the workers with everything they started on this node; the launcher ends the others."""
         for job in self.resources.values():
             if job["process"].poll() is None:
                 job["process"].terminate()
-        deadline = time.monotonic() + 3.0
-        while time.monotonic() < deadline and any(j["process"].poll() is None for j in self.resources.values()):
-            time.sleep(0.02)
+        self.wait(3.0)
         self.cancel(list(self.resources))
         end_all(self.mark)
 
@@ -139,6 +133,10 @@ class BatchExecutor(Executor):
     """Runs of one core that a block takes at once (mode tasks)."""
     hosts_cores = 0
     hosts_gpus = 0
+    shapes: Sequence[NodeShape] = ()
+    """The nodes that runs get, where they are known: inside of an allocation; they may differ."""
+    unused_nodes = 0
+    """Nodes of the allocation that a profile's `worker_launcher` leaves out."""
     addresses: Sequence[str] = ()
     mark = ""
 
@@ -153,6 +151,7 @@ class BatchExecutor(Executor):
         self._waits: dict[str, tuple[str, float]] = {}
         self._told_waiting: set[tuple[str, str]] = set()
         self._vanished: dict[str, float] = {}
+        self._up_since: dict[str, float] = {}
         self._scaled_at = self._submit_after = 0.0
         self._refusals = self._unclear = 0
         self._refused_since: float | None = None
@@ -187,6 +186,9 @@ class BatchExecutor(Executor):
         """
         if self.block.mode != "mpi":
             return
+        if self.shapes:
+            self._refuse_unfitting(needs)
+            return
         have = {"nodes": self.block.nodes_per_block, "cores": self.hosts_cores, "gpus": self.hosts_gpus}
         for what, most in have.items():
             if int(needs.get(what, 0)) > most:
@@ -197,8 +199,27 @@ class BatchExecutor(Executor):
                     value=needs[what],
                 )
 
+    def _refuse_unfitting(self, needs: Mapping[str, Any]) -> None:
+        nodes, cores, gpus = (
+            int(needs.get(what, least)) for what, least in (("nodes", 1), ("cores", 1), ("gpus", 0))
+        )
+        among = self.shapes[:1] if needs.get("here") else self.shapes
+        if gpus > self.hosts_gpus or sum(node.cores >= cores for node in among) < nodes:
+            with_gpus = f" and {gpus} GPU(s)" if gpus else ""
+            have = ", ".join(f"{node.host} with {node.cores}" for node in self.shapes)
+            first = ", and runs of one rank stay on the first of them" if needs.get("here") else ""
+            raise BadInput(
+                f"A run of {nodes} node(s) x {cores} core(s){with_gpus} does not fit into job {self._inside}, "
+                f"whose nodes are {have} core(s){f' and {self.hosts_gpus} GPU(s) each' if gpus else ''}{first}. "
+                "Give the run less, or ask for a larger job.",
+                value=nodes * cores,
+            )
+
     def at_once(self, needs: Mapping[str, Any]) -> int:
         """Return how many such runs go at once, with all the blocks there may be (mode mpi)."""
+        if self.shapes and int(needs.get("nodes", 1)) == 1 and not needs.get("gpus"):
+            among = self.shapes[:1] if needs.get("here") else self.shapes
+            return min(self.slots, max(1, sum(node.cores // max(1, int(needs["cores"])) for node in among)))
         part = share(needs, self.block.nodes_per_block, self.hosts_cores, self.hosts_gpus)
         return self.max_blocks * min(self.slots, max(1, int(1 / part + 1e-9)))
 
@@ -407,6 +428,7 @@ class BatchExecutor(Executor):
         up: dict[str, dict[str, Any]] = state["blocks"]
         self._ask_of_reported(up, jobs)
         not_yet = [b for b in live if b not in up and b not in state["seen"]]
+        self._watch_missing(up, now)
         self._watch_silent(not_yet, [b for b in live if b not in up and b in state["seen"]], jobs, now)
         self._quiet_since = None if self.tasks else self._quiet_since or now
         for block_id in live:
@@ -440,6 +462,20 @@ class BatchExecutor(Executor):
         if most is None or isinstance(self.provider, InsideBlocks):
             return self.max_blocks
         return most - sum(e.live_blocks() for e in self.siblings if e.block.queue == self.block.queue)
+
+    def _watch_missing(self, up: Mapping[str, Any], now: float) -> None:
+        """Say it where a launcher has left out nodes: they are paid for."""
+        wanted = self.block.nodes_per_block if self.block.mode == "tasks" else 1
+        for block_id in up.keys() & self.blocks_to_job_id.keys():
+            since, hosts = self._up_since.setdefault(block_id, now), sorted(set(up[block_id]["hosts"]))
+            warned = f"{block_id} missing"
+            if len(hosts) < wanted and now - since > _SILENT_S / 2 and warned not in self._warned:
+                self._warned.add(warned)
+                job = self._inside or self.blocks_to_job_id[block_id]
+                self.tell(
+                    f"job {job} has {wanted} nodes, but workers have reported from {len(hosts)} only "
+                    f"({', '.join(hosts)}); what starts them is worker_launcher in [block] of the profile"
+                )
 
     def _watch_silent(self, not_yet: list[str], gone: list[str], jobs: Mapping[str, Job], now: float) -> None:
         for block_id in not_yet:
@@ -490,6 +526,9 @@ class BatchExecutor(Executor):
         self.job_ids_to_block[job_id] = block_id
         self._status[block_id] = JobStatus(JobState.PENDING)
         nodes = f"{self.block.nodes_per_block} node{'s' if self.block.nodes_per_block > 1 else ''}"
+        if self.unused_nodes:
+            whole = self.block.nodes_per_block + self.unused_nodes
+            nodes = f'first of the {whole} nodes (worker_launcher = "single")'
         self.tell(
             f"workers start on the {nodes} of job {self._inside}"
             if self._inside
@@ -543,6 +582,10 @@ class BatchExecutor(Executor):
         """
         for future, error, _, _ in self._take_lost():
             future.set_exception(BlockLost(f"Contact with the workers on {error.hostname} was lost."))
+        up = self._inside and self._begun and self.interchange_proc.poll() is None
+        # The workers themselves are told: not every launcher hands a signal on to other nodes.
+        if up and self._command("END"):
+            self.provider.wait(_END_S)
         self.provider.end_all()
 
 
@@ -601,11 +644,11 @@ def batch_executor(
         inside: The allocation whose nodes are to be used; None: jobs are submitted.
     """
     settings = profile.executors[label]
-    block = _fitted(block_of(profile, label), inside)
+    block = _fitted(profile, block_of(profile, label), inside)
     cores = _cores_of(block, scheduler, inside)
+    shapes = _shapes(block, inside)
     if inside is not None:
-        provider = _inside_provider(profile, block)
-        provider.allocation = inside.job_id
+        provider = _inside_provider(profile, block, inside)
     else:
         if block.cpus_per_node is None:  # PBS has to be told
             block = dataclasses.replace(block, cpus_per_node=cores)
@@ -619,10 +662,8 @@ def batch_executor(
             nodes=block.nodes_per_block,
             walltime_s=block.walltime_s,
         )
-    if block.mode == "mpi":
-        count = workers or block.max_workers_per_node or min(_MOST_MPI_RUNS, block.nodes_per_block * cores)
-    else:
-        count = workers or block.max_workers_per_node or max(1, cores // settings.cores_per_worker)
+    counts = _workers_on(block, settings, shapes, cores, workers)
+    count = max(counts)
     addresses = addresses_of(profile)
     executor = BatchExecutor(
         label=label,
@@ -641,7 +682,9 @@ def batch_executor(
     executor.addresses = addresses
     executor.max_blocks = 1 if inside is not None else (max_blocks or block.max_blocks)
     executor.submit_retries = profile.submit_retries
-    executor.slots = count * (block.nodes_per_block if block.mode == "tasks" else 1)
+    executor.slots = sum(counts)
+    executor.shapes = shapes
+    executor.unused_nodes = 0 if inside is None else len(inside.nodes) - block.nodes_per_block
     executor.hosts_cores = cores
     executor.hosts_gpus = block.node.gpus if block.node else 0
     executor.python = settings.python
@@ -651,6 +694,7 @@ def batch_executor(
     executor.pool_arguments = [
         f"--preload={','.join(settings.preload)}",
         f"--max_workers_per_node={count}",
+        *_differing(shapes, counts),
         *_pinning(block, settings.cores_per_worker),
         *_places(profile, block),
         *_time(profile, block, inside),
@@ -658,19 +702,69 @@ def batch_executor(
     return executor
 
 
-def _fitted(block: Block, inside: Allocation | None) -> Block:
-    """Inside an allocation a block is what there is."""
+def _fitted(profile: Profile, block: Block, inside: Allocation | None) -> Block:
+    """Inside an allocation a block is what there is, and its workers are started as on so many nodes."""
     if inside is None:
         return block
+    launcher = worker_launcher_of(profile, block.label, len(inside.nodes))
+    first_only = launcher == "single" and block.mode == "tasks"
     left = math.inf if inside.ends_at is None else max(60.0, inside.ends_at - time.time())
     return dataclasses.replace(
         block,
-        nodes_per_block=len(inside.nodes),
+        nodes_per_block=1 if first_only else len(inside.nodes),
+        worker_launcher=launcher,
         min_blocks=0,
         max_blocks=1,
         walltime_s=int(min(left, 10 * 365 * 86400)),
         max_idletime=math.inf,
     )
+
+
+def _shapes(block: Block, inside: Allocation | None) -> tuple[NodeShape, ...]:
+    """The nodes of an allocation with the cores that runs may use there; none outside of one."""
+    if inside is None:
+        return ()
+    most = block.usable_cores
+    return tuple(
+        dataclasses.replace(node, cores=min(node.cores, most or node.cores))
+        for node in inside.nodes[: block.nodes_per_block]
+    )
+
+
+def _workers_on(
+    block: Block, settings: ExecutorProfile, shapes: Sequence[NodeShape], cores: int, asked: int | None
+) -> list[int]:
+    """Runs at once on each node of a block (mode tasks), or in all of it (mpi).
+
+    Raises:
+        BadInput: A node of the allocation has fewer cores than one worker takes.
+    """
+    each = settings.cores_per_worker
+    if block.mode == "mpi":
+        whole = sum(node.cores for node in shapes) if shapes else block.nodes_per_block * cores
+        return [asked or block.max_workers_per_node or min(_MOST_MPI_RUNS, whole)]
+    told = asked or (
+        block.max_workers_per_node if not shapes or block.accelerators else settings.max_workers_per_node
+    )
+    if told:
+        return [told] * block.nodes_per_block
+    small = next((node for node in shapes if node.cores < each), None)
+    if small is not None:
+        raise BadInput(
+            f"inside: a worker of the executor {block.label} takes {each} cores (cores_per_worker), but the node "
+            f"{small.host} of this job has {small.cores} for it. Ask for more cores on each node, or change the "
+            "profile.",
+            value=each,
+        )
+    return [max(1, node.cores // each) for node in shapes] or [max(1, cores // each)] * block.nodes_per_block
+
+
+def _differing(shapes: Sequence[NodeShape], counts: Sequence[int]) -> list[str]:
+    """What tells each manager how many workers its node gets, where that is not the same for all."""
+    if len(set(counts)) < 2:
+        return []
+    by_host = {node.host.partition(".")[0]: count for node, count in zip(shapes, counts, strict=True)}
+    return [f"--workers_of={json.dumps(by_host)}"]
 
 
 def _cores_of(block: Block, scheduler: Scheduler, inside: Allocation | None) -> int:
@@ -733,14 +827,9 @@ def addresses_of(profile: Profile) -> list[str]:
     return found or ["127.0.0.1"]
 
 
-def _launcher(profile: Profile, block: Block) -> Any:  # Parsl's Launcher
-    if block.mode == "mpi" or block.worker_launcher == "single":
-        return SimpleLauncher()
-    if block.worker_launcher == "srun":
-        return SrunWorkers(block.overrides)
-    from hpcagent.sites.pbs_blocks import MpiexecWorkers
-
-    return MpiexecWorkers(block.bind_cmd, block.overrides)
+def _launcher(block: Block) -> Any:  # Parsl's Launcher
+    kind = "single" if block.mode == "mpi" else block.worker_launcher
+    return worker_launcher(kind, bind_cmd=block.bind_cmd, overrides=block.overrides)
 
 
 def _worker_init(profile: Profile, block: Block, worker_init: str, cores_per_worker: int) -> str:
@@ -761,7 +850,7 @@ def _provider(profile: Profile, block: Block, account: str | None, worker_init: 
         "max_blocks": block.max_blocks,
         "walltime": block.walltime,
         "worker_init": _worker_init(profile, block, worker_init, cores_per_worker),
-        "launcher": _launcher(profile, block),
+        "launcher": _launcher(block),
         "cmd_timeout": int(profile.cmd_timeout_s),
     }
     if profile.kind == "slurm":
@@ -789,15 +878,28 @@ def _provider(profile: Profile, block: Block, account: str | None, worker_init: 
     )
 
 
-def _inside_provider(profile: Profile, block: Block) -> InsideBlocks:
+def _inside_provider(profile: Profile, block: Block, inside: Allocation) -> InsideBlocks:
     settings = profile.executors[block.label]
-    return InsideBlocks(
+    launcher = _launcher(block)
+    if not isinstance(launcher, NodeWorkers) and profile.kind == "slurm" and not _on_a_node_of(inside):
+        launcher = SrunWorkers()  # salloc leaves its shell on the login node
+        launcher.hosts = [inside.nodes[0].host]
+    elif isinstance(launcher, NodeWorkers) and not isinstance(launcher, SrunWorkers):
+        launcher.hosts = [node.host for node in inside.nodes]
+    provider = InsideBlocks(
         init_blocks=0,
         max_blocks=1,
         nodes_per_block=block.nodes_per_block,
         worker_init=_worker_init(profile, block, settings.worker_init, settings.cores_per_worker),
-        launcher=_launcher(profile, block),
+        launcher=launcher,
     )
+    provider.allocation = inside.job_id
+    return provider
+
+
+def _on_a_node_of(inside: Allocation) -> bool:
+    own = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return own.partition(".")[0] in {node.host.partition(".")[0] for node in inside.nodes}
 
 
 def job_script(

@@ -46,7 +46,7 @@ class LocalBlocks(LocalProvider):  # type: ignore[misc]  # Parsl has no type inf
     def submit(self, command: str, tasks_per_node: int, job_name: str = "block") -> str:
         """Start a block; Parsl calls this. Returns its job id."""
         script = Path(self.script_dir).absolute() / f"{job_name}.sh"
-        script.write_text(f"{self.worker_init}\nexec {command}\n")
+        script.write_text(f"{self.worker_init}\n{self.lines(command, tasks_per_node, job_name)}\n")
         with script.with_suffix(".out").open("wb") as out, script.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
                 [shutil.which("bash") or "/bin/sh", str(script)],
@@ -60,6 +60,10 @@ class LocalBlocks(LocalProvider):  # type: ignore[misc]  # Parsl has no type inf
         job = {"process": process, "script": script, "mark": f"{self.mark}/{job_name}", "cancelled": False}
         self.resources[str(process.pid)] = job
         return str(process.pid)
+
+    def lines(self, command: str, tasks_per_node: int, job_name: str) -> str:
+        """Return the last lines of a block's script; the started program takes the place of its shell."""
+        return f"exec {command}"
 
     def status(self, job_ids: Sequence[str]) -> list[JobStatus]:
         """Return the state of each block, from the process itself."""

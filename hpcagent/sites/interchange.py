@@ -92,7 +92,7 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
             self._lose(self._words.goodbyes.pop().encode(), interesting)
 
     def process_command(self, radio: Any) -> None:
-        """Answer the executor: Parsl's questions, and `STATE`, `EXPIRE` and `RETIRE`."""
+        """Answer the executor: Parsl's questions, and `STATE`, `EXPIRE`, `RETIRE` and `END`."""
         if self.socks.get(self.command_channel) != zmq.POLLIN:
             return
         request = self.command_channel.recv_pyobj()
@@ -122,6 +122,10 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
             self._expire(request[1])
         elif isinstance(request, tuple) and request[0] == "RETIRE":
             answer = self._retire(request[1])
+        elif request == "END":
+            for manager_id in self._ready_managers:
+                self.manager_sock.send_multipart([manager_id, parsl_interchange.PKL_SHUTDOWN_CODE])
+            answer = True
         self.command_channel.send_pyobj(answer)
 
     def _state(self) -> dict[str, Any]:

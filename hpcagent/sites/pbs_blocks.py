@@ -9,7 +9,6 @@ from pathlib import Path
 from string import Template
 
 from parsl.jobs.states import JobState, JobStatus
-from parsl.launchers.base import Launcher
 from parsl.providers import PBSProProvider
 from parsl.providers.errors import SubmitException
 from parsl.providers.pbspro.template import template_string
@@ -17,48 +16,11 @@ from parsl.providers.pbspro.template import template_string
 from hpcagent.sites.blocks import BatchBlocks
 from hpcagent.sites.schedulers.pbs import tool
 
-__all__ = ["MpiexecWorkers", "PbsBlocks"]
+__all__ = ["PbsBlocks"]
 
 _LONGEST_NAME = 230  # PBS takes 236
-_PALS_BIND = "--cpu-bind"
 _THIS_PBS = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT")
 """Say which PBS is meant, where it is not that of /etc/pbs.conf."""
-
-# How one process on each node, not bound, is said to each mpiexec. Without it Open MPI (seen with 4.1) puts all
-# on the first node; and it alone gives other nodes nothing of the job's environment.
-_WORDS = """\
-case "$(mpiexec --version 2>&1)" in
-*"Open MPI"*|*OpenRTE*|*PRRTE*)
-  how="--map-by ppr:1:node --bind-to none $(compgen -e | grep -Ev '^(OMPI|PMIX|HOSTNAME)' | sed 's/^/-x /')" ;;
-*Intel*) how="-ppn 1 -genv I_MPI_PIN 0" ;;
-*HYDRA*) how="-ppn 1 -bind-to none" ;;
-*) how="--ppn 1 --cpu-bind none" ;;
-esac"""
-
-
-class MpiexecWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type information
-    """One manager on each node, by the mpiexec that is on the job's PATH: PALS, Hydra, Intel's or Open MPI.
-
-    Parsl's writes its files into $HOME, the command through a here-document in which a `$` of a path is the
-    shell's, and leaves it to mpiexec how many processes a node gets.
-
-    Args:
-        bind_cmd: The option that, followed by `none`, leaves processes unbound; the default is PALS's.
-        overrides: More words; with `ppn` or `map-by` among them, they say how many processes a node gets.
-    """
-
-    def __init__(self, bind_cmd: str = _PALS_BIND, overrides: str = "") -> None:
-        super().__init__()
-        self.bind_cmd, self.overrides = bind_cmd, overrides
-
-    def __call__(self, command: str, tasks_per_node: int, nodes_per_block: int, script_dir: str = "") -> str:
-        """Return the shell lines."""
-        hosts = f'{shlex.quote(script_dir or ".")}/"$JOBNAME".nodes'
-        words, how = [_WORDS], "$how "
-        if self.bind_cmd != _PALS_BIND or re.search(r"ppn\b|--?(map-by|npernode|N)\b", self.overrides):
-            words, how = [], f"{self.bind_cmd} none "
-        start = f"mpiexec -n {nodes_per_block} --hostfile {hosts} {how}{self.overrides}".rstrip()
-        return "\n".join([f'sort -u "$PBS_NODEFILE" > {hosts}', *words, f"{start} {command} < /dev/null"])
 
 
 class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has no type information

@@ -41,6 +41,7 @@ __all__ = [
     "identify_site",
     "list_profiles",
     "walltime_s",
+    "worker_launcher_of",
 ]
 
 BUILT_IN_LAUNCHERS = ("srun", "mpiexec", "hydra", "openmpi", "ibrun")
@@ -88,6 +89,7 @@ _PBS_ONLY = {
 }
 
 Positive = Annotated[int, Field(ge=1)]
+WorkerLauncher = Literal["single", "srun", "mpiexec", "pbsdsh", "ssh"]
 Where = Literal["login", "job", "inside"]
 _WHERE: tuple[Where, ...] = ("login", "job", "inside")
 
@@ -280,8 +282,9 @@ class BlockSettings(Record):
     """Words added to the command that starts the workers on the nodes, e.g. `-c 128`."""
     bind_cmd: str = "--cpu-bind"
     """PBS: the option of mpiexec that keeps the workers unbound."""
-    worker_launcher: Literal["", "single", "srun", "mpiexec"] = ""
-    """What starts the workers on the nodes; not given: srun on Slurm, mpiexec on several nodes of PBS."""
+    worker_launcher: Literal["", "single", "srun", "mpiexec", "pbsdsh", "ssh"] = ""
+    """What starts the workers on the nodes; not given: srun on Slurm, mpiexec on several nodes of PBS. `pbsdsh` is
+    PBS's own and needs no MPI; `single`: on the first node only."""
 
     @field_validator("walltime")
     @classmethod
@@ -520,6 +523,8 @@ class Profile(Record):
         for where, settings in self._blocks():
             for name in settings.model_fields_set & foreign.keys():
                 raise BadInput(f'{where}.{name} has no meaning for kind = "{self.kind}"; {foreign[name]}.')
+            if self.kind == "slurm" and settings.worker_launcher == "pbsdsh":
+                raise BadInput(f'{where}.worker_launcher = "pbsdsh" is PBS\'s; on Slurm write "srun".')
             if self.kind == "slurm" and walltime_s(settings.walltime) < 60:
                 # Parsl cuts "00:00:30" to 0 minutes, which Slurm takes for "no limit".
                 raise BadInput(
@@ -617,7 +622,7 @@ class Block:
         cpus_per_node: `cores_per_node` as the scheduler counts: times the hardware threads of a core.
         overrides: Words for the command that starts the workers.
         bind_cmd: PBS's mpiexec's.
-        worker_launcher: `single`, `srun` or `mpiexec`.
+        worker_launcher: `single`, `srun`, `mpiexec`, `pbsdsh` or `ssh`.
         accelerators: Ids of the GPUs, one for each worker; none: the workers have no GPU of their own.
         gpu_env: The variable that shows a worker its GPU.
         cpu_affinity: `none`, `block` or Parsl's `list:…`.
@@ -646,7 +651,7 @@ class Block:
     cpus_per_node: int | None
     overrides: str
     bind_cmd: str
-    worker_launcher: Literal["single", "srun", "mpiexec"]
+    worker_launcher: WorkerLauncher
     accelerators: tuple[str, ...]
     gpu_env: str
     cpu_affinity: str
@@ -676,9 +681,7 @@ def block_of(profile: Profile, label: str) -> Block:
             f"The site {profile.name} has no executor {label!r}; {nearest(label, profile.executors)}", value=label
         )
     executor = profile.executors[label]
-    settings = profile.block.model_copy(
-        update={name: getattr(executor.block, name) for name in executor.block.model_fields_set}
-    )
+    settings = _settings(profile, executor)
     limits = profile.queues.get(settings.queue or "")
     node = _node_type(profile, limits)
     seconds = walltime_s(settings.walltime)
@@ -715,7 +718,7 @@ def block_of(profile: Profile, label: str) -> Block:
         cpus_per_node=cores * (node.threads_per_core if node else 1) if cores else None,
         overrides=settings.overrides,
         bind_cmd=settings.bind_cmd,
-        worker_launcher=settings.worker_launcher or _worker_launcher(profile, executor, settings),
+        worker_launcher=worker_launcher_of(profile, label, settings.nodes_per_block),
         accelerators=accelerators,
         gpu_env=node.gpu_env if node else "CUDA_VISIBLE_DEVICES",
         cpu_affinity=_cpu_affinity(executor, node, accelerators),
@@ -755,14 +758,34 @@ def _workers_per_node(executor: ExecutorProfile, cores: int | None, accelerators
     return max(1, cores // executor.cores_per_worker)
 
 
-def _worker_launcher(
-    profile: Profile, executor: ExecutorProfile, settings: BlockSettings
-) -> Literal["single", "srun", "mpiexec"]:
+def _settings(profile: Profile, executor: ExecutorProfile) -> BlockSettings:
+    return profile.block.model_copy(
+        update={name: getattr(executor.block, name) for name in executor.block.model_fields_set}
+    )
+
+
+def worker_launcher_of(profile: Profile, label: str, nodes: int) -> WorkerLauncher:
+    """What starts the workers of an executor in a job of so many nodes.
+
+    Args:
+        profile: Of a site with a batch system.
+        label: Of one of its executors.
+        nodes: Of the job: a block's, or those of the job that the coordinator itself is in.
+
+    Example:
+        >>> mine = Profile(name="mine", kind="pbs")
+        >>> worker_launcher_of(mine, "workers", 1), worker_launcher_of(mine, "workers", 2)
+        ('single', 'mpiexec')
+    """
+    executor = profile.executors[label]
+    told = _settings(profile, executor).worker_launcher
+    if told:
+        return told
     if executor.mode == "mpi":  # one process on the block's first node, which is where the script runs
         return "single"
     if profile.kind == "slurm":
         return "srun"
-    return "mpiexec" if settings.nodes_per_block > 1 else "single"
+    return "mpiexec" if nodes > 1 else "single"
 
 
 def account_of(profile: Profile, given: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:

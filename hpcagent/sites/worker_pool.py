@@ -166,7 +166,7 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
     def create_reg_message(self) -> dict[str, Any]:
         """Add to Parsl's registration how the interchange can see that this process has ended."""
         message: dict[str, Any] = super().create_reg_message()
-        message.update(self._about)
+        message.update(self._about, hostname=_own_name())
         if self._local:  # on the interchange's own machine
             message.update(pid=os.getpid(), birth=birth(os.getpid()))
         Path(self._logdir, f"block-{self.block_id}", "up").touch()
@@ -326,6 +326,11 @@ def _hosts(kind: str, cores: int | None, gpus: list[str]) -> list[dict[str, Any]
     return hosts
 
 
+def _own_name() -> str:
+    """This node as its scheduler calls it: where several nodes are one machine, the host name is not it."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 def _first_that_answers(context: object, addresses: set[str], **options: Any) -> str:
     """Stands in for Parsl's search: a plain connection to each address in turn. See `_only_address`."""
     tried = []
@@ -373,6 +378,7 @@ def main() -> None:
     parser.add_argument("--gpus", default="", help="GPU ids of each host, comma-separated")
     parser.add_argument("--lasts_s", type=float, help="how long the block is usable, from its job's start")
     parser.add_argument("--ends_at", type=float, help="or until when, Unix time")
+    parser.add_argument("--workers_of", default="{}", help="workers by host, where hosts differ: JSON")
     parser.add_argument("--preload", default="", help="modules to import before forking, comma-separated")
     args = parser.parse_args()
     local = args.opener is not None
@@ -398,7 +404,8 @@ def main() -> None:
     hosts = None
     if args.hosts:
         hosts = json.loads(args.hosts) if args.hosts.startswith("[") else _hosts(args.hosts, args.node_cores, gpus)
-    workers = int(args.max_workers_per_node)
+    by_host: dict[str, int] = json.loads(args.workers_of)
+    workers = by_host.get(_own_name().partition(".")[0], int(args.max_workers_per_node))
     if hosts is not None and not local:
         workers = min(workers, sum(len(host["cores"]) for host in hosts))
     _preload(args.preload)
@@ -435,6 +442,8 @@ def main() -> None:
     if not local:
         _end_politely(pool)
     pool.start()
+    if args.mark:  # it was told to end: so does what its workers had started
+        end_all(os.environ[MARK])
 
 
 if __name__ == "__main__":

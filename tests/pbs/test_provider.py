@@ -15,9 +15,10 @@ from parsl.providers.errors import SubmitException
 
 from hpcagent.sites.batch import coordinator_script, job_script
 from hpcagent.sites.executor import log_tail
+from hpcagent.sites.launchers import MpiexecWorkers
 from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.limits import with_overrides
-from hpcagent.sites.pbs_blocks import MpiexecWorkers, PbsBlocks
+from hpcagent.sites.pbs_blocks import PbsBlocks
 from hpcagent.sites.profile import find_profile
 from hpcagent.sites.schedulers.base import Refused
 from hpcagent.sites.schedulers.pbs import Pbs
