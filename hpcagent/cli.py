@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 EXIT_CODES = """Exit codes: 0 done; 1 something broke (site, disk), or no run completed; 2 bad input, nothing
 was started; 3 the campaign ended without a feasible point; 75 the job it ran inside of has no time left (resume
-goes on); 130 stopped by Ctrl-C or SIGTERM (resume goes on)."""
+goes on); 130 stopped by Ctrl-C, SIGTERM or SIGHUP (resume goes on)."""
 
 _BEGUN_S = 30.0
 NOTHING_WORKED = 1

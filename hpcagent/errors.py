@@ -13,7 +13,7 @@
     │   ├── RunDirChanged   it belongs to another campaign
     │   ├── RunDirGone      it was deleted, moved or written by somebody else under its coordinator
     │   └── StoreFull       the disk, the quota or the permissions refuse a write
-    ├── Interrupted         Ctrl-C or SIGTERM stopped the campaign
+    ├── Interrupted         Ctrl-C, SIGTERM or SIGHUP stopped the campaign
     │   └── AllocationEnded the job it ran inside of has no time left (exit code 75); resume goes on
     └── AppFailed           raised by an app on a worker; becomes a `Failure` in the Result
 
@@ -137,7 +137,7 @@ class StoreFull(StoreError):
 
 
 class Interrupted(HpcAgentError):
-    """The campaign was stopped from outside (Ctrl-C, SIGTERM); everything finished is kept."""
+    """The campaign was stopped from outside (Ctrl-C, SIGTERM, SIGHUP); everything finished is kept."""
 
     exit_code = 130
 

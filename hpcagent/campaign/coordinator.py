@@ -702,7 +702,7 @@ def run(
         The answer: `best`, `speedups`, `results`, `reason`.
 
     Raises:
-        Interrupted: Ctrl-C or SIGTERM; the message says how to go on.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP (a lost connection); the message says how to go on.
         AllocationEnded: The job it runs inside of has no time left; the message says how to go on.
         BadInput, RunDirLocked, RunDirChanged, RunDirGone, StoreFull, SiteFailed: see `Coordinator`.
 
@@ -732,7 +732,7 @@ def run(
     except KeyboardInterrupt as error:
         done = len(coordinator._state.results)
         raise Interrupted(
-            f"stopped by {'SIGTERM' if isinstance(error, Terminated) else 'Ctrl-C'}; {done} finished run(s) "
+            f"stopped by {error.name if isinstance(error, Terminated) else 'Ctrl-C'}; {done} finished run(s) "
             f"are kept in {coordinator.folder.root}. Go on with {going_on(campaign, coordinator.folder.root)}.",
             run_dir=str(coordinator.folder.root),
             runs=done,

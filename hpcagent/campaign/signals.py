@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM that never cut a record in half."""
+"""Ctrl-C, SIGTERM and a lost connection that never cut a record in half."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,26 +14,38 @@ __all__ = ["Signals", "Terminated"]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived; handled like Ctrl-C."""
+    """SIGTERM or SIGHUP arrived; handled like Ctrl-C.
+
+    Attributes:
+        name: Of the signal.
+    """
+
+    def __init__(self, name: str = "SIGTERM") -> None:
+        super().__init__(name)
+        self.name = name
 
 
 class Signals:
-    """Holds back SIGINT and SIGTERM while something is written, delivers them at the next safe point.
+    """Holds back SIGINT, SIGTERM and SIGHUP while something is written, delivers them at the next safe point.
 
-    Does nothing outside the main thread, where Python delivers no signals.
+    SIGHUP comes when the terminal has gone, as with a lost ssh connection. Where it is ignored (nohup, `--detach`)
+    it stays so. Does nothing outside the main thread, where Python delivers no signals.
     """
 
     def __init__(self) -> None:
         self._held = 0
-        self._asked: type[KeyboardInterrupt] | None = None
+        self._asked: KeyboardInterrupt | None = None
         self._before: dict[int, Any] = {}
+        self._terminals: list[int] = []
 
     def install(self) -> None:
-        """Take over both signals until `restore`."""
+        """Take over the signals until `restore`."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._received)
+        self._terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._received)
 
     def restore(self) -> None:
         """Put the earlier handlers back."""
@@ -42,11 +55,22 @@ class Signals:
         self._before = {}
 
     def _received(self, number: int, frame: FrameType | None) -> None:
-        error = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        if number == signal.SIGHUP:
+            self._leave_terminals()
+        error = KeyboardInterrupt() if number == signal.SIGINT else Terminated(signal.Signals(number).name)
         if self._held:
             self._asked = error
         else:
             raise error
+
+    def _leave_terminals(self) -> None:
+        """Print to nowhere what would have gone to a terminal that is no more, where every write is an error."""
+        gone = [descriptor for descriptor in self._terminals if not os.isatty(descriptor)]
+        if gone:
+            nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            for descriptor in gone:
+                os.dup2(nowhere, descriptor)
+            os.close(nowhere)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

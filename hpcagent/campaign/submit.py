@@ -2,7 +2,8 @@
 
 A chain: each job submits its successor when it begins, to start after its end, however that comes about. So a job
 that is killed with its node breaks nothing. A successor is cancelled when the campaign has stopped, when somebody
-ends the running job (SIGTERM), and when a job brought no new result: what does not get anywhere is not repeated.
+ends the running job (SIGTERM, unless the scheduler says that the node, a preemption or the time has ended it), and
+when a job brought no new result: what does not get anywhere is not repeated.
 """
 
 from __future__ import annotations
@@ -43,6 +44,14 @@ ROLE = "coordinator"
 """What the ledger says of a job in which the coordinator itself runs."""
 LOG = "coordinator.log"
 SCRIPT = "coordinator.sh"
+_QUICK_S = 5.0
+"""So long a command of the scheduler may take while this job is being ended; Slurm gives it 30 s as a rule."""
+_LONGEST_PAUSE_S = 120.0
+"""Between two tries to submit the next job where there is no room for it yet."""
+_LAST_S = 10.0
+"""The end of a job, in which none is submitted any more."""
+_NOT_BY_HAND = ("node_failed", "preempted", "timeout")
+"""What ends a job without anybody having wanted that: the next one goes on."""
 _NAME = re.compile(r"hpcagent\.coordinator-(\d+)\.[0-9a-f]{8}")
 
 
@@ -232,7 +241,8 @@ def _submit_job(
     except Refused as refusal:
         heard = _taken_all_the_same(there, name) if refusal.transient else None
         if heard is None:
-            ledger.refused(name, str(refusal))
+            if refusal.details.get("unheard") is not True:  # else it may still come: `reap` looks for its name
+                ledger.refused(name, str(refusal))
             raise
         job_id = heard
     ledger.submitted(name, job_id)
@@ -267,7 +277,8 @@ class _Chain:
         self.folder, self.there, self.allocation, self.name, self.say = folder, there, allocation, name, say
         self.number, self.most = int(found[1]), most
         self.successor: tuple[str, str] | None = None  # name, job id
-        self.refused = self.progress = False
+        self.refused = self.progress = self.wanted = False
+        self._tries, self._try_after = 0, 0.0
         self._about = next((e.about or {} for e in read_ledger(folder.jobs) if e.name == name), {})
 
     def settle(self) -> None:
@@ -284,8 +295,12 @@ class _Chain:
                 Ledger(self.folder.jobs).ended(entry.name, job)
 
     def hand_over(self) -> None:
-        """Submit the successor, unless that was done or refused, or there have been enough."""
-        if self.successor is not None or self.refused:
+        """Submit the successor, unless that was done or refused, or there have been enough.
+
+        Where there is no room for it yet, call again: every call may be another try.
+        """
+        self.wanted = True
+        if self.successor is not None or self.refused or time.monotonic() < self._try_after:
             return
         if self.number >= self.most:
             self.refused = True
@@ -299,8 +314,13 @@ class _Chain:
         try:
             job_id = _submit_job(self.folder, self.there, name, script, about=about, after=self.allocation.job_id)
         except (Refused, SchedulerDown) as error:
-            self.refused = True
-            self.say(f"the next job was not taken now ({error}); it is submitted when this one ends")
+            passes = isinstance(error, SchedulerDown) or (error.transient and not error.details.get("unclear"))
+            self._tries += 1
+            if self._tries == 1 or not passes:
+                again = "as soon as there is room" if passes else "when this one ends"
+                self.say(f"the next job was not taken now ({error}); it is submitted {again}")
+            self.refused = not passes
+            self._try_after = time.monotonic() + min(_LONGEST_PAUSE_S, 2.0 ** min(self._tries, 10))
             return
         self.successor = name, job_id
         self.say(f"job {job_id} goes on when this one ends")
@@ -310,16 +330,31 @@ class _Chain:
         self.progress = True
         self.hand_over()
 
-    def go_on(self) -> bool:
-        """See that a successor is there; False if there is none, or none is wanted."""
+    def go_on(self, until: float) -> bool:
+        """See that a successor is there; False if there is none, or none is wanted.
+
+        Args:
+            until: So long it is tried where there is no room for it: Unix time, in seconds.
+        """
         if not self.progress:
             self.say("this job brought no new result, so none follows it")
             self.call_off()
             return False
-        if self.successor is None and self.number < self.most:
-            self.refused = False
+        self.refused, self._tries, self._try_after = False, 0, 0.0
+        while self.successor is None and self.number < self.most:
             self.hand_over()
+            if self.successor is not None or self.refused or time.time() > until:
+                break
+            time.sleep(1.0)
         return self.successor is not None
+
+    def ended_by_nobody(self) -> Any:
+        """The state (see `State`) in which this job is being ended, where nobody has wanted that; else None."""
+        quick = scheduler(self.there.name, timeout_s=min(_QUICK_S, self.there.timeout_s))
+        with contextlib.suppress(SchedulerDown):
+            state = quick.ended_by(self.allocation.job_id)
+            return state if state in _NOT_BY_HAND else None
+        return None
 
     def call_off(self) -> None:
         """Cancel the successor."""
@@ -383,8 +418,12 @@ def attend(
             watch(event)
         if event.kind == "finished":
             chain.progressed()
+        elif chain.wanted:
+            chain.hand_over()
 
-    clock = _Clock(_ends_at(allocation, profile) - profile.margin_s)
+    ends_at = _ends_at(allocation, profile)
+    clock = _Clock(ends_at - profile.margin_s)
+    ended_by: Any = None
     try:
         with Coordinator(load_run(folder.root), site=profile, run_dir=folder.root, watch=seen, inside=inside) as c:
             if hopeful:
@@ -399,15 +438,22 @@ def attend(
             except KeyboardInterrupt:
                 if not clock.rang:
                     # Before the workers are ended, which takes longer than the scheduler may wait.
-                    chain.call_off()
+                    ended_by = chain.ended_by_nobody()
+                    if ended_by is None or chain.successor is None:
+                        chain.call_off()
+                        ended_by = None
+                    else:
+                        say(f"this job is being ended ({ended_by}); job {chain.successor[1]} goes on")
                 raise
             finally:
                 clock.stop()
     except (AllocationEnded, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt) and not clock.rang:
-            chain.end("cancelled", "ended from outside")
+            chain.end(ended_by or "cancelled", "ended from outside")
+            if ended_by is not None:
+                return False
             raise
-        gone_on = chain.go_on()
+        gone_on = chain.go_on(ends_at - min(_LAST_S, profile.margin_s / 2))
         chain.end("completed", "its time was over")
         if gone_on:
             return False
@@ -488,7 +534,7 @@ def main() -> None:
             print(read_run(run_dir), flush=True)
             print(f"report: {report(run_dir)}", flush=True)
         else:
-            say("the time of this job is over; the next one goes on")
+            say("this job ends; the next one goes on")
     except KeyboardInterrupt:
         say(f"ended from outside; no job goes on. `hpcagent submit {run_dir}` does")
         code = 130

@@ -134,7 +134,8 @@ class Lines:
             self._say(f"stopped: {event.reason}")
 
     def _say(self, text: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # `... | head`: who looked on has gone, the campaign goes on
+        # `... | head`, a terminal that was closed: who looked on has gone, the campaign goes on.
+        with contextlib.suppress(OSError):
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
@@ -201,8 +202,9 @@ class Live:
             self.close()
 
     def close(self) -> None:
-        """Leave the last drawing on the screen."""
-        self._live.stop()
+        """Leave the last drawing on the screen, if that is still there."""
+        with contextlib.suppress(OSError):
+            self._live.stop()
 
     def _draw(self) -> Group:
         from rich.console import Group as RichGroup

@@ -91,7 +91,7 @@ class Site:
         for executor in executors.values():
             executor.tell = self._news.append
             executor.by_hand = self.turns.by_hand
-        self._sigterm = _close_on_sigterm() if profile.batch else None
+        self._signals = _close_on_signals() if profile.batch else None
         atexit.register(self.close)
 
     @property
@@ -263,8 +263,8 @@ class Site:
             if not self.dfk.cleanup_called:  # a user may have called parsl.dfk().cleanup()
                 self.dfk.cleanup()
         finally:
-            if self._sigterm is not None:
-                self._sigterm()
+            if self._signals is not None:
+                self._signals()
             # Apps that waited for others: Parsl leaves their futures pending for ever when it is cleaned up.
             for future in apps:
                 if not future.done():
@@ -295,24 +295,29 @@ def _launch_nothing(task_record: object) -> None:
     """Stands in for Parsl's launch_if_ready while a site is being closed."""
 
 
-def _close_on_sigterm() -> Callable[[], None] | None:
-    """Let SIGTERM end this process by way of `atexit`, where jobs are cancelled. Python's default skips that.
+def _close_on_signals() -> Callable[[], None] | None:
+    """Let SIGTERM and SIGHUP end this process by way of `atexit`, where jobs are cancelled; else they do not.
 
-    Returns what puts it back; None where somebody (a coordinator, the user) handles the signal already.
+    Returns what puts that back; None where somebody (a coordinator, the user) handles both already, or they are
+    ignored, as SIGHUP is under nohup.
     """
     if threading.current_thread() is not threading.main_thread():
         return None
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    ours = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    if not ours:
         return None
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in ours:
+        signal.signal(number, leave)
 
     def put_back() -> None:
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is leave:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if threading.current_thread() is threading.main_thread():
+            for number in ours:
+                if signal.getsignal(number) is leave:
+                    signal.signal(number, signal.SIG_DFL)
 
     return put_back
 

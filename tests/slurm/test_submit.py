@@ -148,6 +148,23 @@ def test_a_coordinator_that_is_cancelled_is_followed_by_none_and_reap_leaves_not
     assert hpcagent("reap", "r").stdout == "no job was left\n"
 
 
+def test_a_coordinator_whose_node_is_set_down_is_followed_by_the_next_job(here, cluster):
+    write(margin_s=10, runs=16)
+    hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r")
+    until(lambda: Path("r/events.jsonl").exists() and results().total() >= 4)
+    first, second = coordinators()
+    node = cluster.details(first.job_id)["NodeList"]
+    cluster.down(node)  # its processes get SIGTERM, as after scancel
+    until(lambda: first.job_id not in cluster.jobs())
+    cluster.resume(node)
+    assert f"(node_failed); job {second.job_id} goes on" in log(), log()
+    told = hpcagent("status", "r", "--follow").stdout
+    assert "stopped: All 16 runs were made." in told, log()
+    until(lambda: not cluster.jobs())
+    assert len(results()) == 16 and set(results().values()) == {1} and len(pids()) == 2
+    assert coordinators()[0].ended == "node_failed"
+
+
 def test_a_job_without_a_new_result_is_not_repeated(here, cluster):
     write(margin_s=50, run_time_s=300.0)
     hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r")

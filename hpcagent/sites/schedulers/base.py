@@ -237,6 +237,16 @@ class Scheduler(ABC):
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Return the job that a process with this environment is in, or None."""
 
+    def ended_by(self, job_id: str) -> State | None:
+        """Return what ends a running job whose processes get SIGTERM, as the state that it will have.
+
+        None where nothing but the signal is known: it may have come from anybody.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        return None
+
     @abstractmethod
     def queues(self) -> list[Queue]:
         """Return its queues.

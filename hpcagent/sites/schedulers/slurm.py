@@ -69,6 +69,9 @@ _NEVER = re.compile(
 )
 _SILENT = re.compile(r"invalid job id|already complet|job/step already", re.IGNORECASE)
 
+_ENDED_BY: dict[str, State] = {"NodeDown": "node_failed", "NodeFail": "node_failed", "TimeLimit": "timeout"}
+"""In the reason of a job whose nodes are cleared."""
+
 # What says how to reach Slurm. The other SLURM_ variables describe the job that this process is in, and sbatch
 # would hand them on: a new job with the memory and the tasks of ours.
 _HOW_TO_REACH = frozenset(
@@ -229,6 +232,27 @@ class Slurm(Scheduler):
             except SchedulerDown:
                 ends_at = None
         return Allocation(job_id, tuple(nodes), ends_at)
+
+    def ended_by(self, job_id: str) -> State | None:
+        """Return what ends a running job whose processes get SIGTERM, as the state that it will have.
+
+        While its nodes are cleared a job is COMPLETING; the reason tells the end, and for `scancel` is None (so in
+        22.05). Preemption with a grace time sends SIGTERM to a job that stays RUNNING.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        job = self._mine().get(job_id)
+        if job is None:
+            return None
+        if job.over:
+            return job.state
+        preempted = re.search(r" PreemptTime=\d", self._tell("scontrol", "--oneliner", "show", "job", job_id))
+        if preempted or job.state == "pending":  # it was put back into the queue
+            return "preempted"
+        if job.state != "ending":
+            return None
+        return next((state for word, state in _ENDED_BY.items() if word in job.reason), "cancelled")
 
     def queues(self) -> list[Queue]:
         """Return the partitions; cores, memory and GPUs are those of most of a partition's nodes.

@@ -163,3 +163,22 @@ def test_what_makes_a_job_ours() -> None:
     assert asked.another(Job("12", "running", "site-prefix"), Sent(sent.name, called="site-prefix")) == ""
     # PBS takes no `é` and no space in a name
     assert asked.another(Job("12", "running", "caf__1.0a1b2c3d"), Sent("café 1.0a1b2c3d")) == ""
+
+
+# What squeue and scontrol of 22.05 said while the processes of a job had got SIGTERM.
+@pytest.mark.parametrize(
+    ("squeue", "scontrol", "state"),
+    [
+        ("NODE_FAIL|%d|%d|%d|n1|NodeDown|j", "PreemptTime=None", "node_failed"),  # scontrol update state=DOWN
+        ("COMPLETING|%d|%d|%d|n[1-2]|NodeDown|j", "PreemptTime=None", "node_failed"),
+        ("COMPLETING|%d|%d|%d|n1|TimeLimit|j", "PreemptTime=None", "timeout"),
+        ("COMPLETING|%d|%d|%d|n1|None|j", "PreemptTime=None", "cancelled"),  # scancel
+        ("COMPLETING|%d|%d|%d|n1|None|j", "PreemptTime=2026-11-22T12:03:07", "preempted"),
+        ("RUNNING|%d|%d|%d|n1|None|j", "PreemptTime=2026-11-22T12:03:07", "preempted"),  # with a GraceTime
+        ("RUNNING|%d|%d|%d|n1|None|j", "PreemptTime=None", None),  # kill, scancel --signal
+    ],
+)
+def test_who_ends_a_job_of_slurm(says: Says, squeue: str, scontrol: str, state: str | None) -> None:
+    says("squeue", f"12|{squeue % (NOW, NOW + 9, NOW)}\n".encode())
+    says("scontrol", f"JobId=12 JobState=X Reason=Y PreemptEligibleTime=Z {scontrol} SuspendTime=None\n".encode())
+    assert Slurm().ended_by("12") == state

@@ -1,0 +1,117 @@
+"""SIGTERM and a lost connection end a campaign as Ctrl-C does, in every way in; where SIGHUP is ignored it stays so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcagent.campaign.signals import Signals, Terminated
+
+LONG = ["synthetic", "--site", "threads", "--run-dir", "r", "--no-plots", "--set", "fixed.run_time_s=0.5"]
+COMMAND = [sys.executable, "-m", "hpcagent.cli", "run", *LONG, "--set", "until.max_runs=400"]
+SCRIPT = """
+import hpcagent as ha
+campaign = ha.load_campaign("synthetic", changes={"fixed.run_time_s": 0.5, "until.max_runs": 400})
+try:
+    ha.run(campaign, site="threads", run_dir="r")
+except ha.Interrupted as error:
+    open("said", "w").write(str(error))
+"""
+
+
+def until(what: Callable[[], object], within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def events(folder: Path) -> list[str]:
+    path = folder / "r" / "events.jsonl"
+    return [json.loads(line)["event"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_waits_until_what_is_being_written_is_whole(number: signal.Signals) -> None:
+    signals = Signals()
+    before = signal.getsignal(number)
+    signals.install()
+    try:
+        with pytest.raises(Terminated) as caught, signals.held():
+            os.kill(os.getpid(), number)
+            time.sleep(0)
+            whole = True
+        assert whole and caught.value.name == number.name
+    finally:
+        signals.restore()
+    assert signal.getsignal(number) is before
+
+
+def test_a_sighup_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals = Signals()
+    try:
+        signals.install()
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signals.restore()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_campaign_whose_terminal_goes_away_stops_and_can_be_resumed(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        COMMAND, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=_be_at_the_terminal,
+    )  # fmt: skip
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    until(lambda: _read(ours) and "results" in events(tmp_path))
+    os.close(ours)  # what sshd does when the connection is lost
+    assert process.wait(timeout=60) == 130
+    assert events(tmp_path)[-1] == "interrupted"
+
+
+def _be_at_the_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _read(descriptor: int) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        os.read(descriptor, 65536)
+    return True
+
+
+def test_a_script_gets_interrupted_and_says_by_what(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    until(lambda: "results" in events(tmp_path))
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=60) == 0
+    assert (tmp_path / "said").read_text().startswith("stopped by SIGHUP; ")
+    assert events(tmp_path)[-1] == "interrupted"
+
+
+def test_under_nohup_a_campaign_goes_on(tmp_path: Path) -> None:
+    runs = [*COMMAND[:-1], "until.max_runs=14"]
+    process = subprocess.Popen(
+        ["nohup", *runs], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    until(lambda: "results" in events(tmp_path))
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=120) == 0
+    assert "stop" in events(tmp_path) and "interrupted" not in events(tmp_path)

@@ -1,0 +1,125 @@
+"""The coordinator's job and the one after it: when it is submitted, when it is called off. The scheduler is a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcagent.campaign import submit as module
+from hpcagent.campaign.submit import SCRIPT, _Chain
+from hpcagent.sites.ledger import read_ledger
+from hpcagent.sites.schedulers.base import Allocation, Job, Refused, SchedulerDown, Sent, State
+from hpcagent.store.rundir import RunDir
+
+FULL = Refused("Slurm did not take it: AssocMaxSubmitJobLimit", transient=True, unheard=False)
+
+
+class Slow:
+    """A scheduler whose answers to submissions stand in a list."""
+
+    name, timeout_s = "slurm", 60.0
+
+    def __init__(self) -> None:
+        self.answers: list[str | Exception] = []
+        self.cancelled: list[str] = []
+        self.state: State | Exception | None = None
+
+    def submit(self, script: Path, *, after: str | None = None) -> str:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def named(self, name: str) -> list[Job]:
+        return []
+
+    def cancel_ours(self, sent: dict[str, Sent]) -> dict[str, str]:
+        self.cancelled += sent
+        return {}
+
+    def ended_by(self, job_id: str) -> State | None:
+        if isinstance(self.state, Exception):
+            raise self.state
+        return self.state
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def chain(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / SCRIPT).write_text("#SBATCH --job-name=hpcagent.coordinator-1.0a1b2c3d\n")
+    there = Slow()
+    monkeypatch.setattr(module, "scheduler", lambda kind, timeout_s: there)
+    said: list[str] = []
+    allocation = Allocation("70", (), None)
+    made: Any = _Chain(
+        RunDir(tmp_path),
+        there,
+        allocation,
+        "hpcagent.coordinator-1.0a1b2c3d",
+        20,
+        said.append,  # type: ignore[arg-type]
+    )
+    made.said = said
+    return made
+
+
+def test_a_successor_for_which_there_is_no_room_is_tried_for_as_long_as_the_job_runs(
+    chain: Any, clock: Clock
+) -> None:
+    chain.there.answers = [FULL] * 9 + ["71"]
+    for _ in range(3600):
+        chain.hand_over()
+        clock.now += 1
+    assert chain.successor == ("hpcagent.coordinator-2.0a1b2c3d", "71")
+    assert len([line for line in chain.said if "not taken now" in line]) == 1
+    entries = read_ledger(chain.folder.jobs)
+    assert {e.name for e in entries if e.ended is None} == {"hpcagent.coordinator-2.0a1b2c3d"}
+
+
+def test_it_is_also_tried_until_the_jobs_very_end(chain: Any, clock: Clock) -> None:
+    chain.progress = True
+    chain.there.answers = [FULL, FULL, "71"]
+    assert chain.go_on(clock.now + 50) and clock.now < 1050
+    chain.successor = None
+    chain.there.answers = [FULL] * 20
+    assert not chain.go_on(clock.now + 50) and clock.now >= 1050
+
+
+def test_one_that_is_refused_for_good_is_tried_once_more_at_the_end(chain: Any, clock: Clock) -> None:
+    chain.progress = True
+    chain.there.answers = [Refused("Slurm did not take it: Invalid account")] * 2
+    for _ in range(100):
+        chain.hand_over()
+        clock.now += 10
+    assert len(chain.there.answers) == 1 and not chain.go_on(clock.now + 50) and not chain.there.answers
+
+
+@pytest.mark.parametrize(
+    ("state", "goes_on"),
+    [("node_failed", True), ("preempted", True), ("timeout", True), ("cancelled", False), (None, False),
+     (SchedulerDown("away"), False)],
+)  # fmt: skip
+def test_who_ends_the_job_decides_whether_the_next_one_goes_on(chain: Any, state: Any, goes_on: bool) -> None:
+    chain.there.state = state
+    assert (chain.ended_by_nobody() is not None) is goes_on
