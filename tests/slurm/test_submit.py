@@ -261,3 +261,20 @@ def test_a_coordinator_in_the_background_is_reported_only_when_its_first_job_was
     hpcagent("resume", "r", "--set", f"until.max_runs={before + 2}")  # no --site: where it was last
     assert [e["site"] for e in events() if e["event"] == "session"] == ["wrong", "here", "here"]
     assert "process" in hpcagent("status", "r").stdout
+
+
+@pytest.mark.parametrize("mode", ["tasks", "mpi"])
+def test_from_a_shell_of_salloc_on_another_machine_the_runs_are_on_the_nodes_of_the_job(here, cluster, mode):
+    """Many sites leave that shell on the login node. The profile's blocks have one node, the job two."""
+    write(margin_s=10, runs=12, run_time_s=0.5)
+    with Path("here.toml").open("a") as site:
+        site.write(f'mode = "{mode}"\n')
+    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
+    out = cluster.run(f"cd {here} && salloc -N2 --exclusive -t5 {words} 2>&1", timeout_s=180)
+    assert "workers start on the 2 nodes of job" in out and "All 12 runs were made" in out, out
+    hosts = Counter(json.loads(path.read_text())["host"] for path in Path("r/work").glob("*/result.json"))
+    # A run of one rank is in the worker itself, which is on the first node.
+    assert hosts.total() == 12 and set(hosts) <= set(cluster.nodes), hosts
+    assert len(hosts) == (2 if mode == "tasks" else 1) and min(hosts.values()) >= 3
+    until(lambda: not cluster.jobs())
+    assert cluster.processes() == []
