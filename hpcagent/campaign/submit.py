@@ -34,6 +34,7 @@ from hpcagent.sites.ledger import Entry, Ledger, read_ledger
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where, find_profile
 from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown, Sent, scheduler
+from hpcagent.sites.script_paths import handed_over, refuse_unwritable
 from hpcagent.store.files import refusing_clearly, write_whole
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
@@ -132,6 +133,7 @@ def submit(
         )
     coordinator = Coordinator(campaign, site=profile, run_dir=run_dir, inside=inside)
     folder = coordinator.folder
+    refuse_unwritable(folder.root.absolute())
     name = f"hpcagent.coordinator-1.{uuid.uuid4().hex[:8]}"
     script = _script(profile, label, folder, name, nodes=nodes, inside=inside, most_jobs=most_jobs)
     if dry_run:
@@ -237,7 +239,8 @@ def _submit_job(
     write_whole(path, script)
     ledger.submitting(name, there.name, role=ROLE, **about)
     try:
-        job_id = there.submit(path, after=after)
+        with handed_over(path) as plain:
+            job_id = there.submit(plain, after=after)
     except Refused as refusal:
         heard = _taken_all_the_same(there, name) if refusal.transient else None
         if heard is None:

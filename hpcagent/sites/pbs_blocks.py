@@ -15,6 +15,7 @@ from parsl.providers.pbspro.template import template_string
 
 from hpcagent.sites.blocks import BatchBlocks
 from hpcagent.sites.schedulers.pbs import tool
+from hpcagent.sites.script_paths import OUTPUT_NOWHERE, handed_over, is_plain, outputs_in_script
 
 __all__ = ["PbsBlocks"]
 
@@ -34,6 +35,9 @@ class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has
     def script(self, command: str, job_name: str = "hpcagent", *, tasks_per_node: int = 1) -> str:
         """Return the job script for a command, as `submit` would write it."""
         out, err = self._outputs(job_name)
+        named = is_plain(out)
+        joined = re.search(r"^#PBS\s+-j\s*oe", self.scheduler_options, re.MULTILINE) is not None
+        sent = [] if named else [outputs_in_script(out, err, joined=joined)]
         select = self.select_options
         return Template(template_string).substitute(
             jobname=_job_name(job_name),
@@ -42,9 +46,9 @@ class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has
             ncpus=self.cpus_per_node,
             select_options=f":{select}" if select and not select.startswith(":") else select,
             scheduler_options="\n".join(self._directives()),
-            job_stdout_path=_word(out),
-            job_stderr_path=_word(err),
-            worker_init="\n".join([*_this_pbs(), self.worker_init]),
+            job_stdout_path=out if named else OUTPUT_NOWHERE,
+            job_stderr_path=err if named else OUTPUT_NOWHERE,
+            worker_init="\n".join([*sent, *_submitted_here(), *_this_pbs(), self.worker_init]),
             user_script=self.launcher(command, tasks_per_node, self.nodes_per_block, self.script_dir or ""),
         )
 
@@ -70,7 +74,8 @@ class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has
             path.write_text(self.script(command, name, tasks_per_node=tasks_per_node))
         except OSError as error:
             raise SubmitException(name, f"{path} cannot be written: {error.strerror}") from error
-        return self._known(self.scheduler.submit(path), name)
+        with handed_over(path) as script:
+            return self._known(self.scheduler.submit(script), name)
 
     def _found(self, name: str) -> str | None:
         job_id = super()._found(_job_name(name))
@@ -88,6 +93,12 @@ class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has
         return job_id
 
 
+def _submitted_here() -> list[str]:
+    """Shell lines for where the job was submitted, if qsub was run elsewhere; see `script_paths.py`."""
+    here = str(Path.cwd())
+    return [] if is_plain(here) else [f"export PBS_O_WORKDIR={shlex.quote(here)}"]
+
+
 def _this_pbs() -> list[str]:
     """Shell lines by which a job finds the PBS that it was submitted to: it begins as after a login, where the
     commands of one that is installed beside the system are not on the PATH."""
@@ -95,11 +106,6 @@ def _this_pbs() -> list[str]:
     qsub = tool("qsub")
     folder = str(Path(qsub).absolute().parent) if qsub else "/usr/bin"
     return lines if folder in os.defpath.split(":") else [*lines, f'export PATH="$PATH":{shlex.quote(folder)}']
-
-
-def _word(path: Path) -> str:
-    """A path as one word of a directive."""
-    return f'"{path}"' if re.search(r"\s", str(path)) else str(path)
 
 
 def _job_name(name: str) -> str:

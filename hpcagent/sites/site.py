@@ -23,6 +23,7 @@ from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, kind_of_error, known_kind
 from hpcagent.sites.limits import check, executor_for, most_blocks
 from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where, find_profile
+from hpcagent.sites.script_paths import refuse_unwritable
 from hpcagent.sites.turns import Turns
 
 if TYPE_CHECKING:
@@ -377,6 +378,8 @@ def open_site(
         )
     temporary = run_dir is None
     folder = Path(run_dir or _own_folder(private and not found.batch)).absolute()
+    if found.batch:
+        refuse_unwritable(folder)
     notes = _preflight(found) if found.kind == "pbs" and not inside else []
     if found.batch:
         executors, counts = _batch_executors(found, workers, folder, charged, allocation)

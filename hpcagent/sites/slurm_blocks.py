@@ -14,6 +14,7 @@ from parsl.providers import SlurmProvider
 
 from hpcagent.sites.blocks import BatchBlocks
 from hpcagent.sites.schedulers.base import Job
+from hpcagent.sites.script_paths import OUTPUT_NOWHERE, outputs_in_script
 
 __all__ = ["SlurmBlocks"]
 
@@ -53,7 +54,11 @@ class SlurmBlocks(BatchBlocks, SlurmProvider):  # type: ignore[misc]  # Parsl ha
     def _write_submit_script(
         self, template: str, script_filename: str, job_name: str, configs: dict[str, Any]
     ) -> None:
-        quoted = {**configs, **{k: _quoted(configs[k]) for k in ("job_stdout_path", "job_stderr_path")}}
+        names = ("job_stdout_path", "job_stderr_path")
+        quoted = {**configs, **{k: _quoted(configs[k]) for k in names}}
+        if "\\" in configs[names[0]]:
+            sent = outputs_in_script(*(Path(configs[k]) for k in names))
+            quoted |= {**dict.fromkeys(names, OUTPUT_NOWHERE), "worker_init": f"{sent}\n{configs['worker_init']}"}
         if self._drafts is not None:
             self._drafts.append(Template(template).substitute(jobname=job_name, **quoted))
             return

@@ -6,6 +6,7 @@ import re
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from parsl.jobs.states import JobState
@@ -224,6 +225,34 @@ def test_the_name_is_one_that_pbs_takes_and_the_folder_of_its_output_is_there(pb
     assert "#PBS -N job-123\n" in blocks.script("x", "123")
     assert "#PBS -N a_b\n" in blocks.script("x", "a b")
     assert len(re.search("#PBS -N (.*)", blocks.script("x", "n" * 300))[1]) <= 236
+
+
+@pytest.mark.parametrize(
+    "name",
+    ['Müller\'s "runs"', "$HOME `x` 100% \\n", "host:path, and #1", "/".join(["long" * 50] * 4)],
+    ids=["letters", "shell", "words", "long"],
+)
+def test_a_folder_that_no_directive_can_name_has_scripts_and_output_all_the_same(pbs, tmp_path, monkeypatch, name):
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    provider = make(PbsBlocks, folder)
+    job_id = provider.submit('echo "$PBS_O_WORKDIR"; echo err >&2', 1, "block")
+    job = pbs.wait(job_id)
+    err, out = provider.logs(job_id)
+    assert (out.read_text(), err.read_text()) == (f"{folder}\n", "err\n")
+    assert out.parent == folder / "submit_scripts" and job["name"].startswith("block.")
+    # Nothing of it is in what PBS keeps of the job.
+    assert re.fullmatch(r"/tmp/\S+/job\.sh", job["arguments"]) and job["workdir"] == "/"
+    assert not Path(job["arguments"]).exists() and job["out"] == "/dev/null"
+
+
+def test_output_in_such_a_folder_is_joined_where_the_profile_joins_it(pbs, tmp_path):
+    provider = make(PbsBlocks, tmp_path / "ü", scheduler_options="#PBS -r n\n#PBS -j oe")
+    job_id = provider.submit("echo out; echo err >&2", 1, "block")
+    pbs.wait(job_id)
+    err, out = provider.logs(job_id)
+    assert out.read_text() == "out\nerr\n" and not err.exists()
 
 
 def test_a_folder_with_a_space_is_no_harm(pbs, tmp_path):

@@ -177,8 +177,9 @@ def test_the_script_is_parsls_to_the_letter(cluster: Any, tmp_path: Path, monkey
     cluster.cancel_all()
 
 
-def test_a_folder_with_spaces_and_per_cents_in_its_name_works(cluster: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "my 100% runs, 'really' #1"
+@pytest.mark.parametrize("name", ["my 100% runs, 'really' #1", 'Müller "東京" $HOME', "back\\slash %j"])
+def test_a_folder_with_any_letters_in_its_name_works(cluster: Any, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
     folder.mkdir()
     provider = blocks(folder)
     job_id = provider.submit("echo printed; echo error >&2", 1, "block-0")

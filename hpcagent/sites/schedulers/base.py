@@ -197,6 +197,11 @@ class Scheduler(ABC):
     def __init__(self, *, timeout_s: float = 30.0) -> None:
         self.timeout_s = timeout_s
 
+    @property
+    def _cwd(self) -> str | None:
+        """Where its commands are run; None: where this process is."""
+        return None
+
     @abstractmethod
     def jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
         """Return how these jobs stand. One that is missing in the answer is not known (yet, or any more).
@@ -394,6 +399,7 @@ class Scheduler(ABC):
                 timeout=self.timeout_s,
                 check=False,
                 env=env,
+                cwd=self._cwd,
             )
         except FileNotFoundError:
             raise SchedulerDown(

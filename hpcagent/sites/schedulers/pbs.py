@@ -28,6 +28,7 @@ from hpcagent.sites.schedulers.base import (
     SchedulerDown,
     State,
 )
+from hpcagent.sites.script_paths import is_plain
 
 __all__ = ["Pbs", "tool"]
 
@@ -112,6 +113,14 @@ class Pbs(Scheduler):
     def __init__(self, *, timeout_s: float = 30.0) -> None:
         super().__init__(timeout_s=timeout_s)
         self._has_history = True
+
+    @property
+    def _cwd(self) -> str | None:
+        """Not in a folder with a quote or a comma in its name, which qsub hands on in a list of such."""
+        try:
+            return None if is_plain(Path.cwd()) else "/"
+        except OSError:  # it was removed
+            return "/"
 
     def _ask(
         self, command: Sequence[str], *, given: str | None = None, env: Mapping[str, str] | None = None
