@@ -380,11 +380,14 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Check a site from the scheduler's commands to a run of LAMMPS, one line each; auto without --site."""
-    from hpcagent.sites.doctor import examine
+    from itertools import chain
+
+    from hpcagent.sites.doctor import examine, others_here
 
     profile = _profile(site or "auto", account=account, queue=queue, walltime=walltime, nodes=nodes)
+    others = others_here(profile.kind) if site in (None, "auto") else ()
     failed = False
-    for check in examine(profile, submit=submit_job, run_dir=run_dir):
+    for check in chain(others, examine(profile, submit=submit_job, run_dir=run_dir)):
         failed = failed or check.status == "FAIL"
         print(json.dumps(check._asdict()) if as_json else check, flush=True)
     if failed:
@@ -544,6 +547,11 @@ def site_new(
 
     folder = to or Path("site_profiles")
     asked = proposed(kind)
+    if kind is None:
+        from hpcagent.sites.schedulers.present import schedulers_here
+
+        for seen in schedulers_here(os.environ):
+            print(seen, file=sys.stderr)
 
     def ask(key: str, what: str, given: Any, *, if_empty: str = "") -> None:
         """Add one answer: the option's, the default's with --yes, or what is typed, until it can be."""

@@ -21,6 +21,7 @@ from hpcagent.sites import probe
 from hpcagent.sites.limits import check as check_limits
 from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where
 from hpcagent.sites.schedulers.base import Queue, Scheduler, SchedulerDown, scheduler
+from hpcagent.sites.schedulers.present import schedulers_here
 from hpcagent.sites.site import Site, failure_of, open_site
 from hpcagent.store.rundir import Lock
 
@@ -99,6 +100,17 @@ def examine(
         if made:
             with contextlib.suppress(OSError):  # there are campaigns in it by now
                 base.rmdir()
+
+
+def others_here(kind: str) -> Iterator[Check]:
+    """Say what was seen of the schedulers that `auto` did not choose.
+
+    Args:
+        kind: Of the profile that it chose.
+    """
+    for seen in schedulers_here(os.environ):
+        if seen.kind != kind:
+            yield Check("warn", "site", f"not taken by auto: {seen}", "name the site with --site if it was meant")
 
 
 # ---- on this side

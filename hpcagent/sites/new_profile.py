@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,11 +96,7 @@ def proposed(kind: str | None = None, *, queue: str | None = None, queues: Seque
 
 def _kind_here() -> str:
     found = identify_site()
-    if found.batch:
-        return found.kind
-    if shutil.which("sbatch"):
-        return "slurm"
-    return "local"
+    return found.kind if found.batch else "local"
 
 
 def answered(answers: Answers, key: str, value: Any) -> Answers:

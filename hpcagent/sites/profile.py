@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -19,6 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from hpcagent import packaged
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, build, read_toml
+from hpcagent.sites.schedulers.present import who_answers
 
 __all__ = [
     "BATCH_ONLY",
@@ -891,10 +890,11 @@ def identify_site(environ: Mapping[str, str] = os.environ, hostname: str | None 
 
     Returns:
         The profile that matches; one of the user's own goes before the packaged ones. If none does: `slurm` or
-        `pbs` where their commands are there, for on a login node `laptop` would be wrong; otherwise `laptop`.
+        `pbs`, whichever answers or has this process in a job, for on a login node `laptop` would be wrong;
+        otherwise `laptop`.
 
     Raises:
-        BadInput: Several match.
+        BadInput: Several match, both schedulers answer, or the one that is there does not.
 
     Example:
         >>> identify_site({"TACC_SYSTEM": "frontera", "PATH": ""}, "login1").name
@@ -916,24 +916,7 @@ def identify_site(environ: Mapping[str, str] = os.environ, hostname: str | None 
             f"The site profiles {names} both know this machine ({host}); say which one is meant.",
             value=[found.name for found in matches],
         )
-    return matches[0] if matches else find_profile(_scheduler_here(environ) or "laptop")
-
-
-def _scheduler_here(environ: Mapping[str, str]) -> Literal["slurm", "pbs"] | None:
-    path = environ.get("PATH", "")
-    if shutil.which("sbatch", path=path):
-        return "slurm"
-    qstat = shutil.which("qstat", path=path)
-    if qstat is None or not shutil.which("qsub", path=path):
-        return None
-    # Torque, Grid Engine and Slurm's own look-alikes have a qsub as well; only PBS says this of itself.
-    try:
-        said = subprocess.run(
-            [qstat, "--version"], capture_output=True, text=True, timeout=10, check=False, env=dict(environ)
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return "pbs" if "pbs_version" in said.stdout else None
+    return matches[0] if matches else find_profile(who_answers(environ) or "laptop")
 
 
 def list_profiles() -> list[ProfileEntry]:

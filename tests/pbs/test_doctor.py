@@ -87,3 +87,45 @@ def test_what_a_killed_coordinator_has_left_is_reaped_from_the_command_line(pbs,
     done = subprocess.run([*COMMAND, "reap", "r"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert left in done.stdout and "cancelled" in done.stdout
     assert pbs.open_jobs() == []
+
+
+CAPTURED = {
+    "workq": {},
+    "one": {"max_queued": "[u:PBS_GENERIC=2]", "max_run": "[u:PBS_GENERIC=1]"},
+    "short": {"max_walltime": 600, "max_ncpus": 8, "max_nodect": 2},
+    "route": {"route": "short"},
+}
+"""The queues of a real OpenPBS."""
+
+
+def test_a_dead_sbatch_on_the_path_makes_no_slurm_of_a_site_with_pbs(pbs, tmp_path, monkeypatch):
+    """Nor does a client without its controller; `auto`, `site new` and the doctor say what they saw of it."""
+    pbs.set(hosts={"n1": 4, "n2": 4}, queues=CAPTURED)
+    for command in ("sbatch", "scontrol"):
+        stub = tmp_path / "stubs" / command
+        stub.parent.mkdir(exist_ok=True)
+        stub.write_text("#!/bin/sh\necho 'Slurmctld(primary) at gone is DOWN'\nexit 1\n")
+        stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'stubs'}:{pbs.env['PATH']}")
+    assert find_profile("auto").kind == "pbs"
+    new = [*COMMAND, "site", "new", "mine", "--yes", "--queue", "short"]
+    done = subprocess.run(new, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Slurm does not answer (scontrol ping ended with 1: Slurmctld(primary) at gone is DOWN)" in done.stderr
+    assert "PBS answers (server vm)" in done.stderr
+    monkeypatch.chdir(tmp_path)
+    mine = find_profile("mine")
+    assert mine.kind == "pbs" and set(mine.queues) == set(CAPTURED) and mine.block.walltime == "00:10:00"
+    short = mine.queues["short"]
+    assert (short.max_nodes, short.max_walltime, mine.nodes[short.node].cores) == (2, "00:10:00", 4)
+    done = subprocess.run(
+        [*COMMAND, "doctor", "--no-submit", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    checks = [json.loads(line) for line in done.stdout.splitlines()]
+    (other,) = (check for check in checks if check["what"] == "site")
+    assert other["status"] == "warn" and "not taken by auto: Slurm does not answer" in other["found"]
+    assert any(check["what"] == "scheduler" and check["found"].startswith("PBS") for check in checks)
+    stub.write_text("#!/bin/sh\necho 'Slurmctld(primary) at here is UP'\n")
+    done = subprocess.run(
+        [*COMMAND, "site", "new", "--yes"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "Two schedulers answer on this machine" in done.stderr

@@ -383,21 +383,74 @@ def test_auto_takes_a_profile_of_ones_own_before_a_packaged_one() -> None:
     assert identify_site({"TACC_SYSTEM": "vista"}, "n1").name == "my_vista"
 
 
+UP = ("echo 'Slurmctld(primary) at vm is UP'", 0)
+DOWN = ("echo 'Slurmctld(primary) at vm is DOWN'", 1)
+# As Debian's slurm-client says it where nobody has configured it.
+NO_CLUSTER = ("echo 'scontrol: fatal: Could not establish a configuration source' >&2", 1)
+STUB = ("true", 1)
+PBS = ("case $1 in --version) echo pbs_version = 23.06.06;; *) echo Server: srv;; esac", 0)
+PBS_DOWN = (
+    "case $1 in --version) echo pbs_version = 23.06.06; exit 0;; esac; "
+    "echo 'qstat: cannot connect to server srv (errno=15010)' >&2",
+    255,
+)
+NO_CONF = ("echo 'pbsconf error: pbs conf variables not found: PBS_HOME PBS_EXEC PBS_SERVER' >&2", 1)
+TORQUE = ("echo Version: 6.1.2", 0)
+
+
+def installed(folder: Path, *, slurm: tuple[str, int] | None = None, pbs: tuple[str, int] | None = None) -> str:
+    """A PATH with the commands of schedulers that say so."""
+    for said, commands in ((slurm, ("sbatch", "scontrol")), (pbs, ("qsub", "qstat"))):
+        for command in commands if said else ():
+            assert said is not None
+            write(folder / command, f"#!/bin/sh\n{said[0]}\nexit {said[1]}\n").chmod(0o755)
+    return str(folder)
+
+
 @pytest.mark.parametrize(
-    ("commands", "says", "name"),
+    ("slurm", "pbs", "name"),
     [
-        (("sbatch",), "", "slurm"),
-        (("sbatch", "qsub", "qstat"), "pbs_version = 23.06.06", "slurm"),
-        (("qsub", "qstat"), "pbs_version = 23.06.06", "pbs"),
-        (("qsub", "qstat"), "Version: 6.1.2", "laptop"),  # Torque
-        (("qsub",), "", "laptop"),
-        ((), "", "laptop"),
+        (UP, None, "slurm"),
+        (STUB, PBS, "pbs"),  # left there by another site's habits
+        (NO_CLUSTER, PBS, "pbs"),
+        (DOWN, PBS, "pbs"),
+        (UP, TORQUE, "slurm"),
+        (UP, NO_CONF, "slurm"),
+        (UP, PBS_DOWN, "slurm"),
+        (None, PBS, "pbs"),
+        (None, TORQUE, "laptop"),
+        (None, NO_CONF, "laptop"),
+        (STUB, None, "laptop"),
+        (NO_CLUSTER, TORQUE, "laptop"),
+        (None, None, "laptop"),
     ],
 )
-def test_auto_on_an_unknown_machine_goes_by_the_schedulers_commands(
-    tmp_path: Path, commands: tuple[str, ...], says: str, name: str
+def test_auto_on_an_unknown_machine_is_the_scheduler_that_answers(
+    tmp_path: Path, slurm: tuple[str, int] | None, pbs: tuple[str, int] | None, name: str
 ) -> None:
-    for command in commands:
-        path = write(tmp_path / "bin" / command, f"#!/bin/sh\necho '{says}'\n")
-        path.chmod(0o755)
-    assert identify_site({"PATH": str(tmp_path / "bin")}, "unknown").name == name
+    path = installed(tmp_path / "bin", slurm=slurm, pbs=pbs)
+    assert identify_site({"PATH": path}, "unknown").name == name
+
+
+@pytest.mark.parametrize(
+    ("slurm", "pbs", "words"),
+    [
+        (UP, PBS, r"Two schedulers answer .*\(primary\) at vm is UP\); PBS answers \(server srv\).*--kind"),
+        (DOWN, None, r"cannot be told: Slurm does not answer \(scontrol ping ended with 1: .*is DOWN\).*laptop"),
+        (STUB, PBS_DOWN, r"Slurm is not set up .*; PBS does not answer \(.*ended with 255: .*cannot connect"),
+    ],
+)
+def test_auto_does_not_choose_where_both_answer_or_the_one_that_is_there_does_not(
+    tmp_path: Path, slurm: tuple[str, int], pbs: tuple[str, int] | None, words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        identify_site({"PATH": installed(tmp_path / "bin", slurm=slurm, pbs=pbs)}, "unknown")
+
+
+def test_auto_in_a_job_is_the_scheduler_of_the_job_also_on_a_node_without_its_commands(tmp_path: Path) -> None:
+    assert identify_site({"PATH": "", "PBS_JOBID": "7.srv"}, "n1").name == "pbs"
+    assert identify_site({"PATH": "", "SLURM_JOB_ID": "7"}, "n1").name == "slurm"
+    both = installed(tmp_path / "both", slurm=UP, pbs=PBS)
+    assert identify_site({"PATH": both, "PBS_JOBID": "7.srv"}, "n1").name == "pbs"
+    torque = installed(tmp_path / "torque", pbs=TORQUE)
+    assert identify_site({"PATH": torque, "PBS_JOBID": "7.srv"}, "n1").name == "laptop"

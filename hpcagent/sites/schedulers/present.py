@@ -1,0 +1,145 @@
+"""Which schedulers this machine belongs to: whose commands are on the PATH, and who answers.
+
+A command alone says little: a stub of another site's, a client without a configuration or with its controller gone
+all leave an `sbatch`, and TORQUE, Grid Engine and Slurm's look-alikes have a `qsub`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from hpcagent.errors import BadInput
+
+__all__ = ["Seen", "schedulers_here", "who_answers"]
+
+_WITHIN_S = 20.0
+"""So long a command may take; Slurm's wait 10 s for a controller that is not there."""
+# Of a client that belongs to no cluster: there is nothing to wait for.
+_NO_CLUSTER = re.compile(
+    r"configuration source|slurm\.conf|pbs conf variables not found|pbsconf error", re.IGNORECASE
+)
+_DOWN = re.compile(
+    r"is DOWN|unable to contact|cannot connect|could not connect|connection (refused|timed out)|not responding"
+    r"|did not answer|socket timed out",
+    re.IGNORECASE,
+)
+
+
+class Seen(NamedTuple):
+    """One scheduler whose commands are on the PATH.
+
+    Attributes:
+        kind: `slurm` or `pbs`.
+        answers: Whether it does.
+        down: Whether it belongs to a cluster that does not answer now.
+        words: What it said.
+    """
+
+    kind: Literal["slurm", "pbs"]
+    answers: bool
+    down: bool
+    words: str
+
+    def __str__(self) -> str:
+        name = {"slurm": "Slurm", "pbs": "PBS"}[self.kind]
+        how = "answers" if self.answers else "does not answer" if self.down else "is not set up on this machine"
+        return f"{name} {how} ({self.words})"
+
+
+def schedulers_here(environ: Mapping[str, str]) -> list[Seen]:
+    """Ask the schedulers whose commands are on the PATH of this environment; none is asked that has none.
+
+    Args:
+        environ: The whole environment of the commands.
+    """
+    path = environ.get("PATH", "")
+    found = []
+    if shutil.which("sbatch", path=path):
+        found.append(_slurm(environ))
+    if shutil.which("qsub", path=path) and shutil.which("qstat", path=path):
+        found.append(_pbs(environ))
+    return found
+
+
+def who_answers(environ: Mapping[str, str]) -> Literal["slurm", "pbs"] | None:
+    """Return the scheduler of this machine: in a job the one it is a job of, otherwise the one that answers.
+
+    Raises:
+        BadInput: Both answer, or none does although this machine belongs to a cluster; with what each said.
+
+    Example:
+        >>> who_answers({"PATH": "", "PBS_JOBID": "7.srv"}), who_answers({"PATH": ""})
+        ('pbs', None)
+    """
+    in_job: dict[str, Literal["slurm", "pbs"]] = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs"}
+    jobs = [kind for name, kind in in_job.items() if environ.get(name)]
+    seen = schedulers_here(environ)
+    # On a node of a job the commands are often not there to be asked; TORQUE's own are, and say so.
+    if len(jobs) == 1 and not any(s.kind == jobs[0] and not s.answers and not s.down for s in seen):
+        return jobs[0]
+    answering = [s for s in seen if s.answers]
+    if len(answering) == 1:
+        return answering[0].kind
+    told = "; ".join(map(str, seen))
+    if answering:
+        raise BadInput(
+            f"Two schedulers answer on this machine: {told}. Say which one is meant: --site slurm or --site pbs, "
+            "a profile of your own, or --kind (hpcagent site new).",
+            value=[s.kind for s in seen],
+        )
+    if any(s.down for s in seen):
+        raise BadInput(
+            f"The scheduler of this machine cannot be told: {told}. Try again when it answers, or say what is "
+            "meant: --site with a profile's name (laptop: this machine alone), or --kind (hpcagent site new).",
+            value=[s.kind for s in seen],
+        )
+    return None
+
+
+def _slurm(environ: Mapping[str, str]) -> Seen:
+    said = _said(("scontrol", "ping"), environ)
+    up = re.search(r"\S+ at \S+ is UP", said)
+    return Seen("slurm", up is not None, _is_down(said), up[0] if up else said)
+
+
+def _pbs(environ: Mapping[str, str]) -> Seen:
+    version = _said(("qstat", "--version"), environ)
+    if "pbs_version" not in version:
+        # TORQUE, Grid Engine and Slurm's look-alikes; an own PBS without a configuration says so here.
+        return Seen("pbs", False, _is_down(version), f"its qstat says {version[:100]!r}, not pbs_version")
+    said = _said(("qstat", "-B", "-f"), environ)
+    server = re.search(r"^Server: (\S+)", said, re.MULTILINE)
+    return Seen("pbs", server is not None, _is_down(said), f"server {server[1]}" if server else said)
+
+
+def _is_down(said: str) -> bool:
+    return _NO_CLUSTER.search(said) is None and _DOWN.search(said) is not None
+
+
+def _said(command: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """What a command printed, on one line where it failed."""
+    found = shutil.which(command[0], path=environ.get("PATH", ""))
+    if found is None:
+        return f"{command[0]} is not on the PATH"
+    try:
+        done = subprocess.run(
+            [found, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_WITHIN_S,
+            check=False,
+            env=dict(environ),
+        )
+    except subprocess.TimeoutExpired:
+        return f"{' '.join(command)} did not answer within {_WITHIN_S:g} s"
+    except OSError as error:
+        return f"{found} cannot be started: {error.strerror}"
+    printed = (done.stdout + done.stderr).decode(errors="replace").strip()
+    if done.returncode == 0 and printed:
+        return printed
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    return f"{' '.join(command)} ended with {done.returncode}: {'; '.join(lines) or 'without a word'}"
