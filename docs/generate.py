@@ -354,7 +354,7 @@ def _unit(name: str) -> str:
         return "s"
     if "walltime" in name:
         return "`HH:MM:SS`"
-    return "GB" if name.endswith("_gb") else ""
+    return {"gb": "GB", "mb": "MB"}.get(name.rpartition("_")[2], "")
 
 
 def _key_default(name: str, field: FieldInfo) -> str:

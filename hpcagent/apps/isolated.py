@@ -26,7 +26,8 @@ from typing import Any
 from hpcagent.apps.engines.base import Iteration, NotConverged
 from hpcagent.apps.engines.registry import engine as engine_of
 from hpcagent.apps.launch import Limit, finish, planned
-from hpcagent.apps.run import Outcome, Run
+from hpcagent.apps.printed import read_tail, reading
+from hpcagent.apps.run import Outcome, Run, note, noted, noting
 from hpcagent.errors import AppFailed, BadInput
 
 __all__ = ["FAILURE_MODES", "carried_out"]
@@ -40,6 +41,7 @@ FAILURE_MODES = (
     "EngineCrashed",
     "NoProperty",
     "FilesChanged",
+    "FileTooLarge",
     "OutOfMemory",
     "Killed",
     "Walltime",
@@ -113,7 +115,7 @@ def _in_child(function: Callable[..., Outcome], run: Run, params: Mapping[str, A
     launch = planned(run, words, app=params["engine"], env=env)
     killed_before = _memory_kills()
     finished = finish(launch, cwd=run.workdir, output=run.workdir / _OUTPUT, limit=Limit.of(run))
-    tail = (run.workdir / _OUTPUT).read_text(errors="replace")[-_TAIL:]
+    tail = read_tail(run.workdir / _OUTPUT, _TAIL)
     # Written in the end and renamed: where it is, the function had come to its end, however the process ended
     # then.
     if answer.is_file():
@@ -124,6 +126,8 @@ def _in_child(function: Callable[..., Outcome], run: Run, params: Mapping[str, A
 
 
 def _answer(said: dict[str, Any], tail: str) -> Outcome:
+    for sentence in said.get("noted", ()):
+        note(sentence)
     if "outcome" in said:
         outcome = said["outcome"]
         return Outcome(**outcome | {"notes": tuple(outcome["notes"])})
@@ -202,6 +206,14 @@ def _memory_kills() -> int:
 def _child(workdir: Path) -> None:
     call = json.loads((workdir / _CALL).read_text())
     sys.path += [entry for entry in call["path"] if entry not in sys.path]
+    with noting(), reading(call["run"]["site"]):
+        answer = _answered(call) | {"noted": noted()}
+    part = workdir / f"{_OUTCOME}.part"
+    part.write_text(json.dumps(answer, default=float))
+    part.rename(workdir / _OUTCOME)
+
+
+def _answered(call: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any]
     try:
         outcome = _called(call)
@@ -230,9 +242,7 @@ def _child(workdir: Path) -> None:
                 "log_tail": traceback.format_exc()[-_TAIL:],
             }
         }
-    part = workdir / f"{_OUTCOME}.part"
-    part.write_text(json.dumps(answer, default=float))
-    part.rename(workdir / _OUTCOME)
+    return answer
 
 
 def _called(call: Mapping[str, Any]) -> Outcome:

@@ -29,7 +29,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcagent.apps.run import Run
+from hpcagent.apps.printed import MAX_OUTPUT_MB, Printed, bytes_of, read_tail
+from hpcagent.apps.run import Run, note
 from hpcagent.errors import AppFailed, BadInput, nearest
 from hpcagent.lifeline import die_with_parent
 
@@ -235,12 +236,14 @@ class Launch:
         env: Its environment.
         cores: What the started process itself is pinned to, or None.
         launcher: Name of the launcher, or None for a plain child.
+        keeps: Bytes of what it prints that are kept.
     """
 
     words: list[str]
     env: dict[str, str]
     cores: tuple[int, ...] | None = None
     launcher: str | None = None
+    keeps: int = int(1e6 * MAX_OUTPUT_MB)
 
 
 def launch_words(run: Run, words: Sequence[str], app: str = "lammps") -> tuple[list[str], dict[str, str]]:
@@ -272,6 +275,7 @@ def planned(
     """
     environ = os.environ if environ is None else environ
     settings: Mapping[str, Any] = (run.site.get("apps") or {}).get(app) or {}
+    keeps = bytes_of(run.site, "max_output_mb", MAX_OUTPUT_MB)
     nodes, per_node, threads = (
         int(run.resources.get(name) or 1) for name in ("nodes", "ranks_per_node", "threads_per_rank")
     )
@@ -282,7 +286,7 @@ def planned(
     if place.own and per_node == 1:
         cores = sets[0] if Place.of(environ) is not None else None
         extra = _threads(threads, inherited, pinned=cores is not None and len(cores) == threads) | extra
-        return Launch(list(words), inherited | extra, cores)
+        return Launch(list(words), inherited | extra, cores, keeps=keeps)
     _refuse_nested(words, run)
     own_mpich = _own_hydra(words)
     name, launcher = _chosen(run.site, settings.get("launcher"), own_mpich, words[0])
@@ -301,7 +305,7 @@ def planned(
     complete = [*front, *(["env", *given] if given else []), *words]
     outside = {k: v for k, v in extra.items() if k not in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
     pinned = place.hosts[0].cores if name == "openmpi" and place.own and Place.of(environ) is not None else None
-    return Launch(complete, _for_launcher(name, inherited | outside, per_node), pinned or None, name)
+    return Launch(complete, _for_launcher(name, inherited | outside, per_node), pinned or None, name, keeps)
 
 
 def _place(run: Run, nodes: int, environ: Mapping[str, str]) -> Place:
@@ -616,17 +620,20 @@ class Finished:
 def finish(launch: Launch, *, cwd: Path, output: Path, limit: Limit) -> Finished:
     """Start a command, wait for its end or for its limit, and end whatever it has started.
 
-    Its stdout and stderr go to the file `output`.
+    Its stdout and stderr go to the file `output`, of which the middle is left out where it grows too large; the
+    run's notes say so.
 
     Raises:
         AppFailed: `NoExecutable`: it cannot be started.
+        OSError: What it prints cannot be written (a full disk).
     """
     if limit.seconds <= 0:
         output.touch()
         return Finished(-signal.SIGTERM, limit)
     stopped = False
     started = time.monotonic()
-    with output.open("wb") as printed:
+    setting = f"max_output_mb = {launch.keeps / 1e6:g} in the site profile"
+    with output.open("wb", buffering=0) as file, Printed(file, most=launch.keeps, said=setting) as printed:
         try:
             # A session of its own, so that the walltime limit reaches every process of the run.
             process = subprocess.Popen(
@@ -634,7 +641,7 @@ def finish(launch: Launch, *, cwd: Path, output: Path, limit: Limit) -> Finished
                 cwd=cwd,
                 env=launch.env,
                 stdin=subprocess.DEVNULL,
-                stdout=printed,
+                stdout=printed.end,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=_prepared(launch),
@@ -646,6 +653,7 @@ def finish(launch: Launch, *, cwd: Path, output: Path, limit: Limit) -> Finished
                 name="NoExecutable" if launch.launcher is None else "NoLauncher",
             ) from None
         try:
+            printed.begin()
             process.wait(timeout=limit.seconds)
         except subprocess.TimeoutExpired:
             stopped = True
@@ -655,6 +663,11 @@ def finish(launch: Launch, *, cwd: Path, output: Path, limit: Limit) -> Finished
             if process.returncode != 0:
                 # What MPICH leaves in memory, 1 MB, of a single rank that was killed (seen with 4.3).
                 Path(f"/dev/shm/mpich_shm_{process.pid:x}_0").unlink(missing_ok=True)
+    if printed.left_out:
+        note(
+            f"{printed.left_out:,} of the {printed.total:,} bytes that {Path(launch.words[0]).name} printed are "
+            f"left out of {output.name}, before its end ({setting})"
+        )
     return Finished(process.returncode, limit if stopped else None, time.monotonic() - started)
 
 
@@ -679,7 +692,8 @@ def run_mpi(
 
     Returns:
         As from `subprocess.run`: `returncode` (look at it, or call `check_returncode()`) and `stdout`, with
-        what went to stderr in it.
+        what went to stderr in it. Of a program that prints more than the site's `max_output_mb` the first part
+        and the end, with a line between them that says so; the run's notes say it, too.
 
     Raises:
         AppFailed: `Walltime` or `BlockEnded` when it was stopped, `NoExecutable`, `NoLauncher`, `NoPlace`.
@@ -692,9 +706,9 @@ def run_mpi(
     launch = planned(run, words, app=app, env=env)
     path = run.workdir / output
     finished = finish(launch, cwd=run.workdir, output=path, limit=Limit.of(run, timeout_s=timeout_s))
-    printed = path.read_text(errors="replace")
     if finished.stopped is not None:
-        raise finished.stopped.failure(wall_s=finished.wall_s, log_tail=printed[-4000:])
+        raise finished.stopped.failure(wall_s=finished.wall_s, log_tail=read_tail(path))
+    printed = path.read_text(errors="replace")  # no larger than what is kept
     return subprocess.CompletedProcess(launch.words, finished.returncode, printed, None)
 
 

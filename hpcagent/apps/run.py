@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "Run"]
+__all__ = ["Outcome", "Run", "note", "noted", "noting"]
+
+
+_noted: ContextVar[list[str] | None] = ContextVar("noted", default=None)
+
+
+def note(sentence: str) -> None:
+    """Add to the notes of the run that this thread is at; without a run nothing happens.
+
+    For what the machinery of a run has to say, whatever its function returns or raises.
+    """
+    sentences = _noted.get()
+    if sentences is not None and sentence not in sentences:
+        sentences.append(sentence)
+
+
+def noted() -> tuple[str, ...]:
+    """What was noted of the run that this thread is at."""
+    return tuple(_noted.get() or ())
+
+
+@contextmanager
+def noting() -> Iterator[None]:
+    """Collect what is noted inside; `noted` returns it."""
+    token = _noted.set([])
+    try:
+        yield
+    finally:
+        _noted.reset(token)
 
 
 @dataclass(frozen=True, slots=True)

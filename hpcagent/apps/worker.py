@@ -25,7 +25,8 @@ from typing import Any
 
 from hpcagent.apps.carried import Carried
 from hpcagent.apps.made_with import changed_files, newer_versions
-from hpcagent.apps.run import Outcome, Run
+from hpcagent.apps.printed import reading
+from hpcagent.apps.run import Outcome, Run, noted, noting
 from hpcagent.errors import AppFailed
 from hpcagent.model.failures import KINDS, known_kind, meaning
 
@@ -47,7 +48,7 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
     workdir = Path(order["workdir"])
     try:
         new = _make(workdir)
-        with _sole_owner(workdir):
+        with _sole_owner(workdir), noting(), reading(order["site"]):
             done = read_result(workdir)
             if done is not None and not changed_files(done.get("files") or {}):
                 done = with_reuse_said(done)
@@ -304,6 +305,8 @@ def _fields(
         for name, found in (("files", outcome.files), ("versions", outcome.versions)):
             if found:
                 fields[name] = {**fields.get(name, {}), **found}
+    if noted():
+        fields["notes"] = [*fields.get("notes", []), *noted()]
     return fields
 
 

@@ -221,6 +221,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("MixedFunctionals", "contract", "pseudopotentials of one functional"),
         _is("OtherPseudopotential", "contract", "a file is not the one that its family lists: put that one there, or name it by `pseudopotentials`"),
         _is("NotPeriodic BadPath FewKpoints", "contract", "bands need a crystal, special points of its cell, and a density of several k-points"),
+        _is("FileTooLarge", "infrastructure", "a log or other text file of the program has more than the profile's `max_read_mb`: let it write less often, or raise that", again=False),
         _is("FilesChanged", "infrastructure", "a pseudopotential, setup or model is not the one that the run was planned with: put it back, or start anew", again=False),
         _is("NoPseudopotential", "contract, or infrastructure if the folder is not there", "`pseudopotentials`, `pseudo_dir`, or `[apps.espresso]` of the profile"),
         _is("NoEngine", "infrastructure", "install the package that the message names where the workers run"),

@@ -409,6 +409,10 @@ class Profile(Record):
     """Further ways to start MPI programs, by name."""
     node_cores: Positive | None = None
     """Cores of one node, by which a run on some of them is charged; not given: the usable cores."""
+    max_output_mb: Annotated[float, Field(gt=0)] = 64.0
+    """Of what a program of a run prints so much is kept: the first part and the end. The run's notes say so."""
+    max_read_mb: Annotated[float, Field(gt=0)] = 1000.0
+    """A text file of a program (a log) that is larger is not read into memory: the run fails (`FileTooLarge`)."""
     identify: Identify = Identify()
     """By what `--site auto` knows this site."""
 

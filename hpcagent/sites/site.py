@@ -101,6 +101,8 @@ class Site:
         profile = self.profile
         return {
             "node_cores": profile.node_cores or self._node_cores(),
+            "max_output_mb": profile.max_output_mb,
+            "max_read_mb": profile.max_read_mb,
             "launcher": profile.mpi_launcher,
             "launchers": {name: list(launcher.command) for name, launcher in profile.launchers.items()},
             "apps": {name: settings.model_dump(mode="json") for name, settings in profile.apps.items()},

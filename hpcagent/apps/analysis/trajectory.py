@@ -30,6 +30,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcagent.apps.printed import allowed
 from hpcagent.errors import AppFailed
 from hpcagent.model.space import Choice, Float, Int, Parameter, Text
 from hpcagent.units import STYLES, factor, unit_style
@@ -38,6 +39,7 @@ __all__ = ["READING", "Frame", "Reading", "Trajectory", "open_trajectory"]
 
 _Array = NDArray[np.float64]
 _CHUNK = 1 << 22
+_LONGEST_LINE = 1 << 20
 
 READING: dict[str, Parameter] = {
     "discard": Float(0.0, 0.95, default=0.0, description="share of the frames left out at the start"),
@@ -498,7 +500,11 @@ class _Dump(Trajectory):
         with _binary(self.path) as file:
             start, end = int(self._offsets[number]), int(self._ends[number])
             file.seek(start)
-            return file.read() if end < 0 else file.read(end - start)
+            most = allowed()
+            block = file.read(min(most + 1, most + 1 if end < 0 else end - start))
+        if len(block) > most:
+            raise self.bad(f"frame {number} has more than the {most / 1e6:g} MB that are read into memory at once")
+        return block
 
     def _header(self, block: bytes, number: int) -> _Header:
         found: dict[str, list[bytes]] = {}
@@ -766,7 +772,7 @@ class _Extxyz(_OfAtoms):
         self._offsets: list[int] = [0]
         with _binary(path) as file:
             place = 0
-            while line := file.readline():
+            while line := self._line(file):
                 if not line.strip():
                     break
                 if not line.strip().isdigit():
@@ -774,7 +780,7 @@ class _Extxyz(_OfAtoms):
                 rows = int(line) + 1
                 place += len(line)
                 for _ in range(rows):
-                    row = file.readline()
+                    row = self._line(file)
                     place += len(row)
                     if not row.endswith(b"\n"):
                         break
@@ -784,6 +790,12 @@ class _Extxyz(_OfAtoms):
                 self.notes += ("the last frame is not complete and left out",)
                 break
         self._timed(len(self._offsets) - 1, said, reading)
+
+    def _line(self, file: IO[bytes]) -> bytes:
+        line = file.readline(_LONGEST_LINE + 1)
+        if len(line) > _LONGEST_LINE:
+            raise self.bad(f"a line in frame {len(self._offsets)} has more than {_LONGEST_LINE:,} bytes")
+        return line
 
     def _atoms(self, number: int) -> Any:
         from ase.io.extxyz import read_xyz

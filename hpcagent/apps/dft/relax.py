@@ -23,6 +23,7 @@ from hpcagent.apps.engines.task import (
 from hpcagent.apps.engines.watched import Watch, attached
 from hpcagent.apps.isolated import FAILURE_MODES, carried_out
 from hpcagent.apps.launch import Limit
+from hpcagent.apps.printed import read_tail
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
@@ -238,4 +239,4 @@ def _compared(start: Atoms, end: Atoms, cell: str) -> dict[str, float]:
 
 
 def _log(run: Run) -> str:
-    return (run.workdir / "relax.log").read_text()[-2000:]
+    return read_tail(run.workdir / "relax.log", 2000)

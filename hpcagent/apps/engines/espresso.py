@@ -38,6 +38,7 @@ from hpcagent.apps.engines.mesh import VACUUM, boxed, vacuum_along
 from hpcagent.apps.engines.packages import needs, refuse_decided
 from hpcagent.apps.engines.protocols import sampled
 from hpcagent.apps.engines.upf import Pseudopotential, available, choose, family
+from hpcagent.apps.printed import read_text
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, nearest
 
@@ -251,7 +252,7 @@ class Espresso:
         occupied = math.ceil(calculator.valence_electrons / 2)
         calculator.bands(path, occupied + max(4, occupied // 2))
         energies, fermi = _eigenvalues(calculator.scratch / "pwscf.save" / "data-file-schema.xml")
-        scf = fermi_energy((run.workdir / "espresso.pwo").read_text())
+        scf = fermi_energy(read_text(run.workdir / "espresso.pwo"))
         return BandStructure(path, energies, reference=fermi if scf is None else scf)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.launch import Limit, finish, planned
+from hpcagent.apps.printed import read_text
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 
@@ -66,7 +67,7 @@ class Program:
         launch = planned(self.run, [*self.words, *words], app=self.app)
         left = Limit(self.seconds_left, self.limit.by)
         finished = finish(launch, cwd=cwd, output=cwd / output, limit=left)
-        text = (cwd / output).read_text(errors="replace")
+        text = read_text(cwd / output)
         ranks = int(self.run.resources.get("nodes") or 1) * int(self.run.resources.get("ranks_per_node") or 1)
         stopped = self.limit if finished.stopped else None
         return Ended(finished.returncode, stopped, finished.wall_s, text, ranks)

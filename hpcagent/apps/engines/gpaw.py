@@ -34,12 +34,13 @@ from hpcagent.apps.engines.functionals import canonical, spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed
 from hpcagent.apps.engines.packages import accepted, needs, refuse_decided, versions_of
 from hpcagent.apps.engines.protocols import PROTOCOL, sampled
+from hpcagent.apps.printed import read_tail, read_text
 from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from hpcagent.apps.run import Run
+from hpcagent.apps.run import Run
 
 __all__ = ["ENGINE", "LOG", "GpawEngine", "iterations"]
 
@@ -286,7 +287,7 @@ def _calculator_class() -> Any:
 
         def written(self) -> str:
             """The log so far."""
-            return self.log.read_text(errors="replace") if self.log.is_file() else ""
+            return read_text(self.log) if self.log.is_file() else ""
 
         def _prepared(self, atoms: Atoms) -> Atoms:
             copy = boxed(atoms, self.vacuum)
@@ -360,9 +361,7 @@ def _calculator_class() -> Any:
                     txt=str(log),
                 )
             except gpaw.KohnShamConvergenceError:
-                raise NotConverged(
-                    "the bands of GPAW did not converge.", log_tail=log.read_text()[-4000:]
-                ) from None
+                raise NotConverged("the bands of GPAW did not converge.", log_tail=read_tail(log)) from None
             spins = fixed.get_number_of_spins()
             energies = np.array(
                 [

@@ -17,6 +17,7 @@ from ase.calculators.genericfileio import GenericFileIOCalculator
 
 from hpcagent.apps.engines.base import Iteration
 from hpcagent.apps.engines.external import Ended, Program
+from hpcagent.apps.printed import read_text
 from hpcagent.model.failures import mode
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class _Template(EspressoTemplate):
     def read_results(self, directory: Any) -> Any:
         results = super().read_results(directory)  # type: ignore[no-untyped-call]
         # ASE 3.29 takes the last column, which with pw.x 6 is another quantity.
-        text = (Path(directory) / self.outputname).read_text()
+        text = read_text(Path(directory) / self.outputname)
         moments = re.findall(r"charge\s*[:=]\s*\S+\s+magn\s*[:=]\s*(\S+)", text)
         if "magmoms" in results:
             results["magmoms"] = np.array([float(moment) for moment in moments[-len(results["magmoms"]) :]])

@@ -39,12 +39,13 @@ from hpcagent.apps.engines.functionals import spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed
 from hpcagent.apps.engines.packages import accepted, needs, refuse_decided
 from hpcagent.apps.engines.protocols import VASP_FIXED_EV, sampled
+from hpcagent.apps.printed import read_head, read_text
 from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from hpcagent.apps.run import Run
+from hpcagent.apps.run import Run
 
 __all__ = ["ENGINE", "VaspEngine", "check", "iterations"]
 
@@ -108,8 +109,7 @@ class VaspEngine:
 
     def iterations(self, calculator: Any) -> tuple[Iteration, ...]:
         """SCF steps in the OSZICAR of the last calculation: energy and its change, in eV."""
-        path = Path(calculator.directory) / "OSZICAR"
-        return iterations(path.read_text(errors="replace")) if path.is_file() else ()
+        return iterations(_read(Path(calculator.directory) / "OSZICAR"))
 
     def repairs(self, level: Level) -> tuple[tuple[str, Level], ...]:
         """More steps; all bands optimised at once (ALGO = All); careful mixing; a wider smearing."""
@@ -139,7 +139,7 @@ class VaspEngine:
 
     def versions(self, calculator: Any) -> dict[str, str]:
         """What VASP calls itself in its OUTCAR."""
-        said = re.search(r"vasp\.(\d\S*)", _read(Path(calculator.directory) / "OUTCAR")[:1000])
+        said = re.search(r"vasp\.(\d\S*)", read_head(Path(calculator.directory) / "OUTCAR", 1000))
         return {"vasp": said[1]} if said else {}
 
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
@@ -245,7 +245,7 @@ def _failure(ended: Ended, tail: str) -> AppFailed:
 
 
 def _read(path: Path) -> str:
-    return path.read_text(errors="replace") if path.is_file() else ""
+    return read_text(path) if path.is_file() else ""
 
 
 def _folder(options: Mapping[str, Any], site: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ FAILURE_MODES = (
     "NoLauncher",
     "LaunchFailed",
     "TruncatedLog",
+    "FileTooLarge",
     "NoLog",
     "NonzeroExit",
     "Killed",

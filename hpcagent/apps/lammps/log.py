@@ -29,6 +29,7 @@ from typing import Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcagent.apps.printed import read_bytes
 from hpcagent.units import STYLES, unit_style
 
 __all__ = ["Log", "Run", "TimingRow", "canonical", "column_units", "parse_log", "read_log"]
@@ -241,8 +242,9 @@ def read_log(path: str | Path) -> Log:
 
     Raises:
         OSError: The file cannot be read.
+        AppFailed: `FileTooLarge`: it has more than 1000 MB.
     """
-    return parse_log(Path(path).read_bytes())
+    return parse_log(read_bytes(Path(path)))
 
 
 def parse_log(text: str | bytes) -> Log:

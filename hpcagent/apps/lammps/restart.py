@@ -18,6 +18,7 @@ import numpy as np
 from hpcagent.apps.lammps.legs import legs
 from hpcagent.apps.lammps.log import Log, Run, parse_log
 from hpcagent.apps.lammps.script import Script
+from hpcagent.apps.printed import read_text
 from hpcagent.errors import AppFailed, BadInput
 
 __all__ = [
@@ -353,12 +354,16 @@ def _missing(source: Earlier) -> str | None:
 
 
 def read_logs(folder: Path, logs: list[str]) -> str:
-    """The text of a run's log, with those that the script's `log` commands opened after it."""
+    """The text of a run's log, with those that the script's `log` commands opened after it.
+
+    Raises:
+        AppFailed: `FileTooLarge`: one of them is larger than the site's `max_read_mb`.
+    """
     texts = []
     for name in ("log.lammps", *logs):
         path = folder / name
         if path.is_file():
-            texts.append(path.read_text(errors="replace"))
+            texts.append(read_text(path))
     return "".join(texts)
 
 

@@ -22,6 +22,7 @@ from hpcagent.apps.lammps.potentials import elsewhere, undecided
 from hpcagent.apps.lammps.restart import NONE, SOURCE, Earlier, continued, earlier, joined, progress, read_logs
 from hpcagent.apps.lammps.structure import given, taken
 from hpcagent.apps.launch import Limit, finish, planned
+from hpcagent.apps.printed import read_text
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.failures import CONTINUES
@@ -156,7 +157,7 @@ def _launched(run: Run, source: Earlier | None) -> Ended:
     return Ended(
         returncode=finished.returncode,
         log=log,
-        printed=output.read_text(errors="replace"),
+        printed=read_text(output),
         stopped=finished.stopped,
         wall_s=finished.wall_s,
         launcher=launch.launcher,

@@ -17,6 +17,7 @@ from trajectories import run_of
 
 from hpcagent.apps.analysis.msd import msd
 from hpcagent.apps.analysis.trajectory import Reading, open_trajectory
+from hpcagent.apps.printed import reading
 from hpcagent.errors import AppFailed
 
 LMP = Path(sys.executable).parent / "lmp"
@@ -454,3 +455,14 @@ def test_what_a_dcd_does_not_say_is_asked_for(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(AppFailed, match="not installed") as failed:
         open_trajectory(upstream(tmp_path, "namd.dcd"), Reading())
     assert (failed.value.name, failed.value.repair) == ("NoEngine", "pip install 'hpcagent[trajectories]'")
+
+
+def test_a_frame_without_end_is_refused_and_not_read_into_memory(tmp_path: Path) -> None:
+    head = "ITEM: TIMESTEP\n0\nITEM: NUMBER OF ATOMS\n1\nITEM: BOX BOUNDS pp pp pp\n0 1\n0 1\n0 1\nITEM: ATOMS id x y z\n"
+    later = head.replace("TIMESTEP\n0", "TIMESTEP\n10")
+    (tmp_path / "a.dump").write_text(f"{head}{'1 0.5 0.5 0.5' * 1000}\n{later}1 0.5 0.5 0.5\n")
+    (tmp_path / "a.xyz").write_text("1\n" + "x" * 2_000_000)
+    with reading({"max_read_mb": 0.005}), pytest.raises(AppFailed, match=r"frame 0 has more than the 0\.005 MB"):
+        open_trajectory(upstream(tmp_path, "a.dump"), Reading(units="metal", timestep=0.001)).read(0)
+    with pytest.raises(AppFailed, match="a line in frame 1 has more than 1,048,576 bytes"):
+        open_trajectory(upstream(tmp_path, "a.xyz"))
