@@ -473,8 +473,8 @@ class BatchExecutor(Executor):
                 self._warned.add(warned)
                 job = self._inside or self.blocks_to_job_id[block_id]
                 self.tell(
-                    f"job {job} has {wanted} nodes, but workers have reported from {len(hosts)} only "
-                    f"({', '.join(hosts)}); what starts them is worker_launcher in [block] of the profile"
+                    f"job {job} has {wanted} nodes, but there are workers on {len(hosts)} only ({', '.join(hosts)}); "
+                    "what starts them is worker_launcher in [block] of the profile"
                 )
 
     def _watch_silent(self, not_yet: list[str], gone: list[str], jobs: Mapping[str, Job], now: float) -> None:
@@ -695,7 +695,7 @@ def batch_executor(
         f"--preload={','.join(settings.preload)}",
         f"--max_workers_per_node={count}",
         *_differing(shapes, counts),
-        *_pinning(block, settings.cores_per_worker),
+        *_pinning(block, settings.cores_per_worker, alike=len({node.cores for node in shapes}) < 2),
         *_places(profile, block),
         *_time(profile, block, inside),
     ]
@@ -782,14 +782,14 @@ def _cores_of(block: Block, scheduler: Scheduler, inside: Allocation | None) -> 
     return (chosen.cores if chosen else None) or 1
 
 
-def _pinning(block: Block, cores_per_worker: int) -> list[str]:
+def _pinning(block: Block, cores_per_worker: int, *, alike: bool = True) -> list[str]:
     arguments = [f"--threads={cores_per_worker}"]
     if block.usable_cores:
         arguments.append(f"--node_cores={block.usable_cores}")
     if block.mode == "tasks":
         if block.cpu_affinity.startswith("list:"):
             arguments.append(f"--cores={block.cpu_affinity}")
-        elif block.cpu_affinity == "block":
+        elif block.cpu_affinity == "block" and alike:  # a launcher hands on what the first node says of its cores
             arguments.append("--cores=auto")
         if block.accelerators:
             arguments += ["--available-accelerators", *block.accelerators]

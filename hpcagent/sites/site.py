@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import os
 import shutil
 import signal
@@ -417,7 +418,7 @@ def open_site(
         temporary=temporary,
         inside=allocation,
     )
-    site.tell(*notes, *([] if inside else _guessed(found, executors)))
+    site.tell(*notes, *(_guessed(found, executors) if allocation is None else _unknown(allocation)))
     if not private:
         _current = site
     return site
@@ -450,6 +451,23 @@ def _guessed(profile: Profile, executors: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _unknown(allocation: Allocation) -> list[str]:
+    """Say what of the job around nobody here knows."""
+    notes = []
+    if allocation.guessed:
+        have = ", ".join(f"{node.host} {node.cores}" for node in allocation.nodes)
+        notes.append(
+            f"The scheduler cannot be asked about job {allocation.job_id} from here: its cores are taken from the "
+            f"environment ({have})."
+        )
+    if allocation.ends_at is None:
+        notes.append(
+            f"When job {allocation.job_id} ends is not known here: what runs then is cut off, and run again by "
+            "`hpcagent resume`."
+        )
+    return notes
+
+
 def _to_the_first(submit: Callable[..., Any], label: str) -> Callable[..., Any]:
     """Parsl throws dice over all executors for an app that names none: also onto those for MPI."""
 
@@ -470,6 +488,10 @@ def _allocation(profile: Profile) -> Allocation:
             f"inside: this process is in no {profile.kind} job (its environment names none). Start it in one: "
             f"{'salloc or sbatch' if profile.kind == 'slurm' else 'qsub'}, or let `hpcagent submit` do so."
         )
+    began = os.environ.get("HPCAGENT_JOB_STARTED", "")
+    if found.ends_at is None and began.isdecimal():  # a job that `hpcagent submit` has made
+        lasts_s = min(block_of(profile, label).walltime_s for label in profile.executors)
+        found = dataclasses.replace(found, ends_at=float(began) + lasts_s)
     return found
 
 

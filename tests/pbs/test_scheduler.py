@@ -547,6 +547,28 @@ def test_the_allocation_is_told_by_the_environment_where_qstat_is_not_to_be_had(
     assert Pbs().allocation({"PBS_JOBID": "5.vm"}).ends_at is None
 
 
+def test_the_nodes_are_those_of_qstat_where_the_node_file_is_not_and_vnodes_of_any_name_are_on_their_hosts(pbs):
+    """The file is on the job's first node only; what its vnodes are called is the site's affair."""
+    pbs.set(hosts={"x1": 4, "x2": 4})
+    job_id, environ = inside(pbs, "-l select=1:ncpus=4+2:ncpus=1", "-l place=free")
+    pbs.edit(job_id, exec_vnode="(sn0:ncpus=2+sn1:ncpus=2)+(x2-b:ncpus=1)+(x2-b:ncpus=1)")
+    found = Pbs().allocation({**environ, "PBS_NODEFILE": "/gone"})
+    assert [(n.host, n.cores) for n in found.nodes] == [("x1", 4), ("x2", 2)] and not found.guessed
+    assert [(n.host, n.cores) for n in Pbs().allocation(environ).nodes] == [("x1", 4), ("x2", 2)]
+    Pbs().cancel([job_id])
+
+
+def test_lines_of_mpi_ranks_in_the_node_file_are_not_taken_for_cores_where_nobody_can_be_asked(pbs, tmp_path):
+    pbs.kill_server()
+    nodefile = tmp_path / "nodes"
+    nodefile.write_text("x1\n" * 4 + "x2\n" * 4)  # select=2:ncpus=4:mpiprocs=4
+    environ = {"PBS_JOBID": "5.vm", "PBS_NODEFILE": str(nodefile), "NCPUS": "4", "OMP_NUM_THREADS": "4"}
+    found = Pbs().allocation(environ)
+    assert [(n.host, n.cores) for n in found.nodes] == [("x1", 4), ("x2", 4)] and found.guessed
+    odd = {**environ, "NCPUS": "", "OMP_NUM_THREADS": "2,1"}  # a list is OpenMP's for nested regions
+    assert [n.cores for n in Pbs().allocation(odd).nodes] == [2, 2]
+
+
 def test_outside_a_job_there_is_no_allocation_and_no_question(pbs):
     assert Pbs().allocation({"HOME": "/"}) is None and pbs.calls() == []
 

@@ -148,11 +148,13 @@ class Allocation:
         job_id: The scheduler's id.
         nodes: Its nodes; the first is the one this process is on.
         ends_at: When its walltime is over, Unix time in seconds; None if it cannot be known.
+        guessed: Whether the scheduler could not be asked, so that the cores are those of the environment.
     """
 
     job_id: str
     nodes: tuple[NodeShape, ...]
     ends_at: float | None
+    guessed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,26 +273,30 @@ class Pbs(Scheduler):
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Return the job that a process with this environment is in, or None.
 
-        The cores are those qstat shows; where it cannot be asked, NCPUS for every line of the node file.
+        The cores are those qstat shows. Where it cannot be asked, they are NCPUS, or one for each line of the
+        node file: of several lines of a host nobody can tell whether they are chunks or MPI ranks, and no more is
+        taken than is ours.
         """
         job_id = environ.get("PBS_JOBID")
         if not job_id:
             return None
-        listed = _node_file(environ.get("PBS_NODEFILE", "")) or [socket.gethostname()]
         try:
             record = self._records([job_id]).get(job_id, {})
         except SchedulerDown:  # on compute nodes it is often not there to be asked
             record = {}
-        shares = _shares(record.get("exec_vnode", ""))
+        shares = _shares(record.get("exec_vnode", ""), record.get("exec_host", ""))
+        # The file is on the job's first node only.
+        listed = _node_file(environ.get("PBS_NODEFILE", "")) or list(shares) or [socket.gethostname()]
         own = _short(socket.gethostname())
         hosts = sorted(dict.fromkeys(listed), key=lambda host: _short(host) != own)
-        per_line = int(environ.get("NCPUS") or environ.get("OMP_NUM_THREADS") or 1)
+        told = _int(environ.get("NCPUS")) or _int(environ.get("OMP_NUM_THREADS", "").partition(",")[0]) or 1
         nodes = []
         for host in hosts:
-            guess = min(per_line * listed.count(host), max(os.cpu_count() or 1, per_line))
+            guess = told if told > 1 else min(listed.count(host), os.cpu_count() or 1)
             cores, gpus = shares.get(_short(host), (guess, 0))
             nodes.append(NodeShape(host, cores or guess, gpus))
-        return Allocation(job_id, tuple(nodes), _job(job_id, record).ends_at or _end_by_environment(environ))
+        ends_at = _job(job_id, record).ends_at or _end_by_environment(environ)
+        return Allocation(job_id, tuple(nodes), ends_at, guessed=not shares)
 
     def queues(self) -> list[Queue]:
         """Return its queues.
@@ -483,15 +487,25 @@ def _parts(text: str) -> list[str]:
     return [part for part in text.split("+") if part]
 
 
-def _shares(exec_vnode: str) -> dict[str, tuple[int, int]]:
-    """Cores and GPUs by host of `(a:ncpus=2:ngpus=1)+(b[0]:ncpus=1+b[1]:ncpus=1)`."""
+def _shares(exec_vnode: str, exec_host: str = "") -> dict[str, tuple[int, int]]:
+    """Cores and GPUs by host of `(a:ncpus=2:ngpus=1)+(b[0]:ncpus=1+b[1]:ncpus=1)`.
+
+    Vnodes may be called anything; `exec_host` has the host of each chunk, in the same order.
+
+    Example:
+        >>> _shares("(sn:ncpus=4)+(v7:ncpus=2+v8:ncpus=2)", "a/0*4+a/1*4")
+        {'a': (8, 0)}
+    """
+    chunks = re.findall(r"\(([^)]*)\)", exec_vnode)
+    hosts = [part.partition("/")[0] for part in _parts(exec_host)]
     shares: dict[str, tuple[int, int]] = {}
-    for part in _parts(exec_vnode.replace("(", "").replace(")", "")):
-        vnode, *resources = part.split(":")
-        told = dict(r.partition("=")[::2] for r in resources)
-        host = _short(vnode.partition("[")[0])
-        cores, gpus = shares.get(host, (0, 0))
-        shares[host] = (cores + (_int(told.get("ncpus")) or 0), gpus + (_int(told.get("ngpus")) or 0))
+    for index, chunk in enumerate(chunks):
+        for part in _parts(chunk):
+            vnode, *resources = part.split(":")
+            told = dict(r.partition("=")[::2] for r in resources)
+            host = _short(hosts[index] if len(hosts) == len(chunks) else vnode.partition("[")[0])
+            cores, gpus = shares.get(host, (0, 0))
+            shares[host] = (cores + (_int(told.get("ncpus")) or 0), gpus + (_int(told.get("ngpus")) or 0))
     return shares
 
 

@@ -11,6 +11,7 @@ from hpcagent.sites.launchers import SrunWorkers, SshWorkers
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.schedulers.base import Allocation, NodeShape, scheduler
+from hpcagent.sites.site import open_site
 
 
 def opened(tmp_path, nodes, *, kind="pbs", block=None, executor=None, label="workers", workers=None):
@@ -59,6 +60,8 @@ def test_nodes_that_differ_get_as_many_workers_as_each_has_cores_for(tmp_path):
     assert '--workers_of={"n1": 2, "n2": 1}' in executor.pool_arguments
     alike = opened(tmp_path, {"n1": 4, "n2": 4})
     assert alike.slots == 8 and not any("workers_of" in word for word in alike.pool_arguments)
+    # The variables that say which cores are a job's own are those of its first node.
+    assert "--cores=auto" in alike.pool_arguments and "--cores=auto" not in executor.pool_arguments
 
 
 def test_a_job_with_fewer_cores_than_the_profile_asks_for_gets_fewer_workers_and_none_share_a_core(tmp_path):
@@ -109,3 +112,20 @@ def test_pbsdsh_is_refused_on_slurm_and_words_of_the_profile_reach_ssh(tmp_path)
     executor = opened(tmp_path, {"n1": 1, "n2": 1}, block=block)
     assert isinstance(executor.provider.launcher, SshWorkers)
     assert 'ssh -n -o BatchMode=yes -p 2222 "$host"' in script(executor)
+
+
+def test_on_a_node_without_the_commands_of_its_scheduler_what_is_not_known_is_said(tmp_path, monkeypatch):
+    for name in ("SLURM_JOB_ID", "PBS_O_PATH", "HPCAGENT_JOB_STARTED", "PBS_WALLTIME", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "nodes").write_text("n1\nn2\n")
+    for name, value in {"PATH": "/nowhere", "PBS_JOBID": "7.srv", "PBS_NODEFILE": str(tmp_path / "nodes")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NCPUS", "2")
+    profile = Profile(name="x", kind="pbs", address="127.0.0.1")
+    with open_site(profile, inside=True, private=True, run_dir=tmp_path / "r") as site:
+        cores, end = site.news()
+        assert "taken from the environment (n1 2, n2 2)" in cores and "When job 7.srv ends is not known" in end
+        assert site.workers == 4 and site.ends_at is None
+    monkeypatch.setenv("HPCAGENT_JOB_STARTED", "1000000000")  # a job that hpcagent has submitted, of an hour
+    with open_site(profile, inside=True, private=True, run_dir=tmp_path / "s") as site:
+        assert site.ends_at == 1000003600 and len(site.news()) == 1
