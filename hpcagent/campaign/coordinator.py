@@ -501,9 +501,21 @@ class Coordinator:
         self._tell_late(runner)
         self._tell_news()
         assert self._site is not None
+        self._refuse_to_wait(self._site)
         if self._site.spent:
             self._refuse_short_job()
             raise AllocationEnded("the job that the coordinator runs inside of has no time left for another run")
+
+    def _refuse_to_wait(self, site: Site) -> None:
+        """Wait for room in the queue for no longer than the campaign may take."""
+        limit_s, refused_s = self.campaign.until.limit_s(), site.refused_s
+        if limit_s is None or refused_s is None or self._planner is None or self._planner.elapsed_s() < limit_s:
+            return
+        raise SiteFailed(
+            f"No job was taken for {refused_s:.0f} s, and the campaign's wall time is over ({limit_s:g} s, "
+            f"wall_time_s). Give it more when there is room again: `hpcagent resume {self.folder.root} --set "
+            "until.wall_time_s=SECONDS`."
+        )
 
     def _tell_late(self, runner: Runner) -> None:
         """Write down and tell which runs take much longer than those before them, once for each."""

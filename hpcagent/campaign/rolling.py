@@ -90,7 +90,7 @@ class Suggester:
     def ask(self, question: Callable[[], list[Params]]) -> None:
         """Have the question answered."""
         assert self._answer is None
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             # A daemon: a policy that never comes back must not keep the process.
             self._thread = threading.Thread(target=self._work, name="policy", daemon=True)
             self._thread.start()
@@ -145,7 +145,10 @@ class Suggester:
             answer.took_s = time.perf_counter() - began
             answer.there.set()
             if answer.wake:
-                self._wake()
+                try:
+                    self._wake()
+                except Exception as error:  # the owner looks by itself before long, and raises it then
+                    answer.error = answer.error or error
 
 
 class _Answer:

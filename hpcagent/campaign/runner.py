@@ -22,7 +22,7 @@ from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_e
 from hpcagent.campaign.same_files import compared, files_event, level_key, unknown_before
 from hpcagent.campaign.state import State, result_event
 from hpcagent.campaign.suspects import Suspects
-from hpcagent.errors import AppFailed, BadInput, RunDirChanged
+from hpcagent.errors import AppFailed, BadInput, RunDirChanged, SiteFailed
 from hpcagent.model.failures import KINDS, MOST_LOST
 from hpcagent.model.records import Cost, Failure, Manifest, Result
 from hpcagent.sites.site import Site, failure_of
@@ -207,7 +207,11 @@ class Runner:
 
         thread = threading.Thread(target=run, name=f"chain {manifest.index}", daemon=True)
         self._chains[manifest.execution_id] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # a login node's limit of processes and threads is reached
+            del self._chains[manifest.execution_id]
+            answer.set_exception(SiteFailed(f"The chain's thread on this machine could not be started: {error}."))
 
     def _ask(
         self,

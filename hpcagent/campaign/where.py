@@ -137,7 +137,12 @@ def _git_revision() -> str | None:
     """Revision of the folder the campaign was started in, if it is under git."""
     try:
         found = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=2, check=False
+            ["git", "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=2,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -95,6 +95,10 @@ class Stop(Record):
         """Node-hours that the campaign must not exceed, if this condition bounds them."""
         return None
 
+    def limit_s(self) -> float | None:
+        """Wall time, in seconds, that the campaign takes at most, if this condition bounds it."""
+        return None
+
     def toml(self) -> dict[str, Any]:
         """The form `read_stop` reads."""
         raise NotImplementedError
@@ -162,6 +166,9 @@ class WallTime(Stop):
         if progress.wall_s < self.seconds:
             return None
         return f"The campaign has taken {progress.wall_s:.0f} s; the limit is {self.seconds:g} s."
+
+    def limit_s(self) -> float | None:
+        return self.seconds
 
     def toml(self) -> dict[str, Any]:
         return {"wall_time_s": self.seconds}
@@ -419,6 +426,9 @@ class AnyOf(Stop):
     def cap(self) -> float | None:
         return min((hours for c in self.conditions if (hours := c.cap()) is not None), default=None)
 
+    def limit_s(self) -> float | None:
+        return min((limit for c in self.conditions if (limit := c.limit_s()) is not None), default=None)
+
     def toml(self) -> dict[str, Any]:
         tables = [c.toml() for c in self.conditions]
         keys = [key for table in tables for key in table]
@@ -459,6 +469,11 @@ class AllOf(Stop):
         caps = [c.cap() for c in self.conditions]
         known = [hours for hours in caps if hours is not None]
         return max(known) if len(known) == len(caps) else None
+
+    def limit_s(self) -> float | None:
+        limits = [c.limit_s() for c in self.conditions]
+        known = [limit for limit in limits if limit is not None]
+        return max(known) if len(known) == len(limits) else None
 
     def toml(self) -> dict[str, Any]:
         return {"all_of": [c.toml() for c in self.conditions]}

@@ -111,11 +111,11 @@ def _chain_started(
     whole = Part(app.name, manifest.execution_id)
 
     def run() -> None:
-        order = app.order(manifest, work=work, site=about) | {
-            "function": running.function,
-            "account": running.account,
-        }
         try:
+            order = app.order(manifest, work=work, site=about) | {
+                "function": running.function,
+                "account": running.account,
+            }
             whole.set_result(execute_as_result(order))
         except BaseException as error:
             whole.set_exception(error)

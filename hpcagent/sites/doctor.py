@@ -242,7 +242,9 @@ def _slurm_accounts() -> set[str] | None:
     """The user's accounts, or None where Slurm keeps none or does not say."""
     words = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={_user()}", "format=account"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            words, capture_output=True, encoding="utf-8", errors="replace", timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return set(done.stdout.split()) or None if done.returncode == 0 else None

@@ -112,7 +112,14 @@ def _gpus() -> int | None:
         if shutil.which(program) is None:
             continue
         try:
-            done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=30, check=False)
+            done = subprocess.run(
+                [program, *arguments],
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=30,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired):
             continue
         return len({line.split(":")[0] for line in done.stdout.splitlines() if line.strip().startswith("GPU")})

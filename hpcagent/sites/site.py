@@ -134,6 +134,12 @@ class Site:
         return any(executor.spent for executor in self._executors.values())
 
     @property
+    def refused_s(self) -> float | None:
+        """For how long, in seconds, its batch system has taken no job, where it has none; None if it is not so."""
+        waits = [getattr(executor, "refused_s", None) for executor in self._executors.values()]
+        return max((wait for wait in waits if wait is not None), default=None)
+
+    @property
     def ends_at(self) -> float | None:
         """When the allocation ends that the site was opened inside of: Unix time, in seconds, or None."""
         return None if self.inside is None else self.inside.ends_at

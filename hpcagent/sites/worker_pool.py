@@ -33,6 +33,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,6 +176,35 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
     def say_goodbye(self) -> None:
         """Tell the interchange that this manager is being ended; see `Interchange._lose`."""
         self.pending_result_queue.put(pickle.dumps({"type": "monitoring", "payload": {"goodbye": self.uid}}))
+
+    def interchange_communicator(self, *arguments: Any) -> None:
+        """Parsl's thread that takes tasks and sends results and heartbeats."""
+        self._end_with(super().interchange_communicator, *arguments)
+
+    def ferry_result(self, *arguments: Any) -> None:
+        """Parsl's thread that hands results on."""
+        self._end_with(super().ferry_result, *arguments)
+
+    def worker_watchdog(self, *arguments: Any) -> None:
+        """Parsl's thread that starts another worker for one that has died."""
+        self._end_with(super().worker_watchdog, *arguments)
+
+    def _end_with(self, thread: Callable[..., None], *arguments: Any) -> None:
+        """Do the work of a thread, and end the block where it ends before its time.
+
+        Without it tasks would be taken, or heartbeats sent, for ever, and nothing would come back.
+        """
+        try:
+            thread(*arguments)
+        except Exception:  # in the block's log, which is shown when a block has ended
+            traceback.print_exc()
+        if not self._stop_event.is_set():
+            print(f"{thread.__name__} has ended before its time, and with it all workers here", flush=True)
+            sys.stderr.flush()
+            try:
+                end_all(os.environ[MARK])
+            finally:
+                os.killpg(0, signal.SIGKILL)
 
     def _start_worker(self, worker_id: int) -> Any:
         """Fork a worker; called by Parsl at the start, and again when one has died."""
@@ -352,10 +382,12 @@ def _end_politely(pool: Pool) -> None:
 
     def end(number: int, frame: object) -> None:
         def leave() -> None:
-            pool.say_goodbye()
-            time.sleep(_GOODBYE_S)
-            end_all(os.environ[MARK])
-            os._exit(128 + signal.SIGTERM)
+            try:
+                pool.say_goodbye()
+                time.sleep(_GOODBYE_S)
+                end_all(os.environ[MARK])
+            finally:  # whatever a full disk or a broken socket did to the goodbye
+                os._exit(128 + signal.SIGTERM)
 
         threading.Thread(target=leave, daemon=True).start()
 
@@ -386,8 +418,10 @@ def main() -> None:
         os.environ[MARK] = f"{args.mark}/{socket.gethostname()}-{os.getpid()}"
 
     def opener_ended() -> None:
-        end_all(os.environ[MARK])
-        os.killpg(0, signal.SIGKILL)
+        try:
+            end_all(os.environ[MARK])
+        finally:
+            os.killpg(0, signal.SIGKILL)
 
     if local:
         watch(args.opener, args.opener_birth, opener_ended)

@@ -456,3 +456,22 @@ class Late(Sobol):
         begun = len(history) + len(pending)
         points = super().suggest(history, n, pending)
         return [p | {"run_time_s": 1.2 if begun + i == 12 else 0.03} for i, p in enumerate(points)]
+
+
+def test_the_policys_thread_outlives_whoever_it_wakes() -> None:
+    def fails() -> None:
+        raise OSError("the pipe is broken")
+
+    suggester = Suggester(fails)
+    suggester.ask(lambda: time.sleep(0.05) or [])
+    assert not suggester.wait(0)
+    while not suggester.wait(0.01):
+        pass
+    deadline = time.monotonic() + 10
+    while suggester._answer.error is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(OSError, match="pipe is broken"):
+        suggester.take()
+    suggester.ask(lambda: [{"x": 1.0}])
+    assert suggester.wait(10) and suggester.take() == [{"x": 1.0}]
+    suggester.close()
