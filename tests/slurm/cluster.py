@@ -61,6 +61,7 @@ class Cluster:
         nodes: How many nodes, n1, n2, ...; each with 2 CPUs and 4096 MB.
         accounting: With slurmdbd and a database, so that sacct works.
         memory_kill: A job that uses more memory than it asked for is killed (OverMemoryKill, within some seconds).
+        submit_limit: Jobs of this user that may wait or run at a time (MaxSubmitJobs); needs accounting.
 
     Attributes:
         folder: Where everything is; `log/` has a log of each daemon.
@@ -68,7 +69,14 @@ class Cluster:
         nodes: Names of the nodes.
     """
 
-    def __init__(self, *, nodes: int = 4, accounting: bool = False, memory_kill: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        nodes: int = 4,
+        accounting: bool = False,
+        memory_kill: bool = False,
+        submit_limit: int | None = None,
+    ) -> None:
         # Directly in /tmp: the path of a unix socket ends at 107 characters, and munge wants no folder above
         # its socket in which others may rename.
         self.folder = Path(tempfile.mkdtemp(prefix="hps-", dir="/tmp"))
@@ -76,6 +84,7 @@ class Cluster:
         self.env: Mapping[str, str] = {"SLURM_CONF": str(self.folder / "slurm.conf")}
         self.accounting = accounting
         self.memory_kill = memory_kill
+        self.submit_limit = submit_limit
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         try:
             for name in ("munge", "state", "spool", "log", "run", "db"):
@@ -86,6 +95,8 @@ class Cluster:
             self._start_munge()
             if accounting:
                 self._start_accounting()
+            if submit_limit is not None:
+                self._limit(submit_limit)
             self.start_controller(forget=True)
             for node in self.nodes:
                 self._start_node(node)
@@ -149,6 +160,8 @@ PropagateResourceLimits=NONE
 """
         for node, port in zip(self.nodes, slurmd, strict=True):
             lines += f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=4096\n"
+        if self.submit_limit is not None:
+            lines += "AccountingStorageEnforce=associations,limits\n"
         lines += "PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
         lines += "PartitionName=short Nodes=ALL MaxTime=00:02:00 State=UP\n"
         (folder / "slurm.conf").write_text(lines)
@@ -234,6 +247,12 @@ PropagateResourceLimits=NONE
         self._daemon("slurmdbd", "slurmdbd", "-D")
         self._wait("slurmdbd's port", lambda: _listens(port))
 
+    def _limit(self, jobs: int) -> None:
+        self.run("sacctmgr -i add cluster hpcagent")
+        self.run("sacctmgr -i add account lab Description=lab Organization=lab")
+        self.run(f"sacctmgr -i add user {_user()} Account=lab DefaultAccount=lab")
+        self.run(f"sacctmgr -i modify user {_user()} set MaxSubmitJobs={jobs}")
+
     def start_controller(self, *, forget: bool = False) -> None:
         """Start slurmctld, with the jobs it had (`forget`: without), and wait until it answers."""
         self._daemon("slurmctld", "slurmctld", "-D", *(["-c"] if forget else []))
@@ -287,7 +306,8 @@ PropagateResourceLimits=NONE
         done = subprocess.run(
             ["bash", "-c", command],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # as names of jobs are
             env={**_clean_environ(), **self.env},
             timeout=timeout_s,
             check=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpcagent.sites.schedulers import slurm as module
-from hpcagent.sites.schedulers.base import Refused, SchedulerDown, scheduler
+from hpcagent.sites.schedulers.base import Refused, SchedulerDown, Sent, scheduler
 from hpcagent.sites.schedulers.slurm import Slurm, expand_nodes
 
 
@@ -104,6 +105,31 @@ def test_a_job_is_followed_from_the_queue_to_its_end(cluster: Any, tmp_path: Pat
     assert there.named("two") == []
     cluster.wait_for(second, "COMPLETED")  # afterany: however the first one ended
     there.cancel([first, second, "999999", "nonsense"])  # ended, unknown: no error
+
+
+def test_a_job_with_a_name_in_latin_1_hides_no_other(cluster: Any, tmp_path: Path) -> None:
+    there = Slurm()
+    job_id = there.submit(script(tmp_path, "true", "--hold"))
+    words = [b"sbatch", b"--parsable", b"--hold", b"-o", b"/dev/null", b"-J", b"s\xe9lf", b"--wrap", b"true"]
+    other = subprocess.run(words, capture_output=True, check=True).stdout.decode().strip()
+    asked = subprocess.run(["squeue", "--noheader", "--format=%j"], capture_output=True, check=True).stdout
+    assert b"s\xe9lf" in asked  # as it came: no UTF-8
+    jobs = there.jobs([job_id, other])
+    assert {job.state for job in jobs.values()} == {"held"} and jobs[other].name == "s\ufffdlf"
+    assert there.cancel_and_see([job_id, other]).keys() == {job_id, other}
+
+
+def test_an_id_that_is_another_jobs_by_now_is_not_cancelled(cluster: Any, tmp_path: Path) -> None:
+    there = Slurm()
+    other = there.submit(script(tmp_path, "true", "--hold", name="somebody-elses"))
+    ours = there.submit(script(tmp_path, "true", "--hold", name="block-0.0a1b2c3d.17"))
+    at = time.time()
+    ended = there.cancel_and_see({other: Sent("block-1.99887766", at), ours: Sent("block-0.0a1b2c3d", at)})
+    assert {job_id: job.state for job_id, job in ended.items()} == {other: "cancelled", ours: "cancelled"}
+    assert "called 'somebody-elses'" in ended[other].reason  # ours of that id is gone
+    assert there.jobs([other])[other].state == "held" and there.jobs([ours])[ours].state == "cancelled"
+    assert abs((there.jobs([ours])[ours].submitted_at or 0) - at) < 60
+    there.cancel_and_see([other])
 
 
 def test_one_unknown_id_or_word_does_not_keep_the_others_from_being_cancelled(
