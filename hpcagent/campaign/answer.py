@@ -245,6 +245,8 @@ class CampaignResult:
             going = sum(entry.ended is None for entry in jobs)
             words += f" in {len(jobs)} job(s) of {sum(entry.node_hours for entry in jobs):.2g} node-hours"
             words += f" ({going} without an end yet)" if going else ""
+            if guessed := sum(entry.estimated for entry in jobs):
+                words += f" (estimated: the scheduler did not tell when {guessed} of them ended)"
         return words
 
     @property

@@ -20,7 +20,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.where import SITE, chosen_site, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, RunDirGone, StoreFull
 from hpcagent.sites.launch import python_command
-from hpcagent.sites.ledger import Entry, Ledger, read_ledger
+from hpcagent.sites.ledger import ELSEWHERE, Entry, Ledger, read_ledger
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where, find_profile
 from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown, Sent, scheduler
@@ -140,6 +140,7 @@ def submit(
         return Submitted(folder.root, script, None, block, nodes, most_jobs, tuple(notes))
     there = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
     _refuse_second(folder, there)
+    notes += _refuse_few_places(profile, block, there, inside=inside)
     if not inside:
         _refuse_no_room(profile, block, there)
     coordinator.prepare()
@@ -225,6 +226,38 @@ def _refuse_no_room(profile: Profile, block: Block, there: Scheduler) -> None:
         )
 
 
+def _refuse_few_places(profile: Profile, block: Block, there: Scheduler, *, inside: bool) -> list[str]:
+    """Where few jobs of a user are taken, the coordinator must not have the place that its blocks would wait for.
+
+    Returns:
+        What is worth knowing.
+
+    Raises:
+        BadInput: The limits that the scheduler tells leave no place for a block, or none for the coordinator.
+    """
+    from hpcagent.sites.batch import project_of
+
+    try:
+        places = there.places(block.queue, project=project_of(block))
+    except SchedulerDown:
+        return []
+    needed = 1 if inside else 2
+    told = [number for number in (places.most, places.free, places.running) if number is not None]
+    limits = "; ".join(places.words)
+    if told and min(told) < needed:
+        now = "" if places.free is None else f" and takes {max(0, places.free)} more now"
+        what = "the coordinator's own job" if inside else "the coordinator's own job and at least one for its runs"
+        todo = "Wait until others have ended" if inside else "Give --inside (the job's own nodes do the runs)"
+        raise BadInput(
+            f"The queue {block.queue or 'by default'} of {profile.name} limits the jobs at a time ({limits})"
+            f"{now}; {needed} are needed, for {what}. {todo}, or give another --queue.",
+            value=min(told),
+        )
+    if told and places.most == needed:
+        return [f"the queue takes {needed} job(s) at a time ({limits}): the next is submitted when one ends"]
+    return []
+
+
 def _submit_job(
     folder: RunDir, there: Scheduler, name: str, script: str, *, about: dict[str, Any], after: str | None = None
 ) -> str:
@@ -279,28 +312,40 @@ class _Chain:
             raise BadInput(f"{name!r} is not the name of a coordinator's job.", value=name)
         self.folder, self.there, self.allocation, self.name, self.say = folder, there, allocation, name, say
         self.number, self.most = int(found[1]), most
+        self.block: Block | None = None  # what is to have a place beside this job
+        self._told_place = False
         self.successor: tuple[str, str] | None = None  # name, job id
         self.refused = self.progress = self.wanted = False
         self._tries, self._try_after = 0, 0.0
-        self._about = next((e.about or {} for e in read_ledger(folder.jobs) if e.name == name), {})
+        self.about = next((e.about or {} for e in read_ledger(folder.jobs) if e.name == name), {})
 
     def settle(self) -> None:
-        """Write down how the jobs before this one ended."""
-        before = {e.job_id: e for e in _coordinators(self.folder) if e.job_id and e.name != self.name}
+        """Write down how the jobs before this one ended: of the last one also if it did so, before its end."""
+        entries = [e for e in read_ledger(self.folder.jobs) if (e.about or {}).get("role") == ROLE]
+        ran = [e for e in entries if e.name != self.name and e.ended not in ("refused", ELSEWHERE)]
+        before = {e.job_id: e for e in ran if e.job_id and (e.ended is None or e is ran[-1])}
         before.pop(self.allocation.job_id, None)
         try:
             seen, _ = self.there.ours({job_id: entry.sent for job_id, entry in before.items()})
         except SchedulerDown:
             return
         for job_id, entry in before.items():
-            job = seen.get(job_id) or Job(job_id, "failed", reason="the scheduler does not know this job any more")
-            if job.over:
+            job = seen.get(job_id)
+            if entry.ended is None:
+                job = job or Job(job_id, "failed", reason="the scheduler does not know this job any more")
+            elif job is not None and job.over:  # its own word on why says more, but it ended some seconds later
+                state: Any = entry.ended
+                job = replace(job, state=state, reason=entry.reason)
+            if job is not None and job.over:
                 Ledger(self.folder.jobs).ended(entry.name, job)
 
-    def hand_over(self) -> None:
+    def hand_over(self, *, at_its_end: bool = False) -> None:
         """Submit the successor, unless that was done or refused, or there have been enough.
 
         Where there is no room for it yet, call again: every call may be another try.
+
+        Args:
+            at_its_end: There are no blocks any more for which a place has to be left.
         """
         self.wanted = True
         if self.successor is not None or self.refused or time.monotonic() < self._try_after:
@@ -309,11 +354,14 @@ class _Chain:
             self.refused = True
             self.say(f"this is the last of at most {self.most} job(s)")
             return
+        if not at_its_end and self._needs_last_place():
+            self._try_after = time.monotonic() + _LONGEST_PAUSE_S
+            return
         token = self.name.removeprefix("hpcagent.")
         following = token.replace(f"-{self.number}.", f"-{self.number + 1}.")
         script = (self.folder.root / SCRIPT).read_text().replace(token, following)
         name = f"hpcagent.{following}"
-        about = {k: v for k, v in self._about.items() if k in ("site", "executor", "nodes", "walltime_s")}
+        about = {k: v for k, v in self.about.items() if k in ("site", "executor", "nodes", "walltime_s")}
         try:
             job_id = _submit_job(self.folder, self.there, name, script, about=about, after=self.allocation.job_id)
         except (Refused, SchedulerDown) as error:
@@ -327,6 +375,24 @@ class _Chain:
             return
         self.successor = name, job_id
         self.say(f"job {job_id} goes on when this one ends")
+
+    def _needs_last_place(self) -> bool:
+        """Whether the successor, which waits, would have the place of a block, as far as the scheduler tells."""
+        from hpcagent.sites.batch import project_of
+
+        if self.block is None:
+            return False
+        try:
+            places = self.there.places(self.block.queue, project=project_of(self.block))
+        except SchedulerDown:
+            return False
+        if places.free is None or places.free > 1:
+            return False
+        if not self._told_place:
+            self._told_place = True
+            limits = "; ".join(places.words)
+            self.say(f"the next job waits to be submitted: until there is room its place is a block's ({limits})")
+        return True
 
     def progressed(self) -> None:
         """A new result has come."""
@@ -345,7 +411,7 @@ class _Chain:
             return False
         self.refused, self._tries, self._try_after = False, 0, 0.0
         while self.successor is None and self.number < self.most:
-            self.hand_over()
+            self.hand_over(at_its_end=True)
             if self.successor is not None or self.refused or time.time() > until:
                 break
             time.sleep(1.0)
@@ -371,12 +437,15 @@ class _Chain:
             return
         self.say(f"job {job_id}, which would have gone on, is cancelled")
         with contextlib.suppress(StoreFull):
-            Ledger(self.folder.jobs).ended(name, Job(job_id, "cancelled", reason="no longer needed"))
+            gone = Job(job_id, "cancelled", reason="no longer needed", ends_at=time.time())
+            Ledger(self.folder.jobs).ended(name, gone)
 
     def end(self, state: Any, reason: str) -> None:
         """Write down that this job has done what it could."""
         with contextlib.suppress(StoreFull):
-            Ledger(self.folder.jobs).ended(self.name, Job(self.allocation.job_id, state, reason=reason))
+            began, now = _began(self.allocation), time.time()
+            job = Job(self.allocation.job_id, state, reason=reason, started_at=began, ends_at=now)
+            Ledger(self.folder.jobs).ended(self.name, job)
 
 
 def attend(
@@ -413,6 +482,8 @@ def attend(
     if allocation is None:
         raise BadInput(f"This process is in no {profile.kind} job; `hpcagent submit {folder.root}` makes one.")
     chain = _Chain(folder, there, allocation, name, most_jobs, say)
+    label = str(chain.about.get("executor", ""))
+    chain.block = block_of(profile, label) if not inside and label in profile.executors else None
     chain.settle()
     hopeful = chain.number == 1 or _last_session_had_results(folder)
 
@@ -486,8 +557,14 @@ def _last_session_had_results(folder: RunDir) -> bool:
 def _ends_at(allocation: Allocation, profile: Profile) -> float:
     if allocation.ends_at is not None:
         return allocation.ends_at
-    began = float(os.environ.get("HPCAGENT_JOB_STARTED") or time.time())
-    return began + min(block_of(profile, label).walltime_s for label in profile.executors)
+    return _began(allocation) + min(block_of(profile, label).walltime_s for label in profile.executors)
+
+
+def _began(allocation: Allocation) -> float:
+    """When this job began, Unix time in seconds."""
+    if allocation.started_at is not None:
+        return allocation.started_at
+    return float(os.environ.get("HPCAGENT_JOB_STARTED") or time.time())
 
 
 class _Clock:

@@ -37,6 +37,7 @@ from parsl.jobs.states import JobState, JobStatus
 from hpcagent.errors import BadInput, BlockLost, SiteFailed, StoreFull
 from hpcagent.lifeline import end_all
 from hpcagent.model.failures import name_of_end
+from hpcagent.sites.blocks import BatchBlocks
 from hpcagent.sites.executor import Executor, log_tail
 from hpcagent.sites.htex import LocalBlocks
 from hpcagent.sites.launch import python_command
@@ -46,13 +47,13 @@ from hpcagent.sites.profile import Block, ExecutorProfile, Profile, account_of, 
 from hpcagent.sites.room import share
 from hpcagent.sites.schedulers.base import Allocation, Job, NodeShape, Refused, Scheduler, SchedulerDown
 
-__all__ = ["BatchExecutor", "addresses_of", "batch_executor", "coordinator_script", "job_script"]
+__all__ = ["BatchExecutor", "addresses_of", "batch_executor", "coordinator_script", "job_script", "project_of"]
 
 _SCALE_EVERY_S = 0.5
 _DEATHS_IN_A_ROW = 3
 """Blocks that may end one after another without a single result before the site is given up."""
-_WORD_WITHIN_S = 15.0
-"""So long runs that were lost wait for the scheduler's word on the job they were in."""
+_CLOCKS_S = 5.0
+"""So far the clocks of two machines may be apart."""
 _ASK_AGAIN_S = 1.0
 _SILENT_S = 120.0
 """A job that runs for so long without its workers reporting is worth a word to the user."""
@@ -161,6 +162,7 @@ class BatchExecutor(Executor):
         self._results_at_last_death = -1
         self._quiet_since: float | None = None
         self._told_down = False
+        self._told_unended: str | None = None
         self._reported: set[str] = set()
         super().start()
 
@@ -285,6 +287,10 @@ class BatchExecutor(Executor):
         if down and not self._told_down:
             self.tell(f"the scheduler does not answer ({down}); runs go on, new jobs wait until it does")
         self._told_down = bool(down)
+        unended = getattr(self.provider, "unended", None)
+        if unended and unended != self._told_unended:
+            self.tell(f"a job that is not needed could not be ended yet: {unended}")
+        self._told_unended = unended
 
     def _tell_waiting(self, jobs: Mapping[str, Job]) -> None:
         """Say once of each job why it waits, and give up where the scheduler says that none can ever run."""
@@ -369,8 +375,14 @@ class BatchExecutor(Executor):
             if job is not None and job.over:
                 err, out = self.provider.logs(job.job_id)
                 message = f"{self._end_of(job)} while the run was {'with them' if self._inside else 'in it'}."
-                future.set_exception(BlockLost(message, name=name_of_end(job.state), log_tail=log_tail(err, out)))
-            elif job is None or self._closed or time.monotonic() - since > _WORD_WITHIN_S:
+                # One that was ended because its workers had gone: that it was ended says nothing of why.
+                given_back = block_id in self._given_back and job.state == "cancelled"
+                name = "ManagerLost" if given_back else name_of_end(job.state)
+                future.set_exception(BlockLost(message, name=name, log_tail=log_tail(err, out)))
+            elif job is not None and _was_past_its_end(job, time.monotonic() - since):
+                message = f"Contact with the workers on {error.hostname} was lost when the walltime of job"
+                future.set_exception(BlockLost(f"{message} {job.job_id} was over.", name=name_of_end("timeout")))
+            elif job is None or self._closed or time.monotonic() - since > self._word_within_s:
                 state = f"; job {job.job_id} is {job.state}" if job is not None and not self._inside else ""
                 future.set_exception(
                     BlockLost(f"Contact with the workers on {error.hostname} was lost{state}.", name="ManagerLost")
@@ -380,7 +392,20 @@ class BatchExecutor(Executor):
                     self._lost.append((future, error, block_id, since))
                 if time.time() - self._last_poll_time > _ASK_AGAIN_S:
                     self._last_poll_time = 0.0
+                self._end_if_dead(block_id, time.monotonic() - since)
             del waiting[0]
+
+    @property
+    def _word_within_s(self) -> float:
+        """So long runs that were lost wait for the scheduler's word on the job they were in."""
+        return float(getattr(self.provider, "word_within_s", BatchBlocks.word_within_s))
+
+    def _end_if_dead(self, block_id: str, waited_s: float) -> None:
+        """Give a block back that has lost all its workers, where doing so tells whether its node is dead."""
+        asks = getattr(self.provider, "cancelling_tells", False) and waited_s > self._word_within_s / 2
+        if asks and block_id in self._vanished and block_id not in self._given_back:
+            self.tell(f"job {self.blocks_to_job_id[block_id]} has lost its workers and is given back")
+            self._give_back(block_id)
 
     def _command(self, message: object) -> Any:
         """Ask the interchange; None if it does not answer (which `handle_errors` notices)."""
@@ -473,8 +498,8 @@ class BatchExecutor(Executor):
                 self._warned.add(warned)
                 job = self._inside or self.blocks_to_job_id[block_id]
                 self.tell(
-                    f"job {job} has {wanted} nodes, but there are workers on {len(hosts)} only ({', '.join(hosts)}); "
-                    "what starts them is worker_launcher in [block] of the profile"
+                    f"job {job} has {wanted} nodes, but there are workers on {len(hosts)} only "
+                    f"({', '.join(hosts)}); what starts them is worker_launcher in [block] of the profile"
                 )
 
     def _watch_silent(self, not_yet: list[str], gone: list[str], jobs: Mapping[str, Job], now: float) -> None:
@@ -490,7 +515,7 @@ class BatchExecutor(Executor):
                 )
                 self.tell(f"{silent}; what was printed is in {self.provider.logs(job_id)[0]}")
         self._vanished = {b: self._vanished.get(b, now) for b in gone}
-        for block_id, since in self._vanished.items():
+        for block_id, since in list(self._vanished.items()):
             if now - since > 2 * self.heartbeat_period + 5:  # its workers are gone, the job is not
                 self.tell(
                     f"{self._workers} do not answer any more, and are started again if there is work"
@@ -513,6 +538,7 @@ class BatchExecutor(Executor):
             return False
         block_id = str(self._block_id_counter.get_id())
         try:
+            self._refuse_without_place()
             job_id = self._launch_block(block_id)
         except Refused as refusal:
             self._refused(refusal, alone=alone)
@@ -535,6 +561,26 @@ class BatchExecutor(Executor):
             else f"job {job_id} submitted: {nodes}, walltime {self.block.walltime}"
         )
         return True
+
+    def _refuse_without_place(self) -> None:
+        """Ask, before a submission, whether the scheduler's limits leave a place for one more job.
+
+        Raises:
+            Refused: They do not; as if it had been submitted and refused.
+        """
+        if self._inside:
+            return
+        try:
+            places = self.provider.scheduler.places(self.block.queue, project=project_of(self.block))
+        except SchedulerDown:
+            return  # the submission tells
+        if places.free is not None and places.free < 1:
+            raise Refused(
+                f"No job can be added to the queue {self.block.queue or 'by default'}: its limits are reached "
+                f"({'; '.join(places.words)}).",
+                transient=True,
+                unheard=False,
+            )
 
     def _refused(self, refusal: Refused, *, alone: bool) -> None:
         """Try again later, where the scheduler's words say that it passes: for as long as the site is open."""
@@ -587,6 +633,23 @@ class BatchExecutor(Executor):
         if up and self._command("END"):
             self.provider.wait(_END_S)
         self.provider.end_all()
+
+
+def project_of(block: Block) -> str | None:
+    """The project that a profile's own directives give its jobs (PBS); None: the default."""
+    found = [re.search(r"(?:^|\s)-P\s*(\S+)", words) for words in block.directives]
+    return next((word[1] for word in found if word), None)
+
+
+def _was_past_its_end(job: Job, lost_s: float) -> bool:
+    """Whether workers went, `lost_s` ago, as the walltime of their job was over, though it is shown running.
+
+    Example:
+        >>> _was_past_its_end(Job("7", "running", ends_at=time.time() - 9.0), lost_s=2.0)
+        True
+    """
+    now = time.time()
+    return job.ends_at is not None and job.ends_at < now and now - lost_s > job.ends_at - _CLOCKS_S
 
 
 def _why(job: Job) -> Literal["never", "unusual", "ordinary"]:

@@ -56,6 +56,10 @@ class BatchBlocks:
     poll_s = 15.0
     grace_s = NEVER_SEEN_GRACE_S
     """Until a job that is not shown yet counts as gone."""
+    word_within_s = 15.0
+    """So long after its processes have died the scheduler may still show a job running."""
+    cancelling_tells = False
+    """Whether to end a job that has lost its workers is what tells that its node is dead."""
     resources: dict[Any, dict[str, Any]]  # Parsl's: by job id
     script_dir: str | None  # Parsl's
 
@@ -80,6 +84,7 @@ class BatchBlocks:
         self._submitting = threading.Lock()
         self._closed = False
         self.down: str | None = None
+        self.unended: str | None = None
 
     @property
     def status_polling_interval(self) -> float:
@@ -130,7 +135,7 @@ class BatchBlocks:
 
     def _found_after(self, refusal: Refused, name: str) -> str | None:
         """The id of a job that was taken although its submission failed; None if it was not, or nobody knows."""
-        if not refusal.transient:
+        if not refusal.transient or refusal.details.get("unheard") is False:
             self.ledger.refused(name, str(refusal))
             return None
         try:
@@ -167,17 +172,30 @@ class BatchBlocks:
             open_ids = [job_id for job_id, job in list(self._jobs.items()) if not job.over]
             try:
                 seen, others = self._ours(open_ids)
-                self._end_unheard()
-                if self._to_cancel:
-                    self._cancel(self._to_cancel)
-                    self._to_cancel.clear()
             except SchedulerDown as error:
                 self.down = str(error)  # nothing new is known: nothing changes
-            else:
-                self.down = None
-                for job_id in open_ids:
-                    self._take(job_id, seen.get(job_id), others.get(job_id, ""))
+                return self.known()
+            self.down = None
+            for job_id in open_ids:
+                self._take(job_id, seen.get(job_id), others.get(job_id, ""))
+            self._end_more()
             return self.known()
+
+    def _end_more(self) -> None:
+        """End what could not be ended before, apart from how jobs stand: a job may not be to be ended at all."""
+        try:
+            self._end_unheard()
+            if self._to_cancel:
+                self._to_cancel -= {job_id for job_id in self._to_cancel if self._is_over(job_id)}
+                self._cancel(self._to_cancel)
+                self._to_cancel.clear()
+        except SchedulerDown as error:
+            self.unended = str(error)
+        else:
+            self.unended = None
+
+    def _is_over(self, job_id: str) -> bool:
+        return job_id in self._jobs and self._jobs[job_id].over
 
     def _ours(self, job_ids: Sequence[str]) -> tuple[dict[str, Job], dict[str, str]]:
         """How these jobs stand; of ids that are other jobs' by now, why they are not ours.
@@ -234,6 +252,8 @@ class BatchBlocks:
 
     def _vanished(self, before: Job, another: str) -> Job:
         """How a job ended that the scheduler does not know any more, as far as that can be told."""
+        over_by_then = before.ends_at is not None and time.time() > before.ends_at - _CLOCKS_S
+        before = replace(before, ends_at=None)  # what it was allowed is not when it ended
         if before.job_id in self._cancelled:
             return replace(before, state="cancelled", reason="cancelled by hpcagent")
         with contextlib.suppress(SchedulerDown):  # should it be there all the same, nobody would look after it
@@ -241,7 +261,7 @@ class BatchBlocks:
         known, words = self.scheduler.history()
         why = "the scheduler does not know this job any more" + (f" ({another})" if another else "")
         reason = why if known else f"{why}; {words.partition(':')[0]}"
-        if before.ends_at is not None and time.time() > before.ends_at - _CLOCKS_S:
+        if over_by_then:
             return replace(before, state="timeout", reason=f"{reason}; its walltime was over by then")
         return replace(before, state="failed", reason=reason)
 

@@ -48,6 +48,7 @@ class Entry:
         started_at: Unix time, in seconds; None if it never ran, or where that is not known.
         ended_at: Unix time, in seconds, at the latest; None while it may still run.
         called: What the scheduler calls it, where that is not `name`.
+        exact: Whether the scheduler told when it ended; None in a ledger of before this was written down.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Entry:
     started_at: float | None = None
     ended_at: float | None = None
     called: str = ""
+    exact: bool | None = None
 
     @property
     def sent(self) -> Sent:
@@ -71,11 +73,16 @@ class Entry:
     def node_hours(self) -> float:
         """Nodes x time from its start to its end; 0 for a job that did not run, or has no end yet."""
         started = self.started_at
-        if started is None and self.ended not in ("cancelled", "refused", ELSEWHERE):
+        if started is None and not self.exact and self.ended not in ("cancelled", "refused", ELSEWHERE):
             started = self.submitted_at  # it ran, from nobody knows when
         if started is None or self.ended_at is None:
             return 0.0
         return int((self.about or {}).get("nodes", 1)) * max(0.0, self.ended_at - started) / 3600
+
+    @property
+    def estimated(self) -> bool:
+        """Whether `node_hours` is an estimate: the scheduler could not tell how the job ended, or when."""
+        return self.ended not in (None, "refused", ELSEWHERE) and self.exact is False
 
 
 class Ledger:
@@ -135,6 +142,7 @@ class Ledger:
                 "exit_code": job.exit_code,
                 "started_at": job.started_at,
                 "ended_at": min(time.time(), job.ends_at or math.inf),
+                "exact": job.ends_at is not None,
             }
         )
 
@@ -232,6 +240,7 @@ def _note(jobs: dict[str, Entry], line: dict[str, Any]) -> None:
             exit_code=line.get("exit_code"),
             started_at=line.get("started_at"),
             ended_at=line.get("ended_at"),
+            exact=line.get("exact"),
             job_id=jobs[name].job_id or line.get("job_id"),
         )
 

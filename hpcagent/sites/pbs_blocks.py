@@ -31,6 +31,8 @@ class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has
     """
 
     grace_s = 5.0  # qsub answers when the server has the job: from then on qstat shows it
+    word_within_s = 30.0  # up to 13 s were seen, and the server may be slow to tell
+    cancelling_tells = True  # qdel asks the node; qstat shows a job of a dead node running until that is back
 
     def script(self, command: str, job_name: str = "hpcagent", *, tasks_per_node: int = 1) -> str:
         """Return the job script for a command, as `submit` would write it."""

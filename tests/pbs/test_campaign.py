@@ -231,6 +231,12 @@ def walltime_over(driven: Driven) -> None:
     pbs.edit(job_id, resources={**pbs.jobs()[job_id]["resources"], "walltime_s": 1})
 
 
+def node_dies(driven: Driven) -> None:
+    """A node dies; the server takes a while to notice, and shows its job running all the time."""
+    driven.until_runs()
+    driven.cluster.pbs.kill_node(driven.cluster.pbs.jobs()[driven.jobs()[0]]["hosts"][0][0])
+
+
 def server_away(driven: Driven) -> None:
     """The server does not answer for some seconds."""
     driven.until_runs()
@@ -268,6 +274,8 @@ def output_folder_missing(driven: Driven) -> None:
         (block_deleted, {"variant": "M"}, {"BlockCancelled"}, "and terminated by"),
         (block_deleted, {"history": False}, {"BlockFailed"}, "PBS keeps no history of jobs here"),
         (walltime_over, {"variant": "R"}, {"BlockTimeout"}, "and exceeded resource walltime"),
+        (walltime_over, {"end_lag_s": 20.0, "kill_delay_s": 10.0}, {"BlockTimeout"}, "job 0.vm runs"),
+        (node_dies, {"shown_down_s": 5.0}, {"NodeFailed"}, "has lost its workers and is given back"),
         (server_away, {}, set(), "the scheduler does not answer"),
         (job_purged, {}, {"BlockFailed"}, "the scheduler does not know this job any more"),
         (output_folder_missing, {"copy_retry_s": 2.5}, {"BlockCancelled"}, "and terminated by"),

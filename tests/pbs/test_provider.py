@@ -352,6 +352,59 @@ def test_ending_all_leaves_nothing_in_the_queue(pbs, blocks, variant):
     assert [entry.ended for entry in read_ledger(blocks.ledger.path)] == ["cancelled"] * 4
 
 
+# ---- a node that is dead
+
+
+def test_a_block_on_a_dead_node_is_seen_gone_at_the_end(pbs, blocks):
+    job_id = blocks.submit("sleep 60", 1, "block")
+    until(blocks, [job_id], [RUNNING])
+    pbs.kill_node("vm")
+    blocks.end_all(within_s=10)
+    assert pbs.open_jobs() == []
+    assert pbs.calls("qdel") == [["qdel", job_id], ["qdel", "-W", "force", job_id]]
+    (entry,) = read_ledger(blocks.ledger.path)
+    assert entry.ended == "node_failed" and "did not answer" in entry.reason
+
+
+def test_a_job_that_its_node_took_down_is_no_failure_of_its_own(pbs, blocks):
+    job_id = blocks.submit("sleep 60", 1, "block")
+    until(blocks, [job_id], [RUNNING])
+    pid = pbs.jobs()[job_id]["pid"]
+    pbs.kill_node("vm")
+    give_up = time.monotonic() + 10
+    while pid in pbs.processes() and time.monotonic() < give_up:
+        time.sleep(0.05)
+    assert states(blocks, [job_id]) == [RUNNING]  # as long as the node is away
+    pbs.start_node("vm")
+    pbs.wait(job_id)
+    until(blocks, [job_id], [JobState.FAILED])
+    assert read_ledger(blocks.ledger.path)[0].ended == "node_failed"
+
+
+# ---- what is charged
+
+
+def test_a_block_is_charged_until_pbs_has_seen_its_end(pbs, blocks):
+    pbs.set(walltime_lag_s=1.0, end_lag_s=1.5, kill_delay_s=5.0)
+    blocks.walltime = "00:00:01"
+    job_id = blocks.submit("trap 'sleep 0.4; exit 0' TERM; sleep 60 & wait", 1, "block")
+    ended = pbs.wait(job_id)
+    until(blocks, [job_id], [JobState.TIMEOUT])
+    (entry,) = read_ledger(blocks.ledger.path)
+    assert ended["mtime"] - ended["stime"] > 3.0  # three times its walltime
+    assert entry.node_hours * 3600 == pytest.approx(int(ended["mtime"]) - int(ended["stime"]))
+    assert not entry.estimated
+
+
+def test_without_a_history_what_was_charged_is_said_to_be_an_estimate(pbs, blocks):
+    pbs.set(history=False)
+    job_id = blocks.submit("sleep 60", 1, "block")
+    until(blocks, [job_id], [RUNNING])
+    blocks.end_all()
+    (entry,) = read_ledger(blocks.ledger.path)
+    assert entry.ended == "cancelled" and entry.estimated and entry.node_hours > 0
+
+
 # ---- jobs that the scheduler does not know any more
 
 

@@ -26,7 +26,7 @@ def here(pbs, tmp_path, monkeypatch):
             "address": "127.0.0.1",
             "poll_s": 0.5,
             "margin_s": 3.0,
-            "block": {"walltime": "00:00:17", "cores_per_node": 1},
+            "block": {"walltime": "00:00:25", "cores_per_node": 1},
             "executors": {"workers": {}},
         }
     )
@@ -50,7 +50,7 @@ def coordinators():
 
 @pytest.mark.slow
 def test_a_job_whose_time_is_over_is_followed_by_one_submitted_at_its_end_if_the_queue_took_none_before(pbs, here):
-    changes = {"until.max_runs": 11, "batch_size": 2, "fixed.run_time_s": 1.0, "policy.name": "sobol"}
+    changes = {"until.max_runs": 24, "batch_size": 2, "fixed.run_time_s": 1.0, "policy.name": "sobol"}
     campaign = load_campaign("synthetic", changes=changes)
     done = submit(campaign, site=here, run_dir="r", inside=True)
     assert done.job_id in pbs.jobs() and f"#PBS -N {coordinators()[0].name}" in done.script
@@ -60,9 +60,15 @@ def test_a_job_whose_time_is_over_is_followed_by_one_submitted_at_its_end_if_the
     pbs.set(queues={"workq": {}})
     wait(lambda: read_run("r").reason)
     wait(lambda: not pbs.open_jobs())
-    assert len(read_run("r").results) == 11
+    assert len(read_run("r").results) == 24
     assert [entry.ended for entry in coordinators()] == ["completed", "completed", "cancelled"], log()
     assert '"refused"' in Path("r/jobs.jsonl").read_text()
+    # What is charged: a successor not from its submission, a job not until its own last word.
+    for entry in coordinators()[:2]:
+        job = pbs.jobs()[entry.job_id]
+        assert entry.started_at == int(job["stime"]) and not entry.estimated
+    first = pbs.jobs()[coordinators()[0].job_id]
+    assert coordinators()[0].ended_at == int(first["mtime"])
 
 
 def test_a_job_that_waits_is_reaped_and_a_second_submission_is_refused_until_then(pbs, here):
@@ -94,3 +100,36 @@ def test_a_coordinator_beside_which_the_only_node_has_no_room_for_its_runs_is_re
     pbs.set(hosts={"n1": 2, "n2": 2}, queues={"workq": {"started": False}})
     assert submit("synthetic", site=site, run_dir="r").job_id in pbs.open_jobs()
     reap("r")
+
+
+@pytest.mark.slow
+def test_a_coordinator_in_a_job_leaves_a_place_for_its_blocks(pbs, here):
+    """Two jobs of a user at a time: the coordinator's and a block's; the successor waits for a place."""
+    pbs.set(hosts={"n1": 2, "n2": 2}, queues={"workq": {"max_queued": "[u:PBS_GENERIC=2]"}})
+    site = here.model_copy(update={"block": type(here.block)(walltime="00:05:00", cores_per_node=1)})
+    changes = {"until.max_runs": 4, "batch_size": 2, "fixed.run_time_s": 0.5, "policy.name": "sobol"}
+    done = submit(load_campaign("synthetic", changes=changes), site=site, run_dir="r")
+    assert any("the next is submitted when one ends" in note for note in done.notes)
+    wait(lambda: read_run("r").reason, within_s=90)
+    wait(lambda: not pbs.open_jobs())
+    assert len(read_run("r").results) == 4 and len(pbs.jobs()) == 2, log()
+    assert '"refused"' not in Path("r/jobs.jsonl").read_text() and len(pbs.calls("qsub")) == 2
+    assert "until there is room its place is a block's (max_queued = [u:PBS_GENERIC=2] of queue workq)" in log()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"queues": {"workq": {"max_queued": "[u:PBS_GENERIC=1]"}}},
+            "max_queued = .u:PBS_GENERIC=1. of queue workq",
+        ),
+        ({"queues": {"workq": {"max_run": "[u:PBS_GENERIC=1]"}}}, "max_run = .u:PBS_GENERIC=1. of queue workq"),
+        ({"server_limits": {"max_run": "[o:PBS_ALL=1]"}}, "max_run = .o:PBS_ALL=1. of server"),
+    ],
+)
+def test_a_queue_whose_limits_leave_no_place_for_blocks_is_refused_at_once(pbs, here, settings, words):
+    pbs.set(hosts={"n1": 2, "n2": 2}, **settings)
+    with pytest.raises(BadInput, match=rf"({words}).*2 are needed.*--inside"):
+        submit("synthetic", site=here, run_dir="r")
+    assert pbs.jobs() == {} and pbs.calls("qsub") == [] and not Path("r").exists()

@@ -19,6 +19,7 @@ __all__ = [
     "Allocation",
     "Job",
     "NodeShape",
+    "Places",
     "Queue",
     "Refused",
     "Scheduler",
@@ -149,12 +150,14 @@ class Allocation:
         nodes: Its nodes; the first is the one this process is on.
         ends_at: When its walltime is over, Unix time in seconds; None if it cannot be known.
         guessed: Whether the scheduler could not be asked, so that the cores are those of the environment.
+        started_at: When it began, Unix time in seconds; None where it is not told.
     """
 
     job_id: str
     nodes: tuple[NodeShape, ...]
     ends_at: float | None
     guessed: bool = False
+    started_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,41 @@ class Queue:
     memory_gb: float | None = None
     gpus: int | None = None
     nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How many jobs a scheduler takes of this user; None where it tells no limit.
+
+    Attributes:
+        most: Jobs at a time, waiting and running together.
+        free: How many more it takes now.
+        running: Jobs that run at a time.
+        words: The limits, as the scheduler has them.
+    """
+
+    most: int | None = None
+    free: int | None = None
+    running: int | None = None
+    words: tuple[str, ...] = ()
+
+    def under(
+        self, *, words: str, most: int | None = None, free: int | None = None, running: int | None = None
+    ) -> Places:
+        """Return these with one more limit.
+
+        Example:
+            >>> Places(most=5).under(most=2, free=1, words="max_queued = 2").most
+            2
+        """
+        return Places(
+            _least(self.most, most), _least(self.free, free), _least(self.running, running), (*self.words, words)
+        )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    told = [number for number in (one, other) if number is not None]
+    return min(told) if told else None
 
 
 class Scheduler(ABC):
@@ -274,6 +312,18 @@ class Scheduler(ABC):
             SchedulerDown: Its commands are not there, or are another's.
         """
 
+    def places(self, queue: str | None, *, project: str | None = None) -> Places:
+        """Return how many jobs of this user a queue takes; nothing is known of it by default.
+
+        Args:
+            queue: Its name; None: the one where jobs go that name none.
+            project: Of the jobs, where the scheduler has such limits; None: its default.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        return Places()
+
     def is_named(self, job: Job, name: str) -> bool:
         """Return whether a job has this name, as the scheduler writes it.
 
@@ -348,10 +398,14 @@ class Scheduler(ABC):
             return ended
         begun, pause, asked, words = time.monotonic(), 0.1, 0, ""
         while True:
+            failed = ""
             try:
                 if asked == 0 or (asked == 1 and time.monotonic() - begun > within_s / 2):
                     self._cancel(left, sent)
                     asked += 1
+            except SchedulerDown as error:  # some may have ended all the same
+                failed = str(error)
+            try:
                 seen, others = self.ours({j: sent[j] for j in left}) if sent else (self.jobs(left), {})
                 gone = Job("", "cancelled", reason="cancelled by hpcagent")
                 ended |= {
@@ -360,7 +414,7 @@ class Scheduler(ABC):
                     if j not in seen or seen[j].over
                 }
                 left = [j for j in left if j not in ended]
-                words = "; ".join(f"{j} is {seen[j].state}" for j in left)
+                words = "; ".join([*(f"{j} is {seen[j].state}" for j in left), *([failed] if failed else [])])
             except SchedulerDown as error:
                 words = str(error)
             if not left:

@@ -1,11 +1,13 @@
 """PBS: OpenPBS and PBS Professional, by their own commands.
 
-What is believed of an answer was measured on a real OpenPBS: a `qstat` for several jobs may show the first one
-only, and one that knows no history shows none at all, both without an error. TORQUE is another system.
+What is believed of an answer was seen of a real OpenPBS: a `qstat` for several jobs may show the first one
+only, and one that knows no history shows none at all, both without an error. A job is shown running for up to 13 s
+after its processes have died, and one of a dead node until that is back. TORQUE is another system.
 """
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pwd
@@ -15,6 +17,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from hpcagent.sites.schedulers.base import (
     Allocation,
     Job,
     NodeShape,
+    Places,
     Queue,
     Refused,
     Scheduler,
@@ -47,7 +51,7 @@ _STATES: dict[str, State] = {
 _ENDED = ("F", "X", "C")
 
 # A command ends with PBS's error number modulo 256; 15001 is 153.
-_UNKNOWN_JOB, _FINISHED_JOB = 153, 35
+_UNKNOWN_JOB, _FINISHED_JOB, _NO_MOM = 153, 35, 222
 _NO_SERVER = (162, 255)
 _LATER = {
     13: "the server's table of connections is full",
@@ -68,9 +72,10 @@ _LATER = {
     255: "the server is not there",
 }
 _NEVER = {
-    1: "the script cannot be read, or a hook of the site refused it",
+    1: "the script cannot be read, or PBS has no settings on this machine",
     2: "a wrong option",
     5: "a resource that cannot be beside select",
+    32: "a hook of the site refused it",
     166: "a value that is not allowed",
     170: "`qstat -Q` lists the queues",
     173: "the queue takes no jobs",
@@ -89,11 +94,25 @@ _DOWN_WORDS = re.compile(
     r"|no free connections",
     re.IGNORECASE,
 )
-_NO_SUCH_JOB = re.compile(
-    r"unknown job id|job has finished|unknown queue destination|illegally formed", re.IGNORECASE
-)
+# Not "illegally formed job identifier": that is said of jobs that run, where the server's name is not known.
+_NO_SUCH_JOB = re.compile(r"unknown job id|job has finished|unknown queue destination", re.IGNORECASE)
+_DEAD_NODE = re.compile(r"could not connect to mom", re.IGNORECASE)
+_CUT_OFF = re.compile(r"communication failure|end of file|timed out|protocol", re.IGNORECASE)
+"""A qsub that ended with such words may have been heard all the same."""
 _NO_HISTORY = "not configured to maintain job history"
 _KILLED = {-26: "vmem", -27: "mem", -28: "cput", -29: "walltime"}  # by PBS: Exit_status
+_NODE_FAILED = {
+    -4: "its node was started again",
+    -5: "its node was started again",
+    -6: "its node was started again",
+    -14: "one of its nodes failed",
+    -20: "one of its nodes could not join it",
+}
+"""By Exit_status of a job: JOB_EXEC_INITABT, INITRST, INITRMG, RERUN_SIS_FAIL and JOINJOB."""
+_LIMIT = re.compile(r'\[([ugpo]):"?([^="\]]+)"?=(\d+)\]')
+_QUEUED, _WAITING, _RUN = "max_queued", "queued_jobs_threshold", "max_run"
+_OLD_LIMITS = {"max_queuable": (_QUEUED, "o"), "max_running": (_RUN, "o"), "max_user_run": (_RUN, "u")}
+_NO_PROJECT = "_pbs_project_default"
 _EXCEEDED = re.compile(r"exceeded resource (\w+)")
 _MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 
@@ -113,6 +132,7 @@ class Pbs(Scheduler):
     def __init__(self, *, timeout_s: float = 30.0) -> None:
         super().__init__(timeout_s=timeout_s)
         self._has_history = True
+        self._dead: set[str] = set()  # jobs whose node did not answer when they were to be ended
 
     @property
     def _cwd(self) -> str | None:
@@ -140,7 +160,12 @@ class Pbs(Scheduler):
         Raises:
             SchedulerDown: It did not answer. Nothing is known, least of all that a job has ended.
         """
-        return {job_id: _job(job_id, record) for job_id, record in self._records(job_ids).items()}
+        found = {job_id: _job(job_id, record) for job_id, record in self._records(job_ids).items()}
+        for job_id in self._dead & found.keys():
+            if found[job_id].state == "cancelled":
+                words = f"its node did not answer. {found[job_id].reason}".strip()
+                found[job_id] = replace(found[job_id], state="node_failed", reason=words)
+        return found
 
     def _records(self, job_ids: Iterable[str]) -> dict[str, Record]:
         wanted = list(dict.fromkeys(job_ids))
@@ -211,7 +236,7 @@ class Pbs(Scheduler):
             SchedulerDown: It did not answer.
         """
         # `qstat -u` shortens names and ids, also with -w; of -f it makes the short form again.
-        user = pwd.getpwuid(os.getuid()).pw_name
+        user = _user()
         if tool("qselect"):
             done = self._told(["qselect", "-u", user])
             records = self._records(done.stdout.split())
@@ -235,19 +260,25 @@ class Pbs(Scheduler):
         try:
             done = self._ask(["qsub", *dependency, str(script)])
         except SchedulerDown as error:  # it may have been taken all the same, unless there is no qsub
-            raise Refused(str(error), transient=tool("qsub") is not None) from error
+            there = tool("qsub") is not None
+            raise Refused(str(error), transient=there, unheard=there) from error
         words = _words(done)
         if done.returncode == 0:
             for line in reversed(done.stdout.splitlines()):  # some sites' qsub greets first
                 if re.fullmatch(r"\d+(\[\d*\])?(\.\S+)?", line.strip()):
                     return line.strip()
-            raise Refused(f"qsub took {script} and printed no job id: {words or 'nothing'}", transient=True)
+            raise Refused(
+                f"qsub took {script} and printed no job id: {words or 'nothing'}", transient=True, unheard=True
+            )
         code = done.returncode
-        transient = code in _LATER or bool(_LATER_WORDS.search(words))
+        # The words of a hook are the site's: "try again next month" does not mean that trying helps.
+        known = code in _NEVER and code != 1
+        transient = code in _LATER or (not known and bool(_LATER_WORDS.search(words)))
         hint = _LATER.get(code) or _NEVER.get(code)
         raise Refused(
             f"PBS did not take {script} (qsub ended with {code}{f', {hint}' if hint else ''}): {words}",
             transient=transient,
+            unheard=bool(_CUT_OFF.search(words)),
         )
 
     def cancel(self, job_ids: Iterable[str]) -> None:
@@ -260,6 +291,10 @@ class Pbs(Scheduler):
         failures = []
         for job_id in dict.fromkeys(job_ids):
             done = self._ask(["qdel", job_id])
+            if done.returncode == _NO_MOM or _DEAD_NODE.search(done.stderr):
+                # Nothing of it can run on, and without force it would be shown running until its node is back.
+                self._dead.add(job_id)
+                done = self._ask(["qdel", "-W", "force", job_id])
             words = _words(done)
             if done.returncode in _NO_SERVER or _DOWN_WORDS.search(words):
                 raise SchedulerDown(f"`qdel {job_id}` ended with {done.returncode}: {words or 'without a word'}")
@@ -295,8 +330,9 @@ class Pbs(Scheduler):
             guess = told if told > 1 else min(listed.count(host), os.cpu_count() or 1)
             cores, gpus = shares.get(_short(host), (guess, 0))
             nodes.append(NodeShape(host, cores or guess, gpus))
-        ends_at = _job(job_id, record).ends_at or _end_by_environment(environ)
-        return Allocation(job_id, tuple(nodes), ends_at, guessed=not shares)
+        job = _job(job_id, record)
+        ends_at = job.ends_at or _end_by_environment(environ)
+        return Allocation(job_id, tuple(nodes), ends_at, guessed=not shares, started_at=job.started_at)
 
     def queues(self) -> list[Queue]:
         """Return its queues.
@@ -313,6 +349,51 @@ class Pbs(Scheduler):
         nodes = self._nodes()
         return [_queue(name, record, default, nodes) for name, record in records.items()]
 
+    def places(self, queue: str | None, *, project: str | None = None) -> Places:
+        """Return how many jobs of this user a queue takes, by the limits of the queue and of the server.
+
+        Limits of a group or a project are held against this user's jobs alone.
+
+        Args:
+            queue: Its name; None: the one where jobs go that name none.
+            project: Of the jobs; None: PBS's default.
+
+        Raises:
+            SchedulerDown: It did not answer.
+        """
+        _, queues = self._qstat(["-Q", "-f"], [], kind="Queue")
+        _, servers = self._qstat(["-B", "-f"], [], kind="Server")
+        server = next(iter(servers.values()), {})
+        queue = queue or server.get("default_queue", "")
+        names = {queue, *_routed(queues.get(queue, {}))}
+        found = Places()
+        for record, of, where in [
+            *((queues[n], n, f"queue {n}") for n in sorted(names & queues.keys())),
+            (server, None, "server"),
+        ]:
+            for limit, kind, most, words in _limits_in(record, project or _NO_PROJECT):
+                used = self._count(limit, kind, record, of, project)
+                told = f"{words} of {where}"
+                if limit == _RUN:
+                    found = found.under(running=most, words=told)
+                else:
+                    # Jobs that wait are not all of those that a threshold leaves room for.
+                    found = found.under(most=most if limit == _QUEUED else None, free=most - used, words=told)
+        return found
+
+    def _count(self, limit: str, kind: str, record: Record, queue: str | None, project: str | None) -> int:
+        """How many jobs a limit counts now."""
+        if limit == _RUN:  # more of them wait, and are taken all the same
+            return 0
+        if kind == "o":
+            waiting = re.search(r"Queued:(\d+)", record.get("state_count", ""))
+            return int(waiting[1]) if limit == _WAITING and waiting else _int(record.get("total_jobs")) or 0
+        words = ["qselect", "-u", _user()]
+        words += ["-q", queue] if queue else []
+        words += ["-s", "Q"] if limit == _WAITING else []
+        words += ["-P", project] if kind == "p" and project else []
+        return len(self._told(words).stdout.split())
+
     def _nodes(self) -> list[Record]:
         """What pbsnodes tells, or nothing: it is of use, and not needed."""
         try:
@@ -323,7 +404,7 @@ class Pbs(Scheduler):
 
     def history(self) -> tuple[bool, str]:
         """Return whether it tells how finished jobs ended, and a sentence on it."""
-        command = ["qstat", "-x", "-f", "-F", "json", "0"]  # no job has this number
+        command = ["qstat", "-x", "-f", "-F", "json", "0"]  # whether there is such a job does not matter
         try:
             done = self._told(command)
         except SchedulerDown as error:
@@ -351,6 +432,42 @@ class Pbs(Scheduler):
                 'it: then use scheduler = "slurm". TORQUE is not supported.'
             )
         return f"PBS {found[1]}"
+
+
+def _user() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _routed(queue: Record) -> list[str]:
+    """Where a routing queue sends its jobs, if that is one queue: the limits there are theirs."""
+    to = [name.strip() for name in queue.get("route_destinations", "").split(",") if name.strip()]
+    return to if len(to) == 1 else []
+
+
+def _limits_in(record: Record, project: str) -> Iterator[tuple[str, str, int, str]]:
+    """The limits of a queue or of the server that hold for this user's jobs: which, its kind, how many, its words.
+
+    Example:
+        >>> list(_limits_in({"max_run": "[u:PBS_GENERIC=2],[o:PBS_ALL=9]"}, ""))
+        [('max_run', 'u', 2, 'max_run = [u:PBS_GENERIC=2]'), ('max_run', 'o', 9, 'max_run = [o:PBS_ALL=9]')]
+    """
+    whose = {"u": _user(), "g": _group(), "p": project, "o": "PBS_ALL"}
+    for limit in (_QUEUED, _WAITING, _RUN):
+        told = {(kind, who): int(most) for kind, who, most in _LIMIT.findall(record.get(limit, ""))}
+        for kind, who in whose.items():
+            name = who if (kind, who) in told else "PBS_GENERIC"  # one of one's own comes first
+            if (kind, name) in told:
+                yield limit, kind, told[kind, name], f"{limit} = [{kind}:{name}={told[kind, name]}]"
+    for old, (limit, kind) in _OLD_LIMITS.items():
+        if (most := _int(record.get(old))) is not None:
+            yield limit, kind, most, f"{old} = {most}"
+
+
+def _group() -> str:
+    try:
+        return grp.getgrgid(pwd.getpwuid(os.getuid()).pw_gid).gr_name
+    except KeyError:
+        return ""
 
 
 def tool(name: str) -> str | None:
@@ -410,28 +527,61 @@ def _from_text(text: str) -> dict[str, Record]:
 
 def _job(job_id: str, record: Record) -> Job:
     letter = record.get("job_state", "")
-    comment = record.get("comment", "")
+    over = letter in _ENDED
     status = _int(record.get("Exit_status"))
-    state, reason = _ending(record, status) if letter in _ENDED else (_STATES.get(letter, "pending"), comment)
-    if letter not in _ENDED and letter not in _STATES:
-        reason = f"PBS shows the state {letter!r}. {comment}".strip()
+    state, reason = _ending(record, status) if over else (_STATES.get(letter, "pending"), _waits_for(record))
+    if not over and letter not in _STATES:
+        reason = f"PBS shows the state {letter!r}. {reason}".strip()
     started = _time(record.get("stime"))
     walltime = _seconds(record.get("Resource_List.walltime"))
+    until = started + walltime if started is not None and walltime is not None else None
     return Job(
         job_id,
         state,
         name=record.get("Job_Name", ""),
         reason=reason,
-        exit_code=_exit_code(state, status) if letter in _ENDED else None,
+        exit_code=_exit_code(state, status) if over else None,
         hosts=tuple(dict.fromkeys(part.partition("/")[0] for part in _parts(record.get("exec_host", "")))),
         started_at=started,
-        ends_at=started + walltime if started is not None and walltime is not None else None,
+        ends_at=_ended_at(record, started) if over else until,
+        owner=record.get("Job_Owner", "").partition("@")[0],
+        submitted_at=_time(record.get("ctime")),
     )
+
+
+def _waits_for(record: Record) -> str:
+    """PBS's comment; of a job that is held without one, why."""
+    comment = record.get("comment", "")
+    if record.get("job_state") != "H" or comment:
+        return comment
+    after = re.findall(r"(?:^|,)(?:after|on)\w*:([^,]+)", record.get("depend", ""))
+    if after:
+        ids = [job.partition("@")[0] for jobs in after for job in jobs.split(":")]
+        return f"waits for job {', '.join(ids)}"
+    holds = {"u": "by its user", "o": "by an operator", "s": "by the system"}
+    whose = [words for letter, words in holds.items() if letter in record.get("Hold_Types", "")]
+    return f"held {' and '.join(whose)}" if whose else ""
+
+
+def _ended_at(record: Record, started: float | None) -> float | None:
+    """When a job's end was told to the server, which is when it gave its nodes back; Unix time, in seconds.
+
+    Not its start and its walltime: limits are enforced late, by 2 to 15 s and more.
+    """
+    obit = _time(record.get("obittime"))
+    if obit is not None:
+        return obit
+    if (at := _int(record.get("history_timestamp"))) is not None:
+        return float(at)
+    used = _seconds(record.get("resources_used.walltime"))
+    return started + used if started is not None and used is not None else _time(record.get("mtime"))
 
 
 def _ending(record: Record, status: int | None) -> tuple[State, str]:
     """How a job ended: by comment and substate, because its Exit_status may be 0 after a qdel."""
     comment = record.get("comment", "")
+    if status in _NODE_FAILED:
+        return "node_failed", f"{_NODE_FAILED[status]} (Exit_status {status}). {comment}".strip()
     exceeded = _EXCEEDED.search(comment)
     what = exceeded[1] if exceeded else _KILLED.get(status or 0, "")
     if what in ("walltime", "cput"):

@@ -1048,7 +1048,10 @@ def qselect(arguments, settings):
     with state(write=False) as data:
         for job_id, job in data["jobs"].items():
             user, name = options.get("-u", USER), options.get("-N", job["name"])
-            if job["state"] != "F" and job["owner"].startswith(f"{user}@") and job["name"] == name:
+            wanted = (
+                job["state"] in options.get("-s", "QHRBEW") and options.get("-q", job["queue"]) == job["queue"]
+            )
+            if wanted and job["owner"].startswith(f"{user}@") and job["name"] == name:
                 print(job_id)
     return 0
 

@@ -16,7 +16,7 @@ from hpcagent.sites import executor as executor_module
 from hpcagent.sites.batch import BatchExecutor, batch_executor
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.schedulers.base import Refused
+from hpcagent.sites.schedulers.base import Places, Refused
 from hpcagent.sites.schedulers.slurm import Slurm
 
 FULL = "Slurm did not take job.sh: QOSMaxSubmitJobPerUserLimit"
@@ -132,6 +132,76 @@ def test_no_room_beside_blocks_that_then_end_is_tried_again_at_once(executor: An
     executor._given_back.add("0")
     wait(executor, clock, 2)
     assert "2" in executor.blocks_to_job_id.values()
+
+
+# ---- what runs were lost with
+
+
+def _lost(executor: Any, clock: Clock, job: Any, *, seconds: float) -> tuple[str, float]:
+    """What a run is told that was lost with the workers of a job, and how long it waited for that."""
+    executor.provider.known = lambda: {"7": job} if job.job_id == "7" else {}
+    executor.provider.logs = lambda job_id: (Path("none"), Path("none"))
+    executor.blocks_to_job_id["0"] = "7"
+    future: Future[Any] = Future()
+    executor.lost(future, ManagerLost(b"m", "n1"), "0")
+    began = clock.now
+    while not future.done() and clock.now < began + seconds:
+        clock.now += 1.0
+        executor._settle(executor.provider.known())
+    return getattr(future.exception(timeout=0), "name", ""), clock.now - began
+
+
+def test_workers_that_go_when_their_walltime_is_over_ran_out_of_time_whatever_the_scheduler_still_shows(
+    executor: Any, clock: Clock
+) -> None:
+    """PBS shows a job running for up to 13 s after its processes have died."""
+    job = module.Job("7", "running", started_at=clock.now - 83, ends_at=clock.now - 3)
+    assert _lost(executor, clock, job, seconds=60) == ("BlockTimeout", 1.0)
+
+
+def test_workers_that_go_before_are_lost_after_as_long_as_the_scheduler_may_take_to_tell(
+    executor: Any, clock: Clock
+) -> None:
+    job = module.Job("7", "running", started_at=clock.now - 20, ends_at=clock.now + 60)
+    assert _lost(executor, clock, job, seconds=60) == ("ManagerLost", 16.0)
+    executor.provider.word_within_s = 30.0
+    assert _lost(executor, clock, job, seconds=60) == ("ManagerLost", 31.0)
+
+
+@pytest.mark.parametrize(("state", "name"), [("node_failed", "NodeFailed"), ("cancelled", "ManagerLost")])
+def test_a_block_that_has_lost_its_workers_is_ended_where_that_tells_of_a_dead_node(
+    executor: Any, clock: Clock, state: Any, name: str
+) -> None:
+    """PBS's qdel asks the node. That we have ended the job is no reason for which its runs were lost."""
+    executor.provider.word_within_s, executor.provider.cancelling_tells = 30.0, True
+    executor._vanished = {"0": clock.now}
+    job = module.Job("7", "running")
+    ended: list[str] = []
+
+    def cancel(job_ids: Any) -> list[bool]:
+        ended.extend(job_ids)
+        executor.provider.known = lambda: {"7": module.Job("7", state)}
+        return [True]
+
+    executor.provider.cancel = cancel
+    found, after_s = _lost(executor, clock, job, seconds=60)
+    assert (found, ended) == (name, ["7"]) and after_s < 20
+    assert executor.said == ["job 7 has lost its workers and is given back"]
+
+
+def test_where_the_limits_leave_no_place_nothing_is_submitted(executor: Any, clock: Clock) -> None:
+    executor.sbatch = ["77"]
+    free = [0]
+    executor.provider.scheduler.places = lambda queue, project=None: Places(
+        most=2, free=free[0], words=("max_queued",)
+    )
+    wait(executor, clock, 200)
+    assert executor.tries == 0 and not executor.bad_state_is_set
+    assert "its limits are reached (max_queued)" in executor.said[0]
+    free[0] = 1
+    executor.provider.known = lambda: {"77": module.Job("77", "pending")}
+    wait(executor, clock, 120)
+    assert list(executor.blocks_to_job_id.values()) == ["77"]
 
 
 # ---- threads
