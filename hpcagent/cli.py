@@ -333,7 +333,7 @@ def _follow(run_dir: Path, as_json: bool) -> None:
     from hpcagent.campaign.record import load_run
     from hpcagent.campaign.view import JsonLines, Lines, View
 
-    campaign = load_run(run_dir)
+    campaign = load_run(run_dir, to_read=True)
     view: View = JsonLines(campaign, sys.stdout) if as_json else Lines(campaign, sys.stdout)
     with contextlib.closing(view):
         try:
@@ -726,6 +726,7 @@ def _answer_data(result: Any) -> dict[str, Any]:
         "failures": result.failures,
         "distrusted": result.distrusted,
         "busy": list(result.busy),
+        "remarks": list(result.remarks),
         "node_hours": result.node_hours,
         "jobs_node_hours": sum(job.node_hours for job in result.jobs) if result.jobs else None,
         "reason": result.reason,

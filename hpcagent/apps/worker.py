@@ -30,7 +30,7 @@ from hpcagent.apps.run import Outcome, Run, noted, noting
 from hpcagent.errors import AppFailed
 from hpcagent.model.failures import KINDS, known_kind, meaning
 
-__all__ = ["execute", "execute_as_result", "execute_each", "read_result", "with_reuse_said"]
+__all__ = ["execute", "execute_as_result", "execute_each", "final_result", "read_result", "with_reuse_said"]
 
 
 def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
@@ -49,13 +49,13 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
     try:
         new = _make(workdir)
         with _sole_owner(workdir), noting(), reading(order["site"]):
-            done = read_result(workdir)
+            done, wrong = final_result(workdir)
             if done is not None and not changed_files(done.get("files") or {}):
                 done = with_reuse_said(done)
                 return {**done, "found": True} if order.get("shared") else done
             if not new:
                 _set_aside(workdir)
-            return _run(order, workdir, upstream)
+            return _run(order, workdir, upstream, wrong)
     except OSError as error:
         now = time.time()
         failure = _failure("infrastructure", _os_name(error), f"{workdir}: {error.strerror or error}.")
@@ -79,18 +79,58 @@ def execute_as_result(order: Mapping[str, Any], *upstream: Any) -> Any:
 
 def read_result(workdir: Path) -> dict[str, Any] | None:
     """The final result in a run's directory, or None if it must (still) be run."""
+    return final_result(workdir)[0]
+
+
+def final_result(workdir: Path) -> tuple[dict[str, Any] | None, str]:
+    """The final result in a run's directory, or None if it must (still) be run; and what is wrong with the file.
+
+    Raises:
+        OSError: The file is there and cannot be read.
+    """
+    path = workdir / "result.json"
     try:
-        text = (workdir / "result.json").read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        fields: dict[str, Any] = json.loads(text)
-    except ValueError:
-        return None
+        fields = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None, ""
+    except (ValueError, RecursionError) as error:
+        return None, f"{path} is damaged: {error}."
+    wrong = _misfit(fields)
+    if wrong:
+        return None, f"{path} is damaged: {wrong}."
     failure = fields.get("failure")
     if failure is not None and not meaning(failure["kind"], failure["name"], failure.get("repair")).final:
-        return None
-    return fields
+        return None, ""
+    return fields, ""
+
+
+def _misfit(fields: Any) -> str:
+    """What is not as in a result; empty: nothing. Whoever records it looks at the rest."""
+    if not isinstance(fields, dict) or not isinstance(fields.get("status"), str):
+        return "it has no status"
+    failure = fields.get("failure")
+    if (fields["status"] == "COMPLETED") != (failure is None):
+        return f"its status is {fields['status']}, its failure {failure!r:.80}"
+    if failure is not None and not (
+        isinstance(failure, dict)
+        and all(isinstance(failure.get(key), str) for key in ("kind", "name", "message"))
+        and isinstance(failure.get("repair"), (str, type(None)))
+    ):
+        return f"its failure is {failure!r:.80}"
+    metrics = fields.get("metrics", {})
+    if not isinstance(metrics, dict):
+        return f"its metrics are {metrics!r:.80}"
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
+            return f"metrics.{name} is {value!r:.40} and no finite number"
+    return ""
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond any float
+        return False
 
 
 def with_reuse_said(fields: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +168,7 @@ def _sole_owner(workdir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> dict[str, Any]:
+def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wrong: str = "") -> dict[str, Any]:
     manifest = order["manifest"]
     _write(f"{workdir}/manifest.json", manifest)
     started, clock, cpu = time.time(), time.perf_counter(), _cpu_s()
@@ -176,6 +216,8 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> 
         outcome=outcome,
         failure=failure,
     )
+    if wrong:
+        fields["notes"] = [*fields.get("notes", ()), f"run again: {wrong} It is kept in attempt-N/."]
     _write(f"{workdir}/result.json", fields)
     return fields
 

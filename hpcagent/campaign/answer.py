@@ -20,6 +20,7 @@ from hpcagent.campaign.compare import (
     observations,
 )
 from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.recorded import replayed
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
 from hpcagent.campaign.warm import WarmStart, earlier_evidence
@@ -31,7 +32,6 @@ from hpcagent.policies.points import Key, key
 from hpcagent.policies.ranking import Agreement, agreements
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
 from hpcagent.sites.ledger import ELSEWHERE, Entry, read_ledger
-from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
 
 __all__ = [
@@ -179,6 +179,7 @@ class CampaignResult:
         inner: App -> how many inner runs of it the chains took: run for this campaign, and found in the cache.
         warm: What it began with: runs of earlier campaigns, or None.
         busy: Of each session that began on a busy machine, how busy, and which speeds that concerns.
+        remarks: What could not be read of the record, and what was put back, in sentences without a full stop.
     """
 
     campaign: Campaign
@@ -196,6 +197,7 @@ class CampaignResult:
     inner: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     warm: WarmStart | None = None
     busy: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def table(self, n: int = 8) -> Table:
         """The `n` best points: parameters, metrics ± standard error, P(feasible), runs.
@@ -341,6 +343,7 @@ class CampaignResult:
         if self.warm is not None:
             lines.append(f"begun with {self.warm}")
         lines += self.disturbed
+        lines += [f"note: {remark}" for remark in self.remarks]
         if self.reason:
             lines.append(f"stopped: {self.reason}")
         if self.best is None:
@@ -416,6 +419,7 @@ def answer(
         points=_ranked(campaign, seen, noise),
         warm=warm,
         busy=() if state is None else tuple(state.busy),
+        remarks=() if state is None else (*campaign._unread, *state.remarks),
     )
 
 
@@ -425,9 +429,9 @@ def read_run(run_dir: str | Path) -> CampaignResult:
     Raises:
         BadInput: The folder is not that of a campaign.
     """
-    campaign = load_run(run_dir)
+    campaign = load_run(run_dir, to_read=True)
     folder = RunDir(run_dir)
-    state = State.replay(read_events(folder.events))
+    state = replayed(folder, campaign)
     results = state.in_arrival() if campaign.mode == "rolling" else state.in_order()
     return answer(
         campaign,

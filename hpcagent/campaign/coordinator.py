@@ -16,6 +16,7 @@ from hpcagent.campaign.compare import Comparison, compare
 from hpcagent.campaign.late import REMEMBERED, LateRuns
 from hpcagent.campaign.planner import Asked, Planner
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
+from hpcagent.campaign.recorded import rebuilt_event, replayed
 from hpcagent.campaign.rolling import Suggester, due, in_flight
 from hpcagent.campaign.runner import Runner, other_files
 from hpcagent.campaign.same_files import changed_since
@@ -39,7 +40,7 @@ from hpcagent.sites.profile import Profile, find_profile
 from hpcagent.sites.reap import end_leftovers, told
 from hpcagent.sites.site import Site, open_site, usable_cores, workers_of
 from hpcagent.store.files import write_whole
-from hpcagent.store.journal import Journal, read_events
+from hpcagent.store.journal import Journal
 from hpcagent.store.metrics_file import MetricsFile
 from hpcagent.store.rundir import Lock, RunDir
 
@@ -128,6 +129,7 @@ class Coordinator:
             **campaign.policy_options,
         )
         # Read now for the same reason; a campaign that was begun has them in its journal.
+        self._written: Campaign | None = None
         self._warm = None if self.folder.exists else read_earlier(campaign, run_dir=self.folder.root)
         self._lock: Lock | None = None
         self._journal: Journal | None = None
@@ -177,7 +179,8 @@ class Coordinator:
             self._settle_batch_size(resumed)
             self._write_down()
             self._journal = Journal.open(self.folder.events, beside=self.folder.work)
-            self._state = State.replay(read_events(self.folder.events)) if resumed else State()
+            self._state = replayed(self.folder, self.campaign, look=True, results=False) if resumed else State()
+            damage = self._state.remarks  # as it was before anything was put back
             self._check_files()
             self._take_earlier()
             self._spending = self._make_spending()
@@ -199,6 +202,7 @@ class Coordinator:
             crowded = crowd(self.campaign, self._site, load)
             session = {"event": "session", **about_session(self._site), "machine": load}
             self._note(session | ({"busy": crowded} if crowded else {}))
+            self._note_rebuilt()
             recovered = self._runner.recover()
             self._results_before = len(self._state.results)
         except BaseException:
@@ -208,10 +212,14 @@ class Coordinator:
         if recovered:
             again += f", {len(recovered)} of them found in their own folders"
         again += "".join(f"; {words}" for words in told(leftovers))
+        if self._journal.torn:
+            again += "; a last line that was cut off is in events.torn"
+        again += "".join(f"; {remark}" for remark in damage)
         again += f", on {self._site.profile.name}"
         again += "" if self._state.warm is None else f"; begins with {self._state.warm}"
         again += f"; {busy(crowded)}" if crowded else ""
         self._tell("opened", results=tuple(self._state.in_order()), reason=again)
+        self._tell_news()
         self._apply_rules(self._state.in_arrival())
 
     def prepare(self) -> None:
@@ -231,7 +239,8 @@ class Coordinator:
                 self._check_same()
             self._write_down()
             self._journal = Journal.open(self.folder.events)
-            self._state = State.replay(read_events(self.folder.events))
+            self._state = replayed(self.folder, self.campaign, look=True, results=False)
+            self._note_rebuilt()
             self._take_earlier()
         finally:
             if self._journal is not None:
@@ -239,9 +248,24 @@ class Coordinator:
                 self._journal = None
             lock.release()
 
+    def _note_rebuilt(self) -> None:
+        """Write what damage has taken from the journal into it again."""
+        until = None if self._written is None else self._written.until
+        event = rebuilt_event(
+            self._state,
+            budget=None if until is None else until.budget(),
+            cap=None if until is None else until.cap(),
+        )
+        if event is not None:
+            self._note(event, sync=True)
+            self._state.unrecorded = []
+
     def _take_earlier(self) -> None:
-        """Write down what earlier campaigns have found, when this one begins: from then on it has them itself."""
-        if not self.campaign.earlier or self._state.warm is not None or self._state.manifests:
+        """Write down what earlier campaigns have found, when this one begins: from then on it has them itself.
+
+        Where the line that had it is damaged, they are read anew.
+        """
+        if not self.campaign.earlier or self._state.warm is not None:
             return
         self._warm = self._warm or read_earlier(self.campaign, run_dir=self.folder.root)
         if self._warm is not None:
@@ -310,7 +334,7 @@ class Coordinator:
         self.campaign = self.campaign.model_copy(update={"batch_size": size})
 
     def _check_same(self) -> None:
-        written = load_run(self.folder.root)
+        written = self._written = load_run(self.folder.root)
         ours, theirs = self.campaign.identity(), written.identity()
         changed = [key for key in ours if ours[key] != theirs[key]]
         if changed:

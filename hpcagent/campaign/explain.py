@@ -21,6 +21,7 @@ from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observ
 from hpcagent.campaign.learned import fitted
 from hpcagent.campaign.played import Decision, decision_of, policy_of
 from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.recorded import begun_state, replayed
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import comparable, earlier_observations
 from hpcagent.errors import BadInput
@@ -210,9 +211,9 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
         >>> found.role, found.again, found.source
         ('suggested', True, 'policy')
     """
-    campaign = load_run(run_dir)
+    campaign = load_run(run_dir, to_read=True)
     events = list(read_events(RunDir(run_dir).events))
-    state = State.replay(events)
+    state = replayed(RunDir(run_dir), campaign)
     manifest = _manifest(state, run, run_dir)
     seen = _Outcome.of(campaign, state, manifest)
     if manifest.role == "suggested":
@@ -220,7 +221,13 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
         if not about["again"]:
             about["notes"] += _other_versions(events, manifest.index)
     else:
-        about = _planned(campaign, _before(events, manifest.index), state, manifest, seen)
+        about = _planned(
+            campaign,
+            _before(events, manifest.index, begun_state(RunDir(run_dir), campaign)),
+            state,
+            manifest,
+            seen,
+        )
     names = campaign.search.names
     notes = (*about.pop("notes", ()), *seen.notes)
     return Explanation(
@@ -241,10 +248,11 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
 
 def _manifest(state: State, run: int | str, run_dir: str | Path) -> Manifest:
     text = str(run).strip()
-    last = len(state.manifests) - 1
+    last = state.next_index - 1
     has = f"it has runs 0 to {last}" if last >= 0 else "it has no runs yet"
-    if text.isdecimal() and int(text) <= last:
-        return state.manifests[int(text)]
+    here = [m for m in state.manifests if text.isdecimal() and m.index == int(text)]
+    if here:
+        return here[0]
     word = text.lower().removesuffix("...")
     found = [m for m in state.manifests if m.execution_id.startswith(word)] if len(word) >= LEAST_PREFIX else []
     if len(found) == 1:
@@ -496,18 +504,18 @@ def _expectations(decision: Decision, reason: Reason, point: Params, seen: _Outc
 # -- runs that the campaign itself asked for ----------------------------------------------------
 
 
-def _before(events: Sequence[Mapping[str, Any]], index: int) -> State:
-    """What was known when a run was planned."""
-    state = State()
+def _before(events: Sequence[Mapping[str, Any]], index: int, state: State) -> State:
+    """What was known when a run was planned, in a state to which nothing was given yet."""
     for event in events:
         if _plans(event, index):
             break
-        state.apply(event)
+        state.read(event)
     return state
 
 
 def _plans(event: Mapping[str, Any], index: int) -> bool:
-    return event.get("event") == "manifests" and any(m.get("index", 0) == index for m in event["manifests"])
+    rows = event.get("manifests") if event.get("event") == "manifests" else None
+    return isinstance(rows, list) and any(isinstance(m, dict) and m.get("index", 0) == index for m in rows)
 
 
 def _planned(
@@ -535,7 +543,7 @@ def _why_reference(campaign: Campaign, seen: _Outcome) -> str:
 
 
 def _why_repeat(state: State, manifest: Manifest) -> str:
-    for other in state.manifests[: manifest.index]:
+    for other in (m for m in state.manifests if m.index < manifest.index):
         result = state.results.get(other.execution_id)
         if other.params == manifest.params and result is not None and result.distrusted is not None:
             return (

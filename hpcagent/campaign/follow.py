@@ -9,19 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
 from hpcagent.campaign.answer import event_text
 from hpcagent.campaign.batch import Event
 from hpcagent.campaign.late import LateRun
 from hpcagent.campaign.record import load_run
+from hpcagent.campaign.recorded import begun_state
 from hpcagent.campaign.spending import Spending
-from hpcagent.campaign.state import State
 from hpcagent.campaign.submit import ROLE
 from hpcagent.campaign.where import busy
 from hpcagent.errors import HpcAgentError
 from hpcagent.sites.ledger import Entry, read_ledger
 from hpcagent.sites.schedulers.base import Job, SchedulerDown, scheduler
+from hpcagent.store.journal import event_in
 from hpcagent.store.rundir import Holder, RunDir, holder
 
 __all__ = ["Standing", "follow", "standing"]
@@ -139,7 +138,7 @@ class _Follower:
         self.folder = RunDir(run_dir)
         self.folder.require()
         self.every_s = every_s
-        self.state = State()
+        self.state = begun_state(self.folder, load_run(run_dir, to_read=True))
         self.budget: int | None = None
         self._spending: Spending | None = None
         self.submitted = 0
@@ -149,7 +148,7 @@ class _Follower:
         self._read_campaign()
 
     def _read_campaign(self) -> None:
-        campaign = load_run(self.folder.root)
+        campaign = load_run(self.folder.root, to_read=True)
         self.budget = campaign.until.budget()
         # What the coordinator knows of the site is read from the first results.
         self._spending = Spending(campaign, self.state, self.folder.work)
@@ -157,7 +156,7 @@ class _Follower:
     def events(self) -> Iterator[Event]:
         """See `follow`."""
         for event in self._journal.read():
-            self.state.apply(event)
+            self.state.read(event)
         self._known = {entry.name: entry for entry in read_ledger(self.folder.jobs)}
         yield self._event("opened", reason=self._so_far(), ids=list(self.state.results))
         away = 0
@@ -177,34 +176,48 @@ class _Follower:
 
     def _new(self) -> Iterator[Event]:
         for event in self._journal.read():
-            kind = event.get("event")
-            self.state.apply(event)
-            if kind == "results":
-                ids = [fields.get("execution_id") for fields in event["results"]]
-                yield self._event("finished", ids=ids)
-            elif kind == "session":
-                self._read_campaign()
-                where = f"process {event.get('pid')} on {event.get('host')}"
-                crowded = busy(event.get("busy", ""))
-                where += f"; {crowded}" if crowded else ""
-                yield self._event("site", reason=f"a coordinator has begun: {where}")
-            elif kind == "batch":
-                ids = [r.manifest.execution_id for r in self.state.batch(int(event["batch"]))]
-                yield self._event("batch", ids=ids)
-            elif kind == "rule":
-                yield self._event("rule", reason=event_text(event))
-            elif kind == "files" and event.get("note"):
-                yield self._event("site", reason=event["note"])
-            elif kind == "late":
-                yield self._event("late", reason=LateRun.words(event))
-            elif kind == "interrupted":
-                yield self._event("site", reason="the coordinator was interrupted")
+            told = None
+            try:
+                fits = self.state.read(event)
+                told = self._told(event) if fits and event["event"] != "damaged" else None
+            except (KeyError, TypeError, ValueError, AttributeError):
+                fits = False
+            if not fits or event["event"] == "damaged":
+                told = self._event("site", reason="a line of events.jsonl cannot be read; it is left out")
+            if told is not None:
+                yield told
         for entry in read_ledger(self.folder.jobs):
             before = self._known.get(entry.name)
             if before == entry or (before is None and entry.job_id is None and entry.ended is None):
                 continue
             self._known[entry.name] = entry
             yield self._event("site", reason=f"job {job_words(entry)}")
+
+    def _told(self, event: Mapping[str, Any]) -> Event | None:
+        """What a line of the journal tells those who look on, if anything."""
+        kind = event.get("event")
+        if kind == "results":
+            return self._event("finished", ids=[fields.get("execution_id") for fields in event["results"]])
+        if kind == "session":
+            self._read_campaign()
+            where = f"process {event.get('pid')} on {event.get('host')}"
+            crowded = busy(event.get("busy", ""))
+            where += f"; {crowded}" if crowded else ""
+            return self._event("site", reason=f"a coordinator has begun: {where}")
+        if kind == "batch":
+            ids = [r.manifest.execution_id for r in self.state.batch(int(event["batch"]))]
+            return self._event("batch", ids=ids)
+        if kind == "rule":
+            return self._event("rule", reason=event_text(event))
+        if kind == "files" and event.get("note"):
+            return self._event("site", reason=event["note"])
+        if kind == "late":
+            return self._event("late", reason=LateRun.words(event))
+        if kind == "rebuilt":
+            return self._event("site", reason="; ".join(event.get("remarks", ())))
+        if kind == "interrupted":
+            return self._event("site", reason="the coordinator was interrupted")
+        return None
 
     def _event(self, kind: str, *, reason: str = "", ids: Any = ()) -> Event:
         results = tuple(self.state.results[i] for i in ids if i in self.state.results)
@@ -229,7 +242,8 @@ class _Follower:
             words.append(f"{state.failed} failed")
         assert self._spending is not None
         words.append(str(self._spending.outlook()))
-        return ", ".join(words) + "\n" + str(standing(self.folder.root))
+        notes = [f"note: {remark}" for remark in state.remarks]
+        return "\n".join([", ".join(words), *notes, str(standing(self.folder.root))])
 
     def _somebody_comes(self) -> bool:
         """Whether a job of the coordinator waits or runs, as far as the scheduler tells."""
@@ -276,9 +290,4 @@ class _Tail:
                 if not line.endswith(b"\n"):
                     return
                 self._at += len(line)
-                try:
-                    event = from_json(line)
-                except ValueError:
-                    continue
-                if isinstance(event, dict):
-                    yield event
+                yield event_in(line) or {"event": "damaged" if line.strip() else "blank"}

@@ -239,7 +239,7 @@ class Planner:
         n = self.spending.most(n)
         names = self.search.names
         going = sorted(running, key=lambda m: m.index)
-        first = len(self.state.manifests)
+        first = self.state.next_index
         places = range(first, first + n)
         due_at = {i for i in places if self.campaign.reference is not None and i % self.size == 0}
         indices = tuple(m.index for m in going)
@@ -334,7 +334,7 @@ class Planner:
         with self.signals.held():
             manifests = []
             for (values, role), estimate in zip(whole, estimates, strict=True):
-                index = len(self.state.manifests)
+                index = self.state.next_index
                 manifest = self.campaign.app.manifest(
                     values,
                     seed=self.campaign.seed,

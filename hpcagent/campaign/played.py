@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcagent.campaign.compare import compare, observations, projected
 from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.recorded import begun_state, replayed
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import WarmStart, earlier_observations
 from hpcagent.errors import BadInput
@@ -113,14 +114,23 @@ def decisions(run_dir: str | Path) -> Iterator[Decision]:
         >>> found[0].n == len(found[0].manifests), found[0].history
         (True, [])
     """
-    campaign = load_run(run_dir)
-    state = State()
-    for event in read_events(RunDir(run_dir).events):
-        before = len(state.manifests)
-        state.apply(event)
-        suggested = tuple(m for m in state.manifests[before:] if m.role == "suggested")
-        if suggested:
-            yield _decision(campaign, event, suggested, state, before)
+    campaign = load_run(run_dir, to_read=True)
+    folder = RunDir(run_dir)
+    state = begun_state(folder, campaign)
+    for event in read_events(folder.events):
+        before = list(state.manifests)
+        state.read(event)
+        if event.get("event") == "manifests":
+            suggested = _new(event, state, {m.execution_id for m in before})
+            if suggested:
+                yield _decision(campaign, event, suggested, state, before)
+
+
+def _new(event: Mapping[str, Any], state: State, before: set[str]) -> tuple[Manifest, ...]:
+    """The suggested runs of a line; of those whose own line is lost nobody knows what the policy was asked."""
+    rows = event["manifests"] if isinstance(event.get("manifests"), list) else []
+    named = (state.manifest(str(row.get("execution_id"))) for row in rows if isinstance(row, dict))
+    return tuple(m for m in named if m is not None and m.role == "suggested" and m.execution_id not in before)
 
 
 def _decision(
@@ -128,18 +138,18 @@ def _decision(
     event: Mapping[str, Any],
     suggested: tuple[Manifest, ...],
     state: State,
-    before: int,
+    before: Sequence[Manifest],
 ) -> Decision:
     asked = event.get("asked")
     if asked is None:  # written before this was recorded, when nothing happened while the policy was thinking
-        going = [m for m in state.manifests[:before] if m.execution_id not in state.results]
+        going = [m for m in before if m.execution_id not in state.results]
         asked = {
             "n": len(suggested),
             "seen": len(state.rows),
             "pending": [m.index for m in going] if campaign.mode == "rolling" else [],
         }
     names = campaign.search.names
-    by_index = {m.index: m for m in state.manifests[:before]} if asked.get("pending") else {}
+    by_index = {m.index: m for m in before} if asked.get("pending") else {}
     pending = tuple({n: by_index[i].params[n] for n in names} for i in asked.get("pending", ()) if i in by_index)
     return Decision(
         campaign,
@@ -166,15 +176,21 @@ def decision_of(run_dir: str | Path, index: int) -> Decision:
     for decision in decisions(run_dir):
         if any(m.index == index for m in decision.manifests):
             return decision
-    state = State.replay(read_events(RunDir(run_dir).events))
+    state = replayed(RunDir(run_dir), load_run(run_dir, to_read=True))
     found = [m for m in state.manifests if m.index == index]
+    if found and found[0].role == "suggested":
+        raise BadInput(
+            f"run {index} was suggested by the policy, but what the policy was asked stood on a damaged line of "
+            f"events.jsonl; its manifest was put back from {RunDir(run_dir).work / found[0].execution_id}.",
+            value=index,
+        )
     if found:
         raise BadInput(
             f"run {index} was not suggested by the policy: it is a {found[0].role} run that the campaign itself "
             "asked for.",
             value=index,
         )
-    last = len(state.manifests) - 1
+    last = state.next_index - 1
     known = f"runs 0 to {last}" if last >= 0 else "no runs yet"
     raise BadInput(f"there is no run {index} in {run_dir}; it has {known}.", value=index)
 

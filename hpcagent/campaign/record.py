@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic_core import from_json
 
 from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app
 from hpcagent.campaign.rules import Rule
 from hpcagent.errors import BadInput, nearest
-from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_toml
+from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_record, read_toml
 from hpcagent.model.contract import Resources
 from hpcagent.model.objective import Objective
 from hpcagent.model.space import Params, Space
@@ -196,6 +197,7 @@ class Campaign(Record):
     cache: str | None = None
     earlier: tuple[str, ...] = ()
     context: Params = {}
+    _unread: tuple[str, ...] = PrivateAttr(default=())  # what `load_run` has left out, for the reader
 
     def __init__(self, app: App | None = None, objective: Objective | None = None, /, **data: Any) -> None:
         if app is not None:
@@ -474,6 +476,11 @@ def load_campaign(
         7
     """
     path = _find_config(str(source))
+    return build(Campaign, _campaign_data(path, changes, app), where=str(path))
+
+
+def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | None) -> dict[str, Any]:
+    """A campaign's TOML, with its app, and its files found beside it."""
     data = read_toml(path)
     for key, value in (changes or {}).items():
         _set(data, key, value, str(path))
@@ -493,28 +500,63 @@ def load_campaign(
         data["earlier"] = [_from(place, folder) for folder in data["earlier"]]
     data["app"] = app
     data.setdefault("name", path.stem)
-    return build(Campaign, data, where=str(path))
+    return data
 
 
-def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None) -> Campaign:
+def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None, to_read: bool = False) -> Campaign:
     """Read the campaign of a run directory: its TOML, and the app exactly as it ran.
 
     Args:
         run_dir: The folder.
         changes: Dotted key -> value that goes before the TOML, e.g. `{"until.max_runs": 72}`.
+        to_read: Only results are to be read, nothing is to be run: keys that this version does not know are then
+            left out and told of (`unread`), where otherwise they are refused, as they may change what is run.
 
     Raises:
-        BadInput: The folder is not that of a campaign.
+        BadInput: The folder is not that of a campaign, or its files are damaged.
     """
     folder = RunDir(run_dir)
     folder.require()
+    unknown: dict[str, None] = {}
+    app = _read_app(folder.app, unknown)
+    if unknown and not to_read:
+        raise BadInput(
+            f"{folder.app} has {', '.join(unknown)}, which this version does not know: a newer one wrote it, "
+            "and it may change what is run. Go on with that version; `hpcagent status`, `report` and `export` "
+            "read the folder as it is.",
+            value=", ".join(unknown),
+        )
     try:
-        app = App.model_validate_json(folder.app.read_bytes())
+        data = _campaign_data(folder.campaign, changes, app)
+        if to_read:
+            unknown |= {key: None for key in data if key not in Campaign.model_fields}
+            data = {key: value for key, value in data.items() if key in Campaign.model_fields}
+        campaign = build(Campaign, data, where=str(folder.campaign))
+    except BadInput as error:
+        if changes:
+            raise
+        raise BadInput(f"{error.message} {_PUT_BACK}", **error.details) from None
+    if unknown:
+        words = f"campaign.toml or app.json has {', '.join(unknown)}, which this version does not know"
+        campaign._unread = (words,)
+    return campaign
+
+
+_PUT_BACK = (
+    "It is the campaign as it ran: correct it, or put it back from a copy or from the file that the campaign was "
+    "begun with."
+)
+
+
+def _read_app(path: Path, unknown: dict[str, None]) -> App:
+    try:
+        return read_record(App, from_json(path.read_bytes()), unknown)
     except OSError as error:
-        raise BadInput(f"{folder.app} cannot be read: {error.strerror}; it belongs beside events.jsonl.") from None
-    except ValueError as error:
-        raise BadInput(f"{folder.app} is damaged: {str(error).splitlines()[0]}.") from None
-    return load_campaign(folder.campaign, app=app, changes=changes)
+        raise BadInput(f"{path} cannot be read: {error.strerror}; it belongs beside events.jsonl.") from None
+    except ValidationError as error:
+        raise BadInput(f"{explain(App, error, str(path)).message} The file is damaged. {_PUT_BACK}") from None
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{path} is damaged: {error}. {_PUT_BACK}") from None
 
 
 def _from(place: Path, folder: Any) -> Any:

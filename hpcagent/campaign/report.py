@@ -189,7 +189,7 @@ def _measuring(result: CampaignResult) -> str:
             f"reference of their batch; one compared value has a relative standard deviation of "
             f"{100 * comparison.noise:.1f} %."
         )
-    lines += [f"- {line}." for line in result.disturbed]
+    lines += [f"- {line}." for line in (*result.disturbed, *result.remarks)]
     hosts = Counter(r.host for r in result.results if r.host)
     if hosts:
         lines.append("- Hosts: " + ", ".join(f"{host} ({n})" for host, n in hosts.most_common()))

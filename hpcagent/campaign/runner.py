@@ -13,16 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, Part, inner_manifest
 from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
-from hpcagent.apps.worker import execute, execute_each, read_result, with_reuse_said
+from hpcagent.apps.worker import execute, execute_each, with_reuse_said
 from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
+from hpcagent.campaign.recorded import found_result
 from hpcagent.campaign.same_files import compared, files_event, level_key, unknown_before
 from hpcagent.campaign.state import State, result_event
 from hpcagent.campaign.suspects import Suspects
 from hpcagent.errors import AppFailed, BadInput, RunDirChanged, SiteFailed
+from hpcagent.model.base import explain
 from hpcagent.model.failures import KINDS, MOST_LOST
 from hpcagent.model.records import Cost, Failure, Manifest, Result
 from hpcagent.sites.site import Site, failure_of
@@ -121,13 +125,21 @@ class Runner:
 
     def recover(self) -> list[Result]:
         """Take over results that a worker wrote but no coordinator recorded."""
-        found = []
-        for manifest in self._state.waiting():
-            fields = read_result(self._work / manifest.execution_id)
-            if fields is not None:
-                found.append(Result.model_validate({"manifest": manifest, **fields}))
+        results = (self._found(self._work, manifest) for manifest in self._state.waiting())
+        found = [result for result in results if result is not None]
         self._record(found, [result_event(r) for r in found])
         return found
+
+    def _found(self, work: Path, manifest: Manifest) -> Result | None:
+        """The final result in a run's directory; what cannot be used is renamed, and the run is run again."""
+        result, wrong = found_result(work, manifest)
+        if wrong:
+            self._news.append(wrong)
+        if wrong and result is None:
+            path = work / manifest.execution_id / "result.json"
+            with contextlib.suppress(OSError):
+                path.rename(path.with_name("result.json.damaged"))
+        return result
 
     def start(self, manifests: Sequence[Manifest]) -> None:
         """Submit runs; their manifests must be in the journal already."""
@@ -259,16 +271,16 @@ class Runner:
     def _known(self, inner: Inner) -> tuple[Result, bool] | None:
         """A finished result in the run's directory, and whether somebody else has paid for it."""
         self._inner.link(inner)
-        fields = read_result(self._inner.place / inner.manifest.execution_id)
-        if fields is None or changed_files(fields.get("files") or {}):
+        result = self._found(self._inner.place, inner.manifest)
+        if result is None or changed_files(result.files):
             return None
         self._look(
             inner.app,
             inner.manifest,
             declared(inner.app.function, inner.manifest.params, inner.app.settings, self._about_site),
         )
-        fields = with_reuse_said(fields)
-        return Result.model_validate({"manifest": inner.manifest, **fields}), self._inner.cached
+        said = with_reuse_said({"notes": result.notes, "versions": result.versions})
+        return result.model_copy(update={"notes": tuple(said["notes"])}), self._inner.cached
 
     def _send_one(self, inner: Inner, *, again: bool = False) -> None:
         manifest, app = inner.manifest, inner.app
@@ -544,8 +556,12 @@ class Runner:
         if isinstance(answer, dict):
             answer = self._with_files_said(manifest, self._with_versions_said(answer))
             fields = {k: v for k, v in answer.items() if k != "found"}
-            result = Result.model_validate({"manifest": manifest, **fields})
-            return result, {"execution_id": manifest.execution_id, **answer}
+            try:
+                result = Result.model_validate({"manifest": manifest, **fields})
+            except ValidationError as error:
+                answer = self._misfit(manifest, error)
+            else:
+                return result, {"execution_id": manifest.execution_id, **answer}
         kind, name, message = failure_of(answer)
         now = self._clock()
         result = Result(
@@ -558,6 +574,18 @@ class Runner:
             attempt=self._state.retried.get(manifest.execution_id, 1),
         )
         return result, result_event(result)
+
+    def _misfit(self, manifest: Manifest, error: ValidationError) -> AppFailed:
+        """What an answer means that is no result: a worker of another version, or a file that was changed."""
+        place = self._inner.place if manifest.execution_id in self._inner else self._work
+        path = place / manifest.execution_id / "result.json"
+        with contextlib.suppress(OSError):  # else the next attempt would find it again
+            path.rename(path.with_name("result.json.damaged"))
+        return AppFailed(
+            f"{explain(Result, error, str(path)).message} It is kept as result.json.damaged.",
+            kind="infrastructure",
+            name="BadResult",
+        )
 
     def _with_versions_said(self, answer: dict[str, Any]) -> dict[str, Any]:
         """An answer with a note, if a program has another version than in earlier runs of the campaign."""

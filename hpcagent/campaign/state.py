@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import gc
+import math
+from bisect import insort
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from hpcagent.campaign.same_files import FilesOfLevel, level_key
 from hpcagent.campaign.warm import WarmStart
-from hpcagent.model.base import canonical_json
+from hpcagent.model.base import canonical_json, explain, read_record
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import meaning
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
 
 __all__ = ["State", "result_event"]
+
+# What a line with words of the wrong type or form raises.
+_UNFIT = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)
+
+# So many damaged lines are told one by one.
+MOST_TOLD = 5
 
 # From here on the garbage collector is told to leave replayed records alone.
 MANY = 5000
@@ -34,7 +45,16 @@ class State:
         confirmed_budget: The budget of runs that this was the end of, or None.
         confirmed_cap: The cap of node-hours that this was the end of, or None.
         sessions: How many times a coordinator opened the folder.
-        damaged: Lines of the journal that could not be read.
+        damaged: Lines of the journal, or results or manifests on them, that could not be read.
+        damage: Which, and what is wrong with them: a sentence each, of the first.
+        told_damage: How many of them the journal itself tells of (event `rebuilt`).
+        doubled: Lines that stood there twice; each counts once.
+        unknown: Keys that this version does not know: a newer one has written them.
+        strays: Execution ids of results whose manifest had not come before them.
+        rebuilt: Execution ids of runs whose manifest was not found in the journal but in the run's own directory.
+        unrecorded: Those manifests, inner runs' included, of which the journal does not tell yet.
+        began_at: When the campaign began, Unix time in seconds, if the journal's first line tells.
+        found: How many results were read from the runs' own directories, as the journal has lost them.
         elapsed_s: Wall time of the sessions so far, in seconds.
         node_hours: Node-hours of all results, and of attempts that were repeated.
         failed: How many results are failures.
@@ -51,7 +71,27 @@ class State:
         warm: What it began with: runs of earlier campaigns (see `warm.earlier_observations`), or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, app: tuple[str, str] | None = None, put_back: Iterable[Manifest] = ()) -> None:
+        """Begin with nothing.
+
+        Args:
+            app: Name and version of the campaign's app; a manifest of another one is of another campaign.
+            put_back: Manifests whose own lines are lost; they are taken in where they belong.
+        """
+        self._app = app
+        lost = sorted(put_back, key=lambda m: m.index)
+        self._put_back = deque(m for m in lost if m.role != "part")
+        self._waiting_back = {m.execution_id for m in self._put_back}
+        self.rebuilt: set[str] = set()
+        self.unrecorded: list[Manifest] = []
+        self.began_at: float | None = None
+        self.damage: list[str] = []
+        self.told_damage = 0
+        self.doubled = 0
+        self.found = 0
+        self.unknown: dict[str, None] = {}
+        self.strays: dict[str, None] = {}
+        self._line = 0
         self.manifests: list[Manifest] = []
         self.results: dict[str, Result] = {}
         self.arrived: list[str] = []
@@ -75,24 +115,34 @@ class State:
         self.rows: list[Result] = []
         self.busy: list[str] = []
         self.warm: WarmStart | None = None
-        self._part_manifests: dict[str, Mapping[str, Any]] = {}
+        self._part_manifests: dict[str, Manifest] = {}
         self._batches: dict[int, list[str]] = {}
         self._by_id: dict[str, Manifest] = {}
         self._resources: dict[str, Resources] = {}
         self._repeats: dict[Key, int] = {}
         self._session_began: float | None = None
         self._last = 0.0
+        for manifest in lost:
+            if manifest.role == "part":
+                self.add_part(manifest, manifest.requested_by)
 
     @classmethod
-    def replay(cls, events: Iterable[Mapping[str, Any]]) -> State:
-        """Rebuild the state from recorded events."""
-        state = cls()
+    def replay(
+        cls,
+        events: Iterable[Mapping[str, Any]],
+        *,
+        app: tuple[str, str] | None = None,
+        put_back: Iterable[Manifest] = (),
+    ) -> State:
+        """Rebuild the state from recorded events; see `State` for `app` and `put_back`."""
+        state = cls(app=app, put_back=put_back)
         collecting = gc.isenabled()
         # The collector would walk through all records again and again while they only grow in number.
         gc.disable()
         try:
             for event in events:
-                state.apply(event)
+                state.read(event)
+            state.place_back()
         finally:
             if collecting:
                 gc.enable()
@@ -101,30 +151,55 @@ class State:
         state.end_session()
         return state
 
+    def read(self, event: Mapping[str, Any]) -> bool:
+        """Take in the event of the next line of a journal; what does not fit is left out, noted, and False."""
+        self._line += 1
+        if self._line == 1 and event.get("event") in ("session", "warm_start"):
+            at = event.get("at")
+            self.began_at = at if isinstance(at, float) else None
+        try:
+            self.apply(event)
+        except _UNFIT as error:
+            self._damaged(error)
+            return False
+        return True
+
+    def _damaged(self, error: BaseException | str, record: type[Manifest] | type[Result] | None = None) -> None:
+        self.damaged += 1
+        if len(self.damage) >= MOST_TOLD:
+            return
+        if isinstance(error, ValidationError) and record is not None:
+            words = explain(record, error).message
+        elif isinstance(error, KeyError):
+            words = f"the key {error} is missing."
+        elif isinstance(error, (TypeError, AttributeError)):
+            words = f"it has not the form of its kind of event ({error})."
+        else:
+            words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        self.damage.append(f"line {self._line}: {words}")
+
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take in one recorded event; unknown events are kept in the journal and ignored here."""
         kind = event.get("event")
+        at = event.get("at", 0.0)
+        if isinstance(at, bool) or not isinstance(at, (int, float)) or not math.isfinite(at):
+            raise ValueError(f"at: {str(at)[:40]!r} is no time.")
         if kind == "results":
             for fields in event["results"]:
                 self._apply_result(fields)
         elif kind == "manifests":
-            for fields in event["manifests"]:
-                # One Resources record for all manifests that ask for the same.
-                text = canonical_json(fields["resources"])
-                shared = self._resources.get(text)
-                if shared is None:
-                    shared = self._resources[text] = Resources.model_validate(fields["resources"])
-                self.add_manifest(Manifest.model_validate({**fields, "resources": shared}))
-            if event.get("confirm"):
-                self.confirmed = len(self.manifests)
-                self.confirmed_budget = event.get("budget")
-                self.confirmed_cap = event.get("cap")
+            self._apply_manifests(event["manifests"])
+            self._apply_confirmation(event)
+        elif kind == "rebuilt":
+            self.told_damage = max(self.told_damage, int(event.get("damaged", 0)))
+            self.rebuilt.update(self._apply_manifests(event["manifests"]))
+            self._apply_parts(event.get("parts", ()))
+            self._apply_confirmation(event)
         elif kind == "parts":
-            for row in event["parts"]:
-                identity = row["manifest"]["execution_id"]
-                self.parts[identity] = row["chain"]
-                self._part_manifests[identity] = row["manifest"]
+            self._apply_parts(event["parts"])
         elif kind == "rule":
+            if not (isinstance(event["data"], Mapping) and event["rule"] and event["execution_id"]):
+                raise ValueError("what a rule told is not there.")
             self.told.append(event)
         elif kind == "files":
             of = (event["app"], event["params"], event["settings"])
@@ -150,29 +225,141 @@ class State:
         elif kind == "stop":
             self.stopped = event["reason"]
         elif kind == "damaged":
-            self.damaged += 1
-        self._last = max(self._last, event.get("at", 0.0))
+            self._damaged("it is no event in JSON.")
+        elif kind == "doubled":
+            self.doubled += 1
+        self._last = max(self._last, at)
+
+    def _apply_manifests(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Take in manifests that stand on one line; one that does not fit costs only itself."""
+        taken: list[str] = []
+        for fields in rows:
+            try:
+                manifest = self._manifest_of(fields)
+            except _UNFIT as error:
+                self._damaged(error, Manifest)
+                continue
+            if self._app is not None and (manifest.app, manifest.app_version) != self._app:
+                self._damaged(f"a run of {manifest.app} {manifest.app_version} is of another campaign.")
+                continue
+            self.place_back(before=manifest.index)
+            self.add_manifest(manifest)
+            taken.append(manifest.execution_id)
+        return taken
+
+    def _apply_parts(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            try:
+                self.add_part(read_record(Manifest, row["manifest"], self.unknown), str(row["chain"]))
+            except _UNFIT as error:
+                self._damaged(error, Manifest)
+
+    def _manifest_of(self, fields: Mapping[str, Any]) -> Manifest:
+        # One Resources record for all manifests that ask for the same.
+        text = canonical_json(fields["resources"])
+        shared = self._resources.get(text)
+        if shared is None:
+            shared = self._resources[text] = read_record(Resources, fields["resources"], self.unknown)
+        return read_record(Manifest, {**fields, "resources": shared}, self.unknown)
+
+    def _apply_confirmation(self, event: Mapping[str, Any]) -> None:
+        if event.get("confirm"):
+            self.confirmed = len(self.manifests)
+            self.confirmed_budget = event.get("budget")
+            self.confirmed_cap = event.get("cap")
+
+    def place_back(self, *, before: int | None = None) -> None:
+        """Take in manifests whose own lines are lost: those that come before this position, or all."""
+        while self._put_back and (before is None or self._put_back[0].index < before):
+            manifest = self._put_back.popleft()
+            self._waiting_back.discard(manifest.execution_id)
+            self.add_manifest(manifest)
 
     def _apply_result(self, fields: Mapping[str, Any]) -> None:
-        manifest = self._by_id.get(fields["execution_id"])
-        if manifest is None:  # its manifest stood on a damaged line
-            self.damaged += 1
-            return
-        data = {**fields, "manifest": manifest}
-        del data["execution_id"]
-        self.add_result(Result.model_validate(data))
+        try:
+            identity = fields["execution_id"]
+            if identity in self._waiting_back:
+                self.place_back(before=1 + next(m.index for m in self._put_back if m.execution_id == identity))
+            manifest = self._by_id.get(identity)
+            if manifest is None:
+                self.strays[str(identity)] = None
+                return
+            data = {**fields, "manifest": manifest}
+            del data["execution_id"]
+            self.add_result(_finite(read_record(Result, data, self.unknown)))
+        except _UNFIT as error:
+            self._damaged(error, Result)
 
     def _apply_part_results(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for fields in rows:
-            identity = fields["execution_id"]
-            manifest = self._part_manifests.get(identity)
-            if manifest is None:
-                self.damaged += 1
-                continue
-            data = {k: v for k, v in fields.items() if k not in ("execution_id", "shared")} | {
-                "manifest": manifest
-            }
-            self.add_part_result(Result.model_validate(data), shared=bool(fields.get("shared")))
+            try:
+                identity = fields["execution_id"]
+                manifest = self._part_manifests.get(identity)
+                if manifest is None:
+                    self.strays[str(identity)] = None
+                    continue
+                data = {k: v for k, v in fields.items() if k not in ("execution_id", "shared")}
+                result = _finite(read_record(Result, data | {"manifest": manifest}, self.unknown))
+                self.add_part_result(result, shared=bool(fields.get("shared")))
+            except _UNFIT as error:
+                self._damaged(error, Result)
+
+    def add_part(self, manifest: Manifest, chain: str) -> None:
+        """Take in the manifest of an inner run that a chain has asked for."""
+        self.parts[manifest.execution_id] = chain
+        self._part_manifests[manifest.execution_id] = manifest
+
+    def known(self, identity: str) -> bool:
+        """Whether there is a manifest of this run, or inner run."""
+        return identity in self._by_id or identity in self._part_manifests
+
+    @property
+    def next_index(self) -> int:
+        """The position of the next run: one after the last, also where runs between were lost."""
+        return 1 + max((m.index for m in self.manifests[-1:]), default=-1)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every line could be read and came in its place."""
+        return not (self.damaged or self.strays or self.rebuilt)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was not as it should be in the journal, in sentences without their full stop."""
+        said = []
+        if self.damaged or self.rebuilt:
+            more = f", and {self.damaged - len(self.damage)} more" if self.damaged > len(self.damage) else ""
+            words = f"damage in events.jsonl ({'; '.join(self.damage)}{more})" if self.damaged else "events.jsonl"
+            said.append(
+                f"{words}: {len(self.rebuilt)} run(s) that were lost there were put back from work/*/manifest.json"
+                if self.rebuilt
+                else f"{words}: no run that had begun was lost with it"
+            )
+            if self.gaps:
+                said.append(
+                    f"{self.gaps} run(s) planned there had not begun and are gone; others take their place"
+                )
+        if self.found:
+            said.append(f"{self.found} result(s) that are not in it were read from work/*/result.json")
+        if self.strays:
+            some = ", ".join(list(self.strays)[:MOST_TOLD])
+            said.append(
+                f"results of {len(self.strays)} run(s) in events.jsonl are left out, as neither it nor work/ says "
+                f"what was run: {some}"
+            )
+        if self.doubled:
+            said.append(f"{self.doubled} line(s) of events.jsonl stand there twice and count once")
+        if self.unknown:
+            said.append(
+                f"events.jsonl was written by another version: what it says by {', '.join(self.unknown)} is not "
+                "used (it stays in the file)"
+            )
+        return tuple(said)
+
+    @property
+    def gaps(self) -> int:
+        """How many positions have no run: planned, not begun, and lost with their line."""
+        return len(set(range(self.next_index)) - {m.index for m in self.manifests})
 
     def add_part_result(self, result: Result, *, shared: bool) -> None:
         """Take in the result of an inner run; one that another campaign has paid for costs nothing."""
@@ -194,16 +381,23 @@ class State:
         self._session_began = None
 
     def add_manifest(self, manifest: Manifest) -> None:
-        """Take in a manifest."""
-        self.manifests.append(manifest)
+        """Take in a manifest, once."""
+        if manifest.execution_id in self._by_id:
+            return
+        if self.manifests and manifest.index < self.manifests[-1].index:  # lines out of order
+            insort(self.manifests, manifest, key=lambda m: m.index)
+        else:
+            self.manifests.append(manifest)
         self._by_id[manifest.execution_id] = manifest
         self._batches.setdefault(manifest.batch, []).append(manifest.execution_id)
         key = _key(manifest.params)
         self._repeats[key] = max(self._repeats.get(key, 0), manifest.replicate + 1)
 
     def add_result(self, result: Result) -> None:
-        """Take in a result; a later one of the same run replaces the earlier."""
+        """Take in a result, once; a later one of the same run replaces the earlier."""
         identity = result.manifest.execution_id
+        if self.results.get(identity) == result:
+            return
         self.rows.append(result)
         before = self.results.get(identity)
         if before is None:
@@ -256,6 +450,18 @@ class State:
 def _charged(failure: Mapping[str, Any] | None) -> bool:
     """Whether an attempt counted against the run's retries, where its event does not say so itself."""
     return failure is None or meaning(failure["kind"], failure["name"], failure.get("repair")).charged != "no"
+
+
+def _finite(result: Result) -> Result:
+    """A result as it was read; raises `ValueError` where a number of it is none."""
+    for name, value in result.metrics.items():
+        if not math.isfinite(value):
+            raise ValueError(f"metrics.{name}: {value} is no finite number.")
+    cost = result.cost
+    for amount in (cost.wall_s, cost.node_hours, result.started_at, result.ended_at):
+        if not math.isfinite(amount):
+            raise ValueError(f"a time or cost of run {result.manifest.execution_id} is {amount}.")
+    return result
 
 
 def result_event(result: Result) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from hpcagent.model.records import Observation, Result, Side
 from hpcagent.model.space import Params
 from hpcagent.policies.base import is_contextual
 from hpcagent.policies.points import inside, key
-from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
 
 __all__ = [
@@ -226,7 +225,7 @@ def comparable(campaign: Campaign, seen: Sequence[Observation]) -> list[Observat
 
 
 def _read(campaign: Campaign, folder: str) -> Source:
-    from hpcagent.campaign.state import State  # which imports this module
+    from hpcagent.campaign.recorded import replayed  # which imports this module
 
     place = RunDir(folder)
     if not place.exists:
@@ -235,9 +234,9 @@ def _read(campaign: Campaign, folder: str) -> Source:
             "`hpcagent run` wrote, or leave it out.",
             value=folder,
         )
-    old = load_run(place.root)
+    old = load_run(place.root, to_read=True)
     _check(campaign, old, folder)
-    results = State.replay(read_events(place.events)).in_order()
+    results = replayed(place, old).in_order()
     _check_units(campaign, results, folder)
     old, comparison = _asked_anew(campaign, old, results)
     informative = [r for r in results if r.shown]

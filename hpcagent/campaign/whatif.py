@@ -23,9 +23,9 @@ import numpy as np
 from hpcagent.campaign.compare import full_fidelity, projected
 from hpcagent.campaign.played import decisions
 from hpcagent.campaign.record import Campaign, PolicyChoice, load_run
+from hpcagent.campaign.recorded import replayed
 from hpcagent.campaign.regret import Course, ModelError, Played, Replay
 from hpcagent.campaign.rolling import due
-from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import earlier_observations
 from hpcagent.campaign.world import World
 from hpcagent.errors import BadInput
@@ -37,7 +37,6 @@ from hpcagent.policies.gp import NoFit
 from hpcagent.policies.points import inside, key
 from hpcagent.policies.recommend import recommend
 from hpcagent.policies.surest import contenders
-from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
 
 __all__ = ["PolicySpec", "policy_choice", "replay"]
@@ -251,7 +250,7 @@ def _prepared(
     for name, value in (("batch", batch), ("runs", runs), ("seeds", seeds), ("workers", workers)):
         if value is not None and value < 1:
             raise BadInput(f"{name}={value} must be at least 1.", value=value)
-    campaign = load_run(run_dir)
+    campaign = load_run(run_dir, to_read=True)
     if len(campaign.objective.goals) > 1:
         goals = ", ".join(g.metric for g in campaign.objective.goals)
         raise BadInput(
@@ -263,7 +262,7 @@ def _prepared(
     chosen = [policy_choice(spec) for spec in specs]
     for choice, _ in chosen:
         _made(campaign, choice, 0)  # a wrong name or option is told before anything is fitted
-    state = State.replay(read_events(RunDir(run_dir).events))
+    state = replayed(RunDir(run_dir), campaign)
     results = state.in_arrival() if campaign.mode == "rolling" else state.in_order()
     earlier = earlier_observations(campaign, state.warm, results)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from hpcagent.errors import BadInput, nearest
 
-__all__ = ["JSONValue", "Record", "Scalar", "build", "canonical_json", "explain", "read_toml"]
+__all__ = ["JSONValue", "Record", "Scalar", "build", "canonical_json", "explain", "read_record", "read_toml"]
 
 Scalar = bool | float | int | str
 JSONValue = Any  # pydantic's own JsonValue is recursive and slow; these fields only pass through json
@@ -54,6 +54,49 @@ def build(cls: type[R], data: Mapping[str, Any], *, where: str) -> R:
         raise explain(cls, error, where) from None
 
 
+def read_record(cls: type[R], data: Mapping[str, Any], unknown: MutableMapping[str, None]) -> R:
+    """Make a record from what a version of this library, perhaps a newer one, has written.
+
+    Args:
+        cls: The record's class.
+        data: As it stands in the file.
+        unknown: Takes the keys that this version does not know, e.g. `Result.cost.energy_j`; they are left out.
+
+    Raises:
+        ValidationError: Anything else does not fit.
+
+    Example:
+        >>> class Point(Record):
+        ...     x: float
+        >>> unknown = {}
+        >>> read_record(Point, {"x": 1.0, "colour": "red"}, unknown), list(unknown)
+        (Point(x=1.0), ['Point.colour'])
+    """
+    try:
+        return cls.model_validate(data)
+    except ValidationError as error:
+        extra = [p["loc"] for p in error.errors(include_input=False) if p["type"] == "extra_forbidden"]
+        if not extra:
+            raise
+    known: Any = data
+    for place in extra:
+        known = _without(known, place)
+        names = (str(part) for part in place if not isinstance(part, int))
+        unknown[".".join((cls.__name__, *names))] = None
+    return cls.model_validate(known)
+
+
+def _without(data: Any, place: tuple[int | str, ...]) -> Any:
+    """A copy of plain data without the key at `place`; the parts that do not lead there are shared."""
+    first, *rest = place
+    if not rest:
+        return {k: v for k, v in data.items() if k != first}
+    inner = _without(data[first], tuple(rest))
+    if isinstance(data, Mapping):
+        return {**data, first: inner}
+    return [inner if i == first else item for i, item in enumerate(data)]
+
+
 def explain(cls: type[BaseModel], error: ValidationError, where: str = "") -> BadInput:
     """The first problem pydantic found, as one sentence with its place."""
     problem = _telling(error.errors())
@@ -81,7 +124,7 @@ def _either(problems: list[ErrorDetails], first: ErrorDetails) -> str:
 
     pydantic reports one problem for each member of a union, and the first alone would name one type only.
     """
-    members = [p["loc"][-1] for p in problems if p["loc"][:-1] == first["loc"][:-1]]
+    members = [p["loc"][-1] for p in problems if p["loc"] and p["loc"][:-1] == first["loc"][:-1]]
     if len(members) < 2 or not all(member in _PLAIN for member in members):
         return ""
     # A whole number is a number.
@@ -144,8 +187,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         BadInput: The file is missing, unreadable or no TOML; the message has the line.
     """
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # some editors begin with a byte order mark
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file.", value=str(path)) from None
     except tomllib.TOMLDecodeError as error:

@@ -266,6 +266,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("UpstreamFailed", "that of its input run", "look at the input run", kinds=tuple(k.kind for k in KINDS.values()), passed_on=True),
         _is("BadInput", "contract", "a chain called an app with a value that is not allowed"),
         _is("MissingFile", "infrastructure", "a file of the input run is gone"),
+        _is("BadResult", "infrastructure", "what came back has not the form of a result: another version of hpcagent where the workers run, or a damaged `result.json`, which is kept beside it"),
         _is("AppNotImportable", "infrastructure", "install the module where the workers run", again=False),
         _is("OutOfMemory DiskFull", "infrastructure", "make room, or ask for more"),
         _is("ReadOnly NoPermission", "infrastructure", "correct the permissions", again=False),

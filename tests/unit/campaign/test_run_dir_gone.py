@@ -24,6 +24,7 @@ def campaign(runs: int = 12, **more: Any) -> ha.Campaign:
         policy="sobol",
         until={"max_runs": runs},
         batch_size=4,
+        fixed={"run_time_s": 0.02},
         name="gone",
         **more,
     )
@@ -84,9 +85,9 @@ def test_a_folder_that_is_disturbed_stops_the_campaign_at_the_next_record(tmp_pa
     folder, told = tmp_path / "gone", []
 
     def watch(event: Any) -> None:
-        told.append((event.kind, event.runs))
-        if event.kind == "batch" and event.runs == 4:
+        if event.kind == "finished" and not any(kind == "finished" for kind, _ in told):
             disturb(folder)
+        told.append((event.kind, event.runs))
 
     with pytest.raises(RunDirGone, match=DISTURBANCES[disturb]) as caught:
         ha.run(campaign(mode=mode), site="threads", run_dir=folder, watch=watch)

@@ -1,0 +1,154 @@
+"""What is on record of a campaign: its journal, and what the runs' own directories have where that is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from hpcagent.apps.worker import final_result
+from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.state import State
+from hpcagent.model.base import explain, read_record
+from hpcagent.model.records import Manifest, Result
+from hpcagent.store.journal import read_events
+from hpcagent.store.rundir import RunDir
+
+__all__ = ["begun_state", "found_result", "rebuilt_event", "replayed"]
+
+_ROLES = frozenset({"suggested", "reference", "replicate", "repeat"})
+
+
+def replayed(folder: RunDir, campaign: Campaign, *, look: bool = False, results: bool = True) -> State:
+    """Replay a journal, with the runs that damage has taken from it put back where they belong.
+
+    A run writes its manifest into its own directory before it begins, so whatever had begun is found there.
+
+    Args:
+        folder: The run directory.
+        campaign: Its campaign.
+        look: Look for lost runs also where every line could be read: the end of the journal may be missing.
+        results: Also read what ended and is not in a damaged journal; a coordinator records that itself.
+
+    Raises:
+        StoreError: The journal cannot be read.
+    """
+    app = campaign.app.name, campaign.app.contract.version
+    state = State.replay(read_events(folder.events), app=app)
+    if state.whole and not look:
+        return state
+    lost = _lost(folder.work, state, app)
+    late = [m for m in map(state.manifest, (*state.strays, *state.rebuilt)) if m is not None]
+    if lost or late:
+        rebuilt = state.rebuilt | {m.execution_id for m in lost if m.role != "part"}
+        state = State.replay(read_events(folder.events), app=app, put_back=(*lost, *late))
+        state.rebuilt |= rebuilt
+        state.unrecorded = lost
+    if results and not state.whole:
+        for manifest in state.waiting():
+            result, _ = found_result(folder.work, manifest)
+            if result is not None:
+                state.add_result(result)
+                state.found += 1
+    return state
+
+
+def begun_state(folder: RunDir, campaign: Campaign) -> State:
+    """A state without any event, to which those of the journal can be given one by one: it puts lost runs back."""
+    known = replayed(folder, campaign, results=False)
+    lost = [m for m in known.manifests if m.execution_id in known.rebuilt]
+    state = State(app=(campaign.app.name, campaign.app.contract.version), put_back=(*lost, *known.unrecorded))
+    state.rebuilt |= known.rebuilt
+    return state
+
+
+def rebuilt_event(state: State, *, budget: int | None, cap: float | None) -> dict[str, Any] | None:
+    """What is written into a damaged journal, so that it has every run again; None where that is done.
+
+    Args:
+        state: From `replayed`.
+        budget: Runs that the campaign was last to end with, which its confirmation was then planned for.
+        cap: Node-hours, likewise.
+    """
+    lost = [m for m in state.unrecorded if m.role != "part"]
+    parts = [m for m in state.unrecorded if m.role == "part"]
+    if not state.unrecorded and state.damaged + len(state.strays) <= state.told_damage:
+        return None
+    event: dict[str, Any] = {
+        "event": "rebuilt",
+        "damaged": state.damaged + len(state.strays),
+        "remarks": list(state.remarks),
+        "manifests": [m.model_dump(mode="json") for m in lost],
+        "parts": [{"chain": m.requested_by, "manifest": m.model_dump(mode="json")} for m in parts],
+    }
+    if any(m.role == "replicate" for m in lost):  # of the confirmation, which is planned once
+        event |= {"confirm": True, "budget": budget} | ({} if cap is None else {"cap": cap})
+    return event
+
+
+def found_result(work: Path, manifest: Manifest) -> tuple[Result | None, str]:
+    """The final result in a run's own directory, and what is wrong with what is there: a sentence, or empty."""
+    path = work / manifest.execution_id / "result.json"
+    try:
+        fields, wrong = final_result(path.parent)
+    except OSError as error:
+        return None, f"{path} cannot be read: {error.strerror or error}."
+    if fields is None:
+        return None, wrong
+    unknown: dict[str, None] = {}
+    try:
+        result = read_record(Result, {**fields, "manifest": manifest}, unknown)
+    except ValidationError as error:
+        return None, explain(Result, error, str(path)).message
+    where = Path(result.workdir).name
+    if where not in ("", manifest.execution_id):
+        return None, f"{path} is the result of another run, {where}."
+    if unknown:
+        return result, f"{path}: what it says by {', '.join(unknown)} is of another version and is not used."
+    return result, ""
+
+
+def _lost(work: Path, state: State, app: tuple[str, str]) -> list[Manifest]:
+    """Manifests in `work` of runs that the state does not know, and of inner runs that its results speak of."""
+    try:
+        names = sorted(p.name for p in work.iterdir() if not state.known(p.name))
+    except OSError:
+        return []
+    # What lay there before the campaign began is of an earlier one in the same folder.
+    began = state.began_at or 0.0
+    found = [m for m in (_manifest_in(work / name) for name in names) if m is not None and m.created_at >= began]
+    ours = [m for m in found if m.role in _ROLES and (m.app, m.app_version) == app]
+    parts = [m for m in found if m.role == "part" and m.execution_id in state.strays]
+    return sorted([*ours, *parts], key=lambda m: m.index)
+
+
+def _manifest_in(workdir: Path) -> Manifest | None:
+    """The manifest in a run's directory, or in the newest attempt set aside there, if it is this run's."""
+    try:
+        attempts = sorted(workdir.glob("attempt-*"), key=lambda p: (len(p.name), p.name), reverse=True)
+    except OSError:
+        return None
+    for folder in (workdir, *attempts):
+        try:
+            fields = from_json((folder / "manifest.json").read_bytes())
+            manifest = read_record(Manifest, fields, {})
+            if manifest.execution_id == workdir.name == _identity(manifest):
+                return manifest
+        except (OSError, ValueError, TypeError, AttributeError):
+            continue
+    return None
+
+
+def _identity(manifest: Manifest) -> str:
+    """The id that what is in a manifest stands for: another one means that it was changed."""
+    return Manifest.identify(
+        app=manifest.app,
+        app_version=manifest.app_version,
+        input_digest=manifest.input_digest,
+        params=manifest.params,
+        seed=manifest.seed,
+        replicate=manifest.replicate,
+        upstream=manifest.upstream,
+    )

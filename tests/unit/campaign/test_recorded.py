@@ -1,0 +1,298 @@
+"""A damaged run directory: what is put back, what is said, and that nothing else is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.campaign.explain import explain
+from hpcagent.campaign.follow import follow
+from hpcagent.campaign.played import decisions, replays
+from hpcagent.campaign.report import report
+from hpcagent.errors import BadInput
+from hpcagent.store.journal import read_events
+
+
+def campaign(runs: int = 12, **more: Any) -> ha.Campaign:
+    options = {"policy": "sobol", "batch_size": 4, "name": "damaged", "confirm": None} | more
+    space = {"x": {}, "y": {}}
+    return ha.Campaign(ha.apps.synthetic, ha.maximize("value"), space=space, until={"max_runs": runs}, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "damaged"
+    ha.run(campaign(), site="threads", run_dir=folder)
+    return folder
+
+
+@pytest.fixture
+def folder(whole, tmp_path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "damaged"))
+
+
+def lines_of(folder: Path) -> list[bytes]:
+    return (folder / "events.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def write(folder: Path, lines: list[bytes]) -> None:
+    (folder / "events.jsonl").write_bytes(b"".join(lines))
+
+
+def at(lines: list[bytes], kind: str, which: int = 0) -> int:
+    return [i for i, line in enumerate(lines) if json.loads(line)["event"] == kind][which]
+
+
+def outcome(folder: Path) -> dict[str, tuple[int, float, float]]:
+    return {
+        r.manifest.execution_id: (r.manifest.index, r.metrics["value"], r.started_at)
+        for r in ha.read_run(folder).results
+    }
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda line: line[: len(line) // 2] + b"\n",
+    "zeros": lambda line: b"\0" * (len(line) - 1) + b"\n",
+    "wrong bytes": lambda line: line[:80] + b"\xff\xfe" + line[82:],
+    "of another form": lambda line: b'{"event":"manifests","at":1.0,"manifests":7}\n',
+    "without a key": lambda line: line.replace(b'"app_version"', b'"app_versiom"'),
+    "nested": lambda line: b"[" * 100_000 + b"\n",
+    "gone": lambda line: b"",
+}
+
+
+@pytest.mark.parametrize(("how", "which"), [*((how, 1) for how in DAMAGE), ("zeros", 0), ("zeros", 2)])
+def test_finished_runs_of_a_damaged_line_of_manifests_are_put_back_and_it_is_said(folder, how, which):
+    before, lines = outcome(folder), lines_of(folder)
+    line = at(lines, "manifests", which)
+    lines[line] = DAMAGE[how](lines[line])
+    write(folder, lines)
+    # Who only reads has everything, and is told.
+    seen = ha.read_run(folder)
+    assert outcome(folder) == before
+    assert [r.manifest.index for r in seen.results] == list(range(12))
+    assert "4 run(s) that were lost there were put back from work/*/manifest.json" in str(seen)
+    if how != "gone":
+        assert f"line {line + 1}: " in str(seen)
+    # Who goes on repeats nothing, and writes it down, once.
+    told: list[str] = []
+    result = ha.run(
+        campaign(), site="threads", run_dir=folder, watch=lambda e: told.append(e.reason) if e.reason else None
+    )
+    assert outcome(folder) == before and result.node_hours == pytest.approx(seen.node_hours)
+    assert "4 run(s) that were lost there were put back" in told[0]
+    ha.run(campaign(), site="threads", run_dir=folder)
+    events = [e for e in read_events(folder / "events.jsonl") if e["event"] == "rebuilt"]
+    assert len(events) == 1 and len(events[0]["manifests"]) == 4 and "put back" in events[0]["remarks"][0]
+    assert not [e for e in read_events(folder / "events.jsonl") if e["event"] == "results"][12:]
+    assert "put back" in report(folder, plots=False).path.read_text()
+
+
+def test_the_rest_of_a_campaign_with_a_damaged_line_is_as_without(folder):
+    ha.run(campaign(20), site="threads", run_dir=shutil.copytree(folder, folder.with_name("other")))
+    lines = lines_of(folder)
+    line = at(lines, "manifests", 1)
+    lines[line] = b"\0" * 100 + b"\n"
+    write(folder, lines)
+    ha.run(campaign(20), site="threads", run_dir=folder)
+    ours, theirs = outcome(folder), outcome(folder.with_name("other"))
+    assert {i: v[:2] for i, v in ours.items()} == {i: v[:2] for i, v in theirs.items()} and len(ours) == 20
+
+
+def test_a_planned_run_that_had_not_begun_leaves_a_gap_that_another_fills(folder):
+    lines = lines_of(folder)
+    line = at(lines, "manifests", 1)
+    lost = json.loads(lines[line])["manifests"][2]
+    # Everything behind the line is missing too, and one of its runs was never begun.
+    shutil.rmtree(folder / "work" / lost["execution_id"])
+    write(folder, [*lines[:line], b"\0" * 50 + b"\n"])
+    assert "1 run(s) planned there had not begun and are gone; others take their place" in str(ha.read_run(folder))
+    result = ha.run(campaign(), site="threads", run_dir=folder)
+    indices = [r.manifest.index for r in result.results]
+    assert len(indices) == len(set(indices)) == 12
+    assert len({r.manifest.execution_id for r in result.results}) == 12
+
+
+@pytest.mark.parametrize("mode", ["batch", "rolling"])
+@pytest.mark.parametrize("kept", [0, 1, 3, 5])
+def test_a_journal_whose_end_is_missing_gets_it_from_the_runs(tmp_path, mode, kept):
+    folder = tmp_path / "damaged"
+    ha.run(campaign(mode=mode), site="threads", run_dir=folder)
+    before = outcome(folder)
+    write(folder, lines_of(folder)[:kept])
+    ha.run(campaign(mode=mode), site="threads", run_dir=folder)
+    assert outcome(folder) == before
+
+
+def test_a_confirmation_is_not_planned_twice(tmp_path):
+    folder, confirmed = tmp_path / "damaged", ha.Confirm(top=1, replicates=2)
+    ha.run(campaign(confirm=confirmed), site="threads", run_dir=folder)
+    before, lines = outcome(folder), lines_of(folder)
+    lines[at(lines, "manifests", -1)] = b"\0\n"
+    write(folder, lines)
+    ha.run(campaign(16, confirm=confirmed), site="threads", run_dir=folder)
+    after = outcome(folder)
+    assert before.items() <= after.items() and len(after) == 16
+
+
+def test_lines_that_stand_there_twice_count_once(folder):
+    before, lines, cost = outcome(folder), lines_of(folder), ha.read_run(folder).node_hours
+    write(folder, [line for line in lines for _ in range(2)])
+    seen = ha.read_run(folder)
+    assert outcome(folder) == before and seen.node_hours == cost and len(seen.results) == 12
+    assert f"{len(lines)} line(s) of events.jsonl stand there twice and count once" in str(seen)
+    assert not replays(folder)
+
+
+def test_lines_out_of_order_are_read_in_their_order(folder):
+    before, lines = outcome(folder), lines_of(folder)
+    write(folder, [lines[0], *reversed(lines[1:])])
+    assert outcome(folder) == before
+    assert [r.manifest.index for r in ha.run(campaign(), site="threads", run_dir=folder).results] == list(
+        range(12)
+    )
+
+
+def test_lines_of_another_campaign_are_left_out(folder, tmp_path):
+    @ha.app(metrics={"value": "1"}, parameters={"x": ha.Float(0, 1)})
+    def other(x: float) -> dict[str, float]:
+        return {"value": x}
+
+    ha.run(
+        ha.Campaign(other, ha.maximize("value"), policy="sobol", until={"max_runs": 4}),
+        site="threads",
+        run_dir=tmp_path / "other",
+    )
+    before = outcome(folder)
+    write(folder, lines_of(folder) + lines_of(tmp_path / "other"))
+    seen = ha.read_run(folder)
+    assert outcome(folder) == before and "a run of other 0.1.0 is of another campaign" in str(seen)
+
+
+def test_what_a_newer_version_wrote_is_read_and_said_once(folder):
+    before, lines = outcome(folder), lines_of(folder)
+    for kind in ("manifests", "results"):
+        for which in (0, 1):
+            line = at(lines, kind, which)
+            event = json.loads(lines[line]) | {"novelty": 1}
+            for row in event[kind]:
+                row["colour"] = "red"
+                row.setdefault("cost", {})["energy_j"] = 1.0 if kind == "results" else None
+                if kind == "manifests":
+                    del row["cost"]
+            lines[line] = json.dumps(event).encode() + b"\n"
+    lines.append(b'{"event":"thought","at":1.0,"what":"new"}\n')
+    write(folder, lines)
+    text = str(ha.read_run(folder))
+    assert outcome(folder) == before
+    assert text.count("Result.colour") == text.count("Result.cost.energy_j") == text.count("Manifest.colour") == 1
+    ha.run(campaign(), site="threads", run_dir=folder)
+    assert outcome(folder) == before
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        b"NaN",
+        b"1e999",
+        b'"much"',
+        b"[1]",
+        b"9" * 5000,
+    ],
+    ids=["nan", "huge", "text", "list", "digits"],
+)
+def test_a_value_in_the_journal_that_is_no_number_is_taken_from_the_run_itself(folder, word):
+    before, lines = outcome(folder), lines_of(folder)
+    line = at(lines, "results", 1)
+    value = json.dumps(json.loads(lines[line])["results"][0]["metrics"]["value"]).encode()
+    lines[line] = lines[line].replace(b'"value":' + value, b'"value":' + word, 1).replace(value, word, 1)
+    write(folder, lines)
+    assert f"line {line + 1}: " in str(ha.read_run(folder))
+    assert outcome(folder) == before
+    ha.run(campaign(), site="threads", run_dir=folder)
+    assert outcome(folder) == before
+
+
+BAD_RESULTS: dict[str, bytes] = {
+    "empty": b"",
+    "zeros": b"\0" * 200,
+    "a list": b"[]",
+    "an empty object": b"{}",
+    "cut": b'{"status": "COMPL',
+    "no number": b'{"status": "COMPLETED", "metrics": {"value": "x"}}',
+    "not finite": b'{"status": "COMPLETED", "metrics": {"value": 1e999}}',
+    "a huge number": b'{"status": "COMPLETED", "metrics": {"value": 1' + b"0" * 400 + b"}}",
+    "nested": b"[" * 100_000,
+    "failed of nothing": b'{"status": "FAILED"}',
+    "an odd failure": b'{"status": "FAILED", "failure": "x"}',
+    "an odd cost": b'{"status": "COMPLETED", "metrics": {}, "cost": 3}',
+    "an odd status": b'{"status": "DONE", "failure": {"kind": "simulation", "name": "A", "message": "b"}}',
+    "of another run": b'{"status": "COMPLETED", "metrics": {"value": 1.0}, "workdir": "/work/other"}',
+}
+
+
+@pytest.mark.parametrize("how", BAD_RESULTS)
+def test_a_damaged_result_file_is_told_kept_and_its_run_made_again(folder, how):
+    before, lines = outcome(folder), lines_of(folder)
+    line = at(lines, "results", 3)
+    lost = [row["execution_id"] for row in json.loads(lines[line])["results"]]
+    write(folder, lines[:line] + lines[line + 1 :])
+    place = folder / "work" / lost[0]
+    (place / "result.json").write_bytes(BAD_RESULTS[how])
+    told: list[str] = []
+    ha.run(campaign(), site="threads", run_dir=folder, watch=lambda e: told.append(e.reason))
+    after = outcome(folder)
+    assert {i: v[:2] for i, v in after.items()} == {i: v[:2] for i, v in before.items()}
+    assert [i for i in after if after[i][2] != before[i][2]] == [lost[0]]
+    assert any(str(place / "result.json") in words for words in told)
+    assert any(p.read_bytes() == BAD_RESULTS[how] for p in place.glob("attempt-*/result.json*"))
+
+
+def test_a_result_file_of_a_newer_version_is_taken_and_said(folder):
+    before, lines = outcome(folder), lines_of(folder)
+    line = at(lines, "results", 3)
+    lost = [row["execution_id"] for row in json.loads(lines[line])["results"]]
+    write(folder, lines[:line] + lines[line + 1 :])
+    path = folder / "work" / lost[0] / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"colour": "red"}))
+    told: list[str] = []
+    ha.run(campaign(), site="threads", run_dir=folder, watch=lambda e: told.append(e.reason))
+    assert outcome(folder) == before and any("Result.colour" in words for words in told)
+
+
+def test_a_key_of_a_newer_version_lets_a_folder_be_read_and_not_gone_on_with(folder):
+    app = folder / "app.json"
+    app.write_text(json.dumps(json.loads(app.read_text()) | {"colour": "red"}))
+    assert "App.colour, which this version does not know" in str(ha.read_run(folder))
+    with pytest.raises(BadInput, match=r"app\.json has App\.colour"):
+        ha.run(campaign(), site="threads", run_dir=folder)
+
+
+@pytest.mark.parametrize("name", ["app.json", "campaign.toml"])
+@pytest.mark.parametrize("text", [b"", b"\0\0\0", b"[1]", b"\xff\xfe"])
+def test_a_damaged_campaign_is_one_error_that_names_the_file_and_what_to_do(folder, name, text):
+    (folder / name).write_bytes(text)
+    with pytest.raises(BadInput, match=rf"{name}.*put it back from a copy"):
+        ha.read_run(folder)
+
+
+def test_explain_replay_and_follow_read_a_damaged_journal(folder):
+    lines = lines_of(folder)
+    line = at(lines, "manifests", 1)
+    lines[line] = b"\0" * 30 + b"\n"
+    lines[at(lines[:line], "results")] = b'{"event":"results","at":1.0,"results":3}\n'
+    write(folder, lines)
+    assert explain(folder, 0).again and explain(folder, 9).again
+    with pytest.raises(BadInput, match="what the policy was asked stood on a damaged line"):
+        explain(folder, 5)
+    assert [m.index for d in decisions(folder) for m in d.manifests] == [0, 1, 2, 3, 8, 9, 10, 11]
+    events = list(follow(folder))
+    assert "put back from work" in events[0].reason and events[-1].kind == "left"  # a result is to be recorded
+    ha.run(campaign(), site="threads", run_dir=folder)
+    assert [e.kind for e in follow(folder)] == ["opened", "stopped"]
