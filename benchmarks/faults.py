@@ -51,6 +51,23 @@ def flaky_sbatch(folder: Path) -> dict[str, str]:
     return {"PATH": f"{tools}:{os.environ['PATH']}"}
 
 
+def full_limit(folder: Path) -> dict[str, str]:
+    """A PATH on which sbatch says for 40 s that the user's limit of submitted jobs is full, as Slurm 22.05 says it."""
+    tools = folder / "bin"
+    tools.mkdir(parents=True)
+    script = tools / "sbatch"
+    script.write_text(
+        f"#!/bin/sh\n[ -f {tools}/began ] || date +%s > {tools}/began\n"
+        f"if [ $(($(date +%s) - $(cat {tools}/began))) -lt 40 ]; then\n"
+        '  echo "sbatch: error: AssocMaxSubmitJobLimit" >&2\n'
+        '  echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, '
+        "user's size and/or time limits)\" >&2; exit 1\n"
+        f'fi\nexec {shutil.which("sbatch")} "$@"\n'
+    )
+    script.chmod(0o755)
+    return {"PATH": f"{tools}:{os.environ['PATH']}"}
+
+
 def full_disk(driven: Any) -> None:
     """Fill the small file system that the run directory is on."""
     driven.until(lambda: len(driven.marks("done")) >= 1, name="a run done", within_s=120)
@@ -71,6 +88,8 @@ FAULTS: dict[str, tuple[str, Callable[[Any], None], dict[str, Any]]] = {
     "node_drained": ("a node is drained", faults.node_drained, {}),
     "node_failed": ("a node fails", faults.node_failed, {}),
     "sbatch_flaky": ("sbatch fails three times, then works", faults.nothing, {"flaky": True}),
+    "full_limit": ("the limit of submitted jobs is full for 40 s", faults.nothing, {"full": True}),
+    "latin_1": ("another job has a name in Latin-1; a job is cancelled under its runs", faults.latin_1, {}),
     "bad_partition": ("no such partition", faults.nothing, {"partition": "nope"}),
     "bad_worker_init": ("worker_init fails", faults.nothing, {"worker_init": "echo no such module >&2; exit 7"}),
     "memory": (
@@ -80,6 +99,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], None], dict[str, Any]]] = {
     ),
     "coordinator_killed": ("kill -9 of the script, and the script again", faults.coordinator_killed, {}),
     "sigterm": ("SIGTERM to the script", faults.sigterm, {}),
+    "hangup": ("SIGHUP to the script (a lost connection)", faults.hangup, {}),
     "two_at_once": ("two campaigns at once", faults.nothing, {"two": True}),
     "disk_full": ("the disk of the run directory is full", full_disk, {"small_disk": True}),
 }
@@ -104,9 +124,11 @@ def try_out(cluster: Any, name: str, kind: str) -> dict[str, Any]:
     if small:
         (folder / "run").mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder / "run")], check=True)
-    settings = {k: v for k, v in other.items() if k not in ("flaky", "two", "small_disk")}
+    settings = {k: v for k, v in other.items() if k not in ("flaky", "full", "two", "small_disk")}
     if other.get("flaky"):
         settings["environment"] = flaky_sbatch(folder)
+    if other.get("full"):
+        settings["environment"] = full_limit(folder)
     drivens = [
         faults.Driven(cluster, folder / part, faults.Setting(**settings), kind=kind)
         for part in ("", "b")[: 2 if other.get("two") else 1]
@@ -156,12 +178,14 @@ _NO_RERUN = {
     "controller_restarted",
     "node_drained",
     "sbatch_flaky",
+    "full_limit",
     "bad_partition",
     "bad_worker_init",
     "memory",
     "two_at_once",
     "disk_full",
     "sigterm",
+    "hangup",
 }
 
 

@@ -106,6 +106,7 @@ def retries(driven: Any) -> list[str]:
         (faults.controller_restarted, set()),
         (faults.node_drained, set()),
         (faults.node_failed, {"NodeFailed"}),
+        (faults.latin_1, {"BlockCancelled"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -142,7 +143,7 @@ def test_sbatch_fails_three_times_and_then_works(drive: Any, tmp_path: Path) -> 
     answer = driven.answer()
     check_whole(driven, answer)
     assert retries(driven) == []
-    assert (tools / "n").read_text().strip() == "4"
+    assert int((tools / "n").read_text()) >= 4  # three refusals, then a job or two
     assert not any("Socket timed out" in line for line in answer["news"])  # it passes: told after a minute
 
 
@@ -210,6 +211,16 @@ def test_sigterm_cancels_every_job_and_says_how_to_go_on(drive: Any) -> None:
     faults.sigterm(driven)
     answer = driven.answer(within_s=30)
     assert "stopped by SIGTERM" in answer["error"] and "hpcagent resume" in answer["error"]
+    check_clean(driven)
+    driven.start()
+    check_whole(driven, driven.answer())
+
+
+def test_a_lost_connection_cancels_every_job_and_says_how_to_go_on(drive: Any) -> None:
+    driven = drive()
+    faults.hangup(driven)
+    answer = driven.answer(within_s=30)
+    assert "stopped by SIGHUP" in answer["error"] and "hpcagent resume" in answer["error"]
     check_clean(driven)
     driven.start()
     check_whole(driven, driven.answer())

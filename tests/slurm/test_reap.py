@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -64,6 +65,17 @@ def test_reap_ends_what_a_killed_submitter_left_and_nothing_else(cluster: Any, t
     assert after[1].exit_code == 3 and after[2].job_id == done[2].job_id is not None
     assert reap(root) == []
     cluster.cancel_all()
+
+
+def test_a_copy_leaves_the_jobs_alone_and_a_moved_folder_ends_them(cluster: Any, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    killed_submitter(root, "heard")
+    before = set(cluster.jobs())
+    shutil.copytree(root, tmp_path / "copy")
+    assert {one.done for one in reap(tmp_path / "copy")} == {"elsewhere"}
+    assert len(before & set(cluster.jobs())) >= 2  # one of the three ends by itself
+    root.rename(tmp_path / "moved")
+    assert {one.done for one in reap(tmp_path / "moved")} <= {"cancelled", "ended"} and cluster.jobs() == {}
 
 
 def test_a_job_that_was_never_submitted_is_settled(

@@ -257,6 +257,28 @@ def sigterm(driven: Driven) -> None:
     driven.process.terminate()
 
 
+def hangup(driven: Driven) -> None:
+    """SIGHUP to the coordinator, as when the ssh connection is lost."""
+    driven.until_runs()
+    driven.disturb()
+    driven.process.send_signal(signal.SIGHUP)
+
+
+def latin_1(driven: Driven) -> None:
+    """Another job of the user has a name that is not UTF-8, while one of ours is cancelled."""
+    words = [b"sbatch", b"--parsable", b"--hold", b"-o", b"/dev/null", b"-J", b"s\xe9lf", b"--wrap", b"true"]
+    environment = {**os.environ, **driven.cluster.env}
+    other = subprocess.run(words, capture_output=True, check=True, env=environment).stdout.decode().strip()
+    try:
+        driven.until_runs()
+        driven.disturb()
+        first = next(job for job in driven.cluster.jobs() if job != other)
+        driven.cluster.run(f"scancel {first}")
+        driven.until(lambda: driven.first_done_after() is not None or driven.process.poll() is not None)
+    finally:
+        driven.cluster.run(f"scancel {other}")
+
+
 def nothing(driven: Driven) -> None:
     """The set-up is the fault."""
     driven.disturb()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hpcagent.campaign.signals import Signals, Terminated
+from hpcagent.sites.site import _close_on_signals
 
 LONG = ["synthetic", "--site", "threads", "--run-dir", "r", "--no-plots", "--set", "fixed.run_time_s=0.5"]
 COMMAND = [sys.executable, "-m", "hpcagent.cli", "run", *LONG, "--set", "until.max_runs=400"]
@@ -68,6 +69,22 @@ def test_a_sighup_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch)
         signals.restore()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_script_with_an_open_site_leaves_by_way_of_its_exit(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_DFL)
+    put_back = _close_on_signals()
+    try:
+        assert put_back is not None
+        with pytest.raises(SystemExit) as caught:
+            os.kill(os.getpid(), number)
+            time.sleep(1)
+        assert caught.value.code == 128 + number
+        put_back()
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_campaign_whose_terminal_goes_away_stops_and_can_be_resumed(tmp_path: Path) -> None:
