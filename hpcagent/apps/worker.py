@@ -26,8 +26,9 @@ from typing import Any
 from hpcagent.apps.carried import Carried
 from hpcagent.apps.made_with import changed_files, newer_versions
 from hpcagent.apps.printed import reading
-from hpcagent.apps.run import Outcome, Run, noted, noting
+from hpcagent.apps.run import Outcome, Run, note, noted, noting
 from hpcagent.errors import AppFailed
+from hpcagent.lifeline import end_detached
 from hpcagent.model.failures import KINDS, known_kind, meaning
 
 __all__ = ["execute", "execute_as_result", "execute_each", "final_result", "read_result", "with_reuse_said"]
@@ -205,6 +206,9 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
         failure = _failure("contract", type(error).__name__, _last_line(error), traceback.format_exc())
     if failure is None:
         failure = _broken_promise(order["promises"], outcome)
+    left = end_detached()
+    if left:
+        note(f"{left} process(es) that the run had started and left running by themselves were ended with it")
     wall = time.perf_counter() - clock
     fields = _fields(
         order,

@@ -11,6 +11,7 @@ import heapq
 import itertools
 import os
 import pickle
+import queue
 import shutil
 import tempfile
 import threading
@@ -409,19 +410,52 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
                 shutil.rmtree(Path(self.cert_dir).parent, ignore_errors=True)
 
 
+class _Daemons:
+    """Threads that a process does not wait for when it ends, unlike those of `concurrent.futures`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._threads = 0
+        self._lock = threading.Lock()
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Call it in the next thread that is free."""
+        self._calls.put(call)
+        with self._lock:
+            if not self._idle.acquire(blocking=False) and self._threads < self._most:
+                self._threads += 1
+                threading.Thread(target=self._work, name=f"run-{self._threads}", daemon=True).start()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            self._idle.release()
+
+    def shutdown(self, wait: bool = False) -> None:
+        """Let the threads end after what they are at."""
+        for _ in range(self._threads):
+            self._calls.put(None)
+
+
 class Threads(ThreadPoolExecutor):  # type: ignore[misc]  # Parsl has no type information
     """Parsl's ThreadPoolExecutor, whose futures do not stay pending when it is closed.
 
-    A thread cannot be ended: a task that runs at the close runs on, and its result is dropped.
+    A thread cannot be ended: a task that runs at the close runs on, until the process ends, and its result is
+    dropped. The process does not wait for it when it ends.
     """
 
     spent = False
+    tell: Callable[[str], None] = staticmethod(lambda text: None)
+    """Called with a sentence that the user should hear."""
     by_hand: Callable[[], float | None] = staticmethod(no_turn)
 
     def start(self) -> None:
         """Make the threads."""
-        super().start()
+        self.executor = _Daemons(self.max_threads)
         self._outstanding: set[Future[Any]] = set()
+        self._begun: set[Future[Any]] = set()
         self._waiting: list[tuple[float, int, tuple[Any, ...]]] = []
         self._count = itertools.count()
         self._lock = threading.Lock()
@@ -460,13 +494,16 @@ class Threads(ThreadPoolExecutor):  # type: ignore[misc]  # Parsl has no type in
     def _run(
         self, future: Future[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if future.done():  # the site was closed before its turn came
-            return
+        with self._lock:
+            if future not in self._outstanding:  # the site was closed before its turn came
+                return
+            self._begun.add(future)
         try:
             result, error = function(*args, **kwargs), None
         except Exception as raised:
             result, error = None, raised
         with self._lock:
+            self._begun.discard(future)
             if future not in self._outstanding:
                 return
             self._outstanding.discard(future)
@@ -490,8 +527,14 @@ class Threads(ThreadPoolExecutor):  # type: ignore[misc]  # Parsl has no type in
         with self._lock:
             self._is_closed = True
             outstanding, self._outstanding = self._outstanding, set()
+            going = len(self._begun & outstanding)
         for future in outstanding:
             future.set_exception(closed_error())
+        if going:
+            self.tell(
+                f"{going} run(s) go on in threads of this process, which cannot be ended; their results are "
+                "dropped, and they end with the process"
+            )
 
     def shutdown(self, block: bool = False) -> None:
         """Stop without waiting for what runs."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import uuid
@@ -19,7 +21,7 @@ from parsl.launchers import SimpleLauncher
 from parsl.providers import LocalProvider
 
 from hpcagent.errors import BadInput, SiteFailed
-from hpcagent.lifeline import MARK, birth, end_all
+from hpcagent.lifeline import MARK, birth, end_all, end_tree
 from hpcagent.sites.executor import Executor, log_tail
 from hpcagent.sites.launch import python_command
 
@@ -82,7 +84,9 @@ class LocalBlocks(LocalProvider):  # type: ignore[misc]  # Parsl has no type inf
             job = self.resources[job_id]
             job["cancelled"] = True
             if job["process"].poll() is None:
-                os.killpg(job["process"].pid, 9)
+                end_tree(job["process"].pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(job["process"].pid, signal.SIGKILL)
                 job["process"].wait()
             end_all(job["mark"])
         return [True for _ in job_ids]

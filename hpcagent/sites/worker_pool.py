@@ -41,12 +41,25 @@ from typing import Any
 from parsl.executors.high_throughput import process_worker_pool as parsl_pool
 from parsl.log_utils import set_file_logger
 
-from hpcagent.lifeline import MARK, birth, die_with_parent, end_all, watch
+from hpcagent.lifeline import (
+    MARK,
+    adopt_orphans,
+    birth,
+    die_with_parent,
+    end_all,
+    end_strangers,
+    end_tree,
+    is_stopped,
+    watch,
+)
 from hpcagent.sites.plain import prefer_plain
 
 _LARGEST_MESSAGE = 64 * 1024
 _SLOT = struct.Struct("q")
 _GOODBYE_S = 0.3
+_LOOK_AT_WORKERS_S = 5.0
+_STOPPED_S = 120.0
+"""A worker that somebody has stopped (SIGSTOP) may be so for so long; a debugger stops it in another way."""
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -173,6 +186,26 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
         Path(self._logdir, f"block-{self.block_id}", "up").touch()
         return message
 
+    def start(self) -> None:
+        """Run until told to stop, with an eye on workers that somebody has stopped."""
+        threading.Thread(target=self._end_stopped, name="stopped-workers", daemon=True).start()
+        super().start()
+
+    def _end_stopped(self) -> None:
+        """Kill a worker that was stopped and is not continued: its run would wait for ever, without a word.
+
+        Looks are counted, not seconds: while this process is stopped as well (a suspended job), none are made.
+        """
+        looks: dict[int, int] = {}
+        while not self._stop_event.wait(_LOOK_AT_WORKERS_S):
+            stopped = [p.pid for p in list(self._workers.values()) if p.pid and is_stopped(p.pid)]
+            looks = {pid: looks.get(pid, 0) + 1 for pid in stopped}
+            for pid, count in looks.items():
+                if count * _LOOK_AT_WORKERS_S > _STOPPED_S:
+                    print(f"worker {pid} has been stopped for {_STOPPED_S:g} s and is ended", flush=True)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
     def say_goodbye(self) -> None:
         """Tell the interchange that this manager is being ended; see `Interchange._lose`."""
         self.pending_result_queue.put(pickle.dumps({"type": "monitoring", "payload": {"goodbye": self.uid}}))
@@ -211,6 +244,7 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
         dead = self._workers.get(worker_id)
         if dead is not None:
             end_all(f"{os.environ[MARK]}/{dead.pid}")  # what it had started may have outlived it
+            end_strangers(frozenset(w.pid for i, w in self._workers.items() if i != worker_id and w.pid))
             self._useless = 0 if self._tasks_in_progress.used(worker_id) else self._useless + 1
             if self._useless >= 3 * self.worker_count:
                 # Parsl would start workers for ever, while every future stays pending.
@@ -252,6 +286,7 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
     def _settle(self, worker_id: int, manager: int) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with_parent()
+        adopt_orphans()
         if os.getppid() != manager:  # it ended before the line above
             os._exit(1)
         os.environ[MARK] += f"/{os.getpid()}"
@@ -386,6 +421,7 @@ def _end_politely(pool: Pool) -> None:
                 pool.say_goodbye()
                 time.sleep(_GOODBYE_S)
                 end_all(os.environ[MARK])
+                end_tree(os.getpid(), itself=False)
             finally:  # whatever a full disk or a broken socket did to the goodbye
                 os._exit(128 + signal.SIGTERM)
 
@@ -417,9 +453,12 @@ def main() -> None:
     if args.mark:
         os.environ[MARK] = f"{args.mark}/{socket.gethostname()}-{os.getpid()}"
 
+    adopt_orphans()
+
     def opener_ended() -> None:
         try:
             end_all(os.environ[MARK])
+            end_tree(os.getpid(), itself=False)
         finally:
             os.killpg(0, signal.SIGKILL)
 
