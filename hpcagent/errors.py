@@ -11,6 +11,7 @@
     ├── StoreError          the run directory cannot be used
     │   ├── RunDirLocked    another coordinator has it
     │   ├── RunDirChanged   it belongs to another campaign
+    │   │   └── InputsChanged   code or files have another content than its runs were computed with
     │   ├── RunDirGone      it was deleted, moved or written by somebody else under its coordinator
     │   └── StoreFull       the disk, the quota or the permissions refuse a write
     ├── Interrupted         Ctrl-C, SIGTERM or SIGHUP stopped the campaign
@@ -32,6 +33,7 @@ __all__ = [
     "BadInput",
     "BlockLost",
     "HpcAgentError",
+    "InputsChanged",
     "Interrupted",
     "NoSite",
     "RunDirChanged",
@@ -126,6 +128,15 @@ class RunDirChanged(StoreError):
     """The run directory was written by another campaign than the one given."""
 
     exit_code = 2
+
+
+class InputsChanged(RunDirChanged):
+    """The code or files that the runs were computed with have another content now; nothing was mixed.
+
+    Args:
+        message: Which, both digests, what was computed with the old one, and what to do.
+        changed: A clause for each.
+    """
 
 
 class RunDirGone(StoreError):

@@ -15,6 +15,7 @@ from pydantic import PrivateAttr, field_serializer
 from hpcagent.apps import carried
 from hpcagent.apps.deciding import declared, with_files
 from hpcagent.apps.made_with import sha256
+from hpcagent.apps.modules import own_modules
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, build, canonical_json
 from hpcagent.model.contract import Contract, Metric, Resources
@@ -43,6 +44,9 @@ class App(Record):
         source: What the user named: a packaged name or a path.
         code_digest: SHA-256 of the function's source, for functions that are not hpcagent's own. Written down with
             what a function of a script uses of it.
+        modules: SHA-256 of the files of the user's own modules that the function is made of, by name (see
+            `hpcagent.apps.modules`); empty for hpcagent's own functions, and in records of before they counted.
+        inner: Of a chain in an importable module: SHA-256 of the apps, and of their files, that it calls by name.
         vary: Names of the parameters that a campaign varies if it does not say; all that have no default, or
             all, where empty.
         chain: Whether its runs are made of runs of other apps (see `hpcagent.apps.chain`).
@@ -58,9 +62,16 @@ class App(Record):
     settings: dict[str, Any] = {}
     source: str = ""
     code_digest: str = ""
+    modules: dict[str, str] = {}
+    inner: dict[str, str] = {}
     vary: tuple[str, ...] = ()
     chain: bool = False
     _callable: Callable[..., Any] | None = PrivateAttr(default=None)
+    # What its code is was settled, for a campaign: see `frozen`.
+    _frozen: bool = PrivateAttr(default=False)
+    _sent: carried.Carried | None = PrivateAttr(default=None)
+    # Read back from a record: its files keep the digests that they had.
+    _recorded: bool = PrivateAttr(default=False)
 
     @property
     def name(self) -> str:
@@ -82,15 +93,89 @@ class App(Record):
         """SHA-256 of the settings, input files and function: what decides a result beside the parameters."""
         # Where a file lies does not decide what a run gives, what is in it does.
         settings = {k: v for k, v in self.settings.items() if k != "paths"}
-        code = self._whole_code(self.code_digest)
-        return hashlib.sha256(canonical_json([self.function, code, settings]).encode()).hexdigest()
+        parts = [self.function, self._whole_code(self.code_digest), settings]
+        of_others = [self._whole_modules(self.modules), self._whole_inner(self.inner)]
+        if any(of_others):
+            parts += of_others
+        return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
+
+    @property
+    def made_of(self) -> dict[str, str]:
+        """Name -> SHA-256 of the modules of the user's that a worker has to have as they are here."""
+        return self._whole_modules(self.modules)
 
     @field_serializer("code_digest")
     def _whole_code(self, code_digest: str) -> str:
         # Only now: a script may define below the app what the app's function uses.
-        if self._callable is None or self.function or not code_digest:
+        if self._callable is None or self.function or not code_digest or self._frozen:
             return code_digest
         return carried.code_digest(self._callable)
+
+    @field_serializer("modules")
+    def _whole_modules(self, modules: dict[str, str]) -> dict[str, str]:
+        if self._callable is None or not self.code_digest or self._frozen:
+            return modules
+        return own_modules(carried.module_roots(self._callable))
+
+    @field_serializer("inner")
+    def _whole_inner(self, inner: dict[str, str]) -> dict[str, str]:
+        # Of a function of a script they are in the digest of its code.
+        if not (self._callable and self.code_digest and self.function and self.chain) or self._frozen:
+            return inner
+        found: dict[str, str] = {}
+        for name, app in sorted(carried.apps_in(self._callable).items()):
+            found |= app._as_inner(name)
+        return found
+
+    def _as_inner(self, name: str) -> dict[str, str]:
+        files = self.settings.get("files")
+        settings = {k: v for k, v in self.settings.items() if k not in ("paths", "files")}
+        text = canonical_json([self.contract.version, self.function, self.code_digest, settings])
+        found = {f"app {name}": hashlib.sha256(text.encode()).hexdigest()}
+        if isinstance(files, Mapping):
+            found |= {f"{file} of app {name}": str(digest) for file, digest in files.items()}
+        return found
+
+    def recorded(self) -> App:
+        """A copy, read back from a record, whose files count by what they had in them then."""
+        copy = self._changed()
+        copy._recorded = True
+        return copy
+
+    def frozen(self) -> App:
+        """A copy whose code is settled: what a campaign began with, all its runs are computed with."""
+        copy = self._changed(
+            code_digest=self._whole_code(self.code_digest),
+            modules=self._whole_modules(self.modules),
+            inner=self._whole_inner(self.inner),
+        )
+        copy._frozen = True
+        if self._callable is not None and not self.function:
+            copy._sent = carried.carry(self._callable)
+        return copy
+
+    def without_modules(self) -> App:
+        """A frozen copy that goes on as a record of before modules counted has it."""
+        return self.frozen()._changed(modules={}, inner={})
+
+    def continuing(self, recorded: App) -> App | None:
+        """This app, frozen, as the one whose runs go on those of the recorded app; None where it is another.
+
+        What was recorded before modules counted goes on as it was recorded, so that its execution ids stay.
+        """
+        frozen = self.frozen()
+        if frozen.digest == recorded.digest:
+            return frozen
+        if recorded.modules or recorded.inner:
+            return None
+        digests = [frozen.code_digest]
+        if self._callable is not None and not self.function and self.code_digest:
+            digests.append(carried.code_digest(self._callable, with_paths=True))
+        for code_digest in digests:
+            as_before = frozen._changed(modules={}, inner={}, code_digest=code_digest)
+            if as_before.digest == recorded.digest:
+                return as_before
+        return None
 
     def with_resources(self, **changes: Any) -> App:
         """A copy that asks for other resources, e.g. `walltime_s=60`.
@@ -127,6 +212,8 @@ class App(Record):
                 known = [k for k in self.settings if k not in ("files", "paths")]
                 raise BadInput(f"app {self.name!r} has no setting {name!r}; {nearest(name, known)}", value=name)
             if name in self.settings.get("files", {}):
+                if self._recorded and value and str(value) == self.settings["paths"][name]:
+                    continue
                 made |= _with_file(made, name, value)
             else:
                 made[name] = _plain(value, f"setting {name!r} of app {self.name!r}")
@@ -135,6 +222,7 @@ class App(Record):
     def _changed(self, **update: Any) -> App:
         copy = self.model_copy(update=update)
         copy._callable = self._callable
+        copy._frozen, copy._sent, copy._recorded = self._frozen, self._sent, self._recorded
         return copy
 
     def manifest(
@@ -215,13 +303,14 @@ class App(Record):
         files = declared(self.function, manifest.params, self.settings, site)
         return {
             "manifest": manifest.model_dump(),
-            "function": self.function or (self._callable and carried.carry(self._callable)),
+            "function": self.function or self._sent or (self._callable and carried.carry(self._callable)),
             "settings": self.settings,
             "workdir": f"{work}/{manifest.execution_id}",
             "promises": self.promises() if promises is None else promises,
             "site": site,
             "attempt": attempt,
             "files": files,
+            "modules": self.made_of,
             "outdated": self._outdated(manifest, files),
         }
 
@@ -411,6 +500,9 @@ def app_of(
         chain=chain,
     )
     made._callable = function
+    if made.code_digest:
+        # Looked at while it is being imported: what this process goes on with is what the files have in them now.
+        own_modules(carried.module_roots(function))
     return made
 
 

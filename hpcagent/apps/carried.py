@@ -6,6 +6,7 @@ constants that it uses, and the names of the modules it imported at its top.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import hashlib
@@ -15,16 +16,17 @@ import io
 import json
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from hpcagent.errors import AppFailed, BadInput
 
-__all__ = ["Carried", "carry", "code_digest", "source_digest"]
+__all__ = ["Carried", "apps_in", "carry", "code_digest", "module_roots", "source_digest"]
 
 _SCRIPT = "__main__"
+_APPS = "hpcagent.apps.base"
 # Containers are looked through for functions (a table of kernels); long ones are data.
 _LONG = 100
 
@@ -77,9 +79,14 @@ def _carried(function: _Same, *uses: _Same) -> Carried:
     return Carried(function.value)  # type: ignore[arg-type]
 
 
-def code_digest(function: Callable[..., Any]) -> str:
-    """SHA-256 of the function's source and, for one of a script, of what it uses of the script."""
-    return _digest(_Same(function), *(_Same(value) for value in _used(function).values()))
+def code_digest(function: Callable[..., Any], *, with_paths: bool = False) -> str:
+    """SHA-256 of the function's source and, for one of a script, of what it uses of the script.
+
+    Args:
+        function: The function.
+        with_paths: Where the files of an app that it uses lie counts too, as in records of before 0.1.0.
+    """
+    return _digest(_Same(function), *(_Same(value) for value in _used(function).values()), with_paths=with_paths)
 
 
 def source_digest(function: Callable[..., Any]) -> str:
@@ -88,13 +95,14 @@ def source_digest(function: Callable[..., Any]) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _digest(function: _Same, *uses: _Same) -> str:
+def _digest(function: _Same, *uses: _Same, with_paths: bool = False) -> str:
     made: Any = function.value
     own = source_digest(made)
     used = _used(made)
     if not used:
         return own
-    seen: dict[int, int] = {id(made): 0}
+    seen = _Seen({id(made): 0})
+    seen.with_paths = with_paths
     return _sha256(_text([own, [[name, _described(used[name], seen)] for name in sorted(used)]]))
 
 
@@ -158,7 +166,7 @@ def _wrapped(value: Any) -> Any:
         return value.__func__
     if isinstance(value, (FunctionType, type)):
         return None
-    if type(value).__module__ == "hpcagent.apps.base":
+    if type(value).__module__ == _APPS:
         return value.plain_function
     inner = getattr(value, "__dict__", {}).get("__wrapped__")
     return inner if isinstance(inner, FunctionType) else None
@@ -174,10 +182,117 @@ def _names(code: CodeType) -> tuple[str, ...]:
     return tuple(names)
 
 
+def module_roots(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of the modules that a function is from or, for one of a script, that it uses by itself."""
+    roots = {function.__module__: None, str(function.__globals__.get("__name__")): None}
+    used = _used(function)
+    if function.__module__ == _SCRIPT:
+        roots |= dict.fromkeys(_modules(function, used))
+        seen: set[int] = set()
+        for made in _unique((function, *_functions_in(tuple(used.values()), seen))):
+            roots |= dict.fromkeys(_imports(made.__code__))
+        for value in _flat(used.values()):
+            roots |= dict.fromkeys(_homes(value))
+    return tuple(name for name in roots if name and name != _SCRIPT)
+
+
+def _unique(values: Iterable[Any]) -> list[Any]:
+    return list({id(value): value for value in values}.values())
+
+
+def _homes(value: Any) -> Iterator[str]:
+    """The modules that a value of a script is from."""
+    if isinstance(value, ModuleType):
+        yield value.__name__
+        return
+    plain = _wrapped(value)
+    for one in (value, plain, *(type(value).__mro__ if not isinstance(value, type) else value.__mro__)):
+        module = getattr(one, "__module__", None)
+        if isinstance(module, str) and module != "builtins":
+            yield module
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, and those in short containers and partial functions among them."""
+    for value in values:
+        if isinstance(value, (list, tuple, set, frozenset, dict)):
+            if len(value) <= _LONG:
+                yield from _flat(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, functools.partial):
+            yield from _flat((value.func, *value.args, *value.keywords.values()))
+        else:
+            yield value
+
+
+@functools.lru_cache(maxsize=256)
+def _imports(code: CodeType) -> tuple[str, ...]:
+    """Modules that the code imports itself, nested functions included; a name of a package may be one, too."""
+    found: dict[str, None] = {}
+    last = ""
+    for step in dis.get_instructions(code):
+        if step.opname == "IMPORT_NAME":
+            last = step.argval
+            found[last] = None
+        elif step.opname == "IMPORT_FROM":
+            found[f"{last}.{step.argval}"] = None
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            found |= dict.fromkeys(_imports(inner))
+    return tuple(found)
+
+
+def apps_in(function: Callable[..., Any]) -> dict[str, Any]:
+    """Name -> app, of the apps that a function of an importable module finds by name, also through others there.
+
+    Those of hpcagent as they come along are left out: they have a version.
+    """
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    waiting = [function]
+    while waiting:
+        made = waiting.pop()
+        if id(made) in seen:
+            continue
+        seen.add(id(made))
+        for value in _flat(_named_in(made)):
+            inner = value
+            if type(value).__module__ == _APPS:
+                found[value.name] = value
+                inner = value.plain_function
+            if isinstance(inner, FunctionType) and inner.__module__.partition(".")[0] in _tops(function):
+                waiting.append(inner)
+    return found
+
+
+def _tops(function: Callable[..., Any]) -> tuple[str, ...]:
+    return (function.__module__.partition(".")[0],)
+
+
+def _named_in(function: Callable[..., Any]) -> Iterator[Any]:
+    """Values of the names that a function looks up: its globals, outer variables, and attributes of modules."""
+    words = _words(function.__code__)
+    for name in _names(function.__code__):
+        value = function.__globals__.get(name)
+        if isinstance(value, ModuleType):
+            if not value.__name__.startswith("hpcagent"):
+                yield from (vars(value)[word] for word in words if word in vars(value))
+        elif value is not None:
+            yield value
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not set yet
+            yield cell.cell_contents
+
+
 # --- its digest
 
 
-def _described(value: Any, seen: dict[int, int]) -> Any:
+class _Seen(dict[int, int]):
+    """Address -> number of what was described already; and whether the places of files count."""
+
+    with_paths = False
+
+
+def _described(value: Any, seen: _Seen) -> Any:
     """A value as plain data that is the same in every process: code by its source, modules by their name."""
     if isinstance(value, (bytes, bytearray)):
         return [type(value).__name__, hashlib.sha256(value).hexdigest()]
@@ -190,8 +305,7 @@ def _described(value: Any, seen: dict[int, int]) -> Any:
     seen[id(value)] = len(seen)
     plain = _wrapped(value)
     if plain is not None:
-        of_app = [value.contract.version, value.settings] if type(value).__module__ == "hpcagent.apps.base" else []
-        return [type(value).__name__, _described(plain, seen), *of_app]
+        return [type(value).__name__, _described(plain, seen), *_of_app(value, seen)]
     if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
         # Of the code: `getsource` of a function that was decorated gives the inner one.
         source = _source_of(getattr(value, "__code__", value)) if value.__module__ == _SCRIPT else ""
@@ -210,6 +324,14 @@ def _described(value: Any, seen: dict[int, int]) -> Any:
         return [type(value).__qualname__, parts]
     # Function, arguments, state, and iterators over items: what pickle builds the object from.
     return [_described(list(p) if isinstance(p, Iterator) else p, seen) for p in parts]
+
+
+def _of_app(value: Any, seen: _Seen) -> list[Any]:
+    """What an app is beside its function; where its files lie does not decide what they say."""
+    if type(value).__module__ != _APPS:
+        return []
+    left_out = () if seen.with_paths else ("paths",)
+    return [value.contract.version, {k: v for k, v in value.settings.items() if k not in left_out}]
 
 
 def _source_of(made: Any) -> str:

@@ -11,11 +11,21 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-__all__ = ["changed_files", "mixed_versions", "newer_versions", "package_version", "sha256"]
+__all__ = [
+    "OtherFile",
+    "changed_files",
+    "mixed_versions",
+    "newer_versions",
+    "other_files",
+    "package_version",
+    "sha256",
+]
 
 
 def sha256(path: str | Path) -> str:
@@ -44,6 +54,53 @@ def changed_files(files: Mapping[str, str]) -> list[str]:
             if sha256(path) != digest:
                 changed.append(path)
     return changed
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFile:
+    """A file of an app's settings that is not as it was.
+
+    Attributes:
+        name: Of the setting, or as the script names it.
+        path: Where it lies.
+        before: SHA-256 that was recorded.
+        now: SHA-256 of now; empty if it cannot be read.
+    """
+
+    name: str
+    path: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        now = f"{self.now[:12]} now" if self.now else "cannot be read now"
+        named = "" if self.path.endswith(f"/{self.name}") else f" ({self.name})"
+        return f"{self.path}{named}: SHA-256 {self.before[:12]} recorded, {now}"
+
+
+def other_files(settings: Mapping[str, Any], *, gone: bool = False) -> list[OtherFile]:
+    """Which files of an app's settings (`files`: name -> SHA-256, `paths`: name -> path) have another content.
+
+    Takes one call of the file system for each file; its content is read once by a process.
+
+    Args:
+        settings: Of the app.
+        gone: Whether a file that cannot be read is one of them; where a run is, its function says it better.
+    """
+    files, paths = settings.get("files"), settings.get("paths")
+    if not isinstance(files, Mapping) or not isinstance(paths, Mapping):
+        return []
+    other = []
+    for name, path in paths.items():
+        before = files.get(name)
+        if not path or not before:
+            continue
+        now = ""
+        with contextlib.suppress(OSError):
+            now = sha256(path)
+        if now != before and (now or gone):
+            other.append(OtherFile(name, path, before, now))
+    return other
 
 
 @lru_cache(maxsize=64)

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.carried import Carried
-from hpcagent.apps.made_with import changed_files, newer_versions
+from hpcagent.apps.made_with import OtherFile, changed_files, newer_versions, other_files
+from hpcagent.apps.modules import OtherModule, loaded, other_modules
 from hpcagent.apps.printed import reading
 from hpcagent.apps.run import Outcome, Run, note, noted, noting
 from hpcagent.errors import AppFailed
@@ -32,6 +33,9 @@ from hpcagent.lifeline import end_detached
 from hpcagent.model.failures import KINDS, known_kind, meaning
 
 __all__ = ["execute", "execute_as_result", "execute_each", "final_result", "read_result", "with_reuse_said"]
+
+
+STALE = "open the site anew: its processes have imported the module before it was edited (or reload it there)"
 
 
 def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
@@ -195,7 +199,7 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
                 name="FilesChanged",
                 repair="put the old files back, or start anew in another folder (run_dir)",
             )
-        outcome = _call(_function(order["function"]), manifest["params"], run)
+        outcome, failure = _computed(order, run)
     except AppFailed as error:
         failure = _said(error)
     except OSError as error:
@@ -224,6 +228,49 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
         fields["notes"] = [*fields.get("notes", ()), f"run again: {wrong} It is kept in attempt-N/."]
     _write(f"{workdir}/result.json", fields)
     return fields
+
+
+def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, Any] | None]:
+    """Call the app's function; its modules and the files of its settings are those that the campaign began with.
+
+    A module is looked at once by a process, when it is imported: from then on the process has its content. A file
+    is looked at before the run and, as nobody knows when the function reads it, after it; LAMMPS has its own copy.
+
+    Returns:
+        What the function gave, and the failure of a run under which a file was edited: kept, but not believed.
+
+    Raises:
+        AppFailed: `FilesChanged`.
+    """
+    modules: Mapping[str, str] = order.get("modules") or {}
+    settings = order["settings"]
+    _refuse_others(modules, settings)
+    before = loaded(modules)
+    function = _function(order["function"])
+    at_import = loaded(modules)
+    _refuse_others({name: modules[name] for name in at_import - before}, {})
+    outcome = _call(function, order["manifest"]["params"], run)
+    try:
+        later = loaded(modules) - at_import
+        _refuse_others({name: modules[name] for name in later}, {} if "only_read" in settings else settings)
+    except AppFailed as error:
+        details = error.details
+        said = f"{error.message} It was edited while the run went: which content was used is not known."
+        return outcome, _failure(details["kind"], details["name"], said, repair=details["repair"])
+    return outcome, None
+
+
+def _refuse_others(modules: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+    other: list[OtherModule | OtherFile] = [*other_modules(modules), *other_files(settings)]
+    if not other:
+        return
+    stale = any(isinstance(one, OtherModule) and one.stale for one in other)
+    raise AppFailed(
+        f"{'; '.join(map(str, other))}: not computed, as the run stands for the content that is recorded.",
+        kind="infrastructure",
+        name="FilesChanged",
+        repair=STALE if stale else "put the old content back and go on, or start anew in another folder (run_dir)",
+    )
 
 
 def _call(function: Callable[..., Any], params: Mapping[str, Any], run: Run) -> Outcome:

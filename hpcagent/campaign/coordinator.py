@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from hpcagent.apps.base import App
 from hpcagent.campaign.answer import CampaignResult, answer, event_text
 from hpcagent.campaign.batch import Batch, Event
 from hpcagent.campaign.budget import refuse_small_cap
@@ -18,8 +19,8 @@ from hpcagent.campaign.planner import Asked, Planner
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.recorded import rebuilt_event, replayed
 from hpcagent.campaign.rolling import Suggester, due, in_flight
-from hpcagent.campaign.runner import Runner, other_files
-from hpcagent.campaign.same_files import changed_since
+from hpcagent.campaign.runner import Runner
+from hpcagent.campaign.same_files import changed_inputs, changed_since, refusal
 from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
@@ -149,6 +150,7 @@ class Coordinator:
         self._late = LateRuns(self.folder.work)
         self._watched_batches = 0
         self._mended = self._results_before = 0
+        self._other: Result | None = None
 
     # -- opening and closing ------------------------------------------------------------------
 
@@ -171,8 +173,7 @@ class Coordinator:
         try:
             self._lock = Lock(self.folder.root)
             self._lock.acquire()
-            if resumed:
-                self._check_same()
+            self._settle_app(resumed)
             leftovers = end_leftovers(self.folder.jobs) if resumed else []
             self._site = self._open_site()
             # The default batch depends on the site; from here on it is written down.
@@ -235,8 +236,7 @@ class Coordinator:
         lock = Lock(self.folder.root, passing=True)
         lock.acquire()
         try:
-            if resumed:
-                self._check_same()
+            self._settle_app(resumed)
             self._write_down()
             self._journal = Journal.open(self.folder.events)
             self._state = replayed(self.folder, self.campaign, look=True, results=False)
@@ -333,16 +333,36 @@ class Coordinator:
             size = load_run(self.folder.root).batch_size or size
         self.campaign = self.campaign.model_copy(update={"batch_size": size})
 
-    def _check_same(self) -> None:
-        written = self._written = load_run(self.folder.root)
+    def _settle_app(self, resumed: bool) -> None:
+        """From here on the app is what the campaign began with, or began with once.
+
+        Raises:
+            InputsChanged: Its code or files have another content than then.
+            RunDirChanged: The folder belongs to another campaign.
+        """
+        if resumed:
+            self._written = load_run(self.folder.root)
+            app = self._same_app(self._written)
+        else:
+            app = self.campaign.app.frozen()
+        self.campaign = self.campaign.model_copy(update={"app": app})
+
+    def _same_app(self, written: Campaign) -> App:
         ours, theirs = self.campaign.identity(), written.identity()
-        changed = [key for key in ours if ours[key] != theirs[key]]
-        if changed:
+        app = self.campaign.app.continuing(written.app)
+        changed = [key for key in ours if ours[key] != theirs[key] and (key != "app" or app is None)]
+        inputs = changed_inputs(written.app, self.campaign.app)
+        if inputs:
+            done = len(replayed(self.folder, written).results)
+            raise refusal(str(self.folder.root), inputs, done=done)
+        if app is None or changed:
+            said = [*changed, *(_different(written.app, self.campaign.app) if "app" in changed else ())]
             raise RunDirChanged(
-                f"{self.folder.root} belongs to another campaign: {', '.join(changed)} differ(s). Go on with that "
+                f"{self.folder.root} belongs to another campaign: {', '.join(said)} differ(s). Go on with that "
                 f"one by {going_on(written, self.folder.root)}, or choose another folder (run_dir, --run-dir).",
                 changed=changed,
             )
+        return app
 
     def _check_files(self) -> None:
         """Refuse to add numbers of other pseudopotentials, setups or models to those that are there."""
@@ -350,7 +370,7 @@ class Coordinator:
         ended = (*self._state.results.values(), *self._state.part_results.values())
         changed = changed_since(self._state.files.values(), ended, self._site.about)
         if changed:
-            raise other_files(str(self.folder.root), changed)
+            raise refusal(str(self.folder.root), changed)
 
     def _write_down(self) -> None:
         write_whole(self.folder.campaign, self.campaign.toml())
@@ -408,12 +428,14 @@ class Coordinator:
                     return
                 waiting = planned
             self._run_all(waiting)
+            self._refuse_other()
             current = waiting[-1].batch
             for _ in range(self.campaign.repeat_distrusted):
                 again = plans.repeats(current)
                 if not again:
                     break
                 self._run_all(again)
+                self._refuse_other()
             yield self._consolidate(current)
 
     def _rolling(self) -> Iterator[Batch]:
@@ -424,11 +446,11 @@ class Coordinator:
         self._watched_batches = len(self._state.results) // plans.size
         reason: str | None = None
         while True:
-            if reason is None:
-                reason = plans.over()
-            if reason is None:
-                reason = self._fill(runner, plans)
-            if reason is not None:
+            if self._other is not None and not runner.running:
+                self._refuse_other()
+            if reason is None and self._other is None:
+                reason = plans.over() or self._fill(runner, plans)
+            if reason is not None or self._other is not None:
                 # An answer that is still to come would be of no use.
                 self._asked = None
                 self._suggester.forget()
@@ -520,6 +542,7 @@ class Coordinator:
                 self._mend(runner, error)
                 results = []
             results += self._hold_the_cap(runner)
+        self._other = self._other or next(filter(_ends_campaign, results), None)
         self._tell("finished" if results else "tick", results=tuple(results))
         self._apply_rules(results)
         self._tell_late(runner)
@@ -562,6 +585,22 @@ class Coordinator:
         if self._site is not self._wanted_site:
             self._site.close()
         return ended
+
+    def _refuse_other(self) -> None:
+        """End where a worker has met code or files with another content: every further run would.
+
+        What was in flight has ended by now; what could not be computed is computed when the campaign is resumed.
+
+        Raises:
+            InputsChanged: With what that run says.
+        """
+        if self._other is None or self._other.failure is None:
+            return
+        failure = self._other.failure
+        done = sum(r.ok for r in self._state.results.values())
+        said = f"{failure.message.rstrip('.')} ({self._other.host})"
+        repair = "" if not failure.repair else f"What helps: {failure.repair}."
+        raise refusal(str(self.folder.root), [said], done=done, repair=repair)
 
     def _affordable(self, waiting: list[Manifest]) -> list[Manifest]:
         """Runs of an earlier session that have to be run again, as far as the budget allows it."""
@@ -709,6 +748,18 @@ class Coordinator:
                 outlook=None if self._spending is None else self._spending.outlook(),
             )
         )
+
+
+def _ends_campaign(result: Result) -> bool:
+    return result.failure is not None and result.failure.means.ends
+
+
+def _different(written: App, given: App) -> list[str]:
+    """Which settings of an app differ, in words."""
+    if written.source != given.source or written.contract.version != given.contract.version:
+        return []
+    keys = {k: None for k in (*written.settings, *given.settings) if k not in ("paths", "files")}
+    return [f"its setting {k!r}" for k in keys if written.settings.get(k) != given.settings.get(k)]
 
 
 def _scale(comparison: Comparison | None, batch: int) -> float | None:

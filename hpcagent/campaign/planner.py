@@ -78,6 +78,8 @@ class Planner:
         self.search, self.digest = campaign.search, campaign.app.digest
         self._history: list[Observation] = []
         self._seen = self._replaced = 0
+        # Failures of earlier sessions that are run again in this one: they tell nothing of it.
+        self._left = {i: r for i, r in state.results.items() if not state.final(i)}
 
     def next_batch(self) -> list[Manifest] | str:
         """The next batch, or the confirmation, or why it is over."""
@@ -167,6 +169,7 @@ class Planner:
             last = [self.state.results[i] for i in self.state.arrived[-self.size :]]
         else:
             last = self.state.batch(self.state.last_batch)
+        last = [r for r in last if r is not self._left.get(r.manifest.execution_id)]
         if not last:
             return None
         failures = [r.failure for r in last]

@@ -550,7 +550,8 @@ _PUT_BACK = (
 
 def _read_app(path: Path, unknown: dict[str, None]) -> App:
     try:
-        return read_record(App, from_json(path.read_bytes()), unknown)
+        # Its files count by what is recorded: looked at anew, a changed one would be compared with itself.
+        return read_record(App, from_json(path.read_bytes()), unknown).recorded()
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}; it belongs beside events.jsonl.") from None
     except ValidationError as error:

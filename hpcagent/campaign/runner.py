@@ -22,10 +22,10 @@ from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.worker import execute, execute_each, with_reuse_said
 from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.recorded import found_result
-from hpcagent.campaign.same_files import compared, files_event, level_key, unknown_before
+from hpcagent.campaign.same_files import compared, files_event, level_key, refusal, unknown_before
 from hpcagent.campaign.state import State, result_event
 from hpcagent.campaign.suspects import Suspects
-from hpcagent.errors import AppFailed, BadInput, RunDirChanged, SiteFailed
+from hpcagent.errors import AppFailed, BadInput, SiteFailed
 from hpcagent.model.base import explain
 from hpcagent.model.failures import KINDS, MOST_LOST
 from hpcagent.model.records import Cost, Failure, Manifest, Result
@@ -33,7 +33,7 @@ from hpcagent.sites.site import Site, failure_of
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import RunDir
 
-__all__ = ["Runner", "other_files"]
+__all__ = ["Runner"]
 
 # Runs that go to a worker together take this long, in seconds.
 PACK_S = 0.01
@@ -54,16 +54,6 @@ def _answers(manifests: Sequence[Manifest], future: Future[Any]) -> Iterator[tup
         return ((m, error) for m in manifests)
     answer = future.result()
     return zip(manifests, answer if isinstance(answer, list) else [answer], strict=True)
-
-
-def other_files(root: str, clauses: Sequence[str]) -> RunDirChanged:
-    """The refusal to mix runs with files of other contents."""
-    return RunDirChanged(
-        f"{root}: {'; '.join(clauses)}. Computed with another content new runs could not be compared with the "
-        "finished ones. Put the old file back (or set the variable, setting or "
-        "site profile that names its folder as it was), or choose another folder (run_dir, --run-dir).",
-        changed=list(clauses),
-    )
 
 
 class Runner:
@@ -239,6 +229,12 @@ class Runner:
         if self._stopping:
             raise interrupted()
         manifest = inner_manifest(chain, of, app, inputs, params, seed, replicate, self._about_site)
+        if app.made_of and manifest.execution_id not in self._state.parts:
+            # Asked for before modules counted: the same run, under the id that it has in the journal.
+            bare = app.without_modules()
+            before = inner_manifest(chain, of, bare, inputs, params, seed, replicate, self._about_site)
+            if before.execution_id in self._state.parts:
+                app, manifest = bare, before
         part = Part(app.name, manifest.execution_id)
         self._finished.put(Asked(part, app, manifest, inputs, chain.execution_id))
         return part
@@ -389,7 +385,7 @@ class Runner:
         """Before a run is sent: its files are those of the finished ones; what is new is written down.
 
         Raises:
-            RunDirChanged: Finished runs at this level have used another file.
+            InputsChanged: Finished runs at this level have used another file.
         """
         # Which potentials a LAMMPS script reads may follow from any parameter: they have no level to compare.
         if not files or "engine" not in manifest.params:
@@ -401,7 +397,7 @@ class Runner:
         ended = (*self._state.results.values(), *self._state.part_results.values())
         other = [] if level is None else compared(level, files, ended, self._about_site)
         if other:
-            raise other_files(str(self._root), other)
+            raise refusal(str(self._root), other)
         if known:
             return
         # Of a chain its inner runs say it.

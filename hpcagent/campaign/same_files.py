@@ -1,20 +1,122 @@
-"""Whether new runs are computed with the pseudopotentials, setups and models of the runs that are there."""
+"""Whether new runs are computed with the code and the files of the runs that are there.
+
+What an app is made of (its function, the user's modules, files of its settings, apps that a chain calls) is in
+`app.json` as it was when the campaign began; what an engine or LAMMPS reads from elsewhere is in the journal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcagent.apps.deciding import declared, places
-from hpcagent.apps.made_with import changed_files
+from hpcagent.apps.made_with import OtherFile, changed_files, other_files
+from hpcagent.apps.modules import other_modules
+from hpcagent.errors import InputsChanged
 from hpcagent.model.base import canonical_json
 from hpcagent.model.records import Result
 
-__all__ = ["FilesOfLevel", "changed_since", "compared", "files_event", "level_key", "unknown_before"]
+if TYPE_CHECKING:
+    from hpcagent.apps.base import App
+
+__all__ = [
+    "FilesOfLevel",
+    "changed_inputs",
+    "changed_since",
+    "compared",
+    "files_event",
+    "level_key",
+    "refusal",
+    "unknown_before",
+]
 
 # Parameters that choose files; others (cutoffs, k-points, structures) do not.
 _CHOOSING = ("engine", "xc", "basis")
+
+
+def changed_inputs(recorded: App, given: App) -> tuple[str, ...]:
+    """A clause for each part of an app that is not as it was when its campaign began.
+
+    Args:
+        recorded: The app as the campaign's folder has it.
+        given: The app that is to go on: the same record, or one of a script that was started again.
+    """
+    live = given.plain_function is not None or given.settings.get("paths") != recorded.settings.get("paths")
+    files = _other_content(recorded, given) if live else []
+    files = files or other_files(given.settings, gone=True)
+    clauses = [*map(str, other_modules(recorded.modules)), *map(str, files)]
+    return tuple(clauses or _changed_code(recorded, given))
+
+
+def _other_content(recorded: App, given: App) -> list[OtherFile]:
+    """Files of the same name that the two apps have with different contents, wherever they lie."""
+    ours, before = (app.settings.get("files") for app in (given, recorded))
+    if not isinstance(ours, Mapping) or not isinstance(before, Mapping):
+        return []
+    return [
+        OtherFile(name, given.settings["paths"].get(name, ""), before[name], now)
+        for name, now in ours.items()
+        if before.get(name) not in (None, "", now) and given.settings.get(name) == recorded.settings.get(name)
+    ]
+
+
+def _changed_code(recorded: App, given: App) -> list[str]:
+    """The function of a script, what a chain calls, and what has no file in the record."""
+    if not recorded.code_digest:
+        return []
+    by_file = bool(recorded.modules) and bool(recorded.function)
+    if by_file and not recorded.inner:
+        return []
+    live = given if given.plain_function is not None else _imported(recorded)
+    if live is None or live.source != recorded.source:
+        return []
+    live = live.frozen()
+    clauses = [
+        f"{name}, which the chain calls: SHA-256 {before[:12]} recorded, {live.inner[name][:12]} now"
+        for name, before in recorded.inner.items()
+        if live.inner.get(name, before) != before
+    ]
+    if not by_file and live.code_digest != recorded.code_digest and live.continuing(recorded) is None:
+        module, _, name = recorded.source.rpartition(":")
+        where = "the script" if module == "__main__" else f"module {module}"
+        clauses.append(
+            f"the function {name} of {where}, with what it uses there: SHA-256 {recorded.code_digest[:12]} "
+            f"recorded, {live.code_digest[:12]} now"
+        )
+    return clauses
+
+
+def _imported(recorded: App) -> App | None:
+    """The app of an importable module as it is now; None where it cannot be had here: workers say more."""
+    from hpcagent.apps.catalog import find_app
+
+    with contextlib.suppress(Exception):  # whatever the user's module raises
+        return find_app(recorded.function)
+    return None
+
+
+def refusal(root: str, clauses: Sequence[str], *, done: int | None = None, repair: str = "") -> InputsChanged:
+    """The refusal to mix runs with code or files of other contents.
+
+    Args:
+        root: The campaign's folder.
+        clauses: What is different.
+        done: How many runs have finished with the old content.
+        repair: What helps, where that is known better.
+    """
+    made = "" if done is None else f" {done} finished run(s) were computed with what is recorded."
+    helps = repair or (
+        "Put the old file back (or set the variable, setting or site profile that names its folder as it was) and "
+        "go on, or choose another folder (run_dir, --run-dir) for a new campaign. To begin it with what these "
+        "runs found (earlier), say in its [context] that the input is another, and take a contextual policy."
+    )
+    return InputsChanged(
+        f"{root}: {'; '.join(clauses)}.{made} Computed with another content new runs could not be compared with "
+        f"the finished ones. {helps}",
+        changed=list(clauses),
+    )
 
 
 @dataclass(slots=True)

@@ -318,7 +318,7 @@ def _check(campaign: Campaign, old: Campaign, folder: str) -> None:
                 "linear_thompson, or leave the folder out.",
             )
         return  # what is stated to be different may be: the input, and values that are not varied
-    if campaign.app.digest != old.app.digest:
+    if campaign.app.continuing(old.app) is None:
         raise _differs(
             folder,
             f"the input of app {ours.name} (script, files, settings or code; its digest)",

@@ -138,6 +138,7 @@ class Mode:
         timed: A limit of time ended the run, its own or its block's.
         hopeless: Whether a batch of nothing else ends the campaign; None: as its kind.
         passed_on: The failure of another run, of which this one is a consequence.
+        ends: The first one ends the campaign, once what is in flight has ended: every further run would fail so.
         end: How the scheduler calls the end of the job (`Job.state`) that is this failure.
         raised: An exception whose class, or one it inherits from, has such a name is this failure.
     """
@@ -153,6 +154,7 @@ class Mode:
     timed: bool = False
     hopeless: bool | None = None
     passed_on: bool = False
+    ends: bool = False
     end: str | None = None
     raised: bool = False
 
@@ -222,7 +224,6 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("OtherPseudopotential", "contract", "a file is not the one that its family lists: put that one there, or name it by `pseudopotentials`"),
         _is("NotPeriodic BadPath FewKpoints", "contract", "bands need a crystal, special points of its cell, and a density of several k-points"),
         _is("FileTooLarge", "infrastructure", "a log or other text file of the program has more than the profile's `max_read_mb`: let it write less often, or raise that", again=False),
-        _is("FilesChanged", "infrastructure", "a pseudopotential, setup or model is not the one that the run was planned with: put it back, or start anew", again=False),
         _is("NoPseudopotential", "contract, or infrastructure if the folder is not there", "`pseudopotentials`, `pseudo_dir`, or `[apps.espresso]` of the profile"),
         _is("NoEngine", "infrastructure", "install the package that the message names where the workers run"),
         _is("NoDevice", "infrastructure", "PyTorch sees no GPU: `gpus=1`, or device `cpu`"),
@@ -267,6 +268,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("BadInput", "contract", "a chain called an app with a value that is not allowed"),
         _is("MissingFile", "infrastructure", "a file of the input run is gone"),
         _is("BadResult", "infrastructure", "what came back has not the form of a result: another version of hpcagent where the workers run, or a damaged `result.json`, which is kept beside it"),
+        _is("FilesChanged", "infrastructure", "a module, a file of the settings, a pseudopotential, setup or model is not the one that the run was planned with: put it back, or start anew. [The campaign ends](interrupt_and_resume.md#code-and-files-that-were-edited) when what is in flight has ended", again=False, ends=True),
         _is("AppNotImportable", "infrastructure", "install the module where the workers run", again=False),
         _is("OutOfMemory DiskFull", "infrastructure", "make room, or ask for more"),
         _is("ReadOnly NoPermission", "infrastructure", "correct the permissions", again=False),
@@ -307,6 +309,7 @@ class Meaning:
         hopeless: A batch of nothing else ends the campaign.
         machine: The machine is at fault.
         passed_on: A consequence of another run's failure.
+        ends: It ends the campaign.
         goes_on: Started again it goes on where it was, from a restart file.
     """
 
@@ -318,6 +321,7 @@ class Meaning:
     hopeless: bool
     machine: bool
     passed_on: bool
+    ends: bool
     goes_on: bool
 
 
@@ -361,6 +365,7 @@ def meaning(kind: str, name: str, repair: str | None = None) -> Meaning:
         hopeless=of is not None and (of.hopeless if row.hopeless is None else row.hopeless),
         machine=of is not None and of.machine,
         passed_on=row.passed_on,
+        ends=row.ends,
         goes_on=goes_on,
     )
 

@@ -22,6 +22,7 @@ from hpcagent.apps.lammps.potentials import elsewhere, undecided
 from hpcagent.apps.lammps.restart import NONE, SOURCE, Earlier, continued, earlier, joined, progress, read_logs
 from hpcagent.apps.lammps.structure import given, taken
 from hpcagent.apps.launch import Limit, finish, planned
+from hpcagent.apps.made_with import OtherFile
 from hpcagent.apps.printed import read_text
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
@@ -125,10 +126,26 @@ def _write_inputs(run: Run, params: Mapping[str, float | int | str], source: Ear
                 f"the file {name!r} that the script reads is gone: {error}.", kind="contract", name="MissingFile"
             ) from None
         # A link to what the script may write would let it write beside the user's script.
-        if small or name not in run.settings["only_read"]:
+        if small:
+            _copy(name, Path(path), target, run.settings["files"].get(name))
+        elif name not in run.settings["only_read"]:
             shutil.copyfile(path, target)
         else:
             target.symlink_to(path)
+
+
+def _copy(name: str, source: Path, target: Path, recorded: str | None) -> None:
+    """Copy a small file; what is copied, and not what lay there a moment ago, has the content that is recorded."""
+    content = source.read_bytes()
+    now = hashlib.sha256(content).hexdigest()
+    if recorded and now != recorded:
+        raise AppFailed(
+            f"{OtherFile(name, str(source), recorded, now)}.",
+            kind="infrastructure",
+            name="FilesChanged",
+            repair="put the old content back and resume, or start a new campaign in another folder",
+        )
+    target.write_bytes(content)
 
 
 def _word(name: str, value: float | int | str) -> str:

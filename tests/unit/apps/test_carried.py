@@ -117,7 +117,7 @@ def test_a_changed_helper_is_not_mixed_into_an_old_folder(tmp_path):
     assert script(tmp_path, end).stdout.split() == ["2"]
     assert script(tmp_path, end).stdout.split() == ["2"]
     changed = script(tmp_path, end, ("return x  # HELPER", "return 2 * x  # HELPER"))
-    assert changed.returncode != 0 and "RunDirChanged" in changed.stderr
+    assert changed.returncode != 0 and "InputsChanged: run: the function full of the script" in changed.stderr
 
 
 def test_what_cannot_be_sent_is_named_before_anything_runs(tmp_path):

@@ -1,0 +1,254 @@
+"""The user's own modules that an app's function is made of: their files decide its numbers as its source does.
+
+What is installed (site-packages), the standard library and hpcagent have versions and do not count. Which modules
+a file imports is read from its text, nothing is imported for it. A process goes on with what it has imported,
+whatever becomes of the file: a module that is loaded counts by the content that it was loaded from, and costs no
+look at the file any more.
+
+Imports only the standard library, for workers do.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from hpcagent.apps.made_with import sha256
+
+__all__ = ["OtherModule", "loaded", "other_modules", "own_modules"]
+
+_OURS = Path(__file__).resolve().parents[1]
+_NEVER = frozenset({"__main__", "__mp_main__", "hpcagent", *sys.stdlib_module_names})
+# Name -> the specification by which this process has loaded the module (a reload makes another), and the content.
+_contents: dict[str, tuple[ModuleSpec | None, str]] = {}
+# Roots -> what `own_modules` has found: it is looked for again where one of them has changed.
+_closures: dict[tuple[str, ...], dict[str, str]] = {}
+_MOST_CLOSURES = 256
+# Name -> file of modules that are not loaded: they are looked for once.
+_places: dict[str, Path | None] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class OtherModule:
+    """A module that is not as it was.
+
+    Attributes:
+        name: Of the module.
+        path: Its file.
+        before: SHA-256 that was recorded.
+        now: SHA-256 of what this process has loaded, or would load.
+        stale: Whether the file is as recorded, but this process has loaded it before, when it was another.
+    """
+
+    name: str
+    path: str
+    before: str
+    now: str
+    stale: bool = False
+
+    def __str__(self) -> str:
+        had = "this process has loaded" if self.stale else "now"
+        return f"{self.path} (module {self.name}): SHA-256 {self.before[:12]} recorded, {self.now[:12]} {had}"
+
+
+def own_modules(roots: Iterable[str]) -> dict[str, str]:
+    """Name -> SHA-256 of the file, of every module of the user's among these and what they import.
+
+    Args:
+        roots: Names of modules.
+    """
+    roots = tuple(roots)
+    known = _closures.get(roots)
+    if known is not None and not other_modules(known):
+        return dict(known)
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if not name or name in seen:
+            continue
+        seen.add(name)
+        above = name.rpartition(".")[0]
+        if above:
+            waiting.append(above)
+        path = _path(name)
+        if path is None:
+            continue
+        with contextlib.suppress(OSError):
+            found[name] = _content(name, path)
+            waiting += _imported(str(path), name, sha256(path) if name not in sys.modules else found[name])
+    if len(_closures) > _MOST_CLOSURES:
+        _closures.clear()
+    _closures[roots] = dict(sorted(found.items()))
+    return dict(_closures[roots])
+
+
+def loaded(modules: Iterable[str]) -> frozenset[str]:
+    """Which of these modules this process has imported."""
+    return frozenset(name for name in modules if name in sys.modules)
+
+
+def other_modules(modules: Mapping[str, str]) -> list[OtherModule]:
+    """Which of these modules (name -> SHA-256) have another content here; one that is not found tells nothing.
+
+    A module that this process was seen to load takes no call of the file system.
+    """
+    other = []
+    for name, before in modules.items():
+        if _known(name) == before:
+            continue
+        path = _path(name)
+        if path is None:
+            continue
+        try:
+            now = _content(name, path)
+            if now != before:
+                other.append(OtherModule(name, str(path), before, now, stale=sha256(path) == before))
+        except OSError:
+            continue
+    return other
+
+
+def _content(name: str, path: Path) -> str:
+    """SHA-256 of what the process has loaded as this module; of the file, where it has not.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    known = _known(name)
+    if known is not None:
+        return known
+    digest = sha256(path)
+    module = sys.modules.get(name)
+    if module is not None:
+        _contents[name] = _spec_of(module), digest
+    return digest
+
+
+def _known(name: str) -> str | None:
+    module, known = sys.modules.get(name), _contents.get(name)
+    if module is None or known is None or known[0] is not _spec_of(module):
+        return None
+    return known[1]
+
+
+def _spec_of(module: ModuleType) -> ModuleSpec | None:
+    return getattr(module, "__spec__", None)
+
+
+def _path(name: str) -> Path | None:
+    """The file of a module of the user's; None for all others."""
+    top = name.partition(".")[0]
+    if top in _NEVER:
+        return None
+    module = sys.modules.get(name)
+    if module is not None:
+        spec = _spec_of(module)
+        origin = getattr(module, "__file__", None) if spec is None else spec.origin
+        return _of_user(origin)
+    if name not in _places:
+        spec = None
+        with contextlib.suppress(Exception):  # a finder of somebody else's
+            spec = _found(name)
+        _places[name] = None if spec is None else _of_user(spec.origin)
+    return _places[name]
+
+
+def _found(name: str) -> ModuleSpec | None:
+    """How a module would be loaded, without importing it or what it is in."""
+    module = sys.modules.get(name)
+    if module is not None:
+        return _spec_of(module)
+    above = name.rpartition(".")[0]
+    places = None
+    if above:
+        of_package = _found(above)
+        if of_package is None or of_package.submodule_search_locations is None:
+            return None
+        places = list(of_package.submodule_search_locations)
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec = find(name, places) if find is not None else None
+        if spec is not None:
+            return spec  # type: ignore[no-any-return]  # a finder may be anything
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _of_user(origin: str | None) -> Path | None:
+    if origin is None:
+        return None
+    path = Path(origin)
+    if not path.is_absolute() or {"site-packages", "dist-packages"}.intersection(path.parts):
+        return None
+    if any(path.is_relative_to(folder) for folder in (_OURS, *_installed())) or not path.is_file():
+        return None
+    return path
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[Path, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({Path(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+@lru_cache(maxsize=1024)
+def _imported(path: str, name: str, digest: str) -> tuple[str, ...]:
+    """Names that the file of the module `name` imports, as far as they are written in it; by its content."""
+    if not path.endswith(".py"):
+        return ()
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()  # what imports it says so
+    package = name if Path(path).name == "__init__.py" else name.rpartition(".")[0]
+    return tuple(dict.fromkeys(_names(tree, package)))
+
+
+def _names(tree: ast.AST, package: str) -> Iterator[str]:
+    for node in _nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, package)
+            yield base
+            # What is taken from a package may be a module of it.
+            yield from (f"{base}.{alias.name}" for alias in node.names if base and alias.name != "*")
+        elif isinstance(node, ast.Call) and _is_import(node.func) and node.args:
+            first = node.args[0]
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield first.value
+
+
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node, without what only type checkers read."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for other in node.orelse:
+                yield other
+                yield from _nodes(other)
+            continue
+        yield node
+        yield from _nodes(node)
+
+
+def _base(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    above = parts[: len(parts) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def _is_import(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in ("import_module", "__import__")

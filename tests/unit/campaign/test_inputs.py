@@ -1,0 +1,434 @@
+"""A campaign whose code or files are edited on the way mixes nothing: it is refused, and says what has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.apps import made_with, modules
+from hpcagent.apps.base import App
+from hpcagent.apps.catalog import find_app
+from hpcagent.apps.modules import other_modules, own_modules
+from hpcagent.apps.worker import execute
+from hpcagent.campaign.record import load_run
+from hpcagent.errors import BadInput, InputsChanged
+
+STUDY = """
+from pathlib import Path
+import hpcagent as ha
+import {name}_helper as helper
+
+
+@ha.app(parameters={{"x": ha.Float(0, 1)}}, metrics={{"y": "1"}}, files=("program",), settings={{"scale": 1.0}})
+def measured(x, run):
+    extra = 0
+    if run.settings["paths"]["program"]:
+        extra = float(Path(run.settings["paths"]["program"]).read_text())
+    return {{"y": helper.shift(x) + extra}}  # MEASURED
+
+
+inner = measured
+
+
+@ha.chain(parameters={{"x": ha.Float(0, 1)}}, metrics={{"y": "1"}}, seeded=False)
+def chained(x):
+    return {{"y": inner(x=x)["y"]}}  # CHAINED
+"""
+HELPER = "from {name}_deep import OFFSET\n\n\ndef shift(x):\n    return x + OFFSET  # SHIFT\n"
+DEEP = "OFFSET = 0.0\n"
+
+
+class Study:
+    """A module of the user's with a helper that has a helper; `anew` is what a new process would see."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        for ending, text in (("", STUDY), ("_helper", HELPER), ("_deep", DEEP)):
+            (folder / f"{name}{ending}.py").write_text(text.format(name=name))
+
+    def edit(self, ending: str, old: str, new: str) -> Path:
+        path = self.folder / f"{self.name}{ending}.py"
+        text = path.read_text()
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new))
+        return path
+
+    def anew(self) -> None:
+        for ending in ("", "_helper", "_deep"):
+            sys.modules.pop(f"{self.name}{ending}", None)
+        shutil.rmtree(self.folder / "__pycache__", ignore_errors=True)
+
+    def app(self, name: str = "measured") -> App:
+        return find_app(f"{self.name}:{name}")
+
+
+_studies = iter(range(1000))
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    made = Study(folder, f"study_of_inputs_{next(_studies)}")
+    yield made
+    made.anew()
+
+
+def campaign(app: App, runs: int = 2, **changes) -> ha.Campaign:
+    return ha.Campaign(
+        app,
+        ha.minimize("y"),
+        policy="sobol",
+        until=ha.max_runs(runs),
+        batch_size=2,
+        confirm=None,
+        site="threads",
+        **changes,
+    )
+
+
+def resumed(folder: Path, runs: int = 4) -> ha.CampaignResult:
+    return ha.run(load_run(folder, changes={"until.max_runs": runs}), run_dir=folder)
+
+
+def sha(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+# ---- at resume
+
+
+@pytest.mark.parametrize(
+    ("ending", "old", "new"),
+    [
+        ("", "extra}  # MEASURED", "extra + 1000}"),
+        ("_helper", "OFFSET  # SHIFT", "OFFSET + 1000"),
+        ("_deep", "OFFSET = 0.0", "OFFSET = 1000.0"),
+    ],
+)
+@pytest.mark.parametrize("name", ["measured", "chained"])
+def test_an_edited_function_or_helper_is_not_mixed_in(study, tmp_path, name, ending, old, new):
+    folder = tmp_path / "run"
+    ha.run(campaign(study.app(name)), run_dir=folder)
+    path = study.folder / f"{study.name}{ending}.py"
+    before = sha(path)
+    study.edit(ending, old, new)
+    study.anew()
+    for again in (resumed, lambda folder: ha.run(campaign(study.app(name), runs=4), run_dir=folder)):
+        with pytest.raises(InputsChanged, match=rf"{path.name} \(module {path.stem}\)") as caught:
+            again(folder)
+        said = str(caught.value)
+        assert f"SHA-256 {before} recorded, {sha(path)} now" in said and "2 finished run(s)" in said
+        assert "hpcagent resume" not in said and "another folder" in said
+    study.edit(ending, new, old)
+    study.anew()
+    assert [r["y"] == pytest.approx(r.manifest.params["x"]) for r in resumed(folder).results] == [True] * 4
+
+
+def test_a_program_among_the_settings_counts_by_what_was_in_it_when_the_campaign_began(study, tmp_path):
+    program, folder = tmp_path / "program", tmp_path / "run"
+    program.write_text("0")
+    ha.run(campaign(study.app(), settings={"program": str(program)}), run_dir=folder)
+    before = sha(program)
+    program.write_text("1000")
+    with pytest.raises(InputsChanged, match=rf"program: SHA-256 {before} recorded, {sha(program)} now"):
+        resumed(folder)
+    with pytest.raises(InputsChanged, match="program"):
+        ha.run(campaign(study.app(), runs=4, settings={"program": str(program)}), run_dir=folder)
+    program.unlink()
+    assert load_run(folder).app.settings["files"]["program"].startswith(before)  # shown without the file
+    assert len(ha.read_run(folder).results) == 2
+    with pytest.raises(InputsChanged, match="cannot be read now"):
+        resumed(folder)
+    program.write_text("0")
+    assert all(r["y"] < 2 for r in resumed(folder).results)
+
+
+def test_the_same_content_in_another_folder_goes_on(study, tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "program").write_text("0")
+    folder = tmp_path / "run"
+    ha.run(campaign(study.app(), settings={"program": str(tmp_path / "a" / "program")}), run_dir=folder)
+    (tmp_path / "a").rename(tmp_path / "b")
+    study.anew()
+    shutil.move(study.folder, tmp_path / "moved")
+    study.folder = tmp_path / "moved"
+    monkeypatch.syspath_prepend(str(study.folder))
+    modules._places.clear()  # a new process has not looked yet
+    moved = campaign(study.app(), runs=4, settings={"program": str(tmp_path / "b" / "program")})
+    assert len(ha.run(moved, run_dir=folder).results) == 4
+
+
+def test_an_app_that_a_chain_calls_counts_with_its_files(tmp_path, monkeypatch):
+    (tmp_path / "table").write_text("0")
+    (tmp_path / "calling_inputs.py").write_text(
+        textwrap.dedent("""
+        from pathlib import Path
+        import hpcagent as ha
+
+        @ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"}, files=("table",), seeded=False)
+        def read(x, run):
+            return {"y": x + float(Path(run.settings["paths"]["table"]).read_text())}
+
+        with_table = read.with_settings(table=Path(__file__).parent / "table")
+
+        @ha.chain(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"}, seeded=False)
+        def asking(x):
+            return {"y": with_table(x=x)["y"]}
+        """)
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = tmp_path / "run"
+    ha.run(campaign(find_app("calling_inputs:asking")), run_dir=folder)
+    (tmp_path / "table").write_text("1000")
+    del sys.modules["calling_inputs"]
+    for again in (resumed, lambda folder: ha.run(campaign(find_app("calling_inputs:asking"), 4), run_dir=folder)):
+        with pytest.raises(InputsChanged, match="table of app read, which the chain calls"):
+            again(folder)
+
+
+def test_replay_and_report_of_a_campaign_do_not_depend_on_its_inputs(study, tmp_path):
+    program, folder = tmp_path / "program", tmp_path / "run"
+    program.write_text("0")
+    ha.run(campaign(study.app(), runs=4, settings={"program": str(program)}), run_dir=folder)
+    before = ha.read_run(folder).best.metrics
+    program.write_text("1000")
+    study.edit("_deep", "OFFSET = 0.0", "OFFSET = 1000.0")
+    study.anew()
+    assert ha.read_run(folder).best.metrics == before
+    # Nor do its runs become those of the edited input: a new campaign does not begin with them.
+    with pytest.raises(BadInput, match="the input of app measured"):
+        edited = campaign(study.app(), settings={"program": str(program)}, earlier=(str(folder),))
+        ha.run(edited, run_dir=tmp_path / "new")
+
+
+# ---- records of before
+
+
+def test_a_folder_of_before_modules_counted_is_resumed_and_its_function_is_compared(study, tmp_path):
+    folder = tmp_path / "run"
+    ha.run(campaign(study.app()), run_dir=folder)
+    record = json.loads((folder / "app.json").read_text())
+    assert set(record["modules"]) == {study.name, f"{study.name}_helper", f"{study.name}_deep"}
+    old = {k: v for k, v in record.items() if k not in ("modules", "inner")}
+    (folder / "app.json").write_text(json.dumps(old))
+    study.anew()
+    assert len(resumed(folder, 4).results) == 4
+    study.anew()
+    assert len(ha.run(campaign(study.app(), runs=6), run_dir=folder).results) == 6
+    assert len({r.manifest.input_digest for r in ha.read_run(folder).results[2:]}) == 1
+    assert load_run(folder).app.modules == {}
+    study.edit("", "extra}  # MEASURED", "extra + 1000}")
+    study.anew()
+    with pytest.raises(InputsChanged, match=f"the function measured of module {study.name}"):
+        resumed(folder, 8)
+
+
+# ---- while it runs
+
+
+def test_a_worker_does_not_start_what_was_edited_since(study, tmp_path):
+    program = tmp_path / "program"
+    program.write_text("0")
+    app = study.app().with_settings(program=program)
+
+    def run(x: float) -> dict:
+        order = app.order(app.manifest({"x": x}), work=tmp_path / "work", site={})
+        return execute({**order, "modules": recorded})
+
+    recorded = app.made_of
+    assert run(0.1)["metrics"] == {"y": 0.1}
+    program.write_text("1000")
+    failure = run(0.2)["failure"]
+    assert (failure["name"], failure["kind"]) == ("FilesChanged", "infrastructure")
+    assert str(program) in failure["message"] and sha(program) in failure["message"]
+    program.write_text("0")
+    path = study.edit("_deep", "OFFSET = 0.0", "OFFSET = 1000.0")
+    # This process has imported it: it goes on with what the campaign began with.
+    assert run(0.3)["metrics"] == {"y": 0.3}
+    study.anew()
+    failure = run(0.4)["failure"]
+    assert failure["name"] == "FilesChanged" and f"{path} (module {path.stem})" in failure["message"]
+    # Where it has imported the edited one, putting the file back is not enough.
+    study.edit("_deep", "OFFSET = 1000.0", "OFFSET = 0.0")
+    study.anew()
+    study.edit("_deep", "OFFSET = 0.0", "OFFSET = 1000.0")
+    study.app()
+    study.edit("_deep", "OFFSET = 1000.0", "OFFSET = 0.0")
+    failure = run(0.5)["failure"]
+    assert failure["name"] == "FilesChanged" and "open the site anew" in failure["repair"]
+
+
+def test_a_module_that_a_function_imports_late_is_looked_at_then(tmp_path, monkeypatch):
+    (tmp_path / "late_inputs.py").write_text(
+        "import hpcagent as ha\n\n@ha.app(parameters={'x': ha.Float(0, 1)}, metrics={'y': '1'})\n"
+        "def late(x, run):\n    with open(run.settings['touch'], 'w') as file:\n        file.write('VALUE = 700\\n')\n"
+        "    import late_inputs_helper\n    return {'y': late_inputs_helper.VALUE}\n"
+    )
+    helper = tmp_path / "late_inputs_helper.py"
+    helper.write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    app = find_app("late_inputs:late")
+    assert set(app.made_of) == {"late_inputs", "late_inputs_helper"}
+    order = app.order(app.manifest({"x": 0.5}), work=tmp_path / "work", site={})
+    # Between the look before the run and its import; the number is on record, but nobody takes it for the run's.
+    failed = execute({**order, "settings": {"touch": str(helper)}})
+    assert failed["failure"]["name"] == "FilesChanged" and "late_inputs_helper.py" in failed["failure"]["message"]
+    assert (failed["status"], failed["metrics"]) == ("FAILED", {"y": 700.0})
+
+
+@pytest.mark.parametrize("mode", ["batch", "rolling"])
+def test_a_campaign_ends_with_the_first_run_that_met_another_file_and_goes_on_when_it_is_back(
+    study, tmp_path, mode
+):
+    program, folder = tmp_path / "program", tmp_path / "run"
+    program.write_text("0")
+
+    def edit(event):
+        if event.kind == "finished" and event.runs >= 2 and not edits:
+            edits.append(program.write_text("1000"))
+
+    edits: list[int] = []
+    wanted = campaign(study.app(), runs=40, settings={"program": str(program)}, mode=mode)
+    with pytest.raises(InputsChanged, match=r"program: SHA-256 .* recorded, .* now") as caught:
+        ha.run(wanted, run_dir=folder, workers=1, watch=edit)
+    assert "put the old content back" in str(caught.value)
+    results = ha.read_run(folder).results
+    assert 2 <= sum(r.ok for r in results) < 40 and all(r["y"] < 2 for r in results if r.ok)
+    program.write_text("0")
+    after = ha.run(load_run(folder), run_dir=folder).results
+    assert len(after) == 40 and all(r.ok and r["y"] == pytest.approx(r.manifest.params["x"]) for r in after)
+
+
+def test_a_file_that_is_edited_while_the_run_goes_is_not_believed(study, tmp_path):
+    program = tmp_path / "program"
+    program.write_text("0")
+    app = study.app().with_settings(program=program)
+    order = app.order(app.manifest({"x": 0.5}), work=tmp_path / "work", site={})
+
+    def edited(x, run):
+        program.write_text("1000")
+        return {"y": x}
+
+    failure = execute({**order, "function": edited})["failure"]
+    assert failure["name"] == "FilesChanged" and "while the run went" in failure["message"]
+
+
+# ---- what it costs
+
+
+def test_a_run_costs_two_calls_for_each_file_of_its_settings_and_none_for_modules(study, tmp_path, monkeypatch):
+    program = tmp_path / "program"
+    program.write_text("0")
+    app = study.app().with_settings(program=program)
+    orders = [app.order(app.manifest({"x": x / 10}), work=tmp_path / "work", site={}) for x in range(1, 6)]
+    execute(orders[0])
+    looked, read = [], []
+    stat, digest = os.stat, hashlib.file_digest
+    monkeypatch.setattr(made_with.os, "stat", lambda path, **how: looked.append(str(path)) or stat(path, **how))
+    monkeypatch.setattr(
+        made_with.hashlib, "file_digest", lambda file, how: read.append(file.name) or digest(file, how)
+    )
+    for order in orders[1:]:
+        execute(order)
+    mine = [path for path in looked if path.startswith((str(study.folder), str(program)))]
+    # Before and after each run.
+    assert mine == [str(program)] * 8 and read == []
+    looked.clear()
+    for x in range(6, 10):
+        app.order(app.manifest({"x": x / 10}), work=tmp_path / "work", site={})
+    assert not [path for path in looked if path.startswith(str(study.folder))]
+
+
+# ---- which modules
+
+
+def test_what_a_module_imports_is_found_without_importing_it(tmp_path, monkeypatch):
+    package = tmp_path / "package_of_inputs"
+    (package / "sub").mkdir(parents=True)
+    for name, text in {
+        "__init__.py": "",
+        "sub/__init__.py": "raise SystemExit('imported')",
+        "sub/a.py": "from . import b\nfrom ..other import thing\nimport numpy, json\n",
+        "sub/b.py": "if TYPE_CHECKING:\n    import package_of_inputs.unread\n",
+        "other.py": "def f():\n    import importlib\n    importlib.import_module('package_of_inputs.named')\n",
+        "named.py": "import package_of_inputs.other\n",
+        "unread.py": "",
+        "never.py": "",
+    }.items():
+        (package / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = own_modules(["package_of_inputs.sub.a"])
+    top = "package_of_inputs"
+    assert set(found) == {top, *(f"{top}.{n}" for n in ("named", "other", "sub", "sub.a", "sub.b"))}
+    assert found[f"{top}.sub.a"] == hashlib.sha256((package / "sub" / "a.py").read_bytes()).hexdigest()
+    assert other_modules(found) == [] and top not in sys.modules
+    (package / "named.py").write_text("changed = 1\n")
+    assert [other.name for other in other_modules(found)] == [f"{top}.named"]
+
+
+def test_installed_packages_and_packaged_apps_have_versions_instead(study):
+    assert own_modules(["numpy", "json", "hpcagent.apps.base", "ase.build"]) == {}
+    from hpcagent.apps.landscape import synthetic
+
+    assert synthetic.made_of == {} == synthetic.frozen().modules
+
+
+# ---- a script
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import hpcagent as ha
+import helper_of_script
+from helper_of_script import shift as moved
+
+
+@ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"})
+def measured(x):
+    return {"y": moved(x)}
+
+
+campaign = ha.Campaign(measured, ha.minimize("y"), policy="sobol", until=ha.max_runs(int(sys.argv[1])), batch_size=2)
+
+
+def watch(event):
+    if event.kind == "finished" and len(sys.argv) > 2:
+        Path("helper_of_script.py").write_text(sys.argv[2])
+
+
+result = ha.run(campaign, site="laptop", run_dir="run", workers=1, watch=watch)
+print(sorted({int(r["y"] - r.manifest.params["x"]) for r in result.results}), len(result.results))
+"""
+
+
+def test_a_script_with_an_edited_helper_is_refused_and_workers_that_have_it_go_on(tmp_path):
+    helper = tmp_path / "helper_of_script.py"
+    text = "def shift(x):\n    return x\n"
+    other = "def shift(x):\n    return x + 1000\n"
+    helper.write_text(text)
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def script(*words: str) -> subprocess.CompletedProcess[str]:
+        env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "script.py", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=env)
+
+    # Edited after the first run: the worker has imported it, and goes on with what the campaign began with.
+    first = script("6", other)
+    assert first.stdout.split("\n")[0] == "[0] 6", first.stderr
+    refused = script("8")
+    assert "InputsChanged" in refused.stderr and "helper_of_script.py (module helper_of_script)" in refused.stderr
+    helper.write_text(text)
+    assert script("8").stdout.split("\n")[0] == "[0] 8"
