@@ -282,6 +282,12 @@ def failure_kinds() -> str:
     )
 
 
+def run_states() -> str:
+    """What the state of a run is called."""
+    rows = ([f"**{s.state}**", s.means, s.on_resume] for s in failures.RUN_STATES.values())
+    return _table(["state", "means", "when the campaign is resumed"], rows)
+
+
 def failure_modes(heading: str) -> str:
     """The failures that stand under a heading, and what to do."""
     rows = [[_names(m.names), m.which, m.do] for m in failures.MODES if m.heading == heading]
@@ -390,6 +396,7 @@ TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "node": ("site_profile.md", partial(site_keys, site.NodeType)),
     "queue": ("site_profile.md", partial(site_keys, site.QueueLimits)),
     "coordinator": ("site_profile.md", partial(site_keys, site.CoordinatorSettings)),
+    "run_states": ("../concepts.md", run_states),
     "failure_kinds": ("../howto/when_runs_fail.md", failure_kinds),
     "not_retried": ("../howto/when_runs_fail.md", not_retried),
     **{

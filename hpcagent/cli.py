@@ -25,7 +25,6 @@ goes on); 130 stopped by Ctrl-C, SIGTERM or SIGHUP (resume goes on)."""
 
 _BEGUN_S = 30.0
 NOTHING_WORKED = 1
-NO_ANSWER = 3
 
 cli = typer.Typer(
     name="hpcagent",
@@ -274,10 +273,8 @@ def _run(campaign: Any, run_dir: Path | None, how: _How, begun: Callable[[], Non
             print(f"{result.table()}\n")
         print(result)
         print(f"report: {written}")
-    if result.best is None:
-        raise typer.Exit(NOTHING_WORKED)
-    if not result.best.feasible:
-        raise typer.Exit(NO_ANSWER)
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
 
 
 def _run_detached(campaign: Any, run_dir: Path | None, how: _How) -> None:
@@ -345,8 +342,11 @@ def _follow(run_dir: Path, as_json: bool) -> None:
     if event.kind == "left":
         print(event.reason, file=sys.stderr)
         raise typer.Exit(NOTHING_WORKED)
+    result = read_run(run_dir)
     if not as_json:
-        print(read_run(run_dir))
+        print(result)
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
 
 
 @cli.command()
@@ -722,6 +722,7 @@ def _answer_data(result: Any) -> dict[str, Any]:
         "name": result.campaign.name,
         "runs": len(result.results),
         "completed": sum(r.ok for r in result.results),
+        "states": result.counts,
         "earlier_runs": 0 if result.warm is None else result.warm.runs,
         "failures": result.failures,
         "distrusted": result.distrusted,

@@ -24,6 +24,7 @@ from hpcagent.campaign.recorded import replayed
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
 from hpcagent.campaign.warm import WarmStart, earlier_evidence
+from hpcagent.model.failures import RunStates, state_counts
 from hpcagent.model.objective import pareto_front
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
@@ -32,7 +33,7 @@ from hpcagent.policies.points import Key, key
 from hpcagent.policies.ranking import Agreement, agreements
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
 from hpcagent.sites.ledger import ELSEWHERE, Entry, read_ledger
-from hpcagent.store.rundir import RunDir
+from hpcagent.store.rundir import RunDir, holder
 
 __all__ = [
     "Best",
@@ -166,7 +167,7 @@ class CampaignResult:
     Attributes:
         campaign: What was asked.
         results: Every result, in manifest order.
-        reason: Why it stopped, or None while it goes on.
+        reason: Why it stopped, and which runs were given up; None while it goes on, or was interrupted.
         best: The point to use, or None where no run completed.
         speedups: The best point against the reference and the baseline.
         comparison: How the reference point did.
@@ -180,6 +181,7 @@ class CampaignResult:
         warm: What it began with: runs of earlier campaigns, or None.
         busy: Of each session that began on a busy machine, how busy, and which speeds that concerns.
         remarks: What could not be read of the record, and what was put back, in sentences without a full stop.
+        states: Execution id -> state of every planned run; see `model.failures.RUN_STATES`.
     """
 
     campaign: Campaign
@@ -198,6 +200,7 @@ class CampaignResult:
     warm: WarmStart | None = None
     busy: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    states: Mapping[str, RunStates] = field(default_factory=dict)
 
     def table(self, n: int = 8) -> Table:
         """The `n` best points: parameters, metrics ± standard error, P(feasible), runs.
@@ -229,8 +232,39 @@ class CampaignResult:
 
     @property
     def failures(self) -> dict[str, int]:
-        """Name of a failure -> how many runs ended with it."""
+        """Name of a failure -> how many runs ended with it, failed or given up."""
         return dict(Counter(r.failure.name for r in self.results if r.failure is not None))
+
+    def state(self, result: Result) -> RunStates:
+        """What became of a run; one that was given up may be running again."""
+        return self.states.get(result.manifest.execution_id, result.state)
+
+    @property
+    def counts(self) -> dict[RunStates, int]:
+        """State -> how many runs are in it."""
+        return dict(Counter(self.states.values() or (r.state for r in self.results)))
+
+    @property
+    def given_up(self) -> tuple[Result, ...]:
+        """Results of the runs that were given up: resuming runs them again."""
+        return tuple(r for r in self.results if self.state(r) == "given up")
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command that has run it to its stop.
+
+        0: with an answer; 1: no run completed; 3: no point is feasible; 4: the machine failed runs, which were
+        given up and are run again by `resume`.
+        """
+        if self.best is None:
+            return 1
+        if any(r.failure is not None and r.failure.means.machine for r in self.given_up):
+            return 4
+        return 0 if self.best.feasible else 3
+
+    def _failures_text(self, state: RunStates) -> str:
+        names = Counter(r.failure.name for r in self.results if r.failure is not None and self.state(r) == state)
+        return ", ".join(f"{n} {name}" for name, n in sorted(names.items()))
 
     @property
     def jobs(self) -> tuple[Entry, ...]:
@@ -328,13 +362,13 @@ class CampaignResult:
         return [*lines, text]
 
     def __str__(self) -> str:
-        completed = sum(r.ok for r in self.results)
+        counts = self.counts
         lines = [f"{self.campaign.name}: {self.campaign.objective}"]
         cap = self.campaign.until.cap()
         capped = "" if cap is None else f", cap {cap:g}"
-        lines.append(f"{len(self.results)} runs, {completed} completed, {self.charged}{capped}")
-        if self.failures:
-            lines.append("failed: " + ", ".join(f"{n} {name}" for name, n in sorted(self.failures.items())))
+        lines.append(f"{sum(counts.values())} runs, {state_counts(counts)}, {self.charged}{capped}")
+        failed: tuple[RunStates, ...] = ("failed", "given up")
+        lines += [f"{state}: {text}" for state in failed if (text := self._failures_text(state))]
         costed = costs(self.results)
         if costed is not None:
             lines.append(f"cost: {costed}")
@@ -383,8 +417,12 @@ def answer(
     wall_s: float = 0.0,
     state: State | None = None,
     warm: WarmStart | None = None,
+    attended: bool = False,
 ) -> CampaignResult:
-    """Work out what the results say; `state` knows of repeated attempts, inner runs and events too."""
+    """Work out what the results say; `state` knows of repeated attempts, inner runs and events too.
+
+    `attended` says whether a coordinator is at it: runs without a result are then running, otherwise waiting.
+    """
     warm = state.warm if state is not None else warm
     comparison = compare(campaign, results)
     own = full_fidelity(campaign, observations(campaign, results, comparison))
@@ -404,7 +442,7 @@ def answer(
     return CampaignResult(
         campaign=campaign,
         results=tuple(results),
-        reason=reason,
+        reason=reason if reason is None or state is None else state.why_stopped(reason),
         best=None if found is None else _best(campaign, found, units, seen, comparison, guessed),
         speedups=()
         if found is None or not found.feasible
@@ -420,6 +458,7 @@ def answer(
         warm=warm,
         busy=() if state is None else tuple(state.busy),
         remarks=() if state is None else (*campaign._unread, *state.remarks),
+        states={} if state is None else state.states(attended=attended),
     )
 
 
@@ -433,13 +472,15 @@ def read_run(run_dir: str | Path) -> CampaignResult:
     folder = RunDir(run_dir)
     state = replayed(folder, campaign)
     results = state.in_arrival() if campaign.mode == "rolling" else state.in_order()
+    attended = holder(folder.root)[0]
     return answer(
         campaign,
         results,
         run_dir=folder.root,
-        reason=state.stopped if not state.waiting() else None,
+        reason=state.stopped if state.over(attended=attended) else None,
         wall_s=state.elapsed_s,
         state=state,
+        attended=attended,
     )
 
 

@@ -24,8 +24,8 @@ class Event:
         results: The results that came in (`finished`, `batch`).
         reason: Why it stopped (`stopped`), how it was opened (`opened`), what became of a job (`site`),
             what a rule told of (`rule`), which run takes longer than it should (`late`).
-        running: Runs submitted and not ended.
-        runs: Results so far.
+        running: Runs in the state `running`: sent, and not back.
+        runs: Runs that have ended: completed, failed or given up.
         budget: Runs planned in all, if the stop condition bounds them.
         outlook: Node-hours spent, in flight and forecast, and the cap; None where nobody reckons them.
     """
@@ -86,7 +86,7 @@ class Batch:
 
 def _remark(campaign: Campaign, result: Result) -> str:
     if result.failure is not None:
-        return f"failed: {result.failure.name}"
+        return f"{result.state}: {result.failure.name}"
     words: list[str] = [] if result.manifest.role == "suggested" else [result.manifest.role]
     if campaign.objective.known(result.metrics) and not campaign.objective.feasible(result.metrics):
         words.append("infeasible")

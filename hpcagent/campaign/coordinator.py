@@ -209,7 +209,9 @@ class Coordinator:
         except BaseException:
             self.close()
             raise
-        again = f"resumed with {len(self._state.results)} finished run(s)" if resumed else "new"
+        again = f"resumed with {self._state.finished} finished run(s)" if resumed else "new"
+        given_up = len(self._state.results) - self._state.finished
+        again += f"; {given_up} that were given up are run again" if given_up else ""
         if recovered:
             again += f", {len(recovered)} of them found in their own folders"
         again += "".join(f"; {words}" for words in told(leftovers))
@@ -694,10 +696,10 @@ class Coordinator:
     def _finish(self, reason: str) -> None:
         with self._signals.held():
             self._reason = reason
-            if self._state.stopped != reason:
+            if self._state.stopped != reason or not self._state.over(attended=True):
                 self._note({"event": "stop", "reason": reason}, sync=True)
             self._metrics.update(self._state.in_order, final=True)
-        self._tell("stopped", reason=reason)
+        self._tell("stopped", reason=self._state.why_stopped(reason))
 
     def _batch(self, number: int, results: tuple[Result, ...]) -> Batch:
         so_far = len(self._state.arrived)
@@ -715,6 +717,7 @@ class Coordinator:
             self._state.in_order(),
             run_dir=self.folder.root,
             reason=self._reason,
+            attended=self._runner is not None,
             wall_s=self._planner.elapsed_s() if self._planner else self._state.elapsed_s,
             state=self._state,
         )
@@ -743,7 +746,7 @@ class Coordinator:
                 results=results,
                 reason=reason,
                 running=running,
-                runs=len(self._state.results),
+                runs=self._state.ended,
                 budget=self.campaign.until.budget(),
                 outlook=None if self._spending is None else self._spending.outlook(),
             )
@@ -809,7 +812,7 @@ def run(
                 pass
             return coordinator.result()
     except AllocationEnded as error:
-        done = len(coordinator._state.results)
+        done = coordinator._state.finished
         raise AllocationEnded(
             f"{error}; {done} finished run(s) are kept in {coordinator.folder.root}. Go on in the next job with "
             f"`hpcagent resume {coordinator.folder.root} --inside`, or from a login node without --inside.",
@@ -817,7 +820,7 @@ def run(
             runs=done,
         ) from None
     except KeyboardInterrupt as error:
-        done = len(coordinator._state.results)
+        done = coordinator._state.finished
         raise Interrupted(
             f"stopped by {error.name if isinstance(error, Terminated) else 'Ctrl-C'}; {done} finished run(s) "
             f"are kept in {coordinator.folder.root}. Go on with {going_on(campaign, coordinator.folder.root)}.",

@@ -25,6 +25,7 @@ from hpcagent.campaign.recorded import begun_state, replayed
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import comparable, earlier_observations
 from hpcagent.errors import BadInput
+from hpcagent.model.failures import RunStates
 from hpcagent.model.records import Manifest, Observation, Result, Side
 from hpcagent.model.space import Params
 from hpcagent.policies.base import Reason
@@ -34,7 +35,7 @@ from hpcagent.policies.recommend import Estimate, estimates
 from hpcagent.policies.surest import contenders as found_contenders
 from hpcagent.policies.surrogate import MetricModel, Surrogate
 from hpcagent.store.journal import read_events
-from hpcagent.store.rundir import RunDir
+from hpcagent.store.rundir import RunDir, holder
 
 __all__ = ["Expected", "Explanation", "explain"]
 
@@ -110,7 +111,8 @@ class Explanation:
         probability_completes: P(the run does not fail), or None.
         rank: Where the expected goal stood among the points with a run and itself: (place, of how many).
         numbers: What else the policy says that it was chosen by.
-        status: How it ended: COMPLETED, FAILED, ...; `no result` where it has not.
+        status: How its last attempt ended: COMPLETED, FAILED or STOPPED; `no result` where there is none.
+        state: What became of it: `completed`, `failed`, `given up`, `running` or `waiting`.
         outcome: The same in words.
         feasible: Whether what it measured kept every limit; None where that is not known.
         notes: Remarks worth reading.
@@ -137,6 +139,7 @@ class Explanation:
     rank: tuple[int, int] | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)
     status: str = "no result"
+    state: RunStates = "waiting"
     outcome: str = ""
     feasible: bool | None = None
     notes: tuple[str, ...] = ()
@@ -215,7 +218,7 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
     events = list(read_events(RunDir(run_dir).events))
     state = replayed(RunDir(run_dir), campaign)
     manifest = _manifest(state, run, run_dir)
-    seen = _Outcome.of(campaign, state, manifest)
+    seen = _Outcome.of(campaign, state, manifest, attended=holder(run_dir)[0])
     if manifest.role == "suggested":
         about = _suggested(decision_of(run_dir, manifest.index), manifest, seen)
         if not about["again"]:
@@ -239,6 +242,7 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
         units={p.name: p.unit for p in campaign.search.parameters},
         policy=campaign.policy.name,
         status="no result" if seen.result is None else seen.result.status,
+        state=seen.state,
         outcome=seen.text,
         feasible=seen.feasible,
         notes=notes,
@@ -284,14 +288,16 @@ class _Outcome:
     result: Result | None
     observation: Observation | None
     comparison: Comparison | None
+    state: RunStates
 
     @classmethod
-    def of(cls, campaign: Campaign, state: State, manifest: Manifest) -> _Outcome:
+    def of(cls, campaign: Campaign, state: State, manifest: Manifest, *, attended: bool) -> _Outcome:
         results = state.in_arrival() if campaign.mode == "rolling" else state.in_order()
         comparison = compare(campaign, results)
         result = state.results.get(manifest.execution_id)
         seen = [] if result is None else observations(campaign, [result], comparison)
-        return cls(campaign, result, seen[0] if seen else None, comparison)
+        now = state.state_of(manifest.execution_id, attended=attended)
+        return cls(campaign, result, seen[0] if seen else None, comparison, now)
 
     @property
     def feasible(self) -> bool | None:
@@ -304,15 +310,13 @@ class _Outcome:
     def text(self) -> str:
         result, objective = self.result, self.campaign.objective
         if result is None:
-            return "no result yet: it waits, or is running"
+            return f"{self.state}: no result yet"
         if result.failure is not None:
             failure = result.failure
-            return f"failed: {failure.name} ({failure.kind}): {failure.message}"
+            return f"{self.state}: {failure.name} ({failure.kind}): {failure.message}"
         units = {m.name: m.unit for m in self.campaign.app.contract.metrics}
         metrics = self.observation.metrics if self.observation is not None else result.metrics
-        text = f"{result.status.lower()}: " + point_text(
-            {n: metrics[n] for n in objective.metrics if n in metrics}, units
-        )
+        text = f"{self.state}: " + point_text({n: metrics[n] for n in objective.metrics if n in metrics}, units)
         if self.feasible is not None:
             broken = [str(c) for c in objective.constraints if c.excess(metrics[c.metric]) > 0]
             text += f"; breaks {' and '.join(broken)}" if broken else "; keeps every limit"
@@ -327,7 +331,7 @@ class _Outcome:
         if result.distrusted is not None:
             found.append(f"its measured times should not be believed: {result.distrusted}")
         if o is None:
-            found.append("it says nothing of the point, so no policy learns from it")
+            found.append("it says nothing of the point, so no policy learns from it; resuming runs it again")
             return found
         for name in self.campaign.objective.metrics:
             raw, used = result.metrics.get(name), o.metrics.get(name)

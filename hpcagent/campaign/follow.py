@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.submit import ROLE
 from hpcagent.campaign.where import busy
 from hpcagent.errors import HpcAgentError
+from hpcagent.model.failures import state_counts
 from hpcagent.sites.ledger import Entry, read_ledger
 from hpcagent.sites.schedulers.base import Job, SchedulerDown, scheduler
 from hpcagent.store.journal import event_in
@@ -144,6 +146,7 @@ class _Follower:
         self.submitted = 0
         self._journal = _Tail(self.folder.events)
         self._known: dict[str, Entry] = {}
+        self._attended = False
         self._asked: tuple[float, Job | None] = (0.0, None)
         self._read_campaign()
 
@@ -158,14 +161,16 @@ class _Follower:
         for event in self._journal.read():
             self.state.read(event)
         self._known = {entry.name: entry for entry in read_ledger(self.folder.jobs)}
+        self._attended = holder(self.folder.root)[0]
         yield self._event("opened", reason=self._so_far(), ids=list(self.state.results))
         away = 0
         while True:
             # Before reading: what it wrote until it let go is then read below.
-            attended = holder(self.folder.root)[0]
+            attended = self._attended = holder(self.folder.root)[0]
             yield from self._new()
-            if not attended and self.state.stopped is not None and not self.state.waiting():
-                yield self._event("stopped", reason=self.state.stopped)
+            stopped = self.state.stopped
+            if not attended and stopped is not None and self.state.over():
+                yield self._event("stopped", reason=self.state.why_stopped(stopped))
                 return
             away = 0 if attended or self._somebody_comes() else away + 1
             if away >= _MANY:
@@ -228,8 +233,8 @@ class _Follower:
             kind,
             results=results,
             reason=reason,
-            running=len(self.state.manifests) - len(self.state.results),
-            runs=len(self.state.results),
+            running=len(self.state.manifests) - self.state.ended if self._attended else 0,
+            runs=self.state.ended,
             budget=self.budget,
             outlook=self._spending.outlook(),
         )
@@ -237,9 +242,8 @@ class _Follower:
     def _so_far(self) -> str:
         state = self.state
         total = f" of {self.budget}" if self.budget is not None else ""
-        words = [f"{len(state.results)}{total} run(s) so far"]
-        if state.failed:
-            words.append(f"{state.failed} failed")
+        counts = Counter(state.states(attended=self._attended).values())
+        words = [f"{state.ended}{total} run(s) so far", state_counts(counts)]
         assert self._spending is not None
         words.append(str(self._spending.outlook()))
         notes = [f"note: {remark}" for remark in state.remarks]

@@ -140,7 +140,7 @@ class Planner:
             return reason
         room = self.room()
         if room is not None and room <= 0:
-            return f"all {self.campaign.until.budget()} runs of the budget are done."
+            return f"all {self.campaign.until.budget()} runs of the budget have ended."
         return None
 
     def _progress(self, *, with_history: bool) -> Progress:
@@ -163,7 +163,7 @@ class Planner:
 
     def hopeless(self) -> str | None:
         """A reason to give up: a whole batch failed alike, in a way that no parameter would change."""
-        if not self.state.failed:
+        if self.state.finished - self.state.failed == len(self.state.results):  # all have completed
             return None
         if self.campaign.mode == "rolling":
             last = [self.state.results[i] for i in self.state.arrived[-self.size :]]
@@ -179,8 +179,9 @@ class Planner:
         first = failures[0]
         if first is None or not first.means.hopeless:
             return None
+        ended = "failed" if first.means.final else "were given up"
         return (
-            f"all {len(failures)} runs of the last batch failed alike, and no parameter would change that: "
+            f"all {len(failures)} runs of the last batch {ended} alike, and no parameter would change that: "
             f"{first.name}: {first.message}"
         )
 

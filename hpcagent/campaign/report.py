@@ -13,7 +13,8 @@ from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.learned import Learned, Progress, learned
 from hpcagent.campaign.table import headed
 from hpcagent.campaign.view import duration
-from hpcagent.model.records import Result
+from hpcagent.model.failures import state_counts
+from hpcagent.model.records import Failure, Result
 from hpcagent.policies.insight import Bin
 from hpcagent.store.files import refusing_clearly, write_whole
 from hpcagent.store.rundir import RunDir
@@ -101,9 +102,9 @@ def _head(result: CampaignResult) -> str:
         f"- app {campaign.app.name} {campaign.app.contract.version}; policy {campaign.policy.name}; "
         f"mode {campaign.mode}; seed {campaign.seed}"
     )
-    completed = sum(r.ok for r in result.results)
+    counts = result.counts
     lines.append(
-        f"- {len(result.results)} runs, {completed} completed, {result.charged}, "
+        f"- {sum(counts.values())} runs, {state_counts(counts)}, {result.charged}, "
         f"{duration(result.wall_s)} of wall time"
     )
     costed = costs(result.results)
@@ -200,11 +201,15 @@ def _failures(result: CampaignResult) -> str:
     failed = [r for r in result.results if r.failure is not None]
     if not failed:
         return "## Failures\n\nNone."
-    lines = ["## Failures", "", "| name | kind | runs | first message | what may help |", "|---|---|---|---|---|"]
-    for name, count in Counter(r.failure.name for r in failed if r.failure).most_common():
-        first = next(r.failure for r in failed if r.failure and r.failure.name == name)
-        message = first.message.replace("|", "\\|").replace("\n", " ")
-        lines.append(f"| {name} | {first.kind} | {count} | {message[:200]} | {first.repair or ''} |")
+    header = "| name | kind | runs | state | first message | what may help |"
+    lines = ["## Failures", "", header, "|---|---|---|---|---|---|"]
+    alike: dict[tuple[str, str, str], list[Failure]] = {}
+    for r in failed:
+        if r.failure is not None:
+            alike.setdefault((r.failure.name, r.failure.kind, result.state(r)), []).append(r.failure)
+    for (name, kind, state), found in sorted(alike.items(), key=lambda item: -len(item[1])):
+        message = found[0].message.replace("|", "\\|").replace("\n", " ")
+        lines.append(f"| {name} | {kind} | {len(found)} | {state} | {message[:200]} | {found[0].repair or ''} |")
     return "\n".join(lines)
 
 
@@ -334,7 +339,7 @@ def _row(result: CampaignResult, r: Result, metrics: tuple[str, ...]) -> list[st
     cells += [number(r.metrics[m]) if m in r.metrics else "-" for m in metrics]
     remark = ""
     if r.failure is not None:
-        remark = r.failure.name
+        remark = f"{result.state(r)}: {r.failure.name}"
     elif campaign.objective.known(r.metrics) and not campaign.objective.feasible(r.metrics):
         remark = "infeasible"
     if r.distrusted:

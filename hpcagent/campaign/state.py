@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,7 +15,7 @@ from hpcagent.campaign.same_files import FilesOfLevel, level_key
 from hpcagent.campaign.warm import WarmStart
 from hpcagent.model.base import canonical_json, explain, read_record
 from hpcagent.model.contract import Resources
-from hpcagent.model.failures import meaning
+from hpcagent.model.failures import RunStates, meaning
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
 
@@ -57,7 +57,8 @@ class State:
         found: How many results were read from the runs' own directories, as the journal has lost them.
         elapsed_s: Wall time of the sessions so far, in seconds.
         node_hours: Node-hours of all results, and of attempts that were repeated.
-        failed: How many results are failures.
+        failed: How many runs have failed.
+        finished: How many runs are finished: completed or failed.
         retried: Execution id -> the attempt that was started last, where that is not the first.
         lost: Execution id -> how many attempts ended through no fault of the run.
         untold: Execution id -> how many attempts ended without telling what they took: their worker was lost.
@@ -106,7 +107,7 @@ class State:
         self.lost: dict[str, int] = {}
         self.untold: dict[str, int] = {}
         self.node_hours = 0.0
-        self.failed = 0
+        self.failed = self.finished = 0
         self.parts: dict[str, str] = {}
         self.part_results: dict[str, Result] = {}
         self.shared_parts: set[str] = set()
@@ -121,6 +122,8 @@ class State:
         self._resources: dict[str, Resources] = {}
         self._repeats: dict[Key, int] = {}
         self._session_began: float | None = None
+        self._stopped_since = False
+        self._given_up: set[str] = set()
         self._last = 0.0
         for manifest in lost:
             if manifest.role == "part":
@@ -211,6 +214,8 @@ class State:
         elif kind == "session":
             self.end_session()
             self.sessions += 1
+            self._stopped_since = False
+            self._given_up.clear()
             self._session_began = event["at"]
             if event.get("busy"):
                 self.busy.append(event["busy"])
@@ -224,6 +229,7 @@ class State:
                 self.lost[identity] = self.lost.get(identity, 0) + 1
         elif kind == "stop":
             self.stopped = event["reason"]
+            self._stopped_since = True
         elif kind == "damaged":
             self._damaged("it is no event in JSON.")
         elif kind == "doubled":
@@ -403,14 +409,20 @@ class State:
         if before is None:
             self.arrived.append(identity)
         else:
-            self.failed -= before.failure is not None
+            self.finished -= before.final
+            self.failed -= before.state == "failed"
         self.results[identity] = result
         if result.failure is not None and not result.parts and result.cost.wall_s <= 0:
             self.untold[identity] = self.untold.get(identity, 0) + result.failure.means.machine
         # Both attempts were paid for. A chain's cost is that of its inner runs, which are counted themselves.
         if not result.parts:
             self.node_hours += result.cost.node_hours
-        self.failed += result.failure is not None
+        self.finished += result.final
+        self.failed += result.state == "failed"
+        if result.final:
+            self._given_up.discard(identity)
+        else:
+            self._given_up.add(identity)
 
     def manifest(self, identity: str) -> Manifest | None:
         """The manifest of a run of the campaign itself (inner runs of chains are others)."""
@@ -428,6 +440,50 @@ class State:
     def waiting(self, *, give_up: frozenset[str] = frozenset()) -> list[Manifest]:
         """Manifests that still have to run, except those given up in this session."""
         return [m for m in self.manifests if m.execution_id not in give_up and not self.final(m.execution_id)]
+
+    def over(self, *, attended: bool = False) -> bool:
+        """Whether the campaign has stopped: no run of it is to come unless somebody resumes it.
+
+        Args:
+            attended: Whether a coordinator has the folder now. One that has opened it again after its end says so
+                with its own stop; earlier versions did not write that a second time.
+        """
+        return self._stopped_since or (self.stopped is not None and not attended and not self.waiting())
+
+    @property
+    def ended(self) -> int:
+        """How many runs have ended: finished, or given up by the coordinator that is or was last at it."""
+        return len(self.manifests) if self._stopped_since else self.finished + len(self._given_up)
+
+    def state_of(self, identity: str, *, attended: bool = False) -> RunStates:
+        """What the state of a run is called; see `model.failures.RUN_STATES`."""
+        result = self.results.get(identity)
+        if result is not None and (result.final or identity in self._given_up):
+            return result.state
+        if self._stopped_since:
+            return "given up"  # the cap of node-hours left no room for it
+        return "running" if attended else "waiting"
+
+    def states(self, *, attended: bool = False) -> dict[str, RunStates]:
+        """Execution id -> state of every run that was planned, in manifest order."""
+        return {m.execution_id: self.state_of(m.execution_id, attended=attended) for m in self.manifests}
+
+    def given_up(self) -> Counter[str]:
+        """Failure -> how many runs have been given up with it; `not started`: the cap left no room for them."""
+        found = [self.results.get(i) for i, state in self.states().items() if state == "given up"]
+        names = ["not started" if r is None or r.failure is None else r.failure.name for r in found]
+        return Counter(names)
+
+    def why_stopped(self, reason: str) -> str:
+        """A reason to stop, and which runs were given up: the campaign has ended without being finished."""
+        found = self.given_up()
+        if not found:
+            return reason
+        many = sum(found.values())
+        names = ", ".join(f"{n} {name}" for name, n in sorted(found.items()))
+        runs = "1 run was" if many == 1 else f"{many} runs were"
+        again = "resuming runs it again" if many == 1 else "resuming runs them again"
+        return f"{reason.rstrip('.')}. {runs} given up ({names}); {again}."
 
     def in_order(self) -> list[Result]:
         """The results in manifest order."""

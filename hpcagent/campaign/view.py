@@ -51,7 +51,8 @@ class Tally:
         if event.kind == "opened":
             self.before, self.results = event.runs, list(event.results)
             best = self.best()
-            self.failed_before = Counter(r.failure.name for r in self.results if r.failure is not None)
+            # Those that were given up are run again now.
+            self.failed_before = Counter(r.failure.name for r in self.results if r.failure and r.final)
             self.results, self.earlier = [], [] if best is None else [best]
         if event.kind == "finished":
             self.results += event.results
@@ -62,8 +63,13 @@ class Tally:
 
     @property
     def failures(self) -> Counter[str]:
-        """Failure name -> runs, those of earlier sessions included."""
-        return self.failed_before + Counter(r.failure.name for r in self.results if r.failure is not None)
+        """Failure name -> runs that have failed, those of earlier sessions included."""
+        return self.failed_before + Counter(r.failure.name for r in self.results if r.failure and r.final)
+
+    @property
+    def given_up(self) -> Counter[str]:
+        """Failure name -> runs that were given up in this session."""
+        return Counter(r.failure.name for r in self.results if r.failure and not r.final)
 
     @property
     def node_hours(self) -> float:
@@ -97,8 +103,9 @@ class Tally:
         parts = [f"{self.runs}{total} runs"]
         if self.running:
             parts.append(f"{self.running} running")
-        if self.failures:
-            parts.append(", ".join(f"{n} {name}" for name, n in sorted(self.failures.items())))
+        for state, found in (("failed", self.failures), ("given up", self.given_up)):
+            if found:
+                parts.append(f"{state}: " + ", ".join(f"{n} {name}" for name, n in sorted(found.items())))
         best = self.best()
         if best is not None:
             goal = self.campaign.objective.goal.metric
@@ -165,6 +172,7 @@ def _brief(result: Result) -> dict[str, Any]:
         "index": result.manifest.index,
         "execution_id": result.manifest.execution_id,
         "status": result.status,
+        "state": result.state,
         "role": result.manifest.role,
         "params": result.manifest.params,
         "metrics": result.metrics,
@@ -239,7 +247,7 @@ def _cells(campaign: Campaign, result: Result) -> list[str]:
     cells = [number(result.manifest.params[n]) for n in campaign.search.names]
     cells += [number(result.metrics[m]) if m in result.metrics else "-" for m in campaign.shown]
     if result.failure is not None:
-        return [*cells, f"[red]{result.failure.name}[/red]"]
+        return [*cells, f"[red]{result.state}: {result.failure.name}[/red]"]
     if not campaign.objective.feasible(result.metrics):
         return [*cells, "[yellow]infeasible[/yellow]"]
     return [*cells, "[dim]distrusted[/dim]" if result.distrusted else ""]

@@ -1,4 +1,4 @@
-"""What kinds of failure there are and what each means: the one table that everybody asks.
+"""What a failure means, and what the state of a run is called: the tables that everybody asks.
 
 A failure has a *kind* (who is at fault), which decides almost everything: whether the result is kept, tried again,
 shown to the policy, run again on resume. A *name* says more precisely what happened, and may decide otherwise where
@@ -23,17 +23,22 @@ __all__ = [
     "KINDS",
     "MODES",
     "MOST_LOST",
+    "RUN_STATES",
     "FailureKind",
     "Kind",
     "Meaning",
     "Mode",
+    "RunState",
+    "RunStates",
     "kind_of_error",
     "known_kind",
     "meaning",
     "mode",
     "name_of_end",
+    "state_counts",
 ]
 
+RunStates = Literal["waiting", "running", "completed", "failed", "given up"]
 FailureKind = Literal["infrastructure", "simulation", "contract", "cancelled"]
 Charged = Literal["yes", "no", "culprit"]
 Heading = Literal["jobs", "lammps", "engines", "building", "analyses", "any"]
@@ -43,6 +48,76 @@ CONTINUES = "continues from its restart file"
 
 MOST_LOST = 20
 """So often may an attempt end that is not charged to the run before the run is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What the state of a run is called, wherever it is told.
+
+    Attributes:
+        state: Its name.
+        means: What it means, in words.
+        on_resume: What resuming the campaign does with such a run, in words.
+        ended: Whether it counts as one of the runs that have ended.
+        finished: Whether it has ended for good: completed or failed.
+    """
+
+    state: RunStates
+    means: str
+    on_resume: str
+    ended: bool
+    finished: bool
+
+
+RUN_STATES: dict[RunStates, RunState] = {
+    row.state: row
+    for row in (
+        RunState(
+            "waiting",
+            "planned, without a result, and no coordinator is at it",
+            "it is run",
+            ended=False,
+            finished=False,
+        ),
+        RunState(
+            "running",
+            "sent to the site by the coordinator that is at it, and not back: it is on a worker, or waits there for "
+            "one; also one that is started again",
+            "it goes on, or is run again",
+            ended=False,
+            finished=False,
+        ),
+        RunState("completed", "it has its metrics", "it stays", ended=True, finished=True),
+        RunState(
+            "failed",
+            "its parameters or its input fail (kind `simulation` or `contract`)",
+            "it stays: running it again would tell the same",
+            ended=True,
+            finished=True,
+        ),
+        RunState(
+            "given up",
+            "the machine failed it, too often or in a way that another try would only repeat, or it was stopped on "
+            "purpose (kind `infrastructure` or `cancelled`); or the cap of node-hours left no room to start it",
+            "it is run again",
+            ended=True,
+            finished=False,
+        ),
+    )
+}
+
+
+def state_counts(counts: Mapping[RunStates, int]) -> str:
+    """How many runs are in which state, in words; those that completed are told always.
+
+    Example:
+        >>> state_counts({"completed": 45, "given up": 2, "failed": 1})
+        '45 completed, 1 failed, 2 given up'
+        >>> state_counts({"running": 3})
+        '0 completed, 3 running'
+    """
+    order: tuple[RunStates, ...] = ("completed", "failed", "given up", "running", "waiting")
+    return ", ".join(f"{counts.get(s, 0)} {s}" for s in order if s == "completed" or counts.get(s))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
-from hpcagent.model.failures import FailureKind, Meaning, meaning
+from hpcagent.model.failures import FailureKind, Meaning, RunStates, meaning
 from hpcagent.model.space import Params
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "Status",
 ]
 
-Status = Literal["PROPOSED", "SUBMITTED", "RUNNING", "COMPLETED", "FAILED", "STOPPED", "SKIPPED"]
+Status = Literal["COMPLETED", "FAILED", "STOPPED"]
 Role = Literal["suggested", "reference", "replicate", "repeat", "direct", "part", "earlier"]
 Side = Literal["above", "below"]
 
@@ -155,12 +155,12 @@ class Result(Record):
 
     Attributes:
         manifest: What was asked.
-        status: COMPLETED, FAILED, STOPPED or SKIPPED.
+        status: How its last attempt ended: COMPLETED, FAILED, or STOPPED on purpose. See also `state`.
         metrics: Finite numbers in the units of the contract.
         units: Unit of each metric.
         uncertainty: Standard error of a metric, in its unit, where the run itself tells.
         bounds: Metrics of a run that was stopped early: the true value lies `above` or `below` the one given.
-        failure: Why there are no metrics, when FAILED.
+        failure: Why there are no metrics, when not COMPLETED.
         started_at: Unix time, in seconds.
         ended_at: Unix time, in seconds.
         host: Where it ran.
@@ -204,6 +204,13 @@ class Result(Record):
     def final(self) -> bool:
         """Whether running it again would tell the same. A run whose result is not final is run again on resume."""
         return self.failure is None or self.failure.means.final
+
+    @property
+    def state(self) -> RunStates:
+        """What became of the run: `completed`, `failed`, or `given up` (run again on resume)."""
+        if not self.final:
+            return "given up"
+        return "completed" if self.failure is None else "failed"
 
     @property
     def shown(self) -> bool:

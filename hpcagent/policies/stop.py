@@ -64,7 +64,7 @@ class Progress:
         batches_done: Finished batches.
         wall_s: Seconds since the campaign started.
         node_hours: Node-hours used.
-        runs: Runs that ended, completed or failed.
+        runs: Runs that have ended: completed, failed or given up.
         failed: Of these, the ones that failed.
         noise: Known relative standard deviation of one run, by metric; 0 where runs are exact.
     """
@@ -122,7 +122,7 @@ class MaxRuns(Stop):
     def check(self, progress: Progress) -> str | None:
         if progress.runs < self.runs:
             return None
-        return f"All {self.runs} runs were made{_of_these_failed(progress)}."
+        return f"All {self.runs} runs have ended{_of_these_failed(progress)}."
 
     def budget(self) -> int | None:
         return self.runs
@@ -145,7 +145,7 @@ class MaxBatches(Stop):
     def check(self, progress: Progress) -> str | None:
         if progress.batches_done < self.batches:
             return None
-        return f"All {self.batches} batches were made."
+        return f"All {self.batches} batches have ended."
 
     def toml(self) -> dict[str, Any]:
         return {"max_batches": self.batches}

@@ -92,6 +92,7 @@ def table_of(results: Sequence[Result], contract: Contract) -> dict[str, list[An
         "replicate": [r.manifest.replicate for r in results],
         "seed": [r.manifest.seed for r in results],
         "status": [r.status for r in results],
+        "state": [r.state for r in results],
         "failure": [r.failure.name if r.failure else "" for r in results],
         "failure_kind": [r.failure.kind if r.failure else "" for r in results],
         "distrusted": [r.distrusted or "" for r in results],

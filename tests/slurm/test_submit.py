@@ -108,7 +108,7 @@ def test_jobs_follow_one_another_on_their_own_nodes_until_the_campaign_stops(her
     first = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r", "--inside").stdout
     assert "#SBATCH --nodes=2" in first and "hpcagent status r --follow" in first
     told = hpcagent("status", "r", "--follow").stdout
-    assert "stopped: All 40 runs were made." in told and "its time was over" in told, log()
+    assert "stopped: All 40 runs have ended." in told and "its time was over" in told, log()
     until(lambda: not cluster.jobs())
     assert len(results()) == 40 and set(results().values()) == {1}
     chain = coordinators()
@@ -127,7 +127,7 @@ def test_a_coordinator_that_is_killed_is_followed_by_the_next_job(here, cluster)
     until(lambda: Path("r/events.jsonl").exists() and results().total() >= 4)
     os.kill(pids()[0], signal.SIGKILL)
     told = hpcagent("status", "r", "--follow").stdout
-    assert "stopped: All 12 runs were made." in told, log()
+    assert "stopped: All 12 runs have ended." in told, log()
     until(lambda: not cluster.jobs())
     assert len(results()) == 12 and set(results().values()) == {1} and len(pids()) == 2
     assert {e.ended for e in read_ledger(Path("r/jobs.jsonl"))} <= {"completed", "cancelled", "failed"}

@@ -40,7 +40,7 @@ def test_lines_tell_each_batch_with_best_failures_and_what_is_left():
         view(event)
     first, batch, last = stream.getvalue().splitlines()
     assert first == "synthetic: new" and last == "stopped: enough."
-    assert "3/36 runs; 3 running; 1 SyntheticCrash; best run value 11" in batch
+    assert "3/36 runs; 3 running; failed: 1 SyntheticCrash; best run value 11" in batch
     # Half a node-hour for each of two completed of three runs, 33 to go.
     assert "11 node-hours left" in batch
 

@@ -46,7 +46,7 @@ def runs(n, speed=lambda p, rng: 10.0, drift=lambda p, rng: 10.0, per_batch=6, s
 
 def test_limits_are_reached_exactly():
     assert max_runs(5).check(progress(runs=4)) is None
-    assert max_runs(5).check(progress(runs=5, failed=2)) == "All 5 runs were made, 2 of them failed."
+    assert max_runs(5).check(progress(runs=5, failed=2)) == "All 5 runs have ended, 2 of them failed."
     assert max_batches(2).check(progress(batches_done=1)) is None
     assert "2 batches" in max_batches(2).check(progress(batches_done=2))
     assert wall_time(60).check(progress(wall_s=59.9)) is None
@@ -214,9 +214,9 @@ def test_the_budget_is_the_smallest_of_any_and_the_largest_of_all():
 
 def test_any_takes_the_first_reason_and_all_needs_every_one():
     now = progress(runs=5, batches_done=1)
-    assert any_of(max_runs(9), max_batches(1)).check(now) == "All 1 batches were made."
+    assert any_of(max_runs(9), max_batches(1)).check(now) == "All 1 batches have ended."
     assert all_of(max_runs(9), max_batches(1)).check(now) is None
-    assert all_of(max_runs(5), max_batches(1)).check(now) == "All 5 runs were made. All 1 batches were made."
+    assert all_of(max_runs(5), max_batches(1)).check(now) == "All 5 runs have ended. All 1 batches have ended."
     assert isinstance(any_of(max_runs(1)), AnyOf)
 
 
