@@ -382,7 +382,7 @@ class BatchExecutor(Executor):
             elif job is not None and _was_past_its_end(job, time.monotonic() - since):
                 message = f"Contact with the workers on {error.hostname} was lost when the walltime of job"
                 future.set_exception(BlockLost(f"{message} {job.job_id} was over.", name=name_of_end("timeout")))
-            elif job is None or self._closed or time.monotonic() - since > self._word_within_s:
+            elif job is None or self._closed or not self._word_may_come(block_id, time.monotonic() - since):
                 state = f"; job {job.job_id} is {job.state}" if job is not None and not self._inside else ""
                 future.set_exception(
                     BlockLost(f"Contact with the workers on {error.hostname} was lost{state}.", name="ManagerLost")
@@ -392,7 +392,6 @@ class BatchExecutor(Executor):
                     self._lost.append((future, error, block_id, since))
                 if time.time() - self._last_poll_time > _ASK_AGAIN_S:
                     self._last_poll_time = 0.0
-                self._end_if_dead(block_id, time.monotonic() - since)
             del waiting[0]
 
     @property
@@ -400,12 +399,20 @@ class BatchExecutor(Executor):
         """So long runs that were lost wait for the scheduler's word on the job they were in."""
         return float(getattr(self.provider, "word_within_s", BatchBlocks.word_within_s))
 
-    def _end_if_dead(self, block_id: str, waited_s: float) -> None:
-        """Give a block back that has lost all its workers, where doing so tells whether its node is dead."""
-        asks = getattr(self.provider, "cancelling_tells", False) and waited_s > self._word_within_s / 2
-        if asks and block_id in self._vanished and block_id not in self._given_back:
+    def _word_may_come(self, block_id: str, waited_s: float) -> bool:
+        """Whether the scheduler may still say why a block's workers have gone.
+
+        A block that is shown running all the time is then given back, where doing so tells whether its node is
+        dead. Not before: if somebody else has ended it, that would look like our doing.
+        """
+        if waited_s <= self._word_within_s:
+            return True
+        if not getattr(self.provider, "cancelling_tells", False):
+            return False
+        if block_id in self._vanished and block_id not in self._given_back:
             self.tell(f"job {self.blocks_to_job_id[block_id]} has lost its workers and is given back")
             self._give_back(block_id)
+        return block_id in self._given_back and waited_s <= 2 * self._word_within_s
 
     def _command(self, message: object) -> Any:
         """Ask the interchange; None if it does not answer (which `handle_errors` notices)."""
@@ -515,8 +522,11 @@ class BatchExecutor(Executor):
                 )
                 self.tell(f"{silent}; what was printed is in {self.provider.logs(job_id)[0]}")
         self._vanished = {b: self._vanished.get(b, now) for b in gone}
+        patience_s = 2.0 * self.heartbeat_period + 5
+        if getattr(self.provider, "cancelling_tells", False):  # see `_word_may_come`
+            patience_s = max(patience_s, self._word_within_s + 1)
         for block_id, since in list(self._vanished.items()):
-            if now - since > 2 * self.heartbeat_period + 5:  # its workers are gone, the job is not
+            if now - since > patience_s:  # its workers are gone, the job is not
                 self.tell(
                     f"{self._workers} do not answer any more, and are started again if there is work"
                     if self._inside
@@ -649,7 +659,9 @@ def _was_past_its_end(job: Job, lost_s: float) -> bool:
         True
     """
     now = time.time()
-    return job.ends_at is not None and job.ends_at < now and now - lost_s > job.ends_at - _CLOCKS_S
+    if job.ends_at is None or job.state not in ("running", "ending"):  # one that is suspended has time left
+        return False
+    return job.ends_at < now and now - lost_s > job.ends_at - _CLOCKS_S
 
 
 def _why(job: Job) -> Literal["never", "unusual", "ordinary"]:

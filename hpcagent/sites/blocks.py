@@ -319,7 +319,7 @@ class BatchBlocks:
         try:
             self._cancel(open_ids)
         except SchedulerDown as error:
-            self.down = str(error)
+            self.unended = str(error)  # whether it is there at all, the next look tells
             self._to_cancel.update(open_ids)
             return [job_id not in open_ids for job_id in job_ids]
         return [True for _ in job_ids]

@@ -176,7 +176,6 @@ class FakePbs:
 
 @functools.cache
 def _fake() -> Any:
-    os.environ.setdefault("FAKE_PBS_HOME", "")
     spec = importlib.util.spec_from_file_location("fake_pbs", FAKE / "pbs.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

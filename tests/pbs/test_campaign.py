@@ -58,6 +58,7 @@ def _module(name: str, path: Path) -> Any:
 
 faults = _module("tests_slurm_faults", FAULTS / "faults.py")
 RUNS = faults.RUNS
+REAL_TIMES = _module("tests_pbs_fake", Path(__file__).parent / "fake" / "pbs.py").REAL_TIMES
 
 
 class Cluster:
@@ -268,13 +269,26 @@ def output_folder_missing(driven: Driven) -> None:
     assert pbs.jobs()[job_id]["state"] == "E"
 
 
+def in_brief(value: Any) -> str:
+    """A parameter in the name of a test."""
+    if isinstance(value, dict):
+        return ",".join(f"{k}={v}" for k, v in value.items())
+    return "" if isinstance(value, set | str) else value.__name__
+
+
 @pytest.mark.parametrize(
     ("fault", "settings", "names", "words"),
     [
         (block_deleted, {"variant": "M"}, {"BlockCancelled"}, "and terminated by"),
+        (block_deleted, REAL_TIMES, {"BlockCancelled"}, "job 0.vm runs"),
         (block_deleted, {"history": False}, {"BlockFailed"}, "PBS keeps no history of jobs here"),
         (walltime_over, {"variant": "R"}, {"BlockTimeout"}, "and exceeded resource walltime"),
-        (walltime_over, {"end_lag_s": 20.0, "kill_delay_s": 10.0}, {"BlockTimeout"}, "job 0.vm runs"),
+        (
+            walltime_over,
+            REAL_TIMES | {"end_lag_s": 20.0, "walltime_lag_s": 0.0},
+            {"BlockTimeout"},
+            "job 0.vm runs",
+        ),
         (node_dies, {"shown_down_s": 5.0}, {"NodeFailed"}, "has lost its workers and is given back"),
         (server_away, {}, set(), "the scheduler does not answer"),
         (job_purged, {}, {"BlockFailed"}, "the scheduler does not know this job any more"),
@@ -282,7 +296,7 @@ def output_folder_missing(driven: Driven) -> None:
         (faults.worker_killed, {}, {"WorkerLost"}, ""),
         (faults.manager_killed, {}, {"BlockFailed"}, ""),
     ],
-    ids=lambda value: getattr(value, "__name__", "" if isinstance(value, set | str) else str(value)),
+    ids=in_brief,
 )
 @side_by_side
 def test_a_campaign_comes_through(

@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-HOME = Path(os.environ["FAKE_PBS_HOME"])
+HOME = Path(os.environ.get("FAKE_PBS_HOME", ""))
 USER = pwd.getpwuid(os.getuid()).pw_name
 HERE = Path(__file__).resolve().parent
 

@@ -185,7 +185,7 @@ def test_a_block_that_has_lost_its_workers_is_ended_where_that_tells_of_a_dead_n
 
     executor.provider.cancel = cancel
     found, after_s = _lost(executor, clock, job, seconds=60)
-    assert (found, ended) == (name, ["7"]) and after_s < 20
+    assert (found, ended) == (name, ["7"]) and after_s in (31, 32)  # not before its end may have been told
     assert executor.said == ["job 7 has lost its workers and is given back"]
 
 

@@ -275,6 +275,7 @@ def test_a_server_that_is_away_says_nothing_of_jobs(ask, out, words, code):
 def test_a_refusal_is_final_or_passes_and_leaves_no_job_behind(tmp_path, words, code, transient, unheard):
     refused = refusal(words, code, tmp_path)
     assert (refused.transient, refused.details["unheard"]) == (transient, unheard)
+    assert not refused.details["unclear"]  # what passes is waited out
     assert words.splitlines()[-1] in str(refused)
 
 
