@@ -177,3 +177,35 @@ def test_without_any_mpiexec_the_job_says_what_to_do(pbs, tools):
     out, code, _ = job(pbs, tools, "-l select=2:ncpus=1", "-l place=scatter", path=str(bare))
     assert code == 1 and "There is no mpiexec on the PATH of this job" in out, out
     assert "worker_launcher = 'pbsdsh' or 'ssh'" in out and hosts().total() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["", "pbsdsh", "ssh"])
+def test_a_job_that_is_ended_has_ended_its_workers_on_every_node_before_it_is_killed(pbs, tools, launcher):
+    pbs.set(hosts={"n1": 1, "n2": 1}, kill_delay_s=10.0)
+    Path("my.toml").write_text(CAMPAIGN.replace("0.3", "600.0"))
+    block = launcher and f'worker_launcher = "{launcher}"'
+    Path("here.toml").write_text(SITE.format(block=block, executor=""))
+    command = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
+    on = f"{tools}/on n1 env PATH={tools}:$PATH"
+    job_id = pbs.qsub(
+        f"cd {Path.cwd()}\nexec {on} {command} > out.txt 2>&1", "-l select=2:ncpus=1", "-l place=scatter"
+    )
+    up = time.monotonic() + 60
+    while len(managers(pbs)) < 4 or len(list(Path("r/work").glob("*"))) < 2:  # a manager and a worker on each
+        assert time.monotonic() < up, (managers(pbs), Path("out.txt").read_text())
+        time.sleep(0.1)
+    begun = time.monotonic()
+    pbs.run("qdel", job_id)
+    while managers(pbs):
+        assert time.monotonic() < begun + 9.0, managers(pbs)
+        time.sleep(0.05)
+    pbs.wait(job_id)
+    assert "SIGTERM" in Path("out.txt").read_text() and not pbs.processes()
+
+
+def managers(pbs):
+    """Processes that hold the workers of a node, workers included."""
+    return [
+        pid for pid, words in pbs.processes().items() if "worker_pool" in words and "python" in words.split()[0]
+    ]
