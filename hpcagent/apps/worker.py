@@ -206,7 +206,7 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
         failure = _failure("infrastructure", _os_name(error), _last_line(error), traceback.format_exc())
     except MemoryError as error:
         failure = _failure("infrastructure", "OutOfMemory", _last_line(error), traceback.format_exc())
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit() of the user's would end the worker, or hang a thread
         failure = _failure("contract", type(error).__name__, _last_line(error), traceback.format_exc())
     if failure is None:
         failure = _broken_promise(order["promises"], outcome)

@@ -498,10 +498,14 @@ class Threads(ThreadPoolExecutor):  # type: ignore[misc]  # Parsl has no type in
             if future not in self._outstanding:  # the site was closed before its turn came
                 return
             self._begun.add(future)
+        result: Any = None
+        error: Exception | None = None
         try:
-            result, error = function(*args, **kwargs), None
+            result = function(*args, **kwargs)
         except Exception as raised:
-            result, error = None, raised
+            error = raised
+        except BaseException as raised:  # sys.exit: in the future it would end whoever asks for the result
+            error = SiteFailed(f"A task has ended its thread: {_said(raised)}")
         with self._lock:
             self._begun.discard(future)
             if future not in self._outstanding:
@@ -542,7 +546,7 @@ class Threads(ThreadPoolExecutor):  # type: ignore[misc]  # Parsl has no type in
         super().shutdown(block=block)
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """An exception in words, as a sentence."""
     return f"{type(error).__name__}: {str(error).rstrip('.') or 'no words'}."
 

@@ -100,6 +100,7 @@ def test_a_result_that_is_half_written_is_run_again(tmp_path):
         (OSError(errno.EROFS, "Read-only file system"), "infrastructure", "ReadOnly"),
         (MemoryError(), "infrastructure", "OutOfMemory"),
         (ZeroDivisionError("division by zero"), "contract", "ZeroDivisionError"),
+        (SystemExit(3), "contract", "SystemExit"),
     ],
 )
 def test_an_exception_in_the_function_becomes_a_typed_failure(tmp_path, error, kind, name):

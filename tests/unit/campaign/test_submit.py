@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcagent.campaign import submit as module
-from hpcagent.campaign.submit import SCRIPT, _Chain
-from hpcagent.sites.ledger import read_ledger
+from hpcagent.campaign.submit import SCRIPT, _Chain, _refuse_second
+from hpcagent.errors import BadInput
+from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.schedulers.base import Allocation, Job, Refused, SchedulerDown, Sent, State
+from hpcagent.sites.schedulers.slurm import Slurm
 from hpcagent.store.rundir import RunDir
 
 FULL = Refused("Slurm did not take it: AssocMaxSubmitJobLimit", transient=True, unheard=False)
@@ -43,6 +46,20 @@ class Slow:
         if isinstance(self.state, Exception):
             raise self.state
         return self.state
+
+
+def test_a_copy_may_be_submitted_while_the_original_has_its_coordinator(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "run" / "jobs.jsonl")
+    ledger.submitting("hpcagent.coordinator-1.0a1b2c3d", "slurm", role="coordinator")
+    ledger.submitted("hpcagent.coordinator-1.0a1b2c3d", "70")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    there: Any = Slurm()
+    there.jobs = lambda ids: {i: Job("70", "running", "hpcagent.coordinator-1.0a1b2c3d.17") for i in ids}
+    with pytest.raises(BadInput, match=r"Job 70 .running. is the coordinator"):
+        _refuse_second(RunDir(tmp_path / "run"), there)
+    _refuse_second(RunDir(tmp_path / "copy"), there)
+    there.jobs = lambda ids: {i: Job("70", "running", "somebody-elses") for i in ids}
+    _refuse_second(RunDir(tmp_path / "run"), there)
 
 
 class Clock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.schedulers.base import Places, Refused
 from hpcagent.sites.schedulers.slurm import Slurm
+from hpcagent.sites.site import open_site
 
 FULL = "Slurm did not take job.sh: QOSMaxSubmitJobPerUserLimit"
 
@@ -281,3 +283,10 @@ def test_results_that_cannot_be_read_end_the_site_and_not_only_the_thread(execut
     assert executor.incoming_q.closed
     error = waiting.exception(timeout=0)
     assert isinstance(error, SiteFailed) and error.mendable and "cannot be read" in str(error)
+
+
+def test_a_task_that_ends_its_thread_leaves_no_future_pending() -> None:
+    with open_site("threads", private=True) as site:
+        error = site.submit(sys.exit, 3).exception(timeout=30)
+        assert isinstance(error, SiteFailed) and "SystemExit: 3" in str(error)
+        assert site.submit(max, 2, 3).result(timeout=30) == 3
