@@ -274,7 +274,9 @@ def latin_1(driven: Driven) -> None:
         driven.disturb()
         first = next(job for job in driven.cluster.jobs() if job != other)
         driven.cluster.run(f"scancel {first}")
-        driven.until(lambda: driven.first_done_after() is not None or driven.process.poll() is not None)
+        driven.until(
+            lambda: driven.first_done_after() is not None or driven.process.poll() is not None, within_s=240
+        )
     finally:
         driven.cluster.run(f"scancel {other}")
 
