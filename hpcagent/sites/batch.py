@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-import zmq
 from parsl.addresses import address_by_interface
 from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.executors.high_throughput.manager_selector import RandomManagerSelector
@@ -58,8 +57,6 @@ _CLOCKS_S = 5.0
 _ASK_AGAIN_S = 1.0
 _SILENT_S = 120.0
 """A job that runs for so long without its workers reporting is worth a word to the user."""
-_COMMAND_S = 10.0
-"""So long the interchange has to answer."""
 _END_S = 4.0
 """So long the workers of an allocation have to end by themselves."""
 _NO_ROOM_S = 300.0
@@ -416,29 +413,6 @@ class BatchExecutor(Executor):
             self.tell(f"job {self.blocks_to_job_id[block_id]} has lost its workers and is given back")
             self._give_back(block_id)
         return block_id in self._given_back and waited_s <= 2 * self._word_within_s
-
-    def _command(self, message: object) -> Any:
-        """Ask the interchange; None if it does not answer (which `handle_errors` notices).
-
-        Parsl's client waits out its time also for one that has ended. In a job that is being ended both are told
-        to at once, and these seconds are those that a batch system gives before it kills.
-        """
-        client = self.command_client
-        give_up = time.monotonic() + _COMMAND_S
-        try:
-            with client._lock:
-                for event in (zmq.POLLOUT, zmq.POLLIN):
-                    while client.ok and not client.zmq_socket.poll(100, event):
-                        if time.monotonic() > give_up or self.interchange_proc.poll() is not None:
-                            client.ok = event == zmq.POLLOUT  # an answer that comes late is to another question
-                            return None
-                    if not client.ok:
-                        return None
-                    if event == zmq.POLLOUT:
-                        client.zmq_socket.send_pyobj(message)
-                return client.zmq_socket.recv_pyobj()
-        except Exception:  # ZeroMQ's, of a socket that is being closed
-            return None
 
     # --- words
 

@@ -32,7 +32,7 @@ from parsl.jobs.states import JobStatus
 from parsl.serialize import deserialize
 
 from hpcagent.errors import SiteFailed
-from hpcagent.lifeline import birth
+from hpcagent.lifeline import birth, is_stopped
 from hpcagent.sites import plain
 from hpcagent.sites.launch import python_command
 
@@ -42,6 +42,14 @@ NEEDS = ("nodes", "cores", "gpus", "walltime_s", "here")
 """What a task may say of itself, for the interchange to place it; see `room.py`."""
 
 _INTERCHANGE_S = 120.0
+_ASK_EVERY_S = 10.0
+"""So often is the interchange asked whether it answers, and so long is waited for the answer."""
+_UNANSWERED_TOLD, _UNANSWERED_MOST = 3, 12
+"""So many questions in a row may stay unanswered before the user hears of it, and before the interchange is ended.
+
+Questions are counted, not seconds: a laptop that slept, or a coordinator that was stopped itself, asked none. Two
+minutes are generous on purpose: a loaded login node can keep a process waiting for long.
+"""
 _TROUBLE_IN_A_ROW = 3
 _TROUBLE_S = 10.0
 """What looks after the blocks may fail so often, and at least for so long, before the site is given up."""
@@ -98,6 +106,8 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
     """Whether the nodes it was given have no time left for anything that waits."""
     _begun = False
     _closed = False
+    _unanswered = 0
+    _ended_because = ""
     _refusal: SiteFailed | None = None
     _results = 0
 
@@ -134,8 +144,12 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
             for socket in (self.outgoing_q.zmq_socket, self.incoming_q.results_receiver):
                 socket.setsockopt(zmq.LINGER, 0)
                 socket.setsockopt(zmq.SNDTIMEO, 10_000)
+            # An answer that comes late is passed over, and the next question may be asked.
+            for option in (zmq.REQ_RELAXED, zmq.REQ_CORRELATE):
+                self.command_client.zmq_socket.setsockopt(option, 1)
             self.begin()
             self._wait_for_interchange()
+            threading.Thread(target=self._watch_interchange, name="interchange-watch", daemon=True).start()
         except BaseException:
             self.shutdown()
             raise
@@ -177,11 +191,53 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
                 raise SiteFailed(f"Parsl's interchange on this machine is not up after {_INTERCHANGE_S:.0f} s.")
             time.sleep(0.002)
 
+    def _command(self, message: object) -> Any:
+        """Ask the interchange; None if it does not answer in time, which `_watch_interchange` sees to.
+
+        Parsl's client waits out its time also for one that has ended, and is of no use any more after one answer
+        that came late. In a job that is being ended both are told to at once, and these seconds are those that a
+        batch system gives before it kills.
+        """
+        client = self.command_client
+        give_up = time.monotonic() + _ASK_EVERY_S
+        try:
+            with client._lock:
+                for event in (zmq.POLLOUT, zmq.POLLIN):
+                    while not client.zmq_socket.poll(100, event):
+                        if time.monotonic() > give_up or self.interchange_proc.poll() is not None:
+                            return None
+                    if event == zmq.POLLOUT:
+                        client.zmq_socket.send_pyobj(message)
+                return client.zmq_socket.recv_pyobj()
+        except Exception:  # ZeroMQ's, of a socket that is being closed
+            return None
+
+    def _watch_interchange(self) -> None:
+        """End an interchange that lives but does not answer, e.g. a stopped one; a dead one is replaced."""
+        process = self.interchange_proc
+        while not self._result_queue_thread_exit.wait(_ASK_EVERY_S):
+            if self._closed or process.poll() is not None:
+                return
+            self._unanswered = 0 if self._command("WORKER_BINDS") is not None else self._unanswered + 1
+            if self._closed:
+                return
+            how = " (somebody has stopped it)" if is_stopped(process.pid) else ""
+            silent_s = self._unanswered * _ASK_EVERY_S
+            if self._unanswered == _UNANSWERED_TOLD:
+                self.tell(
+                    f"the site's interchange (process {process.pid}) has not answered for {silent_s:g} s{how}; "
+                    f"after {_UNANSWERED_MOST * _ASK_EVERY_S:g} s it is replaced"
+                )
+            if self._unanswered >= _UNANSWERED_MOST:
+                self._ended_because = f"did not answer for {silent_s:g} s{how} and was ended"
+                process.kill()
+                return
+
     def _interchange_ended(self) -> SiteFailed:
         tail = log_tail(Path(self._interchange_log))
-        code = self.interchange_proc.returncode
+        how = self._ended_because or f"ended with exit code {self.interchange_proc.returncode}"
         return SiteFailed(
-            f"Parsl's interchange on this machine ended with exit code {code}. Its log, "
+            f"Parsl's interchange on this machine {how}. Its log, "
             f"{self._interchange_log}, ends:\n{tail or '(empty)'}",
             log_tail=tail,
             mendable=True,  # nothing is wrong with site, profile or runs: open it again

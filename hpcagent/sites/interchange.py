@@ -29,12 +29,16 @@ from parsl.executors.high_throughput import interchange as parsl_interchange
 from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.serialize import serialize as serialize_object
 
-from hpcagent.lifeline import birth, watch
+from hpcagent.lifeline import birth, end_tree, watch
 from hpcagent.sites.launch import detach
 from hpcagent.sites.plain import placed
 from hpcagent.sites.room import Room
 
 _LOOK_EVERY_S = 0.5
+_SLEPT_S = 5.0
+"""A round of the loop that took longer says that this process did not run."""
+_FROZEN_S = 120.0
+"""A manager on this machine that lives says so every second; one that has not for so long was stopped."""
 _MESSAGES_A_ROUND = 64
 _PASSED_OVER = 8
 """So often may smaller runs go before one that waits for a larger part of a block; then it is kept free for it."""
@@ -183,10 +187,22 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
         """Report the tasks of managers that have ended as lost."""
         now = time.monotonic()
         if now - self._looked > _LOOK_EVERY_S:
-            self._looked = now
+            # When this process itself was stopped, or had no processor, what managers said meanwhile still waits.
+            slept, self._looked = self._looked and now - self._looked > _SLEPT_S, now
             for manager_id, m in list(self._ready_managers.items()):
-                dead = "pid" in m and birth(m["pid"]) != m["birth"]
-                if dead or time.time() - m["last_heartbeat"] > self.heartbeat_threshold:
+                if slept or m.get("beat") != m["last_heartbeat"]:
+                    m["beat"], m["heard"] = m["last_heartbeat"], now
+                if "pid" not in m:
+                    lost = now - m["heard"] > self.heartbeat_threshold
+                elif birth(m["pid"]) != m["birth"]:
+                    lost = True
+                else:
+                    lost = now - m["heard"] > _FROZEN_S
+                    if lost:
+                        # Alive but silent (stopped): it must not come back and go on beside its successor.
+                        print(f"manager {m['pid']} has said nothing for {_FROZEN_S:g} s and is ended", flush=True)
+                        end_tree(m["pid"])
+                if lost:
                     self._lose(manager_id, interesting)
 
     def _lose(self, manager_id: bytes, interesting: set[bytes]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +20,8 @@ from parsl.executors.high_throughput.manager_selector import RandomManagerSelect
 from parsl.serialize import deserialize
 from parsl.version import VERSION
 
-from hpcagent.sites import plain
+from hpcagent.lifeline import birth
+from hpcagent.sites import interchange, plain
 from hpcagent.sites.interchange import _PASSED_OVER, Interchange
 
 
@@ -325,3 +329,41 @@ def test_a_block_that_was_given_something_meanwhile_is_not_retired(bench: Bench)
     assert pool.got() == ["shutdown"]
     assert bench.ask(("RETIRE", "never heard of")) is True
     assert bench.ask("MANAGERS") == [] and bench.ask("CONNECTED_BLOCKS") == ["0"]
+
+
+def test_a_local_manager_that_lives_but_says_nothing_is_ended_before_its_runs_are_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interchange, "_FROZEN_S", 0.6)
+    manager = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        pool = Pool(bench, "0", hosts=hosts(), pid=manager.pid, birth=birth(manager.pid))
+        bench.task(1, nodes=1, cores=1, walltime_s=10)
+        assert pool.ids() == [1]
+        os.kill(manager.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 10
+        while manager.poll() is None and time.monotonic() < deadline:
+            bench.rounds()
+        assert manager.wait(1) == -signal.SIGKILL
+        assert bench.lost() == {1: "0"}
+    finally:
+        manager.kill()
+        manager.wait()
+
+
+def test_an_interchange_that_was_stopped_itself_does_not_take_its_managers_for_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interchange, "_SLEPT_S", 0.8)
+    bench.interchange.heartbeat_threshold = 0.7
+    pool = Pool(bench, "0", hosts=hosts())
+    bench.task(1, nodes=1, cores=1, walltime_s=10)
+    assert pool.ids() == [1]
+    bench.rounds()
+    time.sleep(1.2)  # nobody turns the loop
+    bench.rounds()
+    assert bench.lost() == {}
+    deadline = time.monotonic() + 10
+    while not (lost := bench.lost()) and time.monotonic() < deadline:
+        bench.rounds()
+    assert lost == {1: "0"}  # it said nothing while the loop was turned
