@@ -697,7 +697,11 @@ class Coordinator:
         with self._signals.held():
             self._reason = reason
             if self._state.stopped != reason or not self._state.over(attended=True):
-                self._note({"event": "stop", "reason": reason}, sync=True)
+                known = self._state.results
+                left = [m.execution_id for m in self._state.manifests if m.execution_id not in known]
+                self._note(
+                    {"event": "stop", "reason": reason} | ({"not_started": left} if left else {}), sync=True
+                )
             self._metrics.update(self._state.in_order, final=True)
         self._tell("stopped", reason=self._state.why_stopped(reason))
 

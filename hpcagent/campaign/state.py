@@ -123,6 +123,7 @@ class State:
         self._repeats: dict[Key, int] = {}
         self._session_began: float | None = None
         self._stopped_since = False
+        self._not_started: frozenset[str] = frozenset()
         self._given_up: set[str] = set()
         self._last = 0.0
         for manifest in lost:
@@ -216,6 +217,7 @@ class State:
             self.sessions += 1
             self._stopped_since = False
             self._given_up.clear()
+            self._not_started = frozenset()
             self._session_began = event["at"]
             if event.get("busy"):
                 self.busy.append(event["busy"])
@@ -230,6 +232,7 @@ class State:
         elif kind == "stop":
             self.stopped = event["reason"]
             self._stopped_since = True
+            self._not_started = frozenset(map(str, event.get("not_started", ())))
         elif kind == "damaged":
             self._damaged("it is no event in JSON.")
         elif kind == "doubled":
@@ -448,19 +451,27 @@ class State:
             attended: Whether a coordinator has the folder now. One that has opened it again after its end says so
                 with its own stop; earlier versions did not write that a second time.
         """
-        return self._stopped_since or (self.stopped is not None and not attended and not self.waiting())
+        return self._settled or (self.stopped is not None and not attended and not self.waiting())
+
+    @property
+    def _settled(self) -> bool:
+        """Whether it has stopped since it was opened last, and every run has a result or was said not to get one.
+
+        One that has none although nobody said so is a result that the journal has lost.
+        """
+        return self._stopped_since and len(self.manifests) <= len(self.results) + len(self._not_started)
 
     @property
     def ended(self) -> int:
         """How many runs have ended: finished, or given up by the coordinator that is or was last at it."""
-        return len(self.manifests) if self._stopped_since else self.finished + len(self._given_up)
+        return len(self.manifests) if self._settled else self.finished + len(self._given_up)
 
     def state_of(self, identity: str, *, attended: bool = False) -> RunStates:
         """What the state of a run is called; see `model.failures.RUN_STATES`."""
         result = self.results.get(identity)
         if result is not None and (result.final or identity in self._given_up):
             return result.state
-        if self._stopped_since:
+        if self._stopped_since and (result is not None or identity in self._not_started):
             return "given up"  # the cap of node-hours left no room for it
         return "running" if attended else "waiting"
 

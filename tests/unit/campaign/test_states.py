@@ -155,7 +155,11 @@ def test_what_the_cap_left_no_room_for_was_given_up_too():
     state = State()
     manifest = measure.manifest({"x": 0}, index=0, batch=0)
     state.apply({"event": "manifests", "manifests": [manifest.model_dump(mode="json")], "at": 1.0})
-    state.apply({"event": "stop", "reason": "the cap of 1 node-hours is reached.", "at": 2.0})
+    stop = {"event": "stop", "reason": "the cap of 1 node-hours is reached.", "at": 2.0}
+    state.apply(stop)
+    assert not state.over() and state.ended == 0  # nobody said so: its result is lost
+    state.apply(stop | {"not_started": [manifest.execution_id]})
+    assert state.over()
     assert state.why_stopped(state.stopped) == (
         "the cap of 1 node-hours is reached. 1 run was given up (1 not started); resuming runs it again."
     )
