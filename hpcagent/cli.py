@@ -352,12 +352,16 @@ def _follow(run_dir: Path, as_json: bool) -> None:
 @cli.command()
 def reap(run_dir: RunDirArgument) -> None:
     """Cancel the jobs that a campaign left behind, and see them gone."""
+    from hpcagent.sites.ledger import damage
     from hpcagent.sites.reap import reap as reap_jobs
 
     done = reap_jobs(run_dir)
     for job in done:
         what = f"{job.done}{f': {job.state}' if job.state not in ('', job.done) else ''}"
         print(f"{job.job_id or job.name}  {what}{f' ({job.words})' if job.words else ''}")
+    wrong = damage(run_dir / "jobs.jsonl")
+    if wrong:
+        print(f"note: {wrong}")
     if not done:
         print("no job was left")
     if any(job.done == "left" for job in done):

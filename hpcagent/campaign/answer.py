@@ -32,6 +32,7 @@ from hpcagent.policies.missed import Missed, missed, undecided
 from hpcagent.policies.points import Key, key
 from hpcagent.policies.ranking import Agreement, agreements
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
+from hpcagent.sites import ledger
 from hpcagent.sites.ledger import ELSEWHERE, Entry, read_ledger
 from hpcagent.store.rundir import RunDir, holder
 
@@ -457,7 +458,7 @@ def answer(
         points=_ranked(campaign, seen, noise),
         warm=warm,
         busy=() if state is None else tuple(state.busy),
-        remarks=() if state is None else (*campaign._unread, *state.remarks),
+        remarks=() if state is None else _remarks(campaign, state, run_dir),
         states={} if state is None else state.states(attended=attended),
     )
 
@@ -482,6 +483,11 @@ def read_run(run_dir: str | Path) -> CampaignResult:
         state=state,
         attended=attended,
     )
+
+
+def _remarks(campaign: Campaign, state: State, run_dir: Path) -> tuple[str, ...]:
+    jobs = ledger.damage(RunDir(run_dir).jobs)
+    return (*campaign._unread, *state.remarks, *([jobs] if jobs else []))
 
 
 def _inner(state: State) -> dict[str, tuple[int, int]]:

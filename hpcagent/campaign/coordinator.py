@@ -37,6 +37,7 @@ from hpcagent.errors import (
 )
 from hpcagent.model.records import Manifest, Result
 from hpcagent.policies.base import Policy, make_policy
+from hpcagent.sites import ledger
 from hpcagent.sites.profile import Profile, find_profile
 from hpcagent.sites.reap import end_leftovers, told
 from hpcagent.sites.site import Site, open_site, usable_cores, workers_of
@@ -217,7 +218,8 @@ class Coordinator:
         again += "".join(f"; {words}" for words in told(leftovers))
         if self._journal.torn:
             again += "; a last line that was cut off is in events.torn"
-        again += "".join(f"; {remark}" for remark in damage)
+        jobs = ledger.damage(self.folder.jobs) if resumed else ""
+        again += "".join(f"; {remark}" for remark in (*damage, *([jobs] if jobs else [])))
         again += f", on {self._site.profile.name}"
         again += "" if self._state.warm is None else f"; begins with {self._state.warm}"
         again += f"; {busy(crowded)}" if crowded else ""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcagent.errors import StoreFull
+from hpcagent.errors import StoreError, StoreFull
 from hpcagent.sites.schedulers.base import Job, Sent
 
 __all__ = ["ELSEWHERE", "Entry", "Ledger", "read_ledger"]
@@ -187,12 +187,38 @@ def read_ledger(path: Path) -> list[Entry]:
     ]
 
 
-def _read(path: Path) -> dict[str, Entry]:
+def damage(path: Path) -> str:
+    """What could not be read of a jobs.jsonl, and what that may mean: a sentence without full stop, or empty."""
+    wrong: list[int] = []
+    _read(path, wrong)
+    if not wrong:
+        return ""
+    some = ", ".join(map(str, wrong[:5])) + (", ..." if len(wrong) > 5 else "")
+    return (
+        f"{len(wrong)} line(s) of jobs.jsonl cannot be read (line {some}): a job that only they tell of may still "
+        "run, unseen from here; look for it with squeue or qstat"
+    )
+
+
+def _read(path: Path, wrong: list[int] | None = None) -> dict[str, Entry]:
+    """The jobs of a ledger; `wrong` takes the numbers of the lines that cannot be read."""
     jobs: dict[str, Entry] = {}
-    for line in _lines(path):
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+    for number, line in _lines(path):
+        try:
+            if line is None:
+                raise ValueError("it is no JSON object")
             _note(jobs, line)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            if wrong is not None:
+                wrong.append(number)
     return jobs
+
+
+def _time(given: Any) -> float | None:
+    """A time of the ledger; `ValueError` or `TypeError` where it is none."""
+    if given is not None and not math.isfinite(given):
+        raise ValueError(f"{given} is no time")
+    return given  # type: ignore[no-any-return]  # a number, as `isfinite` takes it
 
 
 def _folder(job: Entry) -> str:
@@ -207,7 +233,7 @@ def _originals(path: Path, jobs: Iterable[Entry]) -> dict[str, frozenset[str]]:
     for folder in dict.fromkeys(map(_folder, jobs)):
         other = Path(folder, path.name)
         if folder and folder != here and not _same_file(other, path):
-            with contextlib.suppress(OSError):  # it was moved here, or is out of sight
+            with contextlib.suppress(OSError, StoreError):  # it was moved here, or is out of sight
                 found[folder] = frozenset(_read(other))
     return found
 
@@ -225,6 +251,7 @@ def _note(jobs: dict[str, Entry], line: dict[str, Any]) -> None:
     event, name = line["event"], str(line["name"])
     if event == "submitting":
         about = {k: v for k, v in line.items() if k not in ("event", "name", "scheduler", "at")}
+        int(about.get("nodes", 1))
         jobs[name] = Entry(name, str(line["scheduler"]), about=about, submitted_at=float(line["at"]))
     elif event == "submitted":
         jobs[name] = replace(jobs[name], job_id=str(line["job_id"]))
@@ -238,22 +265,33 @@ def _note(jobs: dict[str, Entry], line: dict[str, Any]) -> None:
             ended=str(line["state"]),
             reason=str(line.get("reason", "")),
             exit_code=line.get("exit_code"),
-            started_at=line.get("started_at"),
-            ended_at=line.get("ended_at"),
+            started_at=_time(line.get("started_at")),
+            ended_at=_time(line.get("ended_at")),
             exact=line.get("exact"),
             job_id=jobs[name].job_id or line.get("job_id"),
         )
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Number and object of each line that has something; None for one that is no JSON object.
+
+    Raises:
+        StoreError: The file is there and cannot be read.
+    """
     try:
-        text = path.read_text("utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
     except FileNotFoundError:
         return
-    for line in text.splitlines():
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be read: {error.strerror}; which jobs the campaign has left is not known without it.",
+            path=str(path),
+        ) from None
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
         try:
             data = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(data, dict):
-            yield data
+        except (ValueError, RecursionError):
+            data = None
+        yield number, data if isinstance(data, dict) else None

@@ -66,7 +66,7 @@ def _rows_in(path: Path) -> int | None:
     try:
         with h5py.File(path, "r") as file:
             return len(file["index"])
-    except (OSError, RuntimeError, KeyError):
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError):
         return None
 
 
@@ -160,5 +160,16 @@ def read_table(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
             file.visititems(visit)
         return columns, units
-    except (OSError, RuntimeError) as error:
-        raise BadInput(f"{path} cannot be read as a metrics file: {error}.", value=str(path)) from None
+    except (
+        OSError,
+        RuntimeError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:  # h5py, by what is damaged
+        raise BadInput(
+            f"{path} cannot be read as a metrics file: {error}. It is derived: delete it, and `hpcagent resume "
+            f"{path.parent}` writes it anew.",
+            value=str(path),
+        ) from None

@@ -159,7 +159,10 @@ class Holder:
     since: float
 
     def __str__(self) -> str:
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.since))
+        try:
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.since))
+        except (OverflowError, ValueError, OSError):
+            since = f"{self.since} s"
         return f"process {self.pid} on {self.host}, since {since}"
 
 
@@ -190,5 +193,5 @@ def _written(descriptor: int) -> Holder | None:
     try:
         data = json.loads(os.pread(descriptor, 4096, 0))
         return Holder(str(data["host"]), int(data["pid"]), float(data["since"]))
-    except (ValueError, KeyError, TypeError, OSError):
+    except (ValueError, KeyError, TypeError, OSError, OverflowError, RecursionError):
         return None

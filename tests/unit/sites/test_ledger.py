@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.errors import StoreFull
-from hpcagent.sites.ledger import Ledger, read_ledger
+from hpcagent.errors import StoreError, StoreFull
+from hpcagent.sites.ledger import Ledger, damage, read_ledger
 from hpcagent.sites.schedulers.base import Job
 
 
@@ -89,3 +89,41 @@ def test_writers_in_several_threads_do_not_mix_their_lines(tmp_path: Path) -> No
     for thread in threads:
         thread.join()
     assert len(read_ledger(tmp_path / "jobs.jsonl")) == 80
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\0" * 80,
+        b"{",
+        b"[" * 100_000,
+        b'{"event":"submitting","name":"b","scheduler":"slurm","at":1.0,"nodes":"many"}',
+        b'{"event":"ended","name":"a","job_id":"7","state":"completed","started_at":"soon","ended_at":2.0}',
+        b'{"event":"ended","name":"a","job_id":"7","state":"completed","started_at":1.0,"ended_at":1e999}',
+        b'{"event":"submitted","name":"nobody","job_id":"8"}',
+        b"7",
+    ],
+)
+def test_a_line_that_cannot_be_read_is_said_with_what_it_may_mean(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "jobs.jsonl"
+    ledger = Ledger(path)
+    ledger.submitting("a", "slurm", nodes=1)
+    ledger.submitted("a", "7")
+    assert damage(path) == ""
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+    assert damage(path).startswith(
+        "1 line(s) of jobs.jsonl cannot be read (line 3): a job that only they tell of may"
+    )
+    assert [(e.name, e.job_id, e.ended, e.node_hours) for e in read_ledger(path)] == [("a", "7", None, 0.0)]
+
+
+def test_a_ledger_that_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.jsonl"
+    path.symlink_to(path.name)
+    with pytest.raises(StoreError, match=r"jobs\.jsonl cannot be read: Too many levels"):
+        read_ledger(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreError, match=r"jobs\.jsonl cannot be read: Is a directory"):
+        read_ledger(path)

@@ -261,3 +261,37 @@ def test_who_holds_a_folder_for_a_moment_does_not_pass_for_its_coordinator(tmp_p
     lock.release()
     held, who = holder(tmp_path)
     assert not held and who is not None and (who.host, who.pid) == ("login1", 7)
+
+
+@pytest.mark.parametrize("words", ["[" * 100_000, '{"host": "a", "pid": 1e999, "since": 0}', "[]", "\0" * 20, "7"])
+def test_a_damaged_lock_file_names_nobody(tmp_path, words):
+    (tmp_path / ".lock").write_text(words)
+    assert holder(tmp_path) == (False, None)
+
+
+def test_a_lock_file_with_a_time_beyond_the_calendar_can_be_shown(tmp_path):
+    (tmp_path / ".lock").write_text('{"host": "a", "pid": 1, "since": 1e300}')
+    assert "process 1 on a, since 1e+300 s" in str(holder(tmp_path)[1])
+
+
+def test_a_damaged_metrics_file_is_an_error_that_names_it_wherever_the_damage_is(tmp_path):
+    path = tmp_path / "metrics.h5"
+    MetricsFile(path, CONTRACT).update(lambda: [result(i) for i in range(4)], final=True)
+    whole, errors = path.read_bytes(), 0
+    for start in range(0, len(whole), len(whole) // 60):
+        path.write_bytes(whole[:start] + b"\xff" * 24 + whole[start + 24 :])
+        try:
+            read_table(path)
+        except BadInput as error:
+            assert "metrics.h5 cannot be read" in str(error) and "delete it" in str(error)
+            errors += 1
+    assert errors > 10
+
+
+def test_one_line_of_any_length_does_not_stop_a_reader(tmp_path, monkeypatch):
+    monkeypatch.setattr("hpcagent.store.journal.LONGEST_LINE", 1000)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"event":"a"}\n{"event":"' + b"x" * 5000 + b'"}\n{"event":"b"}\n' + b"y" * 3500)
+    assert [e["event"] for e in read_events(path)] == ["a", "damaged", "b", "damaged"]
+    Journal.open(path).close()
+    assert (tmp_path / "events.torn").read_bytes() == b"y" * 3500 + b"\n"
