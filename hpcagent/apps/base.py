@@ -84,6 +84,11 @@ class App(Record):
         return self._callable
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether it was read back from a campaign's folder: its files count by what they had in them then."""
+        return self._recorded
+
+    @property
     def runnable(self) -> bool:
         """Whether a worker can be told which function to run; not for one from a script, read back from JSON."""
         return bool(self.function) or self._callable is not None

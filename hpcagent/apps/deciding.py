@@ -103,8 +103,14 @@ def _looked(level: Level, site: Mapping[str, Any]) -> tuple[dict[str, str], floa
     return found, time.monotonic() - began
 
 
-def places(params: Mapping[str, Any], settings: Mapping[str, Any], site: Mapping[str, Any]) -> dict[str, str]:
-    """Where the files of an engine that `declared` gives lie: name -> path."""
+def places(
+    params: Mapping[str, Any], settings: Mapping[str, Any], site: Mapping[str, Any], *, function: str = ""
+) -> dict[str, str]:
+    """Where the files that `declared` gives lie: name -> path."""
+    if function == LAMMPS:
+        from hpcagent.apps.lammps.potentials import elsewhere
+
+        return {one.name: str(one.path) for one in elsewhere(settings, site, params)}
     if params.get("engine") not in ENGINES:
         return {}
     level = Level.of(params, settings)

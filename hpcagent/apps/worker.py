@@ -297,7 +297,6 @@ def _function(reference: str | Carried | Callable[..., Any]) -> Callable[..., An
     return _imported(reference) if isinstance(reference, str) else reference
 
 
-@lru_cache(maxsize=64)
 def _imported(reference: str) -> Callable[..., Any]:
     module, _, name = reference.partition(":")
     try:

@@ -387,8 +387,7 @@ class Runner:
         Raises:
             InputsChanged: Finished runs at this level have used another file.
         """
-        # Which potentials a LAMMPS script reads may follow from any parameter: they have no level to compare.
-        if not files or "engine" not in manifest.params:
+        if not files:
             return
         level = self._state.files.get(level_key(app.name, manifest.params, app.settings))
         known = level is not None and all(digest in level.files.get(name, ()) for name, digest in files.items())
@@ -400,8 +399,9 @@ class Runner:
             raise refusal(str(self._root), other)
         if known:
             return
-        # Of a chain its inner runs say it.
-        note = "" if level is not None or app.chain else unknown_before(app.name, manifest.params, files, ended)
+        # Of a chain its inner runs say it; which potentials a LAMMPS script reads may follow from any parameter.
+        quiet = level is not None or app.chain or "engine" not in manifest.params
+        note = "" if quiet else unknown_before(app.name, manifest.params, files, ended)
         event = {
             "at": self._clock(),
             **files_event(app.name, manifest.params, app.settings, files, note, function=app.function),

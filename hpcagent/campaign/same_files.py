@@ -43,9 +43,9 @@ def changed_inputs(recorded: App, given: App) -> tuple[str, ...]:
         recorded: The app as the campaign's folder has it.
         given: The app that is to go on: the same record, or one of a script that was started again.
     """
-    live = given.plain_function is not None or given.settings.get("paths") != recorded.settings.get("paths")
-    files = _other_content(recorded, given) if live else []
-    files = files or other_files(given.settings, gone=True)
+    files = other_files(given.settings, gone=True)
+    if not given.is_recorded:  # made anew, of the files as they are now
+        files += _other_content(recorded, given)
     clauses = [*map(str, other_modules(recorded.modules)), *map(str, files)]
     return tuple(clauses or _changed_code(recorded, given))
 
@@ -195,7 +195,7 @@ def compared(
         return []
     used = {digest: path for result in results if result.ok for path, digest in result.files.items()}
     clauses = []
-    where = places(level.params, level.settings, site)
+    where = places(level.params, level.settings, site, function=level.function)
     for name, now in other.items():
         for before in level.files[name]:
             if before != now and before in used:

