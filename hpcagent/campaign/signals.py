@@ -6,11 +6,15 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 __all__ = ["Signals", "Terminated"]
+
+_SAME_S = 1.0
+"""Signals within so short a time are one: `timeout` and some schedulers send it to a process and to its group."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -35,6 +39,7 @@ class Signals:
     def __init__(self) -> None:
         self._held = 0
         self._asked: KeyboardInterrupt | None = None
+        self._asked_at = 0.0
         self._before: dict[int, Any] = {}
         self._terminals: list[int] = []
 
@@ -58,9 +63,12 @@ class Signals:
         if number == signal.SIGHUP:
             self._leave_terminals()
         error = KeyboardInterrupt() if number == signal.SIGINT else Terminated(signal.Signals(number).name)
-        if self._held:
-            self._asked = error
-        else:
+        if self._held and self._asked is None:
+            self._asked, self._asked_at = error, time.monotonic()
+        elif not self._held or time.monotonic() - self._asked_at > _SAME_S:
+            # The second while the first still waits: whoever sends it does not want to wait. Records stand a kill
+            # at any moment; what is cut off here is set aside when they are read.
+            self._asked = None
             raise error
 
     def _leave_terminals(self) -> None:

@@ -132,3 +132,22 @@ def test_under_nohup_a_campaign_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGHUP)
     assert process.wait(timeout=120) == 0
     assert "stop" in events(tmp_path) and "interrupted" not in events(tmp_path)
+
+
+def test_a_second_signal_does_not_wait_for_what_the_first_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcagent.campaign.signals._SAME_S", 0.3)
+    signals, reached = Signals(), []
+    signals.install()
+    try:
+        with pytest.raises(KeyboardInterrupt), signals.held():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)  # the same once more, as `timeout` sends it
+            reached.append("still writing")
+            time.sleep(0.4)
+            signal.raise_signal(signal.SIGINT)
+            reached.append("not at once")
+        with signals.held():
+            reached.append("and nothing is left over")
+    finally:
+        signals.restore()
+    assert reached == ["still writing", "and nothing is left over"]
