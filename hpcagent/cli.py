@@ -8,14 +8,15 @@ import math
 import os
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TextIO
 
 import typer
 
 from hpcagent.errors import BadInput, HpcAgentError, Interrupted
+from hpcagent.owners import TRUST, stranger, trusting
+from hpcagent.shown import masked, plain, without_secrets
 
 __all__ = ["main"]
 
@@ -68,11 +69,19 @@ RunDirArgument = Annotated[Path, typer.Argument(help="A folder that `hpcagent ru
 def _options(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks.")] = False,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust",
+            metavar="USER|@GROUP",
+            help="Run what files of this user, or of this group, say; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     if version:
         from hpcagent import __version__
 
-        print(f"hpcagent {__version__}")
+        _print(f"hpcagent {__version__}")
         raise typer.Exit
 
 
@@ -199,13 +208,13 @@ def submit(
     done = submit_coordinator(
         loaded, site=profile, run_dir=folder, inside=inside, most_jobs=most_jobs, dry_run=dry_run
     )
-    print(done.script.rstrip())
+    _print(masked(done.script.rstrip()))
     for note in done.notes:
-        print(f"note: {note}")
+        _print(f"note: {note}")
     if done.job_id is None:
-        print("dry run: nothing was written or submitted")
+        _print("dry run: nothing was written or submitted")
         return
-    print(
+    _print(
         f"job {done.job_id} is the coordinator of {done.run_dir}, the first of {done.most_jobs} at most\n"
         f"follow it: hpcagent status {done.run_dir} --follow     what it prints: {done.run_dir}/coordinator.log\n"
         f"stop it: cancel the job while it runs, or `hpcagent reap {done.run_dir}` while it waits"
@@ -267,12 +276,12 @@ def _run(campaign: Any, run_dir: Path | None, how: _How, begun: Callable[[], Non
         )
     written = write_report(result.run_dir, plots=how.plots)
     if how.as_json:
-        print(json.dumps({"event": "answer", **_answer_data(result), "report": str(written.path)}))
+        _print(json.dumps({"event": "answer", **_answer_data(result), "report": str(written.path)}))
     else:
         if result.points:
-            print(f"{result.table()}\n")
-        print(result)
-        print(f"report: {written}")
+            _print(f"{result.table()}\n")
+        _print(result)
+        _print(f"report: {written}")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
@@ -291,7 +300,7 @@ def _run_detached(campaign: Any, run_dir: Path | None, how: _How) -> None:
         return 0
 
     apart = detach(work, log=folder / LOG)
-    print(
+    _print(
         f"the coordinator of {folder} goes on in the background: process {apart.pid} on {apart.host}\n"
         f"follow it: hpcagent status {folder} --follow     what it prints: {apart.log}\n"
         f"stop it: kill -TERM {apart.pid} (on {apart.host}); `hpcagent resume {folder}` goes on"
@@ -316,12 +325,12 @@ def status(
         return
     result, now = read_run(run_dir), standing(run_dir)
     if as_json:
-        print(json.dumps({**_answer_data(result), **_standing_data(now)}))
+        _print(json.dumps({**_answer_data(result), **_standing_data(now)}))
         return
-    print(result)
-    print(now)
+    _print(result)
+    _print(now)
     if result.reason is None and not now.attended:
-        print(f"not finished; it goes on with {going_on(result.campaign, run_dir)}")
+        _print(f"not finished; it goes on with {going_on(result.campaign, run_dir)}")
 
 
 def _follow(run_dir: Path, as_json: bool) -> None:
@@ -337,14 +346,14 @@ def _follow(run_dir: Path, as_json: bool) -> None:
             for event in follow(run_dir):
                 view(event)
         except KeyboardInterrupt:
-            print("the campaign itself is not touched by this", file=sys.stderr)
+            _print("the campaign itself is not touched by this", file=sys.stderr)
             return
     if event.kind == "left":
-        print(event.reason, file=sys.stderr)
+        _print(event.reason, file=sys.stderr)
         raise typer.Exit(NOTHING_WORKED)
     result = read_run(run_dir)
     if not as_json:
-        print(result)
+        _print(result)
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
@@ -358,12 +367,12 @@ def reap(run_dir: RunDirArgument) -> None:
     done = reap_jobs(run_dir)
     for job in done:
         what = f"{job.done}{f': {job.state}' if job.state not in ('', job.done) else ''}"
-        print(f"{job.job_id or job.name}  {what}{f' ({job.words})' if job.words else ''}")
+        _print(f"{job.job_id or job.name}  {what}{f' ({job.words})' if job.words else ''}")
     wrong = damage(run_dir / "jobs.jsonl")
     if wrong:
-        print(f"note: {wrong}")
+        _print(f"note: {wrong}")
     if not done:
-        print("no job was left")
+        _print("no job was left")
     if any(job.done == "left" for job in done):
         raise typer.Exit(NOTHING_WORKED)
 
@@ -393,7 +402,7 @@ def doctor(
     failed = False
     for check in chain(others, examine(profile, submit=submit_job, run_dir=run_dir)):
         failed = failed or check.status == "FAIL"
-        print(json.dumps(check._asdict()) if as_json else check, flush=True)
+        _print(json.dumps(check._asdict()) if as_json else check, flush=True)
     if failed:
         raise typer.Exit(NOTHING_WORKED)
 
@@ -405,7 +414,7 @@ def report(
     """Write report/report.md and its plots anew from the recorded events."""
     from hpcagent.campaign.report import report as write_report
 
-    print(write_report(run_dir, plots=plots))
+    _print(write_report(run_dir, plots=plots))
 
 
 @cli.command()
@@ -438,15 +447,16 @@ def replay(
 
     def watch(name: str, seed: int) -> None:
         if told:
-            print(f"\r{name}: {seed + 1} of {seeds}\033[K", end="", file=sys.stderr, flush=True)
+            sys.stderr.write(f"\r{plain(name)}: {seed + 1} of {seeds}\033[K")
+            sys.stderr.flush()
 
     found = play(run_dir, policy=policy or (), batch=batch, runs=runs, seeds=seeds, workers=workers, watch=watch)
     if told:
-        print("\r\033[K", end="", file=sys.stderr)
-    print(json.dumps(found.data()) if as_json else found)
+        sys.stderr.write("\r\033[K")
+    _print(json.dumps(found.data()) if as_json else found)
     if plot is not None:
         found.plot(plot)
-        print(f"plot: {plot}", file=sys.stderr if as_json else sys.stdout)
+        _print(f"plot: {plot}", file=sys.stderr if as_json else sys.stdout)
 
 
 def _check_decisions(run_dir: Path, as_json: bool, *, other: bool) -> None:
@@ -457,12 +467,12 @@ def _check_decisions(run_dir: Path, as_json: bool, *, other: bool) -> None:
     count = sum(1 for _ in decisions(run_dir))
     different = replays(run_dir)
     if as_json:
-        print(json.dumps({"decisions": count, "different": [str(d) for d in different]}))
+        _print(json.dumps({"decisions": count, "different": [str(d) for d in different]}))
     elif not different:
-        print(f"all {count} decisions replay" if count else "no decision is recorded yet")
+        _print(f"all {count} decisions replay" if count else "no decision is recorded yet")
     else:
-        print(f"{len(different)} of {count} decisions come out differently:")
-        print("\n".join(f"  {d}" for d in different))
+        _print(f"{len(different)} of {count} decisions come out differently:")
+        _print("\n".join(f"  {d}" for d in different))
     if different:
         raise typer.Exit(NOTHING_WORKED)
 
@@ -477,7 +487,7 @@ def explain(
     from hpcagent.campaign.explain import explain as explain_run
 
     found = explain_run(run_dir, run)
-    print(json.dumps(found.data()) if as_json else found)
+    _print(json.dumps(found.data()) if as_json else found)
 
 
 @cli.command()
@@ -499,7 +509,7 @@ def export(
     contract = result.campaign.app.contract
     path = output or run_dir / f"results.{to}"
     export_table(table_of(result.results, contract), units_of(result.results, contract), path, to=to)
-    print(path)
+    _print(path)
 
 
 @cli.command()
@@ -513,15 +523,16 @@ def sites(name: Annotated[str | None, typer.Argument(help="Show this profile.")]
             here = identify_site().name
         except BadInput as error:
             here = ""
-            print(f"auto: {error}", file=sys.stderr)
+            _print(f"auto: {error}", file=sys.stderr)
         for entry in list_profiles():
             mark = "*" if entry.name == here else " "
-            print(f"{entry.name:15}{mark} {entry.description}  ({entry.source})")
+            _print(f"{entry.name:15}{mark} {entry.description}  ({entry.source})")
         return
     profile = find_profile(name)
-    print(profile.model_dump_json(indent=2, exclude_none=True))
+    shown = without_secrets(profile.model_dump(mode="json", exclude_none=True))
+    _print(json.dumps(shown, indent=2, ensure_ascii=False))
     if profile.batch:
-        print(summary(profile), file=sys.stderr)
+        _print(summary(profile), file=sys.stderr)
 
 
 @site_commands.command("new")
@@ -555,7 +566,7 @@ def site_new(
         from hpcagent.sites.schedulers.present import schedulers_here
 
         for seen in schedulers_here(os.environ):
-            print(seen, file=sys.stderr)
+            _print(seen, file=sys.stderr)
 
     def ask(key: str, what: str, given: Any, *, if_empty: str = "") -> None:
         """Add one answer: the option's, the default's with --yes, or what is typed, until it can be."""
@@ -576,12 +587,12 @@ def site_new(
             except BadInput as error:
                 if given is not None or yes:
                     raise
-                print(error, file=sys.stderr)
+                _print(error, file=sys.stderr)
 
     ask("name", "name of the site", name)
     if asked.kind != "local":
         queues = scheduler_queues(asked.kind)
-        print(queue_table(queues), file=sys.stderr)
+        _print(queue_table(queues), file=sys.stderr)
         asked = proposed(asked.kind, queues=queues)._replace(name=asked.name)
         ask("queue", "queue", queue, if_empty="the scheduler's default")
         ask("account", "account to write down", account, if_empty="from the environment or --account")
@@ -592,7 +603,7 @@ def site_new(
     ask("worker_init", "shell line before the workers", worker_init, if_empty="none")
     path = write_profile(asked, folder=folder)
     site = asked.name if to is None else path
-    print(f"{path}\nnext: hpcagent doctor --site {site}\nthen: hpcagent run CAMPAIGN --site {site} --dry-run")
+    _print(f"{path}\nnext: hpcagent doctor --site {site}\nthen: hpcagent run CAMPAIGN --site {site} --dry-run")
 
 
 @cli.command()
@@ -606,17 +617,17 @@ def apps(
     if name is None:
         for found in list_apps():
             kind = "chain" if found.chain else found.contract.app_type
-            print(f"{found.name:21} {kind:11} {found.contract.description}")
+            _print(f"{found.name:21} {kind:11} {found.contract.description}")
         own = "your own input script: name its path (`apps lammps --schema`: its contract's TOML)"
-        print(f"{'lammps':21} {'simulation':11} {own}")
+        _print(f"{'lammps':21} {'simulation':11} {own}")
         return
     if name == "lammps":
         from hpcagent.apps.lammps.contract import ContractFile
 
-        print(json.dumps(ContractFile.model_json_schema(), indent=2))
+        _print(json.dumps(ContractFile.model_json_schema(), indent=2))
         return
     contract = find_app(name).contract
-    print(json.dumps(contract.space.json_schema(), indent=2) if schema else contract.model_dump_json(indent=2))
+    _print(json.dumps(contract.space.json_schema(), indent=2) if schema else contract.model_dump_json(indent=2))
 
 
 @cli.command()
@@ -633,7 +644,7 @@ def inputs(
     known = packaged_inputs()
     if name is None:
         for found, path in known.items():
-            print(f"{found:12} {lammps(found).contract.description}  ({path.parent})")
+            _print(f"{found:12} {lammps(found).contract.description}  ({path.parent})")
         return
     if name not in known:
         from hpcagent.errors import nearest
@@ -647,19 +658,26 @@ def inputs(
         to.mkdir(parents=True, exist_ok=True)
         for path, target in copies:
             shutil.copyfile(path, target)
-            print(target)
+            _print(target)
+
+
+def _print(what: object, *, file: TextIO | None = None, flush: bool = False) -> None:
+    """Print what may come from a program, a file or another user, so that no terminal takes it for commands."""
+    print(plain(str(what)), file=file, flush=flush)
 
 
 def _parse_changes(changes: list[str]) -> dict[str, Any]:
     """`key=value` with a TOML value; a bare word is taken as a string."""
+    from hpcagent.model.base import parse_toml
+
     parsed: dict[str, Any] = {}
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key:
             raise BadInput(f"--set {change!r}: write KEY=VALUE, e.g. --set until.max_runs=12.", value=change)
         try:
-            parsed[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+            parsed[key.strip()] = parse_toml(f"value = {text.strip()}", f"--set {key}")["value"]
+        except BadInput:
             parsed[key.strip()] = text.strip()
     return parsed
 
@@ -672,41 +690,41 @@ def _show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path |
     made = plan(campaign, site=profile, workers=workers, run_dir=run_dir)
     if as_json:
         for manifest in made.manifests:
-            print(manifest.model_dump_json())
+            _print(manifest.model_dump_json())
         return
     units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
-    print(f"{campaign.name}: {campaign.objective}")
-    print(
+    _print(f"{campaign.name}: {campaign.objective}")
+    _print(
         f"app {campaign.app.name} {campaign.app.contract.version}, policy {campaign.policy.name}, "
         f"seed {campaign.seed}"
     )
-    print(
+    _print(
         f"site {made.profile.name}: {made.workers} run(s) at a time; "
         f"folder {run_dir or Path('runs') / campaign.name}"
     )
     if made.jobs is not None:
         jobs = made.jobs
-        print(
+        _print(
             f"executor {jobs.executor} takes the runs: up to {jobs.at_once} job(s) at a time, "
             f"{jobs.nodes} node(s) each for {duration(jobs.walltime_s)}, account {jobs.account or 'none'}"
         )
     if made.runs is not None and made.expected_s is None:
-        print(f"{made.runs} runs at most")
+        _print(f"{made.runs} runs at most")
     if made.runs is not None and made.expected_s is not None:
         whole = "" if made.jobs is None else f": {made.jobs.in_all} whole job(s), every run to its last second"
-        print(
+        _print(
             f"{made.runs} runs at most; expected about {duration(made.expected_s)} and "
             f"{made.expected_node_hours:.2g} node-hours, at worst {made.worst_node_hours:.2g} node-hours{whole}"
         )
     for note in made.notes:
-        print(f"note: {note}")
-    print(f"first batch ({len(made.manifests)} runs):")
+        _print(f"note: {note}")
+    _print(f"first batch ({len(made.manifests)} runs):")
     for manifest in made.manifests:
         shown = {n: manifest.params[n] for n in campaign.search.names}
-        print(f"  {manifest.execution_id}  {point_text(shown, units)}")
+        _print(f"  {manifest.execution_id}  {point_text(shown, units)}")
     if made.jobs is not None:
-        print(f"each job (PORT and MARK are settled at the start):\n{made.jobs.script.rstrip()}")
-    print("dry run: nothing was written or submitted")
+        _print(f"each job (PORT and MARK are settled at the start):\n{masked(made.jobs.script.rstrip())}")
+    _print("dry run: nothing was written or submitted")
 
 
 def _standing_data(now: Any) -> dict[str, Any]:
@@ -759,15 +777,15 @@ def _one_clear_error(verbose: bool) -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        print(str(error), file=sys.stderr)
+        _print(str(error), file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except HpcAgentError as error:
         if verbose:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        _print(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        _print("stopped", file=sys.stderr)
         raise SystemExit(130) from None
     except BrokenPipeError:
         # `hpcagent ... | head`: the reader has gone; keep Python from complaining while it exits.
@@ -781,15 +799,49 @@ def main() -> None:
     # Anywhere on the line, like --help.
     words = [word for word in sys.argv[1:] if word not in ("-v", "--verbose")]
     verbose = len(words) < len(sys.argv) - 1
-    _know_the_working_directory()
+    words, trusted = _trusted(words)
     _few_threads()
     with _one_clear_error(verbose):
+        if trusted:
+            os.environ[TRUST] = trusting(trusted, os.environ.get(TRUST, ""))
+        _know_the_working_directory()
         cli(args=words)
 
 
+def _trusted(words: list[str]) -> tuple[list[str], list[str]]:
+    """The command line without `--trust NAME`, wherever it stands, and the names.
+
+    Example:
+        >>> _trusted(["resume", "--trust", "ann", "runs/x", "--trust=@lab"])
+        (['resume', 'runs/x'], ['ann', '@lab'])
+    """
+    left: list[str] = []
+    names: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--trust":
+            names.append(next(rest, ""))
+        elif word.startswith("--trust="):
+            names.append(word.removeprefix("--trust="))
+        else:
+            left.append(word)
+    return left, names
+
+
 def _know_the_working_directory() -> None:
-    """Apps and policies of one's own lie where one stands: let this process and the workers import them."""
-    here = str(Path.cwd())
+    """Apps and policies of one's own lie where one stands: let this process and the workers import them.
+
+    Not those of a folder where others may write: a `numpy.py` of theirs would be run by every command.
+    """
+    try:
+        here = str(Path.cwd())
+    except OSError:
+        return  # it was removed
+    problem = stranger(Path(here))
+    if problem:
+        if next(Path(here).glob("*.py"), None) is not None:
+            _print(f"note: no Python module of the working directory is used: {problem}.", file=sys.stderr)
+        return
     if here not in sys.path:
         sys.path.insert(0, here)
     before = os.environ.get("PYTHONPATH")

@@ -27,6 +27,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from hpcagent.shown import plain
+
 __all__ = [
     "AllocationEnded",
     "AppFailed",
@@ -44,6 +46,10 @@ __all__ = [
     "StoreFull",
     "nearest",
 ]
+
+
+# Of a message, log tails included; what was given may have been megabytes.
+_LONGEST_MESSAGE = 20_000
 
 
 class HpcAgentError(Exception):
@@ -65,6 +71,8 @@ class HpcAgentError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, **details: Any) -> None:
+        # It ends in a terminal, a record or a page, and quotes what came from anywhere.
+        message = plain(_shortened(message))
         super().__init__(message)
         self.message = message
         self.details = details
@@ -80,6 +88,13 @@ class HpcAgentError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+def _shortened(message: str) -> str:
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    half = _LONGEST_MESSAGE // 2
+    return f"{message[:half]} ... ({len(message) - 2 * half} characters left out) ... {message[-half:]}"
 
 
 def _rebuild(cls: type[HpcAgentError], message: str, details: dict[str, Any]) -> HpcAgentError:

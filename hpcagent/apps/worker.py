@@ -163,7 +163,7 @@ def _make(workdir: Path) -> bool:
 @contextlib.contextmanager
 def _sole_owner(workdir: Path) -> Iterator[None]:
     """Hold the directory, so that a forgotten worker of a killed coordinator and ours never share it."""
-    descriptor = os.open(workdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = _opened(workdir)
     try:
         # Where the file system knows no locks (ENOTSUP, ENOLCK) the lock is not worth failing for.
         with contextlib.suppress(OSError):
@@ -171,6 +171,21 @@ def _sole_owner(workdir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _opened(workdir: Path) -> int:
+    """The directory, open; never by a link of another user, who would choose where the run writes.
+
+    Raises:
+        OSError: It is such a link, or cannot be opened.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        return os.open(workdir, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR) or workdir.lstat().st_uid != os.geteuid():
+            raise
+        return os.open(workdir, flags)  # one's own, e.g. of runs that were moved to an archive
 
 
 def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wrong: str = "") -> dict[str, Any]:
@@ -447,7 +462,9 @@ def _set_aside(workdir: Path) -> None:
 def _write(path: str, data: Any) -> None:
     """Write JSON under another name and rename it: a reader sees the whole file or none of it."""
     part = f"{path}.part"
-    with open(part, "wb", buffering=0) as file:  # noqa: PTH123  (pathlib costs as much as the writing)
+    # Not through a link: in a folder that several share (`cache`), somebody else may have put one there.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(part, flags, 0o666), "wb", buffering=0) as file:
         text = json.dumps(data).encode()
         if file.write(text) != len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)

@@ -21,6 +21,7 @@ from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, 
 from hpcagent.model.contract import Resources
 from hpcagent.model.objective import Objective
 from hpcagent.model.space import Params, Space
+from hpcagent.model.texts import as_name, checked_name
 from hpcagent.policies.base import is_contextual, takes_option
 from hpcagent.policies.stop import Stop, max_runs, read_stop
 from hpcagent.store.rundir import RunDir
@@ -278,7 +279,9 @@ class Campaign(Record):
             # By their whole paths: a campaign is resumed from anywhere.
             folders = tuple(str(Path(folder).expanduser().absolute()) for folder in self.earlier)
             object.__setattr__(self, "earlier", folders)
-        object.__setattr__(self, "name", self.name or self.app.name)
+        if self.name:
+            checked_name(self.name, "the campaign's name")
+        object.__setattr__(self, "name", self.name or as_name(self.app.name))
         return self
 
     def _check_context(self) -> None:
@@ -513,10 +516,11 @@ def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None, t
             left out and told of (`unread`), where otherwise they are refused, as they may change what is run.
 
     Raises:
-        BadInput: The folder is not that of a campaign, or its files are damaged.
+        BadInput: The folder is not that of a campaign, its files are damaged, or it belongs to another user.
     """
     folder = RunDir(run_dir)
     folder.require()
+    folder.require_own()
     unknown: dict[str, None] = {}
     app = _read_app(folder.app, unknown)
     if unknown and not to_read:
@@ -528,6 +532,8 @@ def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None, t
         )
     try:
         data = _campaign_data(folder.campaign, changes, app)
+        if isinstance(data["name"], str):
+            data["name"] = as_name(data["name"])  # of before names were checked; it decides nothing here
         if to_read:
             unknown |= {key: None for key in data if key not in Campaign.model_fields}
             data = {key: value for key, value in data.items() if key in Campaign.model_fields}

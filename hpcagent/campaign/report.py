@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hpcagent.campaign.view import duration
 from hpcagent.model.failures import state_counts
 from hpcagent.model.records import Failure, Result
 from hpcagent.policies.insight import Bin
+from hpcagent.shown import markdown
 from hpcagent.store.files import refusing_clearly, write_whole
 from hpcagent.store.rundir import RunDir
 
@@ -80,19 +82,31 @@ def _learned(result: CampaignResult) -> Learned:
 
 def _text(result: CampaignResult, found: Learned, drawn: list[Path], note: str) -> str:
     beside = {p.stem: f"![{p.stem}]({p.name})" for p in drawn}
+    own = tuple(beside.values())
     parts = [_head(result), _answer(result), _events(result), _measuring(result), _failures(result)]
     learnt = [_convergence(result, found, beside), *_model(found, beside)]
     parts += list(beside.values())  # those that no section has taken
     if note:
         parts.append(f"({note})")
     parts += [*learnt, _batches(result), _where(result)]
-    return "\n\n".join(p for p in parts if p) + "\n"
+    # Names, failures and notes come from programs and people: the whole page at once, so that none is forgotten.
+    return markdown("\n\n".join(p for p in parts if p), own=own) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    """A row of a table: what is in a cell cannot end it."""
+    return "| " + " | ".join(_flat(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _flat(text: str) -> str:
+    """Without line ends: a failure's text is no heading."""
+    return " ".join(text.split())
 
 
 def _head(result: CampaignResult) -> str:
     campaign = result.campaign
     units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
-    lines = [f"# {campaign.name}", "", campaign.description or campaign.app.contract.description, ""]
+    lines = [f"# {campaign.name}", "", _flat(campaign.description or campaign.app.contract.description), ""]
     lines.append(f"- question: {campaign.objective}")
     lines += [f"- varied: {p.name} in {p.range}" for p in campaign.search.parameters]
     constant = {n: v for n, v in campaign.complete(_middle(result)).items() if n not in campaign.search}
@@ -114,7 +128,7 @@ def _head(result: CampaignResult) -> str:
         lines.append(f"- made of {inner_text(result.inner)}")
     if result.warm is not None:
         lines.append(f"- begun with {result.warm}")
-    lines.append(f"- stopped: {result.reason}" if result.reason else "- not finished")
+    lines.append(f"- stopped: {_flat(result.reason)}" if result.reason else "- not finished")
     return "\n".join(lines)
 
 
@@ -134,13 +148,13 @@ def _answer(result: CampaignResult) -> str:
         lines.append("**No point keeps every limit with P(feasible) >= 0.9.** The most probable one:")
         lines += ["", point_text(best.params, best.units)]
     header = ("metric", "expected", "standard error", "measured mean", "standard error", "unit")
-    lines += ["", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    lines += ["", _line(header), "|---" * len(header) + "|"]
     for name, value in sorted(best.metrics.items(), key=lambda item: (item[0] not in best.shown, item[0])):
         error, expected = best.uncertainty.get(name), best.expected.get(name)
         shown = "-" if error is None else f"{error:.2g}"
         cells = ["-", "-"] if expected is None else [number(expected), f"{best.expected_error[name]:.2g}"]
         cells += [number(value), shown, best.units.get(name, "1")]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(_line([name, *cells]))
     by = " Expected: by the models of all runs." if best.expected else ""
     if best.estimated:
         by += f" No run here had its core: {' and '.join(best.estimated)} is an estimate from CPU time."
@@ -165,10 +179,10 @@ def _front(result: CampaignResult) -> list[str]:
     units |= {p.name: p.unit for p in campaign.search.parameters}
     header = ["run", *(headed(n, units[n]) for n in (*names, *goals))]
     lines = ["", f"The point above is the best by {goals[0]}. No measured run beats these in every goal:", ""]
-    lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    lines += [_line(header), "|---" * len(header) + "|"]
     for r in sorted(result.front, key=lambda r: campaign.objective.goal.score(r.metrics[goals[0]]), reverse=True):
         cells = [str(r.manifest.index), *(number(r.manifest.params[n]) for n in names)]
-        lines.append(f"| {' | '.join([*cells, *(number(r.metrics[m]) for m in goals)])} |")
+        lines.append(_line([*cells, *(number(r.metrics[m]) for m in goals)]))
     return lines
 
 
@@ -176,7 +190,7 @@ def _events(result: CampaignResult) -> str:
     if not result.campaign.rules:
         return ""
     lines = ["## Events", "", *(f"- rule {rule}" for rule in result.campaign.rules), ""]
-    lines += [f"- **{event_text(event)}**" for event in result.events] or ["None so far."]
+    lines += [f"- **{_flat(event_text(event))}**" for event in result.events] or ["None so far."]
     return "\n".join(lines)
 
 
@@ -190,7 +204,7 @@ def _measuring(result: CampaignResult) -> str:
             f"reference of their batch; one compared value has a relative standard deviation of "
             f"{100 * comparison.noise:.1f} %."
         )
-    lines += [f"- {line}." for line in (*result.disturbed, *result.remarks)]
+    lines += [f"- {_flat(line)}." for line in (*result.disturbed, *result.remarks)]
     hosts = Counter(r.host for r in result.results if r.host)
     if hosts:
         lines.append("- Hosts: " + ", ".join(f"{host} ({n})" for host, n in hosts.most_common()))
@@ -208,8 +222,8 @@ def _failures(result: CampaignResult) -> str:
         if r.failure is not None:
             alike.setdefault((r.failure.name, r.failure.kind, result.state(r)), []).append(r.failure)
     for (name, kind, state), found in sorted(alike.items(), key=lambda item: -len(item[1])):
-        message = found[0].message.replace("|", "\\|").replace("\n", " ")
-        lines.append(f"| {name} | {kind} | {len(found)} | {state} | {message[:200]} | {found[0].repair or ''} |")
+        message, repair = _flat(found[0].message)[:200], found[0].repair or ""
+        lines.append(_line([name, kind, str(len(found)), state, message, repair]))
     return "\n".join(lines)
 
 
@@ -252,7 +266,7 @@ def _taken(plots: dict[str, str], name: str) -> list[str]:
 
 def _model(found: Learned, plots: dict[str, str]) -> list[str]:
     if found.note:
-        return [f"## What a model says\n\nNothing: {found.note}."]
+        return [f"## What a model says\n\nNothing: {_flat(found.note)}."]
     head = (
         "## What a model says\n\nOf this library's own model (Gaussian processes) of all runs, whatever the "
         "policy was. It is as good as its predictions were, see the calibration."
@@ -269,12 +283,12 @@ def _importance(found: Learned, plots: dict[str, str]) -> str:
         "count too. The scale is the one of the model; Q² is the share of the runs' variance that it predicts of "
         "runs left out.",
         "",
-        "| metric (scale, Q²) | " + " | ".join(found.importance[0].names) + " |",
+        _line(["metric (scale, Q²)", *found.importance[0].names]),
         "|---|" + "---|" * len(found.importance[0].names),
     ]
     for w in found.importance:
         cells = [f"{s:.2f} / {max(s, t):.2f}" for s, t in zip(w.first, w.total, strict=True)]
-        lines.append(f"| {w.metric} ({w.scale}, {w.predicted:.2f}) | " + " | ".join(cells) + " |")
+        lines.append(_line([f"{w.metric} ({w.scale}, {w.predicted:.2f})", *cells]))
     lines += ["", "(alone / with others)"]
     weak = [w.metric for w in found.importance if not w.trusted]
     if weak:
@@ -308,7 +322,7 @@ def _calibration(found: Learned, plots: dict[str, str]) -> str:
     for c in found.calibration:
         half = f"{100 * c.within_50:.0f} ± {100 * c.error_50:.0f} %"
         most = f"{100 * c.within_90:.0f} ± {100 * c.error_90:.0f} %"
-        lines.append(f"| {c.metric} | {c.runs} | {half} | {most} | {c.rms:.2f} | {c.bias:+.2f} | {c.verdict} |")
+        lines.append(_line([c.metric, str(c.runs), half, most, f"{c.rms:.2f}", f"{c.bias:+.2f}", c.verdict]))
     bins = Bin.of(found.chances)
     if bins:
         lines += ["", "| P(completes and keeps the limits) | runs | predicted | came true |", "|---|---|---|---|"]
@@ -326,9 +340,9 @@ def _batches(result: CampaignResult) -> str:
     units = {m.name: m.unit for m in campaign.app.contract.metrics}
     header = ["run", "batch", "role", *campaign.search.names]
     header += [m if units[m] == "1" else f"{m} ({units[m]})" for m in metrics] + ["", "directory"]
-    lines = ["## Runs", "", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines = ["## Runs", "", _line(header), "|" + "---|" * len(header)]
     for r in result.results:
-        lines.append("| " + " | ".join(_row(result, r, metrics)) + " |")
+        lines.append(_line(_row(result, r, metrics)))
     return "\n".join(lines)
 
 
@@ -354,6 +368,6 @@ def _where(result: CampaignResult) -> str:
         "## Where everything is\n\n"
         "- `events.jsonl`: every manifest and result as it happened\n"
         "- `metrics.h5`: all numbers as columns with units; `hpcagent export` writes CSV or Parquet\n"
-        f"- `work/<execution id>/`: inputs, log and result of each run{by_hand}\n"
+        f"- `work/EXECUTION_ID/`: inputs, log and result of each run{by_hand}\n"
         "- `campaign.toml`, `app.json`: what was asked, exactly"
     )

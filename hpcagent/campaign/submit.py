@@ -29,6 +29,7 @@ from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.where import SITE, chosen_site, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, RunDirGone, StoreFull
+from hpcagent.owners import TRUST
 from hpcagent.sites.launch import python_command
 from hpcagent.sites.ledger import ELSEWHERE, Entry, Ledger, read_ledger
 from hpcagent.sites.limits import check, executor_for
@@ -171,7 +172,9 @@ def _script(
     words = [str(root), name, str(most_jobs), *(["--inside"] if inside else [])]
     command = python_command("hpcagent.campaign.submit", *words, python=profile.executors[label].python)
     # exec: the scheduler's SIGTERM then reaches the coordinator, not only the shell.
-    line = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(command)}"
+    trusted = os.environ.get(TRUST)
+    before = f"export {TRUST}={shlex.quote(trusted)} && " if trusted else ""
+    line = f"cd {shlex.quote(str(Path.cwd()))} && {before}exec {shlex.join(command)}"
     return coordinator_script(
         profile,
         label,
@@ -269,7 +272,7 @@ def _submit_job(
     """
     ledger = Ledger(folder.jobs)
     path = folder.root / SCRIPT
-    write_whole(path, script)
+    write_whole(path, script, private=True)
     ledger.submitting(name, there.name, role=ROLE, **about)
     try:
         with handed_over(path) as plain:

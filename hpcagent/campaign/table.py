@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcagent.shown import plain
+
 __all__ = ["Table", "headed"]
 
 
@@ -16,7 +18,8 @@ class Table:
     rows: list[list[str]]
 
     def __str__(self) -> str:
-        lines = [self.header, *self.rows]
+        # In a cell a newline would be another row.
+        lines = [[plain(cell).replace("\n", " ") for cell in line] for line in (self.header, *self.rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
         text = ["  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
         return "\n".join([self.title, *text])

@@ -15,6 +15,7 @@ from hpcagent.campaign.answer import number
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.table import headed
 from hpcagent.model.records import Result
+from hpcagent.shown import plain
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -143,7 +144,7 @@ class Lines:
     def _say(self, text: str) -> None:
         # `... | head`, a terminal that was closed: who looked on has gone, the campaign goes on.
         with contextlib.suppress(OSError):
-            print(text, file=self._stream, flush=True)
+            print(plain(text), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Nothing to put away."""
@@ -225,7 +226,7 @@ class Live:
         if tally.budget:
             done = round(BAR * min(tally.runs / tally.budget, 1.0))
             parts.append(Text.assemble(("━" * done, "green"), ("━" * (BAR - done), "dim")))
-        parts.append(Text(tally.summary()))
+        parts.append(Text(plain(tally.summary())))
         rows = tally.results[-SHOWN_ROWS:]
         if rows:
             table = Table(box=None, padding=(0, 1), header_style="dim")
@@ -239,15 +240,17 @@ class Live:
                 table.add_row(*_cells(campaign, result))
             parts.append(table)
         if self._note:
-            parts.append(Text(self._note, style="dim"))
+            parts.append(Text(plain(self._note), style="dim"))
         return RichGroup(*parts)
 
 
 def _cells(campaign: Campaign, result: Result) -> list[str]:
-    cells = [number(result.manifest.params[n]) for n in campaign.search.names]
+    from rich.markup import escape
+
+    cells = [escape(plain(number(result.manifest.params[n]))) for n in campaign.search.names]
     cells += [number(result.metrics[m]) if m in result.metrics else "-" for m in campaign.shown]
     if result.failure is not None:
-        return [*cells, f"[red]{result.state}: {result.failure.name}[/red]"]
+        return [*cells, f"[red]{result.state}: {escape(result.failure.name)}[/red]"]
     if not campaign.objective.feasible(result.metrics):
         return [*cells, "[yellow]infeasible[/yellow]"]
     return [*cells, "[dim]distrusted[/dim]" if result.distrusted else ""]

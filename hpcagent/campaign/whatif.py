@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import math
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from hpcagent.campaign.rolling import due
 from hpcagent.campaign.warm import earlier_observations
 from hpcagent.campaign.world import World
 from hpcagent.errors import BadInput
-from hpcagent.model.base import build
+from hpcagent.model.base import build, parse_toml
 from hpcagent.model.records import Observation, Result, Role
 from hpcagent.model.space import Params
 from hpcagent.policies.base import make_policy, takes_option
@@ -219,8 +218,8 @@ def policy_choice(spec: PolicySpec) -> tuple[PolicyChoice, str]:
 
 def _options(text: str, spec: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(f"options = {{{text}}}")["options"]  # type: ignore[no-any-return]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"options = {{{text}}}", spec)["options"]  # type: ignore[no-any-return]
+    except BadInput:
         pass
     options: dict[str, Any] = {}
     for part in re.split(r",(?=\s*\w+\s*=)", text):  # words without quotes, as a shell leaves them
@@ -228,8 +227,8 @@ def _options(text: str, spec: str) -> dict[str, Any]:
         if not equals or not name.strip().isidentifier():
             raise BadInput(f"policy {spec!r}: write NAME:key=value,key=value.", value=spec)
         try:
-            options[name.strip()] = tomllib.loads(f"value = {value.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+            options[name.strip()] = parse_toml(f"value = {value.strip()}", spec)["value"]
+        except BadInput:
             options[name.strip()] = value.strip()
     return options
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.shown import without_secrets
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import RunDir
 
@@ -31,7 +32,7 @@ WAITED = 0.2  # share of time in which processes waited for a core
 def note_site(folder: RunDir, profile: Profile) -> None:
     """Write down the profile as it is used, with what the command line changed in it."""
     data = profile.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    write_whole(folder.root / SITE, tomli_w.dumps(data))
+    write_whole(folder.root / SITE, tomli_w.dumps(data), private=without_secrets(data) != data)
 
 
 def chosen_site(campaign: Campaign, run_dir: str | Path | None, given: str | Path | None = None) -> str:

@@ -12,13 +12,35 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from hpcagent.errors import BadInput, nearest
+from hpcagent.shown import HIDDEN, is_secret, without_secrets
 
-__all__ = ["JSONValue", "Record", "Scalar", "build", "canonical_json", "explain", "read_record", "read_toml"]
+__all__ = [
+    "RECORDED",
+    "JSONValue",
+    "Record",
+    "Scalar",
+    "build",
+    "canonical_json",
+    "explain",
+    "parse_toml",
+    "read_json",
+    "read_record",
+    "read_toml",
+]
 
 Scalar = bool | float | int | str
 JSONValue = Any  # pydantic's own JsonValue is recursive and slow; these fields only pass through json
 
 R = TypeVar("R", bound=BaseModel)
+
+RECORDED = "recorded"
+"""A key of pydantic's validation context: what is read was written down, perhaps before names were checked."""
+
+_DEEPEST = 64
+"""Tables within tables; a campaign has five."""
+_LARGEST_NUMBER = 10**300
+_LARGEST_FILE = 16 << 20
+"""Bytes of a TOML or JSON file that is read at once; a long campaign or profile has some ten thousand."""
 
 
 class Record(BaseModel):
@@ -73,7 +95,7 @@ def read_record(cls: type[R], data: Mapping[str, Any], unknown: MutableMapping[s
         (Point(x=1.0), ['Point.colour'])
     """
     try:
-        return cls.model_validate(data)
+        return cls.model_validate(data, context={RECORDED: True})
     except ValidationError as error:
         extra = [p["loc"] for p in error.errors(include_input=False) if p["type"] == "extra_forbidden"]
         if not extra:
@@ -83,7 +105,7 @@ def read_record(cls: type[R], data: Mapping[str, Any], unknown: MutableMapping[s
         known = _without(known, place)
         names = (str(part) for part in place if not isinstance(part, int))
         unknown[".".join((cls.__name__, *names))] = None
-    return cls.model_validate(known)
+    return cls.model_validate(known, context={RECORDED: True})
 
 
 def _without(data: Any, place: tuple[int | str, ...]) -> Any:
@@ -107,6 +129,8 @@ def explain(cls: type[BaseModel], error: ValidationError, where: str = "") -> Ba
     at = f"{at}: " if at else ""
     if isinstance(inner, BadInput):
         return BadInput(f"{at}{inner.message}", **inner.details)
+    if any(is_secret(str(part)) for part in problem["loc"]):
+        problem["input"] = HIDDEN
     details = {"where": where, "value": problem.get("input")}
     either = _either(error.errors(), problem)
     if either:
@@ -153,7 +177,7 @@ def _sentence(cls: type[BaseModel], problem: ErrorDetails) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = repr(without_secrets(value))
     return text if len(text) < 120 else text[:117] + "..."
 
 
@@ -184,13 +208,86 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
-        BadInput: The file is missing, unreadable or no TOML; the message has the line.
+        BadInput: The file is missing, unreadable, very large or no TOML; the message has the line.
+    """
+    return parse_toml(_text_of(path), str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Read a text as TOML.
+
+    Raises:
+        BadInput: It is none, or nested or written so that no reader can take it; the message begins with `where`.
     """
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # some editors begin with a byte order mark
+        found: dict[str, Any] = _sensible(tomllib.loads(text))
+        return found
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{where}: not valid TOML: {error}.", value=where) from None
+    except (RecursionError, ValueError) as error:
+        raise BadInput(f"{where}: not valid TOML: {_too_much(error)}.", value=where) from None
+
+
+def read_json(path: Path) -> Any:  # whatever stands in the file
+    """Read a JSON file.
+
+    Raises:
+        BadInput: The file is missing, unreadable, very large or no JSON, or gives a key twice.
+    """
+    try:
+        return _sensible(json.loads(_text_of(path), object_pairs_hook=_once))
+    except (RecursionError, ValueError) as error:
+        raise BadInput(f"{path}: not valid JSON: {_too_much(error)}.", value=str(path)) from None
+
+
+def _sensible(data: Any) -> Any:
+    """The data, if what works on it later can: no nesting without end, no number that no float can hold.
+
+    Raises:
+        ValueError: It is not.
+    """
+    level, depth = [data], 0
+    while level:
+        if depth > _DEEPEST:
+            raise RecursionError
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+            elif isinstance(value, int) and not -_LARGEST_NUMBER < value < _LARGEST_NUMBER:
+                raise ValueError("a whole number in it has hundreds of digits")
+        level, depth = inner, depth + 1
+    return data
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {_shown(twice)} is given twice")
+    return found
+
+
+def _too_much(error: RecursionError | ValueError) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    text = str(error).rstrip(".")
+    return "a whole number in it has thousands of digits" if "integer string conversion" in text else text
+
+
+def _text_of(path: Path) -> str:
+    """The text of a file that a person or another program gave; no more of it than is sensible."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+        if len(data) > _LARGEST_FILE:
+            most = _LARGEST_FILE >> 20
+            raise BadInput(f"{path}: larger than {most} MB; this cannot be such a file.", value=str(path))
+        return data.decode("utf-8-sig")  # some editors begin with a byte order mark
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file.", value=str(path)) from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path}: not valid TOML: {error}.", value=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read: {error}.", value=str(path)) from None

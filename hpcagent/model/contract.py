@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from hpcagent.errors import BadInput, nearest
-from hpcagent.model.base import Record
+from hpcagent.model.base import RECORDED, Record
 from hpcagent.model.space import Parameter, Space
+from hpcagent.model.texts import Line, checked_name
 
 __all__ = ["Contract", "Metric", "Resources"]
 
@@ -36,12 +37,17 @@ class Metric(Record):
     """
 
     name: str
-    unit: str
+    unit: Line
     description: str = ""
     direction: Literal["maximize", "minimize"] | None = None
     required: bool = True
     noise: float | None = None
     undisturbed: str | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _a_name(cls, name: str, info: ValidationInfo) -> str:
+        return name if (info.context or {}).get(RECORDED) else checked_name(name, "the metric's name")
 
     @field_validator("unit")
     @classmethod
@@ -140,6 +146,13 @@ class Contract(Record):
     side_effects: str = "declared outputs in its own directory only"
     failure_modes: tuple[str, ...] = ()
     deprecated: str | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _a_name(cls, name: str, info: ValidationInfo) -> str:
+        # A lambda has no other name, and nothing is called by it: see `Campaign.name`.
+        known = (info.context or {}).get(RECORDED) or name == "<lambda>"
+        return name if known else checked_name(name, "the app's name")
 
     @model_validator(mode="after")
     def _check(self) -> Contract:

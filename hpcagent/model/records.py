@@ -12,6 +12,7 @@ from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, Meaning, RunStates, meaning
 from hpcagent.model.space import Params
+from hpcagent.model.texts import Shown
 
 __all__ = [
     "Cost",
@@ -105,10 +106,10 @@ class Failure(Record):
     """
 
     kind: FailureKind
-    name: str
-    message: str
-    log_tail: str = ""
-    repair: str | None = None
+    name: Shown
+    message: Shown
+    log_tail: Shown = ""
+    repair: Shown | None = None
 
     @property
     def means(self) -> Meaning:
@@ -184,12 +185,12 @@ class Result(Record):
     failure: Failure | None = None
     started_at: float = 0.0
     ended_at: float = 0.0
-    host: str = ""
+    host: Shown = ""
     cost: Cost = Cost()
     artifacts: dict[str, str] = Field(default_factory=dict)
     workdir: str = ""
-    notes: tuple[str, ...] = ()
-    distrusted: str | None = None
+    notes: tuple[Shown, ...] = ()
+    distrusted: Shown | None = None
     attempt: int = 1
     parts: tuple[InnerRun, ...] = ()
     files: dict[str, str] = Field(default_factory=dict)

@@ -16,6 +16,7 @@ from pydantic import field_validator, model_validator
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build
+from hpcagent.model.texts import LONGEST_NAME, Line
 
 __all__ = ["Choice", "Float", "Int", "Parameter", "Params", "Space", "Text"]
 
@@ -51,7 +52,7 @@ class Parameter(Record):
     kind: Literal["float", "int", "choice", "text"] = "float"
     low: float | None = None
     high: float | None = None
-    unit: str = "1"
+    unit: Line = "1"
     log: bool = False
     choices: tuple[Scalar, ...] = ()
     default: Scalar | None = None
@@ -66,6 +67,10 @@ class Parameter(Record):
     def _check(self) -> Parameter:
         if not NAME.match(self.name):
             raise BadInput(f"parameter name {self.name!r} is not an identifier (letters, digits, _).")
+        if len(self.name) > LONGEST_NAME:
+            raise BadInput(
+                f"parameter name {self.name[:40]!r}... has {len(self.name)} characters; allowed: {LONGEST_NAME}."
+            )
         if not self.unit:
             raise BadInput(f"parameter {self.label} has no unit; write '1' for a pure number.")
         if self.kind == "choice":

@@ -138,6 +138,8 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
             # file system may not be able to keep the keys from others.
             parent = Path(self.logdir) if self.keys_in_logdir else None
             self.cert_dir = curvezmq.create_certificates(tempfile.mkdtemp(prefix="hpcagent-keys-", dir=parent))
+            for secret in Path(self.cert_dir).glob("*.key_secret"):  # zmq leaves it to the folder
+                secret.chmod(0o600)
         try:
             super().start()
             # Parsl never sets these: without them a dead interchange blocks the sender, and closing, for ever.

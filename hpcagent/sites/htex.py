@@ -24,6 +24,7 @@ from hpcagent.errors import BadInput, SiteFailed
 from hpcagent.lifeline import MARK, birth, end_all, end_tree
 from hpcagent.sites.executor import Executor, log_tail
 from hpcagent.sites.launch import python_command
+from hpcagent.store.files import open_own
 
 __all__ = ["LocalBlocks", "LocalExecutor", "local_executor"]
 
@@ -48,7 +49,8 @@ class LocalBlocks(LocalProvider):  # type: ignore[misc]  # Parsl has no type inf
     def submit(self, command: str, tasks_per_node: int, job_name: str = "block") -> str:
         """Start a block; Parsl calls this. Returns its job id."""
         script = Path(self.script_dir).absolute() / f"{job_name}.sh"
-        script.write_text(f"{self.worker_init}\n{self.lines(command, tasks_per_node, job_name)}\n")
+        with open_own(script, private=True) as file:  # the environment in it may have secrets
+            file.write(f"{self.worker_init}\n{self.lines(command, tasks_per_node, job_name)}\n".encode())
         with script.with_suffix(".out").open("wb") as out, script.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
                 [shutil.which("bash") or "/bin/sh", str(script)],

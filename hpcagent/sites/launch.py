@@ -42,7 +42,8 @@ def python_command(module: str, *arguments: str, python: str | None = None) -> l
     if python is not None:
         return [python, "-m", module, *arguments]
     paths = [path or str(Path.cwd()) for path in sys.path]
-    return [sys.executable, "-c", _BOOT.format(module), json.dumps(paths), *arguments]
+    # -P: `import json` must not find a json.py of the folder one happens to stand in.
+    return [sys.executable, "-P", "-c", _BOOT.format(module), json.dumps(paths), *arguments]
 
 
 class _Deferred(ModuleType):

@@ -16,6 +16,7 @@ from parsl.providers.pbspro.template import template_string
 from hpcagent.sites.blocks import BatchBlocks
 from hpcagent.sites.schedulers.pbs import tool
 from hpcagent.sites.script_paths import OUTPUT_NOWHERE, handed_over, is_plain, outputs_in_script
+from hpcagent.store.files import open_own
 
 __all__ = ["PbsBlocks"]
 
@@ -73,7 +74,8 @@ class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has
         try:
             # PBS needs the folder when the job ends, or the job stays "exiting" for as long as it is missing.
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(self.script(command, name, tasks_per_node=tasks_per_node))
+            with open_own(path, private=True) as file:  # the environment in it may have secrets
+                file.write(self.script(command, name, tasks_per_node=tasks_per_node).encode())
         except OSError as error:
             raise SubmitException(name, f"{path} cannot be written: {error.strerror}") from error
         with handed_over(path) as script:

@@ -17,6 +17,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from hpcagent import packaged
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, build, read_toml
+from hpcagent.model.texts import Line, Lines, Name, Variable, Word, word
+from hpcagent.owners import require_own
 from hpcagent.sites.schedulers.present import who_answers
 
 __all__ = [
@@ -87,7 +89,7 @@ _PBS_ONLY = {
     "bind_cmd": "write the words in overrides",
 }
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
 WorkerLauncher = Literal["single", "srun", "mpiexec", "pbsdsh", "ssh"]
 Where = Literal["login", "job", "inside"]
 _WHERE: tuple[Where, ...] = ("login", "job", "inside")
@@ -131,11 +133,11 @@ class AppSettings(Record):
         {}
     """
 
-    command: tuple[str, ...] | None = None
+    command: tuple[Line, ...] | None = None
     """The command that starts the program on this site, word by word; not given: the app looks for one."""
-    launcher: str | None = None
+    launcher: Word | None = None
     """How MPI runs of this app are started, if not as the site's others."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[Variable, Line] = Field(default_factory=dict)
     """Extra environment of the program."""
 
 
@@ -147,7 +149,7 @@ class LauncherSettings(Record):
         'ibrun'
     """
 
-    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    command: Annotated[tuple[Line, ...], Field(min_length=1)]
     """Words before the program's own, with fields in braces, e.g. `{ranks}`; see below."""
 
 
@@ -163,17 +165,17 @@ class NodeType(Record):
     """Physical cores of a node that jobs may use."""
     threads_per_core: Positive = 1
     """Hardware threads of a core, as the scheduler counts them."""
-    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Memory of a node."""
-    gpus: Annotated[int, Field(ge=0)] = 0
+    gpus: Annotated[int, Field(ge=0, le=10**9)] = 0
     """GPUs of a node, counted as the runs see them: GCDs, tiles."""
-    gpu_kind: str = ""
+    gpu_kind: Line = ""
     """Which GPU, e.g. `a100`."""
-    gpu_env: str = "CUDA_VISIBLE_DEVICES"
+    gpu_env: Variable = "CUDA_VISIBLE_DEVICES"
     """The variable that shows a run its GPU."""
-    accelerators: tuple[str, ...] = ()
+    accelerators: tuple[Word, ...] = ()
     """Ids of the GPUs in the order of the workers; not given: 0, 1, 2 …"""
-    cpu_affinity: str = ""
+    cpu_affinity: Word = ""
     """Cores of the worker of each GPU, in Parsl's syntax: `list:0-7:8-15`."""
 
     @property
@@ -204,23 +206,23 @@ class QueueLimits(Record):
         ('03:00:00', '06:00:00', None)
     """
 
-    node: str
+    node: Line
     """Its nodes: a name in `[nodes]`."""
     min_nodes: Positive = 1
     """Nodes a job must have."""
     max_nodes: Positive | None = None
     """Nodes a job may have."""
-    min_walltime: str | None = None
+    min_walltime: Word | None = None
     """The shortest walltime."""
-    max_walltime: str | None = None
+    max_walltime: Word | None = None
     """The longest walltime."""
-    walltime_by_nodes: dict[Positive, str] = Field(default_factory=dict)
+    walltime_by_nodes: dict[Positive, Word] = Field(default_factory=dict)
     """The longest walltime by size: number of nodes = walltime of jobs with up to that many."""
     max_jobs: Positive | None = None
     """Jobs of one user at a time; running and waiting, where the site counts both."""
-    directives: tuple[str, ...] = ()
+    directives: tuple[Line, ...] = ()
     """Added to the `directives` of jobs in this queue."""
-    note: str = ""
+    note: Lines = ""
     """Shown with an error about this queue."""
 
     @field_validator("directives")
@@ -251,35 +253,35 @@ class BlockSettings(Record):
         '01:00:00'
     """
 
-    queue: str | None = None
+    queue: Word | None = None
     """The queue, or Slurm's partition (QOS with `queue_means = "qos"`); not given: the scheduler's default."""
     nodes_per_block: Positive = 1
     """Nodes of a block."""
-    min_blocks: Annotated[int, Field(ge=0)] = 0
+    min_blocks: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Blocks that are kept when there is nothing to do."""
     max_blocks: Positive = 1
     """Blocks at a time; no more than the queue allows a user."""
-    walltime: str = "01:00:00"
+    walltime: Word = "01:00:00"
     """Walltime of a block, `HH:MM:SS` or `D-HH:MM:SS`. Slurm gets whole minutes: the seconds are dropped."""
-    max_idletime: Annotated[float, Field(ge=0)] = 60.0
+    max_idletime: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
     """A block that had nothing to do for so long is given back."""
-    qos: str | None = None
+    qos: Word | None = None
     """Slurm's quality of service."""
-    constraint: str | None = None
+    constraint: Word | None = None
     """Slurm's constraint on the nodes, e.g. `cpu`."""
-    directives: tuple[str, ...] = ()
+    directives: tuple[Line, ...] = ()
     """Further options of the job, one each, without `#SBATCH` or `#PBS`: `--gpus-per-node=4`."""
-    select_options: str = ""
+    select_options: Word = ""
     """PBS: added to `-l select=N:ncpus=M`, e.g. `ngpus=4`."""
     exclusive: bool | None = None
     """Slurm: whole nodes; not given: whole nodes unless `cores_per_node` is given."""
-    mem_per_node_gb: Annotated[float, Field(gt=0)] | None = None
+    mem_per_node_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Slurm: memory asked for on each node; not given: the scheduler's default."""
     cores_per_node: Positive | None = None
     """Physical cores asked for on each node; not given: the node type's."""
-    overrides: str = ""
+    overrides: Line = ""
     """Words added to the command that starts the workers on the nodes, e.g. `-c 128`."""
-    bind_cmd: str = "--cpu-bind"
+    bind_cmd: Line = "--cpu-bind"
     """PBS: the option of mpiexec that keeps the workers unbound."""
     worker_launcher: Literal["", "single", "srun", "mpiexec", "pbsdsh", "ssh"] = ""
     """What starts the workers on the nodes; not given: srun on Slurm, mpiexec on several nodes of PBS. `pbsdsh` is
@@ -311,19 +313,19 @@ class ExecutorProfile(Record):
     """Tasks at once; not given: the usable cores divided by `cores_per_worker`."""
     cores_per_worker: Positive = 1
     """Cores of one worker, and the threads OpenMP and BLAS libraries get there."""
-    cpu_affinity: str = "block"
+    cpu_affinity: Word = "block"
     """`block`: each worker, and what it starts, is pinned to cores of its own; `none`: not pinned."""
-    available_accelerators: Annotated[int, Field(ge=0)] | tuple[str, ...] = ()
+    available_accelerators: Annotated[int, Field(ge=0, le=10**9)] | tuple[Word, ...] = ()
     """GPUs for the workers: one worker for each, which sees no other. A number, or their ids."""
-    prefetch_capacity: Annotated[int, Field(ge=0)] = 0
+    prefetch_capacity: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Tasks that may wait beside the workers of a node. Not given, on this machine: one for each worker."""
-    worker_init: str = ""
+    worker_init: Lines = ""
     """Shell lines run before the workers start, e.g. `module load lammps`."""
-    python: str | None = None
+    python: Line | None = None
     """Interpreter of the workers; not given: the one that opens the site."""
     encrypted: bool = True
     """Encrypt between opener and workers. Loopback ports are open to every user of the machine."""
-    preload: tuple[str, ...] = ("numpy", "hpcagent.apps.run")
+    preload: tuple[Word, ...] = ("numpy", "hpcagent.apps.run")
     """Modules to import once for all workers, before the first task; one that is missing is skipped."""
     block: BlockSettings = BlockSettings()
     """Keys of `[block]` that are other for this executor."""
@@ -358,9 +360,9 @@ class Identify(Record):
         True
     """
 
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[Variable, Line] = Field(default_factory=dict)
     """Environment variables with a pattern (`*`, `?`) of their value."""
-    hostname: tuple[str, ...] = ()
+    hostname: tuple[Word, ...] = ()
     """Patterns of the full host name, e.g. `*.frontera.tacc.utexas.edu`."""
 
     def matches(self, environ: Mapping[str, str], hostname: str) -> bool:
@@ -379,7 +381,7 @@ class CoordinatorSettings(Record):
 
     where: Annotated[tuple[Where, ...], Field(min_length=1)] = _WHERE
     """`login`: on a login node; `job`: in a batch job of its own; `inside`: in the allocation of the workers."""
-    note: str = ""
+    note: Lines = ""
     """The rule, in a sentence or two, and where it stands."""
 
 
@@ -391,21 +393,21 @@ class Profile(Record):
         ('workers',)
     """
 
-    name: Annotated[str, Field(min_length=1)]
+    name: Name
     """What the site is called, in messages and records."""
-    description: str = ""
+    description: Lines = ""
     """One line for `hpcagent sites`."""
     kind: Literal["local", "threads", "slurm", "pbs"]
     """`local`: processes of this machine; `threads`: of the opener; `slurm`, `pbs`: jobs of a batch system."""
-    executors: dict[str, ExecutorProfile] = Field(default_factory=lambda: {"workers": ExecutorProfile()})
+    executors: dict[Line, ExecutorProfile] = Field(default_factory=lambda: {"workers": ExecutorProfile()})
     """One table per executor, by label. A run goes to the first that suits its resources."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[Variable, Line] = Field(default_factory=dict)
     """Extra environment of the workers."""
-    apps: dict[str, AppSettings] = Field(default_factory=dict)
+    apps: dict[Line, AppSettings] = Field(default_factory=dict)
     """One table per app, by name, e.g. `[apps.lammps]`."""
-    launcher: str = ""
+    launcher: Word = ""
     """How MPI programs are started; not given: srun on Slurm, mpiexec on PBS, hydra on one machine."""
-    launchers: dict[str, LauncherSettings] = Field(default_factory=dict)
+    launchers: dict[Word, LauncherSettings] = Field(default_factory=dict)
     """Further ways to start MPI programs, by name."""
     node_cores: Positive | None = None
     """Cores of one node, by which a run on some of them is charged; not given: the usable cores."""
@@ -416,36 +418,36 @@ class Profile(Record):
     identify: Identify = Identify()
     """By what `--site auto` knows this site."""
 
-    account: str | None = None
+    account: Word | None = None
     """The account (project, allocation) that is charged. Never in a packaged profile."""
     account_required: bool = False
     """Whether the site refuses jobs without an account."""
-    account_hint: str = ""
+    account_hint: Lines = ""
     """Shown when the account is missing: how accounts look here."""
-    filesystems: tuple[str, ...] = ()
+    filesystems: tuple[Word, ...] = ()
     """PBS: file systems a job needs, for sites that want them named: `-l filesystems=home:eagle`."""
-    interface: tuple[str, ...] = ()
+    interface: tuple[Word, ...] = ()
     """Network interfaces by which nodes reach the coordinator; the first that the machine has is taken."""
-    address: str | None = None
+    address: Word | None = None
     """A fixed address of the coordinator's machine, in place of an interface's."""
-    nodes: dict[str, NodeType] = Field(default_factory=dict)
+    nodes: dict[Line, NodeType] = Field(default_factory=dict)
     """One table per kind of node."""
-    queues: dict[str, QueueLimits] = Field(default_factory=dict)
+    queues: dict[Word, QueueLimits] = Field(default_factory=dict)
     """One table per queue with what it takes; if there are any, no other queue is accepted."""
     queue_means: Literal["partition", "qos"] = "partition"
     """Slurm: what a queue is here."""
     block: BlockSettings = BlockSettings()
     """The jobs in which the workers of all executors run."""
-    poll_s: Annotated[float, Field(gt=0)] = 15.0
+    poll_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 15.0
     """Time between two questions to the scheduler."""
-    heartbeat_s: Annotated[float, Field(gt=0)] = 60.0
+    heartbeat_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     """A node that has said nothing for so long is lost."""
-    cmd_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    cmd_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     """A command of the scheduler that takes longer has failed."""
-    submit_retries: Annotated[int, Field(ge=0)] = 5
+    submit_retries: Annotated[int, Field(ge=0, le=10**9)] = 5
     """How often a submission is repeated whose refusal does not say whether it passes; one that does (a limit of
     jobs, a scheduler that is away) is waited for."""
-    margin_s: Annotated[float, Field(ge=0)] = 60.0
+    margin_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
     """At the end of a block, time in which nothing is to be running any more."""
     coordinator: CoordinatorSettings = CoordinatorSettings()
     """Where the coordinator may run."""
@@ -814,7 +816,10 @@ def account_of(profile: Profile, given: str | None = None, environ: Mapping[str,
             f"The site {profile.name} needs an account to charge: give --account NAME, or write "
             f'account = "NAME" in a profile of your own, or set {set_one}. {profile.account_hint}'.rstrip()
         )
-    return found
+    try:
+        return None if found is None else word(found)  # an environment has not been checked
+    except BadInput as error:
+        raise BadInput(f"account: {error.message}", **error.details) from None
 
 
 def check_where(profile: Profile, where: str) -> None:
@@ -949,15 +954,25 @@ def _entry(path: Path, folder: Path) -> ProfileEntry | None:
 
 
 def _read(path: Path) -> Profile:
+    if not _told_to_trust(path):
+        require_own(path, what="the commands it names")
     return build(Profile, {"name": path.stem, **read_toml(path)}, where=str(path))
+
+
+def _told_to_trust(path: Path) -> bool:
+    """Whether a profile came with hpcagent, or lies in $HPCAGENT_SITE_PATH, which is trusted as the PATH is."""
+    folders = (packaged.folder("site_profiles"), *_site_path())
+    return path.absolute().parent in {folder.absolute() for folder in folders}
+
+
+def _site_path() -> list[Path]:
+    return [Path(f).expanduser() for f in os.environ.get("HPCAGENT_SITE_PATH", "").split(os.pathsep) if f]
 
 
 def _folders() -> Iterator[Path]:
     yield Path("site_profiles")
     yield Path()
-    for folder in os.environ.get("HPCAGENT_SITE_PATH", "").split(os.pathsep):
-        if folder:
-            yield Path(folder).expanduser()
+    yield from _site_path()
     config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     yield Path(config) / "hpcagent" / "sites"
     yield packaged.folder("site_profiles")
@@ -967,7 +982,7 @@ def _directives(value: tuple[str, ...]) -> tuple[str, ...]:
     for line in value:
         if line.startswith("#"):
             raise BadInput(f"directives: {line!r}: leave out {line.split()[0]!r}, which is written for you.")
-        if "\n" in line or not line.startswith("-"):
+        if not line.startswith("-"):
             raise BadInput(f"directives: {line!r} is not one option, such as '--gpus-per-node=4'.", value=line)
     return value
 

@@ -61,7 +61,9 @@ def reap(
     root = Path(run_dir).expanduser()
     if not root.is_dir():
         raise BadInput(f"There is no folder {root}; name the one that `hpcagent run` wrote.", value=str(root))
-    path = RunDir(root).root / "jobs.jsonl"
+    # The jobs it names are cancelled as this user's.
+    RunDir(root).require_own()
+    path = RunDir(root).jobs
     lock = Lock(root, passing=True)
     lock.acquire()
     try:

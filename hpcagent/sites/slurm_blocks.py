@@ -15,6 +15,7 @@ from parsl.providers import SlurmProvider
 from hpcagent.sites.blocks import BatchBlocks
 from hpcagent.sites.schedulers.base import Job
 from hpcagent.sites.script_paths import OUTPUT_NOWHERE, outputs_in_script
+from hpcagent.store.files import open_own
 
 __all__ = ["SlurmBlocks"]
 
@@ -63,7 +64,9 @@ class SlurmBlocks(BatchBlocks, SlurmProvider):  # type: ignore[misc]  # Parsl ha
             self._drafts.append(Template(template).substitute(jobname=job_name, **quoted))
             return
         Path(script_filename).parent.mkdir(parents=True, exist_ok=True)
-        super()._write_submit_script(template, script_filename, job_name, quoted)
+        # Not Parsl's, which prints all values if one is wrong, and whose file every user may read.
+        with open_own(Path(script_filename), private=True) as file:
+            file.write(Template(template).substitute(jobname=job_name, **quoted).encode())
 
     def _submit(self, command: str, tasks_per_node: int, name: str) -> str:
         # Parsl's, past BatchBlocks: it calls execute_wait.

@@ -6,10 +6,11 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from hpcagent.errors import StoreFull
 
-__all__ = ["refusing_clearly", "write_whole"]
+__all__ = ["open_own", "refusing_clearly", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -32,8 +33,13 @@ def refusing_clearly(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_whole(path: Path, text: str | bytes) -> None:
+def write_whole(path: Path, text: str | bytes, *, private: bool = False) -> None:
     """Write a file under another name and rename it: never half a file under the right name.
+
+    Args:
+        path: The file.
+        text: All of it.
+        private: Nobody else may read it: secrets may be in it.
 
     Raises:
         StoreFull: The disk, the quota or the permissions refuse.
@@ -42,7 +48,7 @@ def write_whole(path: Path, text: str | bytes) -> None:
     part = path.with_name(path.name + ".part")
     with refusing_clearly(path):
         try:
-            with part.open("wb") as file:
+            with open_own(part, private=private) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -51,6 +57,21 @@ def write_whole(path: Path, text: str | bytes) -> None:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
+
+
+def open_own(path: Path, *, private: bool = False) -> IO[bytes]:
+    """Open a file to write it anew; never through a link that somebody has put there.
+
+    Args:
+        path: The file.
+        private: Nobody else may read it.
+    """
+    # Others may not write it in any case: it may decide what is run.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600 if private else 0o644)
+    if private:
+        os.fchmod(descriptor, 0o600)  # it may have been there with another mode
+    return os.fdopen(descriptor, "wb")
 
 
 def _run_dir(path: Path) -> Path | None:

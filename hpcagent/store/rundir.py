@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.errors import BadInput, RunDirLocked, StoreError
+from hpcagent.owners import require_own
 from hpcagent.store.files import refusing_clearly
 
 __all__ = ["Holder", "Lock", "RunDir", "holder"]
@@ -59,6 +60,18 @@ class RunDir:
                 "`hpcagent run` wrote, e.g. runs/lj_tuning.",
                 value=str(self.root),
             )
+
+    def require_own(self) -> None:
+        """Raise `BadInput` if another user wrote, or may write, what is run from here."""
+        require_own(
+            self.root,
+            self.app,
+            self.campaign,
+            self.events,
+            self.jobs,
+            self.root / "site.toml",
+            what="the commands and modules it names",
+        )
 
     def create(self) -> None:
         """Make the folder.

@@ -20,6 +20,8 @@ FLOORS = {
     "units": 0,
     "packaged": 0,
     "lifeline": 0,
+    "owners": 0,
+    "shown": 0,
     "model": 1,
     "policies": 2,
     "sites": 3,

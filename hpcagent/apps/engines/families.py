@@ -11,7 +11,6 @@ within 1 meV/atom of that at 44 Ry.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from typing import Any
 
 from hpcagent.apps.engines.upf import Pseudopotential
 from hpcagent.errors import AppFailed
+from hpcagent.model.base import read_json
 
 __all__ = ["Family", "family_of", "known", "list_of", "recommended"]
 
@@ -111,7 +111,7 @@ def family_of(given: object, folder: Path) -> Family:
 
 def _members(path: Path) -> dict[str, Member]:
     try:
-        listed: dict[str, Any] = json.loads(path.read_text(), object_pairs_hook=_once)
+        listed: dict[str, Any] = read_json(path)
         _once((element.capitalize(), one) for element, one in listed.items())
         found = {element.capitalize(): _member(element, one) for element, one in listed.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,0 +1,188 @@
+"""Texts that go into a script, a command line, an environment or a path: checked here, once for each kind.
+
+A newline in the name of a queue would be a line of the job script, a blank another option of sbatch, `../..`
+another folder. So what may stand in such a text is its type.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from hpcagent.errors import BadInput
+from hpcagent.shown import CONTROL, plain
+
+__all__ = [
+    "LONGEST_LINE",
+    "LONGEST_NAME",
+    "Line",
+    "Lines",
+    "Name",
+    "Shown",
+    "Variable",
+    "Word",
+    "as_name",
+    "below",
+    "checked_name",
+    "word",
+]
+
+LONGEST_LINE = 4096
+LONGEST_LINES = 65536
+LONGEST_NAME = 200
+"""Bytes: file systems take 255, and something is added to names."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_NOT_IN_NAMES = re.compile(r'[/\\:*?"<>|]')
+# Names that Windows keeps for devices, with any ending: a folder that is copied there.
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|\Z)", re.IGNORECASE)
+
+
+def _refused(text: str, found: re.Match[str], allowed: str) -> BadInput:
+    where = f"at position {found.start()} of {_shown(text)}"
+    return BadInput(f"the character {found[0]!r} {where} is not allowed; {allowed}.", value=text[:200])
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 80 else f"{text[:77]!r}..."
+
+
+def line(text: str) -> str:
+    """A text of one line.
+
+    Raises:
+        BadInput: It has a control character, or is longer than any line of such a kind.
+    """
+    return _without_control(text, re.compile(f"[\n\t]|{CONTROL.pattern}"), LONGEST_LINE, "write it in one line")
+
+
+def lines(text: str) -> str:
+    """A text of several lines: newlines and tabs may be in it.
+
+    Raises:
+        BadInput: It has another control character, or is very long.
+    """
+    allowed = "of control characters, newlines and tabs only may be in it"
+    return _without_control(text, CONTROL, LONGEST_LINES, allowed)
+
+
+def _without_control(text: str, control: re.Pattern[str], longest: int, allowed: str) -> str:
+    if len(text) > longest:
+        raise BadInput(f"a text of {len(text)} characters, where {longest} are allowed: {text[:40]!r}...")
+    found = control.search(text)
+    if found is not None:
+        raise _refused(text, found, allowed)
+    return text
+
+
+def word(text: str) -> str:
+    """One word that is a value: no blank, and no `-` at its beginning, or it would be another option.
+
+    Raises:
+        BadInput: It is not.
+    """
+    line(text)
+    found = re.search(r"\s", text)
+    if found is not None:
+        raise _refused(text, found, "it is one word, and what follows a blank would be another option")
+    if text.startswith("-"):
+        raise BadInput(f"{_shown(text)} begins with '-', so it would be taken for an option.", value=text)
+    return text
+
+
+def variable(text: str) -> str:
+    """The name of an environment variable.
+
+    Raises:
+        BadInput: It is none.
+    """
+    if not _VARIABLE.match(text) or len(text) > LONGEST_NAME:
+        raise BadInput(
+            f"{_shown(text)} is no name of an environment variable: letters, digits and _, no digit first, at "
+            f"most {LONGEST_NAME}.",
+            value=text[:200],
+        )
+    return text
+
+
+def checked_name(text: str, what: str = "a name") -> str:
+    """A name of which a folder or file is made: one part of a path, on every file system.
+
+    Args:
+        text: The name.
+        what: What it is the name of, for the message.
+
+    Raises:
+        BadInput: It leads elsewhere, cannot be a folder's, or is too long.
+
+    Example:
+        >>> checked_name("Si 2x2 (PBE)")
+        'Si 2x2 (PBE)'
+    """
+    problem = _problem(text)
+    if problem:
+        raise BadInput(f"{what} {_shown(text)} {problem}; it names a folder.", value=text[:200])
+    return text
+
+
+def _problem(text: str) -> str:
+    if not text.strip():
+        return "is empty"
+    if len(text.encode("utf-8", "replace")) > LONGEST_NAME:
+        return f"has {len(text)} characters; at most {LONGEST_NAME} bytes are allowed"
+    found = re.search(f"[\n\t]|{CONTROL.pattern}", text) or _NOT_IN_NAMES.search(text)
+    if found is not None:
+        return f"has the character {found[0]!r} in it, which is not allowed"
+    if text[0] in ".-" or text[-1] == "." or text != text.strip():
+        return "begins with '.' or '-', ends with '.', or has a blank at an end"
+    if _DEVICE.match(text):
+        return "is the name of a device on some systems"
+    return ""
+
+
+def as_name(text: str) -> str:
+    """The nearest allowed name: of what was written down before names were checked.
+
+    Example:
+        >>> as_name("groups/../study: 1"), as_name("fine")
+        ('groups_.._study_ 1', 'fine')
+    """
+    if not _problem(text):
+        return text
+    kept = _NOT_IN_NAMES.sub("_", re.sub(f"[\n\t]|{CONTROL.pattern}", "_", text)).strip(" .-")[: LONGEST_NAME // 4]
+    return kept if kept and not _problem(kept) else "unnamed"
+
+
+def below(folder: Path, name: str, what: str = "the file") -> Path:
+    """The path of `name` in `folder`, which stays below it.
+
+    Raises:
+        BadInput: It is absolute, or leads out of the folder.
+
+    Example:
+        >>> below(Path("work/run"), "logs/a.txt").as_posix()
+        'work/run/logs/a.txt'
+    """
+    path = Path(name)
+    if "\x00" in name or path.is_absolute() or ".." in path.parts or not path.parts:
+        raise BadInput(
+            f"{what} {_shown(name)} does not lie in {folder}; it is named by its path from there.", value=name
+        )
+    return folder / path
+
+
+Line = Annotated[str, AfterValidator(line)]
+"""One line: a command's word, a value in an environment, a path."""
+Lines = Annotated[str, AfterValidator(lines)]
+"""Several lines, e.g. shell lines of a user."""
+Word = Annotated[str, AfterValidator(word)]
+"""One word: the value of an option."""
+Variable = Annotated[str, AfterValidator(variable)]
+"""The name of an environment variable."""
+Name = Annotated[str, AfterValidator(checked_name)]
+"""One part of a path."""
+Shown = Annotated[str, AfterValidator(plain)]
+"""What a program or a worker said: kept whatever it is, and shown without its control characters."""

@@ -1,0 +1,144 @@
+"""Texts of scripts, command lines and paths: what is refused, and what has always been written stays allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign.record import load_run
+from hpcagent.errors import BadInput
+from hpcagent.model.base import build, parse_toml, read_json, read_toml
+from hpcagent.model.contract import RECORDED, Contract, Metric
+from hpcagent.model.texts import as_name, below, checked_name
+
+HOSTILE = [
+    "../../x",
+    "/etc/cron.d/x",
+    ".",
+    "..",
+    "...",
+    "a/b",
+    "a\\b",
+    "C:x",
+    "nul",
+    "COM1.txt",
+    "a\x00b",
+    "a\nb",
+    "-rf",
+    ".ssh",
+    "x.",
+    " x",
+    "a|b",
+    "x" * 5000,
+    "é" * 150,  # 300 bytes: more than file systems take
+    "\u202ex",
+    " ",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_of_which_a_folder_is_made_cannot_lead_elsewhere(name):
+    with pytest.raises(BadInput) as error:
+        ha.Campaign(synthetic, ha.maximize("value"), name=name)
+    assert "the campaign's name" in str(error.value) and len(str(error.value)) < 400
+    with pytest.raises(BadInput, match="the app's name"):
+        build(Contract, {"name": name}, where="app")
+    with pytest.raises(BadInput, match="the metric's name"):
+        build(Metric, {"name": name, "unit": "1"}, where="metric")
+
+
+@pytest.mark.parametrize("name", ["lj_tuning", "Si 2x2 (PBE)", "水", "v1.0-rc", "a'b", "x$y", "100%"])
+def test_names_as_people_give_them_are_allowed(name):
+    assert checked_name(name) == name == as_name(name)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_of_before_names_were_checked_is_read_and_made_safe(name, tmp_path):
+    assert Contract.model_validate({"name": name}, context={RECORDED: True}).name == name
+    assert checked_name(as_name(name))
+
+
+def test_a_campaign_of_before_goes_on_in_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    campaign = ha.Campaign(
+        synthetic, ha.maximize("value"), space={"x": {}, "y": {}}, until=ha.max_runs(2), policy="sobol"
+    )
+    ha.run(campaign, site="threads", run_dir="old")
+    toml = Path("old/campaign.toml")
+    toml.write_text(toml.read_text().replace('name = "synthetic"', 'name = "../../group/x"', 1))
+    result = ha.run(load_run("old", changes={"until.max_runs": 4}), site="threads", run_dir="old")
+    assert len(result.results) == 4 and not Path("../../group").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "a\x00", "."])
+def test_a_file_named_by_an_input_stays_in_its_folder(name):
+    with pytest.raises(BadInput):
+        below(Path("run"), name)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x = " + "[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ("x = " + "[" * 200 + "]" * 200, "nested too deeply"),
+        ("a" + ".a" * 5000 + " = 1", "nested too deeply"),
+        (f"x = {'9' * 5000}", "thousands of digits"),
+        (f"x = {'9' * 500}", "hundreds of digits"),
+        ("x = 1\nx = 2", "overwrite"),
+    ],
+)
+def test_toml_that_no_reader_can_take_is_one_clear_error(text, why, tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as error:
+        read_toml(path)
+    assert why in str(error.value) and str(path) in str(error.value) and len(str(error.value)) < 400
+    with pytest.raises(BadInput):
+        parse_toml(text, "--set x")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a":' * 200 + "1" + "}" * 200, "nested too deeply"),
+        ("9" * 5000, "thousands of digits"),
+        ('{"a": 1, "a": 2}', "'a' is given twice"),
+        ("{", "Expecting"),
+    ],
+)
+def test_json_that_no_reader_can_take_is_one_clear_error(text, why, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=why):
+        read_json(path)
+
+
+def test_a_toml_of_a_hundred_megabytes_is_not_read(tmp_path):
+    path = tmp_path / "my.toml"
+    with path.open("wb") as file:
+        file.truncate(100 << 20)  # sparse
+    with pytest.raises(BadInput, match="larger than 16 MB"):
+        read_toml(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("batch_size = 1e400", "batch_size"),
+        ("retries = -1e400", "retries"),
+        ("until = { max_runs = 1e400 }", "max_runs"),
+        ("space = { x = { low = 1e400 } }", "not finite"),
+        (f"name = '{'x' * 10_000_000}'", "at most 200 bytes"),
+        (f"{'k' * 5000} = 1", "unknown key"),
+    ],
+)
+def test_values_without_measure_are_one_clear_error(text, says, tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text(f'{text}\napp = "synthetic"\n[objective]\nmaximize = "value"\n')
+    with pytest.raises(BadInput) as error:
+        ha.load_campaign(path)
+    assert says in str(error.value) and len(str(error.value)) < 25_000
