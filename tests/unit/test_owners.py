@@ -62,7 +62,7 @@ def test_a_folder_with_a_file_of_another_user_is_refused_by_all_that_would_run_i
     folder = begun(tmp_path / "run")
     theirs(folder / name)
     for reader in READERS:
-        with pytest.raises(BadInput, match=r"belongs to nobody, not to .* --trust nobody"):
+        with pytest.raises(BadInput, match=r"belongs to nobody, not to .* \(--trust nobody"):
             reader(folder)
     monkeypatch.setenv("HPCAGENT_TRUST", "ann:nobody")
     assert len(ha.read_run(folder).results) == 2

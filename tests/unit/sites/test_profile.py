@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import typing
 from pathlib import Path
 
 import pytest
 from parsl.utils import wtime_to_minutes
+from pydantic import AfterValidator, BaseModel
 
 from hpcagent.apps.launch import LAUNCHERS
 from hpcagent.errors import BadInput
@@ -454,3 +456,90 @@ def test_auto_in_a_job_is_the_scheduler_of_the_job_also_on_a_node_without_its_co
     assert identify_site({"PATH": both, "PBS_JOBID": "7.srv"}, "n1").name == "pbs"
     torque = installed(tmp_path / "torque", pbs=TORQUE)
     assert identify_site({"PATH": torque, "PBS_JOBID": "7.srv"}, "n1").name == "laptop"
+
+
+# ---- what a profile may put into a script, a command line and an environment
+
+INJECTED = {
+    "account": 'account = "a\\n#SBATCH --wrap=id"',
+    "account, an option": 'account = "a --uid=root"',
+    "queue": '[block]\nqueue = "debug\\nid"',
+    "queue, an option": '[block]\nqueue = "-debug"',
+    "qos": '[block]\nqos = "low\\u2028id"',
+    "constraint": '[block]\nconstraint = "cpu\\rid"',
+    "directives": '[block]\ndirectives = ["--gpus=1\\nid"]',
+    "overrides": '[block]\noverrides = "-c 4\\nid"',
+    "env's value": '[env]\nA = "1\\nid"',
+    "env's name": '[env]\n"A=1; id #" = "1"',
+    "app's command": '[apps.lammps]\ncommand = ["lmp\\nid"]',
+    "app's env": '[apps.lammps.env]\n"A B" = "1"',
+    "launcher": '[launchers.mine]\ncommand = ["mpirun\\nid"]',
+    "name": 'name = "../x"',
+    "worker_init": '[executors.workers]\nworker_init = "module load a\\u0000"',
+    "worker_init, hidden": '[executors.workers]\nworker_init = "echo a\\u001b[2K"',
+    "python": '[executors.workers]\npython = "python\\nid"',
+    "gpu_env": '[nodes.gpu]\ncores = 1\ngpu_env = "A=1; id"',
+    "address": 'address = "-x"',
+    "ten megabytes": f'description = "{"x" * 10_000_000}"',
+    "for ever": "poll_s = 1e400",
+    "a block of all nodes there are": f"[block]\nnodes_per_block = {10**20}",
+}
+
+
+@pytest.mark.parametrize("text", INJECTED.values(), ids=INJECTED.keys())
+def test_no_text_of_a_profile_becomes_a_line_an_option_or_a_path(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "bad.toml", f'kind = "slurm"\n{text}\n')
+    with pytest.raises(BadInput) as error:
+        find_profile(path)
+    assert str(path) in str(error.value) and len(str(error.value)) < 1000
+
+
+def test_lines_are_meant_where_lines_are_meant(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.toml", 'kind = "slurm"\n[executors.w]\nworker_init = """\nmodule load a\n\techo b\n"""\n'
+    )
+    assert find_profile(path).executors["w"].worker_init == "module load a\n\techo b\n"
+
+
+@pytest.mark.parametrize("given", ["a\nb", "a --uid=0", "-a", "a\x00"])
+def test_an_account_of_the_environment_or_the_command_line_is_checked_as_well(given: str) -> None:
+    mine = Profile(name="mine", kind="slurm")
+    with pytest.raises(BadInput, match="account"):
+        account_of(mine, environ={"SBATCH_ACCOUNT": given})
+    with pytest.raises(BadInput, match="account"):
+        account_of(mine, given)
+
+
+def test_every_text_of_a_profile_has_a_checked_type() -> None:
+    """A new key must say what may stand in it: `Line`, `Lines`, `Word`, `Name` or `Variable`."""
+    seen: set[type] = set()
+
+    def bare(annotation: object) -> bool:
+        if annotation is str:
+            return True
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return bool(unchecked(annotation))
+        if typing.get_origin(annotation) in (typing.Annotated, typing.Literal):
+            return typing.get_origin(annotation) is typing.Annotated and bare_inside(annotation)
+        return any(bare(inner) for inner in typing.get_args(annotation))
+
+    def bare_inside(annotation: object) -> bool:
+        first, *marks = typing.get_args(annotation)
+        return bare(first) and not any(isinstance(mark, AfterValidator) for mark in marks)
+
+    def unchecked(model: type[BaseModel]) -> list[str]:
+        if model in seen:
+            return []
+        seen.add(model)
+        hints = typing.get_type_hints(model, include_extras=True)
+        return [f"{model.__name__}.{name}" for name in model.model_fields if bare(hints[name])]
+
+    assert unchecked(Profile) == []
+    assert len(seen) > 8
+
+
+def test_a_secret_of_a_profile_is_in_no_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.toml", 'kind = "slurm"\n[env]\nAPI_TOKEN = ["swordfish"]\n')
+    with pytest.raises(BadInput) as error:
+        find_profile(path)
+    assert "swordfish" not in str(error.value) + repr(error.value.details) and "API_TOKEN" in str(error.value)
