@@ -10,8 +10,8 @@ import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.record import load_run
 from hpcagent.errors import BadInput
-from hpcagent.model.base import build, parse_toml, read_json, read_toml
-from hpcagent.model.contract import RECORDED, Contract, Metric
+from hpcagent.model.base import RECORDED, build, parse_toml, read_json, read_toml
+from hpcagent.model.contract import Contract, Metric
 from hpcagent.model.texts import as_name, below, checked_name
 
 HOSTILE = [

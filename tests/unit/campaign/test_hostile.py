@@ -41,7 +41,7 @@ def test_the_report_is_text(folder: Path) -> None:
     assert "&lt;script>alert(1)" in page and not re.search(r"<[a-zA-Z/!]", page)
     assert "](http" not in page and "\x1b" not in page and page.count("\n# Answer") == 0
     table = [line for line in page.splitlines() if line.startswith("| Bad")]
-    assert len(table) == 1 and len(re.findall(r"(?<!\\)\|", table[0])) == 6
+    assert len(table) == 1 and len(re.findall(r"(?<!\\)\|", table[0])) == 7  # six columns
 
 
 def test_what_is_read_again_does_nothing_to_a_terminal(folder: Path) -> None:
