@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -71,6 +72,7 @@ def examine(
     here = probe.versions()
     yield Check("ok", "versions here", ", ".join(f"{name} {version}" for name, version in here.items()))
     yield _threads()
+    yield _detached(profile)
     there = None
     if profile.batch:
         there = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
@@ -114,6 +116,16 @@ def others_here(kind: str) -> Iterator[Check]:
 
 
 # ---- on this side
+
+
+def _detached(profile: Profile) -> Check:
+    """Whether a process that a run leaves behind, and that has detached itself, is found."""
+    if profile.kind == "threads":
+        return Check("warn", "detached processes", "not found: runs are threads of this process", "use laptop")
+    if not sys.platform.startswith("linux"):
+        return Check("warn", "detached processes", "found only where they kept their environment (not Linux)")
+    elsewhere = "; on other nodes of a run only the scheduler's cgroups hold them" if profile.batch else ""
+    return Check("ok", "detached processes", f"ended with the run, as orphans of its worker{elsewhere}")
 
 
 def _threads() -> Check:

@@ -16,6 +16,8 @@ from hpcagent.apps.launch import run_mpi
 from hpcagent.apps.run import Run
 from hpcagent.apps.worker import execute
 from hpcagent.lifeline import birth
+from hpcagent.sites.doctor import examine
+from hpcagent.sites.profile import find_profile
 from hpcagent.sites.site import open_site
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's part of it is Linux's")
@@ -147,3 +149,11 @@ def test_sigterm_ends_a_process_whose_threads_do_not_return(tmp_path: Path) -> N
     assert time.monotonic() - began < 15
     assert process.returncode != 0 and "stopped by SIGTERM" in err
     assert "2 run(s) go on in threads of this process, which cannot be ended" in out
+
+
+def test_doctor_says_where_detached_processes_are_not_found(tmp_path: Path) -> None:
+    said = {}
+    for site in ("threads", "laptop"):
+        checks = examine(find_profile(site), submit=False, run_dir=tmp_path)
+        (said[site],) = (check.status for check in checks if check.what == "detached processes")
+    assert said == {"threads": "warn", "laptop": "ok"}
