@@ -32,8 +32,8 @@ _contents: dict[str, tuple[ModuleSpec | None, str]] = {}
 # Roots -> what `own_modules` has found: it is looked for again where one of them has changed.
 _closures: dict[tuple[str, ...], dict[str, str]] = {}
 _MOST_CLOSURES = 256
-# Name -> file of modules that are not loaded: they are looked for once.
-_places: dict[str, Path | None] = {}
+# Name and `sys.path` -> file of modules that are not loaded: they are looked for once.
+_places: dict[tuple[str, tuple[str, ...]], Path | None] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +155,13 @@ def _path(name: str) -> Path | None:
         spec = _spec_of(module)
         origin = getattr(module, "__file__", None) if spec is None else spec.origin
         return _of_user(origin)
-    if name not in _places:
+    key = name, tuple(sys.path)
+    if key not in _places:
         spec = None
         with contextlib.suppress(Exception):  # a finder of somebody else's
             spec = _found(name)
-        _places[name] = None if spec is None else _of_user(spec.origin)
-    return _places[name]
+        _places[key] = None if spec is None else _of_user(spec.origin)
+    return _places[key]
 
 
 def _found(name: str) -> ModuleSpec | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
-from hpcagent.apps import made_with, modules
+from hpcagent.apps import made_with
 from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app
 from hpcagent.apps.modules import other_modules, own_modules
@@ -163,7 +163,6 @@ def test_the_same_content_in_another_folder_goes_on(study, tmp_path, monkeypatch
     shutil.move(study.folder, tmp_path / "moved")
     study.folder = tmp_path / "moved"
     monkeypatch.syspath_prepend(str(study.folder))
-    modules._places.clear()  # a new process has not looked yet
     moved = campaign(study.app(), runs=4, settings={"program": str(tmp_path / "b" / "program")})
     assert len(ha.run(moved, run_dir=folder).results) == 4
 
