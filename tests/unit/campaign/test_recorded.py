@@ -286,12 +286,13 @@ def test_explain_replay_and_follow_read_a_damaged_journal(folder):
     lines = lines_of(folder)
     line = at(lines, "manifests", 1)
     lines[line] = b"\0" * 30 + b"\n"
-    lines[at(lines[:line], "results")] = b'{"event":"results","at":1.0,"results":3}\n'
     write(folder, lines)
     assert explain(folder, 0).again and explain(folder, 9).again
     with pytest.raises(BadInput, match="what the policy was asked stood on a damaged line"):
         explain(folder, 5)
     assert [m.index for d in decisions(folder) for m in d.manifests] == [0, 1, 2, 3, 8, 9, 10, 11]
+    lines[at(lines[:line], "results")] = b'{"event":"results","at":1.0,"results":3}\n'
+    write(folder, lines)
     events = list(follow(folder))
     assert "put back from work" in events[0].reason and events[-1].kind == "left"  # a result is to be recorded
     ha.run(campaign(), site="threads", run_dir=folder)
