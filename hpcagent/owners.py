@@ -11,17 +11,22 @@ from pathlib import Path
 
 from hpcagent.errors import BadInput
 
-__all__ = ["EVERYONE", "TRUST", "require_own", "stranger", "trusting"]
+__all__ = ["EVERYONE", "TRUST", "own_link", "require_own", "stranger", "trusting"]
 
 TRUST = "HPCAGENT_TRUST"
 """Users, and groups as `@NAME`, whose files may decide what is run; with colons or commas between them."""
 EVERYONE = "everyone"
 
+_OVERFLOW = 65534
+"""`nobody`: what Linux and NFS show in place of an owner that has no number here."""
+
 
 def require_own(*paths: Path, what: str) -> None:
-    """Refuse files and folders that belong to another user, or that others may write.
+    """Refuse files and folders that belong to another user, or that every user may write.
 
-    One that is not there is nobody's. Root's are trusted: root can do everything anyway.
+    One that is not there is nobody's. Root's are trusted: root can do everything anyway. One's own that a group
+    may write are one's own: folders of projects are made so (setgid, umask 002 or 007) on most clusters, and who
+    is in such a group is the project's affair.
 
     Args:
         paths: Files and folders; of a link, what it leads to.
@@ -47,24 +52,34 @@ def stranger(path: Path) -> str:
     trusted = _trusted()
     if EVERYONE in trusted:
         return ""
-    folder = stat.S_ISDIR(found.st_mode)
     if found.st_mode & stat.S_IWOTH:
         return (
             f"{path} can be written by every user of the machine (`chmod o-w {path}` ends that; "
             f"--trust {EVERYONE} or ${TRUST} accepts it)"
         )
-    if f"@{_group(found.st_gid)}" in trusted or f"@{found.st_gid}" in trusted:
-        return ""
-    if found.st_uid not in (0, os.geteuid()) and not {_user(found.st_uid), str(found.st_uid)} & trusted:
+    if not _own(found, trusted):
         owner = _user(found.st_uid)
-        return f"{path} belongs to {owner}, not to {_user(os.geteuid())} (--trust {owner} or ${TRUST} accepts it)"
-    if not folder and found.st_mode & stat.S_IWGRP and not _private(found.st_gid, found.st_uid):
-        group = _group(found.st_gid)
         return (
-            f"{path} can be written by the group {group} (`chmod g-w {path}` ends that; --trust @{group} or "
-            f"${TRUST} accepts it)"
+            f"{path} belongs to {owner}, not to {_user(os.geteuid())} (--trust {owner} or ${TRUST} accepts it"
+            f"{_why_not_own(found.st_uid)})"
         )
     return ""
+
+
+def own_link(path: Path) -> bool:
+    """Whether a symbolic link is one's own, root's, or of somebody who is trusted.
+
+    Raises:
+        OSError: There is none.
+    """
+    return _own(os.lstat(path), _trusted())
+
+
+def _own(found: os.stat_result, trusted: set[str]) -> bool:
+    if found.st_uid in (0, os.geteuid()) or EVERYONE in trusted:
+        return True
+    names = {_user(found.st_uid), str(found.st_uid), f"@{_group(found.st_gid)}", f"@{found.st_gid}"}
+    return bool(names & trusted)
 
 
 def trusting(names: Iterable[str], before: str = "") -> str:
@@ -84,9 +99,13 @@ def _trusted() -> set[str]:
     return {name.strip() for name in os.environ.get(TRUST, "").replace(",", ":").split(":") if name.strip()}
 
 
-def _private(gid: int, uid: int) -> bool:
-    """Whether the group is the owner's alone: of the same name, as most systems make one for each user."""
-    return _group(gid) == _user(uid)
+def _why_not_own(uid: int) -> str:
+    """What else may be behind another owner than another user."""
+    if uid == _OVERFLOW:
+        return "; file systems and containers show so whose owner they do not know, which may be yourself"
+    if os.geteuid() == 0:
+        return "; as root in a container, also of your own files that are mounted there"
+    return ""
 
 
 def _user(uid: int) -> str:

@@ -31,6 +31,7 @@ from hpcagent.apps.run import Outcome, Run, note, noted, noting
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached
 from hpcagent.model.failures import KINDS, known_kind, meaning
+from hpcagent.owners import own_link
 
 __all__ = ["execute", "execute_as_result", "execute_each", "final_result", "read_result", "with_reuse_said"]
 
@@ -183,9 +184,9 @@ def _opened(workdir: Path) -> int:
     try:
         return os.open(workdir, flags | os.O_NOFOLLOW)
     except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR) or workdir.lstat().st_uid != os.geteuid():
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR) or not own_link(workdir):
             raise
-        return os.open(workdir, flags)  # one's own, e.g. of runs that were moved to an archive
+        return os.open(workdir, flags)  # e.g. of runs that were moved to an archive
 
 
 def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wrong: str = "") -> dict[str, Any]:

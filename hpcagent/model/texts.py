@@ -7,7 +7,6 @@ another folder. So what may stand in such a text is its type.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -25,7 +24,6 @@ __all__ = [
     "Variable",
     "Word",
     "as_name",
-    "below",
     "checked_name",
     "word",
 ]
@@ -154,24 +152,6 @@ def as_name(text: str) -> str:
         return text
     kept = _NOT_IN_NAMES.sub("_", re.sub(f"[\n\t]|{CONTROL.pattern}", "_", text)).strip(" .-")[: LONGEST_NAME // 4]
     return kept if kept and not _problem(kept) else "unnamed"
-
-
-def below(folder: Path, name: str, what: str = "the file") -> Path:
-    """The path of `name` in `folder`, which stays below it.
-
-    Raises:
-        BadInput: It is absolute, or leads out of the folder.
-
-    Example:
-        >>> below(Path("work/run"), "logs/a.txt").as_posix()
-        'work/run/logs/a.txt'
-    """
-    path = Path(name)
-    if "\x00" in name or path.is_absolute() or ".." in path.parts or not path.parts:
-        raise BadInput(
-            f"{what} {_shown(name)} does not lie in {folder}; it is named by its path from there.", value=name
-        )
-    return folder / path
 
 
 Line = Annotated[str, AfterValidator(line)]

@@ -90,16 +90,27 @@ def test_what_the_library_writes_is_never_open_to_others(tmp_path):
     assert load_run(folder).name == "synthetic"
 
 
-def test_a_profile_that_a_group_may_write_needs_a_word(tmp_path, monkeypatch):
-    path = tmp_path / "mine.toml"
-    path.write_text('kind = "threads"\n')
-    path.chmod(0o664)
-    assert find_profile(path).kind == "threads"  # one's own group, of one's own name
-    monkeypatch.setattr("hpcagent.owners._group", lambda gid: "lab")
-    with pytest.raises(BadInput, match=r"by the group lab \(`chmod g-w .*--trust @lab"):
-        find_profile(path)
-    monkeypatch.setenv("HPCAGENT_TRUST", "@lab")
-    assert find_profile(path).kind == "threads"
+def test_what_the_group_of_a_project_may_write_is_ones_own(tmp_path):
+    # As on clusters: a setgid folder, umask 002, a group with another name than the user's.
+    tmp_path.chmod(0o2775)
+    command = [str(Path(sys.executable).with_name("hpcagent"))]
+    (tmp_path / "mine.toml").write_text('kind = "threads"\n')
+    space = ["--set", "policy.name=sobol", "--no-plots", "--site", "mine.toml", "--run-dir", "r"]
+
+    def said(*words: str) -> str:
+        changed = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert changed.returncode == 0, changed.stderr
+        return changed.stderr
+
+    (tmp_path / "mine.toml").chmod(0o664)
+    first = said("run", "synthetic", "--set", "until.max_runs=2", *space)
+    for path in [tmp_path / "r", *(tmp_path / "r").rglob("*")]:
+        path.chmod(0o2775 if path.is_dir() else 0o664)
+        if os.geteuid() == 0:
+            os.chown(path, -1, STRANGER.pw_gid)
+    then = said("resume", "r", "--set", "until.max_runs=4", "--no-plots") + said("status", "r")
+    assert "group" not in first + then and "trust" not in first + then
+    assert len(ha.read_run(tmp_path / "r").results) == 4
 
 
 def test_a_profile_of_another_user_is_refused_by_its_path_and_listed_as_not_usable(tmp_path, theirs, monkeypatch):
@@ -121,6 +132,51 @@ def test_a_profile_of_another_user_is_refused_by_its_path_and_listed_as_not_usab
 
 def test_files_of_root_and_what_is_not_there_are_trusted(tmp_path):
     assert stranger(Path("/etc/passwd")) == "" == stranger(tmp_path / "none")
+
+
+def test_an_owner_that_is_not_known_is_explained(tmp_path, theirs, monkeypatch):
+    monkeypatch.setattr("hpcagent.owners.os.geteuid", lambda: 1000)
+    path = tmp_path / "mine.toml"
+    path.touch()
+    theirs(path)
+    assert "--trust nobody" in stranger(path) and "which may be yourself" in stranger(path)
+    monkeypatch.setenv("HPCAGENT_TRUST", str(STRANGER.pw_uid))
+    assert stranger(path) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_in_a_container_is_told_by_which_number_it_accepts_mounted_files(tmp_path, monkeypatch):
+    path = tmp_path / "mine.toml"
+    path.touch()
+    os.chown(path, 4321, 4321)
+    assert "belongs to 4321" in stranger(path) and "--trust 4321" in stranger(path)
+    assert "as root in a container" in stranger(path)
+    for trusted in ("4321", "@4321"):
+        monkeypatch.setenv("HPCAGENT_TRUST", trusted)
+        assert stranger(path) == ""
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/usr/bin/unshare").exists(), reason="no user namespaces here")
+@pytest.mark.parametrize("mapped", [["--map-root-user"], []])
+def test_in_a_container_without_root_ones_own_files_are_ones_own(mapped, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.touch()
+    looked = "import sys; from pathlib import Path; from hpcagent.owners import stranger; print(repr(stranger(Path(sys.argv[1]))))"
+    command = ["unshare", "--user", *mapped, sys.executable, "-c", looked, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.stdout.strip() == "''", done.stderr
+
+
+def test_a_home_that_is_a_link_is_followed(tmp_path, monkeypatch):
+    real = tmp_path / "real"
+    begun(real / "run")
+    (tmp_path / "home").symlink_to(real)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert len(ha.read_run("~/run").results) == 2
+    again = ha.run(load_run("~/run", changes={"until.max_runs": 3}), site="threads", run_dir="~/run")
+    assert len(again.results) == 3
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

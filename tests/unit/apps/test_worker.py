@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import threading
 import time
 
@@ -163,6 +164,56 @@ def test_two_workers_on_one_directory_take_turns(tmp_path):
         thread.join()
     assert max(most) == 1 and len(most) == 1
     assert len({r.started_at for r in results}) == 1
+
+
+@pytest.mark.parametrize("name", ["manifest.json.part", "result.json.part"])
+def test_a_link_in_place_of_a_file_that_is_written_is_not_followed(name, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    workdir = tmp_path / parabola.manifest({"x": 1.0}).execution_id
+    workdir.mkdir()
+    (workdir / name).symlink_to(victim)
+    result = execute(parabola, {"x": 1.0}, tmp_path)
+    # What was there of an earlier attempt is set aside, so the run itself may go on; the file stays as it was.
+    assert victim.read_text() == "precious"
+    assert result.status == "COMPLETED" and result.metrics["y"] == 1.0
+
+
+def test_a_link_that_appears_during_a_run_is_not_followed_either(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+
+    @app(parameters={"x": Float(0, 1)}, metrics={"y": "1"}, name="attacked")
+    def function(x, run):
+        (run.workdir / "result.json.part").symlink_to(victim)
+        return {"y": x}
+
+    result = execute(function, {"x": 0.5}, tmp_path)
+    assert victim.read_text() == "precious"
+    assert result.status == "FAILED" or result.notes
+    assert not list(tmp_path.glob("*/result.json"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+def test_a_link_of_another_user_in_place_of_a_runs_directory_is_not_followed(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = tmp_path / parabola.manifest({"x": 1.0}).execution_id
+    link.symlink_to(elsewhere)
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    result = execute(parabola, {"x": 1.0}, tmp_path)
+    assert result.failure is not None and result.failure.kind == "infrastructure"
+    assert list(elsewhere.iterdir()) == []
+    monkeypatch.setenv("HPCAGENT_TRUST", "nobody")
+    assert execute(parabola, {"x": 1.0}, tmp_path).status == "COMPLETED"
+    assert (elsewhere / "result.json").is_file()
+
+
+def test_ones_own_link_in_place_of_a_runs_directory_is_followed(tmp_path):
+    (tmp_path / "archive").mkdir()
+    (tmp_path / parabola.manifest({"x": 1.0}).execution_id).symlink_to(tmp_path / "archive")
+    assert execute(parabola, {"x": 1.0}, tmp_path).status == "COMPLETED"
+    assert (tmp_path / "archive" / "result.json").is_file()
 
 
 def test_an_analysis_of_a_failed_run_fails_with_its_reason(tmp_path):
