@@ -149,7 +149,7 @@ def submit(
         (folder.root / "coordinator").mkdir(exist_ok=True)
     note_site(folder, profile)
     about = {"site": profile.name, "executor": label, "nodes": nodes, "walltime_s": block.walltime_s}
-    job_id = _submit_job(folder, there, name, script, about=about)
+    job_id, _ = _submit_job(folder, there, name, script, about=about)
     return Submitted(folder.root, script, job_id, block, nodes, most_jobs, tuple(notes))
 
 
@@ -263,8 +263,8 @@ def _refuse_few_places(profile: Profile, block: Block, there: Scheduler, *, insi
 
 def _submit_job(
     folder: RunDir, there: Scheduler, name: str, script: str, *, about: dict[str, Any], after: str | None = None
-) -> str:
-    """Write script and ledger, submit, and return the job's id.
+) -> tuple[str, Sent]:
+    """Write script and ledger, submit, and return the job's id and what the scheduler's answers are held against.
 
     Raises:
         Refused: With the scheduler's words.
@@ -273,6 +273,7 @@ def _submit_job(
     ledger = Ledger(folder.jobs)
     path = folder.root / SCRIPT
     write_whole(path, script, private=True)
+    sent = Sent(name, time.time())
     ledger.submitting(name, there.name, role=ROLE, **about)
     try:
         with handed_over(path) as plain:
@@ -285,7 +286,10 @@ def _submit_job(
             raise
         job_id = heard
     ledger.submitted(name, job_id)
-    return job_id
+    with contextlib.suppress(SchedulerDown):  # where it is renamed, `reap` says of it that it may be ours
+        if job := there.jobs([job_id]).get(job_id):
+            sent = ledger.called(there, job, sent)
+    return job_id, sent
 
 
 def _taken_all_the_same(there: Scheduler, name: str) -> str | None:
@@ -318,6 +322,7 @@ class _Chain:
         self.block: Block | None = None  # what is to have a place beside this job
         self._told_place = False
         self.successor: tuple[str, str] | None = None  # name, job id
+        self._sent = Sent(name)  # the successor, as it was submitted
         self.refused = self.progress = self.wanted = False
         self._tries, self._try_after = 0, 0.0
         self.about = next((e.about or {} for e in read_ledger(folder.jobs) if e.name == name), {})
@@ -366,7 +371,9 @@ class _Chain:
         name = f"hpcagent.{following}"
         about = {k: v for k, v in self.about.items() if k in ("site", "executor", "nodes", "walltime_s")}
         try:
-            job_id = _submit_job(self.folder, self.there, name, script, about=about, after=self.allocation.job_id)
+            job_id, self._sent = _submit_job(
+                self.folder, self.there, name, script, about=about, after=self.allocation.job_id
+            )
         except (Refused, SchedulerDown) as error:
             passes = isinstance(error, SchedulerDown) or (error.transient and not error.details.get("unclear"))
             self._tries += 1
@@ -434,9 +441,15 @@ class _Chain:
             return
         (name, job_id), self.successor = self.successor, None
         try:
-            self.there.cancel_ours({job_id: Sent(name)})
+            others = self.there.cancel_ours({job_id: self._sent})
         except SchedulerDown as error:
             self.say(f"job {job_id} could not be cancelled ({error}); `hpcagent reap {self.folder.root}` does")
+            return
+        if others:  # its entry stays open
+            self.say(
+                f"job {job_id}, which would have gone on, was not cancelled: {others[job_id]}. `hpcagent reap "
+                f"{self.folder.root}` looks again"
+            )
             return
         self.say(f"job {job_id}, which would have gone on, is cancelled")
         with contextlib.suppress(StoreFull):

@@ -121,8 +121,9 @@ class BatchBlocks:
         try:
             self.ledger.submitted(name, job_id)
         except StoreFull:
-            with contextlib.suppress(SchedulerDown):  # its name is in the ledger
-                self.scheduler.cancel_ours({job_id: Sent(name, at)})
+            self._begin(Sent(name, at), job_id)
+            with contextlib.suppress(SchedulerDown):  # its name is in the ledger, and `end_all` tries again
+                self._cancel([job_id])
             raise
         self._begin(Sent(name, at), job_id)
         return job_id
@@ -207,17 +208,8 @@ class BatchBlocks:
             return {}, {}
         seen = self.scheduler.jobs(job_ids)
         for job_id, job in seen.items():
-            sent = self._sent[job_id]
-            renamed = job.name and not sent.called and not self.scheduler.is_named(job, sent.name)
-            # At first sight, a moment after it was submitted: a filter of the site has changed its name.
-            if (
-                renamed
-                and job_id in self._submitted
-                and not self.scheduler.another(replace(job, name=sent.name), sent)
-            ):
-                self._sent[job_id] = replace(sent, called=job.name)
-                with contextlib.suppress(StoreFull):
-                    self.ledger.called(sent.name, job.name)
+            if job_id in self._submitted:  # it has not been seen before
+                self._sent[job_id] = self.ledger.called(self.scheduler, job, self._sent[job_id])
         others = {j: words for j, job in seen.items() if (words := self.scheduler.another(job, self._sent[j]))}
         return {job_id: job for job_id, job in seen.items() if job_id not in others}, others
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.errors import StoreError, StoreFull
-from hpcagent.sites.schedulers.base import Job, Sent
+from hpcagent.sites.schedulers.base import Job, Scheduler, Sent
 
 __all__ = ["ELSEWHERE", "Entry", "Ledger", "read_ledger"]
 
@@ -118,9 +118,22 @@ class Ledger:
         """Write the id that the scheduler gave the job."""
         self._write({"event": "submitted", "name": name, "job_id": job_id})
 
-    def called(self, name: str, called: str) -> None:
-        """Write what the scheduler calls a job that a filter of the site has renamed."""
-        self._write({"event": "called", "name": name, "called": called})
+    def called(self, there: Scheduler, job: Job, sent: Sent) -> Sent:
+        """Note, once, what the scheduler calls a job that was just submitted: a filter of the site may rename it.
+
+        Args:
+            there: The scheduler.
+            job: As it shows it.
+            sent: As it was submitted.
+
+        Returns:
+            What its later answers are to be compared with.
+        """
+        known = there.first_seen(job, sent)
+        if known != sent:
+            with contextlib.suppress(StoreFull):  # it is known here all the same
+                self._write({"event": "called", "name": sent.name, "called": known.called})
+        return known
 
     def elsewhere(self, name: str, words: str) -> None:
         """Write that a job is another folder's, of which this one is a copy."""

@@ -19,6 +19,9 @@ __all__ = ["Reaped", "end_leftovers", "reap", "told"]
 _HEARD_LATE_S = 20.0
 """A submission that was cut off may still reach the scheduler for so long."""
 
+_ENDS = {"slurm": "scancel", "pbs": "qdel"}
+"""The scheduler's own command."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
@@ -154,7 +157,12 @@ def _end(entries: Sequence[Entry], there: Scheduler, writer: Ledger, deadline: f
         words = ""
     except Unverified as error:
         ended, words = error.details["ended"], str(error)
+    renamed = {job_id for job_id, job in there.jobs(others).items() if there.may_be(job, sent[job_id])}
     for job_id, name in {job_id: one.name for job_id, one in sent.items()}.items():
+        if job_id in renamed:
+            why = f"{others[job_id]}; it was submitted when ours was, so a filter of the site may have renamed it"
+            done.append(Reaped(name, job_id, "left", words=f"{why}. If it is ours, {_ENDS[there.name]} {job_id}"))
+            continue
         was_over = job_id not in before or before[job_id].over
         why = "the scheduler does not know this job any more"
         unknown = Job(job_id, "failed", name, reason=f"{why}: {others[job_id]}" if job_id in others else why)

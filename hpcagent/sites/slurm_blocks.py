@@ -75,7 +75,9 @@ class SlurmBlocks(BatchBlocks, SlurmProvider):  # type: ignore[misc]  # Parsl ha
 
     def _found(self, name: str) -> str | None:
         for job in self.scheduler.named(name):
-            path = Path(self.script_dir or ".").absolute() / job.name  # Parsl adds the time to the name
+            path = (
+                Path(self.script_dir or ".").absolute() / job.name[job.name.index(name) :]
+            )  # Parsl adds the time to the name
             self.resources[job.job_id] = {
                 "job_id": job.job_id,
                 "status": JobStatus(JobState.PENDING),

@@ -87,4 +87,4 @@ def test_a_campaign_waits_for_room_longer_than_it_used_to_and_then_runs(full: An
     assert all("AssocMaxSubmitJobLimit" in e.reason for e in entries if e.ended == "refused")
     assert len([e for e in entries if e.ended == "refused"]) in (5, 6, 7, 8)
     stops = [json.loads(line) for line in Path("r/events.jsonl").read_text().splitlines()]
-    assert stops[-1]["reason"] == "All 4 runs were made."
+    assert stops[-1]["reason"] == "All 4 runs have ended."

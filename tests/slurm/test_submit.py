@@ -111,10 +111,10 @@ def test_jobs_follow_one_another_on_their_own_nodes_until_the_campaign_stops(her
     assert "stopped: All 40 runs have ended." in told and "its time was over" in told, log()
     until(lambda: not cluster.jobs())
     assert len(results()) == 40 and set(results().values()) == {1}
-    chain = coordinators()
-    assert len(chain) == 3 and [e.ended for e in chain] == ["completed", "completed", "cancelled"], log()
-    sessions = [e for e in events() if e["event"] == "session"]
-    assert len(sessions) == 2 and sessions[0]["workers"] == 4
+    chain, sessions = coordinators(), [e for e in events() if e["event"] == "session"]
+    # How many jobs 40 runs take is the machine's affair (16 to 36 runs in one, measured); each has one successor.
+    assert len(sessions) >= 2 and sessions[0]["workers"] == 4
+    assert [e.ended for e in chain] == [*["completed"] * len(sessions), "cancelled"], log()
     assert not list(Path("r/work").glob("*/attempt-2"))
     hosts = Counter(json.loads(p.read_text())["host"] for p in Path("r/work").glob("*/result.json"))
     assert len(hosts) >= 2 and min(hosts.values()) > 3
@@ -159,7 +159,7 @@ def test_a_coordinator_whose_node_is_set_down_is_followed_by_the_next_job(here, 
     cluster.resume(node)
     assert f"(node_failed); job {second.job_id} goes on" in log(), log()
     told = hpcagent("status", "r", "--follow").stdout
-    assert "stopped: All 16 runs were made." in told, log()
+    assert "stopped: All 16 runs have ended." in told, log()
     until(lambda: not cluster.jobs())
     assert len(results()) == 16 and set(results().values()) == {1} and len(pids()) == 2
     assert coordinators()[0].ended == "node_failed"

@@ -252,7 +252,9 @@ class Scheduler(ABC):
 
     @abstractmethod
     def named(self, name: str) -> list[Job]:
-        """Return the jobs of this user, waiting or running, whose name starts with `name`.
+        """Return the jobs of this user, waiting or running, whose name has `name` in it.
+
+        It does not only begin with it: filters of sites put words before.
 
         Raises:
             SchedulerDown: It did not answer.
@@ -327,11 +329,32 @@ class Scheduler(ABC):
     def is_named(self, job: Job, name: str) -> bool:
         """Return whether a job has this name, as the scheduler writes it.
 
-        A `.` and more may follow (Parsl adds the time); a character that a scheduler takes in no name is a `_`;
-        of a long name it may be the end.
+        A `.` and more may follow (Parsl adds the time), and a filter of the site may have put words before it: our
+        names are unique. A character that a scheduler takes in no name is a `_`; of a long name it may be the end.
         """
         theirs, ours = (re.sub(r"[^\w.+-]", "_", n, flags=re.ASCII) for n in (job.name, name))
-        return theirs == ours or theirs.startswith(f"{ours}.") or (len(theirs) > 200 and ours.endswith(theirs))
+        if ours and re.search(rf"{re.escape(ours)}(?![0-9A-Za-z])", theirs):
+            return True
+        return len(theirs) > 200 and ours.endswith(theirs)
+
+    def first_seen(self, job: Job, sent: Sent) -> Sent:
+        """Return how a job was submitted, with what the scheduler calls it where the site renames jobs.
+
+        Args:
+            job: As it is shown a moment after its submission: later, one of another name may be another job.
+            sent: As it was submitted.
+        """
+        if not job.name or sent.called or self.is_named(job, sent.name):
+            return sent
+        if self.another(replace(job, name=sent.name), sent):
+            return sent
+        return replace(sent, called=job.name)
+
+    def may_be(self, job: Job, sent: Sent) -> bool:
+        """Return whether a job that has not ended could be ours under another name: it was submitted with ours."""
+        if job.over or job.submitted_at is None or (job.owner and job.owner not in _me()):
+            return False
+        return abs(job.submitted_at - sent.at) < _CLOCKS_APART_S
 
     def another(self, job: Job, sent: Sent) -> str:
         """Return why a job with the id of one of ours is not that one; empty if it is."""

@@ -230,7 +230,7 @@ class Pbs(Scheduler):
         return done
 
     def named(self, name: str) -> list[Job]:
-        """Return the jobs of this user, waiting or running, whose name starts with `name`.
+        """Return the jobs of this user, waiting or running, whose name has `name` in it.
 
         Raises:
             SchedulerDown: It did not answer.
@@ -244,7 +244,7 @@ class Pbs(Scheduler):
             _, everything = self._qstat(["-f"], [], kind="Jobs")
             records = {i: r for i, r in everything.items() if r.get("Job_Owner", "").partition("@")[0] == user}
         jobs = [_job(job_id, record) for job_id, record in records.items()]
-        return [job for job in jobs if job.name.startswith(name) and not job.over]
+        return [job for job in jobs if name in job.name and not job.over]
 
     def submit(self, script: Path, *, after: str | None = None) -> str:
         """Submit a job script and return the job's full id.

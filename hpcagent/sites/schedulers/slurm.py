@@ -157,12 +157,12 @@ class Slurm(Scheduler):
         return jobs
 
     def named(self, name: str) -> list[Job]:
-        """Return the jobs of this user, waiting or running, whose name starts with `name`.
+        """Return the jobs of this user, waiting or running, whose name has `name` in it.
 
         Raises:
             SchedulerDown: It did not answer.
         """
-        return [job for job in self._mine().values() if not job.over and job.name.startswith(name)]
+        return [job for job in self._mine().values() if not job.over and name in job.name]
 
     def submit(self, script: Path, *, after: str | None = None) -> str:
         """Submit a job script and return the job's id.

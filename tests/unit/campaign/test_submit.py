@@ -3,44 +3,58 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcagent.campaign import submit as module
-from hpcagent.campaign.submit import SCRIPT, _Chain, _refuse_second
+from hpcagent.campaign.submit import SCRIPT, _Chain, _refuse_second, _submit_job
 from hpcagent.errors import BadInput
 from hpcagent.sites.ledger import Ledger, read_ledger
-from hpcagent.sites.schedulers.base import Allocation, Job, Refused, SchedulerDown, Sent, State
+from hpcagent.sites.reap import end_leftovers
+from hpcagent.sites.schedulers.base import Allocation, Job, Refused, SchedulerDown, State
 from hpcagent.sites.schedulers.slurm import Slurm
 from hpcagent.store.rundir import RunDir
 
 FULL = Refused("Slurm did not take it: AssocMaxSubmitJobLimit", transient=True, unheard=False)
 
 
-class Slow:
-    """A scheduler whose answers to submissions stand in a list."""
-
-    name, timeout_s = "slurm", 60.0
+class Slow(Slurm):
+    """A scheduler whose answers to submissions stand in a list; `renames` is its site's filter of names."""
 
     def __init__(self) -> None:
+        super().__init__(timeout_s=60.0)
         self.answers: list[str | Exception] = []
         self.cancelled: list[str] = []
         self.state: State | Exception | None = None
+        self.renames = "{}"
+        self.taken: dict[str, Job] = {}
+        self.away = False
 
     def submit(self, script: Path, *, after: str | None = None) -> str:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
+        name = script.read_text().partition("--job-name=")[2].strip()
+        self.taken[answer] = Job(answer, "pending", self.renames.format(name), submitted_at=time.time())
         return answer
 
-    def named(self, name: str) -> list[Job]:
-        return []
+    def jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        if self.away:
+            raise SchedulerDown("away")
+        return {i: self.taken[i] for i in job_ids if i in self.taken}
 
-    def cancel_ours(self, sent: dict[str, Sent]) -> dict[str, str]:
-        self.cancelled += sent
-        return {}
+    def named(self, name: str) -> list[Job]:
+        return [job for job in self.taken.values() if name in job.name]
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        for job_id in job_ids:
+            self.cancelled.append(job_id)
+            self.taken[job_id] = replace(self.taken[job_id], state="cancelled")
 
     def ended_by(self, job_id: str) -> State | None:
         if isinstance(self.state, Exception):
@@ -89,14 +103,7 @@ def chain(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "scheduler", lambda kind, timeout_s: there)
     said: list[str] = []
     allocation = Allocation("70", (), None)
-    made: Any = _Chain(
-        RunDir(tmp_path),
-        there,
-        allocation,
-        "hpcagent.coordinator-1.0a1b2c3d",
-        20,
-        said.append,  # type: ignore[arg-type]
-    )
+    made: Any = _Chain(RunDir(tmp_path), there, allocation, "hpcagent.coordinator-1.0a1b2c3d", 20, said.append)
     made.said = said
     return made
 
@@ -119,6 +126,7 @@ def test_it_is_also_tried_until_the_jobs_very_end(chain: Any, clock: Clock) -> N
     chain.there.answers = [FULL, FULL, "71"]
     assert chain.go_on(clock.now + 50) and clock.now < 1050
     chain.successor = None
+    chain.there.taken.clear()
     chain.there.answers = [FULL] * 20
     assert not chain.go_on(clock.now + 50) and clock.now >= 1050
 
@@ -140,3 +148,45 @@ def test_one_that_is_refused_for_good_is_tried_once_more_at_the_end(chain: Any, 
 def test_who_ends_the_job_decides_whether_the_next_one_goes_on(chain: Any, state: Any, goes_on: bool) -> None:
     chain.there.state = state
     assert (chain.ended_by_nobody() is not None) is goes_on
+
+
+# ---- a filter of the site renames jobs
+
+
+@pytest.mark.parametrize("renames", ["{}", "acct7_{}", "{}-acct7", "a name of the site's own"])
+def test_a_successor_is_called_off_whatever_the_site_calls_it(chain: Any, renames: str) -> None:
+    there = chain.there
+    there.answers, there.renames = ["71"], renames
+    chain.hand_over()
+    with pytest.raises(BadInput, match=r"Job 71 .pending. is the coordinator"):
+        _refuse_second(chain.folder, there)
+    chain.call_off()
+    assert there.cancelled == ["71"] and "is cancelled" in chain.said[-1]
+    assert [e.ended for e in read_ledger(chain.folder.jobs)] == ["cancelled"]
+
+
+@pytest.mark.parametrize("renames", ["{}", "acct7_{}", "a name of the site's own"])
+def test_the_first_job_is_reaped_whatever_the_site_calls_it(chain: Any, renames: str) -> None:
+    there = chain.there
+    there.answers, there.renames = ["70"], renames
+    _submit_job(chain.folder, there, chain.name, (chain.folder.root / SCRIPT).read_text(), about={})
+    (one,) = end_leftovers(chain.folder.jobs, ask=lambda kind: there, coordinators=True)
+    assert (one.done, there.cancelled) == ("cancelled", ["70"])
+
+
+def test_one_whose_new_name_was_not_learnt_is_left_open_and_said_to_be(chain: Any) -> None:
+    there = chain.there
+    there.answers, there.renames, there.away = ["71"], "a name of the site's own", True
+    chain.hand_over()
+    there.away = False
+    chain.call_off()
+    assert (
+        there.cancelled == [] and 'was not cancelled: job 71 is another one now, called "a name' in chain.said[-1]
+    )
+    (one,) = end_leftovers(chain.folder.jobs, ask=lambda kind: there, coordinators=True)
+    assert one.done == "left" and "scancel 71" in one.words and there.cancelled == []
+    assert [e.ended for e in read_ledger(chain.folder.jobs)] == [None]
+    there.taken["71"] = replace(there.taken["71"], state="completed")
+    assert [one.done for one in end_leftovers(chain.folder.jobs, ask=lambda kind: there, coordinators=True)] == [
+        "ended"
+    ]
