@@ -336,6 +336,14 @@ PropagateResourceLimits=NONE
         self._wait(f"job {job_id} in {states}", reached, within_s=within_s)
         return seen[-1]
 
+    def running(self, job_id: str) -> bool:
+        """Whether Slurm says RUNNING of it."""
+        return self.jobs().get(job_id, ("",))[0] == "RUNNING"
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel a job, as its owner does."""
+        self.run(f"scancel {job_id}")
+
     def run_out(self, job_id: str) -> None:
         """Let a running job's walltime be over now; slurmctld notices within 30 s and ends it as TIMEOUT."""
         self.run(f"scontrol update jobid={job_id} endtime=now")

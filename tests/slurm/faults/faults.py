@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,6 +52,8 @@ class Setting:
     runs: int = RUNS
     seconds: float = SECONDS
     eats_mb: int = 0
+    prints_mb: int = 0
+    daemons: bool = False
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -61,18 +64,25 @@ class Driven:
         self.cluster, self.folder, self.setting, self.kind = cluster, folder, setting, kind
         self.run_dir = folder / "run"
         (folder / "marks").mkdir(parents=True, exist_ok=True)
+        self.script = folder / "script"  # a copy, so that a fault can edit it
+        shutil.copytree(HERE, self.script, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
         self.site = folder / "site.toml"
-        self.site.write_text(
-            PROFILE.format(
-                partition=setting.partition,
-                walltime=setting.walltime,
-                memory=f"mem_per_node_gb = {setting.memory_gb}" if setting.memory_gb else "",
-                worker_init=setting.worker_init,
-            )
-        )
+        self.site.write_text(self.profile())
+        (folder / "prints_mb").write_text(str(setting.prints_mb))
+        (folder / "daemons").write_text(str(int(setting.daemons)))
         self.began = time.time()
         self.disturbed = 0.0
         self.process = self.start()
+
+    def profile(self) -> str:
+        """The site."""
+        setting = self.setting
+        return PROFILE.format(
+            partition=setting.partition,
+            walltime=setting.walltime,
+            memory=f"mem_per_node_gb = {setting.memory_gb}" if setting.memory_gb else "",
+            worker_init=setting.worker_init,
+        )
 
     def start(self) -> subprocess.Popen[str]:
         """Start (again)."""
@@ -90,7 +100,7 @@ class Driven:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
-                    str(HERE / words[0]),
+                    str(self.script / words[0]),
                     *words[1:],
                     str(s.runs),
                     str(s.seconds),
@@ -104,6 +114,19 @@ class Driven:
                 env=environment,
             )
         return self.process
+
+    def resume(self, folder: Path) -> subprocess.Popen[str]:
+        """`hpcagent resume` of a folder, beside."""
+        environment = {**os.environ, **self.cluster.env, **self.setting.environment}
+        environment |= {"FAULTS_FOLDER": str(self.folder), "PYTHONPATH": str(self.script)}
+        return subprocess.Popen(
+            [sys.executable, "-m", "hpcagent.cli", "resume", str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env=environment,
+        )
 
     def marks(self, what: str) -> list[str]:
         """Names of the runs that have begun, or are done: one for each time."""
@@ -175,6 +198,11 @@ class Driven:
         times = [done.stat().st_mtime for done in folder.glob("done-*") if done.name.split("-")[1] in cut]
         return min(times) - self.disturbed if times else None
 
+    def next_done_after(self) -> float | None:
+        """Seconds from the disturbance to the next result of any run."""
+        times = [p.stat().st_mtime - self.disturbed for p in (self.folder / "marks").glob("done-*")]
+        return min((t for t in times if t > 0), default=None)
+
 
 # --- the faults: each takes a Driven that has just been started
 
@@ -183,7 +211,7 @@ def block_cancelled(driven: Driven) -> None:
     """Somebody cancels a job that has runs in it."""
     driven.until_runs()
     driven.disturb()
-    driven.cluster.run(f"scancel {driven.jobs()[0]}")
+    driven.cluster.cancel(driven.jobs()[0])
 
 
 def walltime(driven: Driven) -> None:
@@ -191,7 +219,7 @@ def walltime(driven: Driven) -> None:
     driven.until_runs()
     job = driven.jobs()[0]
     driven.cluster.run_out(job)
-    driven.until(lambda: driven.cluster.jobs().get(job, ("",))[0] != "RUNNING", name="the end of the job")
+    driven.until(lambda: not driven.cluster.running(job), name="the end of the job")
     driven.disturb()
 
 
@@ -279,6 +307,80 @@ def latin_1(driven: Driven) -> None:
         )
     finally:
         driven.cluster.run(f"scancel {other}")
+
+
+def interchange_frozen(driven: Driven) -> None:
+    """The process between coordinator and nodes stands still."""
+    driven.until_runs()
+    driven.disturb()
+    driven.interchange().suspend()
+
+
+def manager_frozen(driven: Driven) -> None:
+    """The process that holds the workers of a node stands still, and its workers with it."""
+    driven.until_runs()
+    driven.disturb()
+    manager = driven.managers()[0]
+    for process in [manager, *manager.children(recursive=True)]:
+        process.suspend()
+
+
+def coordinator_frozen(driven: Driven) -> None:
+    """The coordinator stands still for longer than its jobs wait for it, as in a suspended laptop."""
+    driven.until_runs()
+    driven.disturb()
+    tree = psutil.Process(driven.process.pid)
+    stopped = [tree, *tree.children(recursive=True)]
+    for process in stopped:
+        process.suspend()
+    time.sleep(30)
+    for process in stopped:
+        process.resume()
+
+
+def folder_deleted(driven: Driven) -> None:
+    """Somebody deletes the run directory."""
+    driven.until(lambda: driven.marks("done"), name="a run done", within_s=120)
+    driven.disturb()
+    shutil.rmtree(driven.run_dir, ignore_errors=True)
+
+
+def _interrupted(driven: Driven) -> None:
+    """Half of the runs are done, and the campaign is stopped by SIGTERM."""
+    driven.until(lambda: len(driven.marks("done")) >= 4, name="four runs done", within_s=120)
+    driven.process.terminate()
+    driven.process.communicate(timeout=120)
+
+
+def manifests_damaged(driven: Driven) -> None:
+    """The line of the journal with what was sent is damaged; the same script again."""
+    _interrupted(driven)
+    journal = driven.run_dir / "events.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if b'"manifests"' in line)
+    lines[at] = lines[at][:200] + b"\0" * 50 + lines[at][250:]
+    journal.write_bytes(b"".join(lines))
+    driven.disturb()
+    driven.start()
+
+
+def function_edited(driven: Driven) -> None:
+    """The function is edited; the same script again."""
+    _interrupted(driven)
+    work = driven.script / "work.py"
+    work.write_text(work.read_text().replace("float(n * n)", "float(n * n + 1000)"))
+    driven.disturb()
+    driven.start()
+
+
+def copied(driven: Driven) -> None:
+    """A copy of the run directory is resumed while the campaign runs."""
+    driven.until_runs()
+    driven.disturb()
+    copy = driven.folder / "copy"
+    shutil.copytree(driven.run_dir, copy, symlinks=True, ignore_dangling_symlinks=True)
+    again = driven.resume(copy)
+    again.communicate(timeout=120)
 
 
 def nothing(driven: Driven) -> None:

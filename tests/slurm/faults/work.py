@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 import uuid
 from pathlib import Path
@@ -13,14 +14,22 @@ import hpcagent as ha
 def work(n: int, seconds: float, folder: str, eats_mb: int = 0) -> dict[str, float]:
     """Sleep, and leave a mark before and after."""
     mark = Path(folder, "marks")
-    name = f"{n}-{os.environ.get('SLURM_JOB_ID')}-{uuid.uuid4().hex[:6]}"
+    name = f"{n}-{os.environ.get('SLURM_JOB_ID', os.environ.get('PBS_JOBID'))}-{uuid.uuid4().hex[:6]}"
     (mark / f"begun-{name}").touch()
+    for _ in range(int(_told(folder, "prints_mb"))):
+        print("x" * (1 << 20), flush=True)
+    if n == 3 and _told(folder, "daemons") == "1":
+        subprocess.run(["env", "-i", "setsid", "sh", "-c", "sleep 3033 &"], check=True)
     eaten = bytearray(eats_mb << 20)
     for i in range(0, len(eaten), 4096):
         eaten[i] = 1
     time.sleep(seconds)
     (mark / f"done-{name}").touch()
     return {"square": float(n * n)}
+
+
+def _told(folder: str, what: str) -> str:
+    return Path(folder, what).read_text()
 
 
 @ha.app(
