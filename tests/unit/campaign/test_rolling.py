@@ -341,7 +341,7 @@ def test_two_campaigns_share_a_site(tmp_path, mode):
 
     def one(name: str, site: ha.Site, seed: int, watch: Any = None) -> None:
         # The first has submitted all of its runs before the second begins.
-        wanted = campaign(mode=mode, batch_size=24, seed=seed, fixed={"run_time_s": 0.02})
+        wanted = campaign(mode=mode, batch_size=24, seed=seed, fixed={"run_time_s": 0.1})
         results[name] = ha.run(wanted, site=site, run_dir=tmp_path / name, watch=watch)
 
     def heard(event: ha.Event) -> None:
