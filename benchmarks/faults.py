@@ -237,6 +237,7 @@ def try_out(on: str, name: str, kind: str) -> dict[str, Any]:
         else:
             site = fake_pbs()(folder / "pbs")
             site.may_leave_jobs = True
+            site.take_real_times()
             site.set(hosts=dict.fromkeys(("n1", "n2", "n3", "n4"), 2))
             stack.callback(site.close)
         two, tools = change.pop("two", False), change.pop("tools", None)

@@ -55,6 +55,10 @@ class PbsCluster:
         """Let a running job's walltime be over now."""
         self.pbs.edit(job_id, resources={**self.pbs.jobs()[job_id]["resources"], "walltime_s": 1})
 
+    def node_dies(self, job_id: str) -> None:
+        """The first node of a job dies."""
+        self.pbs.kill_node(self.pbs.jobs()[job_id]["hosts"][0][0])
+
     def stop_controller(self) -> None:
         """From now on nobody answers."""
         self.pbs.kill_server()
