@@ -113,7 +113,10 @@ def again(signalled: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 _SOCKET = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
-_SUBMIT_LIMIT = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+_SUBMIT_LIMIT = (
+    "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS "
+    "policy (job submit limit, user's size and/or time limits)"
+)
 _QUEUED_LIMIT = "qsub: would exceed queue generic's per-user limit"
 
 FAULTS: dict[str, Fault] = {
