@@ -33,8 +33,8 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "slurm"), str(ROOT / "tests" / "slurm" / "faults")]
 
 import faults  # noqa: E402
+import on_pbs  # noqa: E402
 from cluster import Cluster  # noqa: E402
-from on_pbs import DrivenOnPbs  # noqa: E402
 
 PAGE = ROOT / "docs" / "howto" / "when_the_cluster_misbehaves.md"
 GIVE_UP_S = 300.0
@@ -93,13 +93,6 @@ def busy(command: str, words: str, *, times: int = 0, seconds: float = 0.0) -> C
     return prepare
 
 
-def node_dead(driven: Any) -> None:
-    """A node of PBS no longer answers: qdel is refused with 222."""
-    driven.until_runs()
-    driven.disturb()
-    driven.cluster.node_dies(driven.jobs()[0])
-
-
 def again(signalled: Callable[[Any], None]) -> Callable[[Any], None]:
     """The fault, and once the script has ended the same script again."""
 
@@ -138,7 +131,13 @@ FAULTS: dict[str, Fault] = {
     ),
     "node_drained": Fault("a node is drained", faults.node_drained, where=("slurm",), cuts=False),
     "node_failed": Fault("a node fails", faults.node_failed, where=("slurm",)),
-    "node_dead": Fault("a node is dead, qdel is refused (222)", node_dead, where=("pbs",)),
+    "node_dies": Fault("a node dies; qdel is refused until it is forced (222)", on_pbs.node_dies, where=("pbs",)),
+    "job_purged": Fault(
+        "a job ends while the server is away, and is forgotten by then", on_pbs.job_purged, where=("pbs",)
+    ),
+    "output_folder_missing": Fault(
+        "a job is deleted, the folder of its output is gone", on_pbs.output_folder_missing, where=("pbs",)
+    ),
     "submit_flaky": Fault(
         "a job is refused three times, then taken",
         faults.nothing,
@@ -252,7 +251,7 @@ def try_out(on: str, name: str, kind: str) -> dict[str, Any]:
             drivens.append(
                 faults.Driven(site, folder / part, setting, kind=kind)
                 if on == "slurm"
-                else DrivenOnPbs(site, folder / part, setting)
+                else on_pbs.DrivenOnPbs(site, folder / part, setting)
             )
         for driven in drivens:
             stack.callback(end, driven)

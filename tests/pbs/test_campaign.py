@@ -8,9 +8,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,25 +23,6 @@ AT_ONCE = 4
 FAULTS = Path(__file__).parents[1] / "slurm" / "faults"
 NODES = {"n1": 2, "n2": 2}
 
-PROFILE = """\
-kind = "pbs"
-address = "127.0.0.1"
-poll_s = 0.5
-heartbeat_s = 8
-margin_s = 5
-cmd_timeout_s = 10
-{top}
-[env]
-FAULTS_FOLDER = "{folder}"
-[block]
-max_blocks = 2
-cores_per_node = 2
-walltime = "00:10:00"
-{block}
-[executors.workers]
-worker_init = '''{worker_init}'''
-"""
-
 
 def _module(name: str, path: Path) -> Any:
     """A file of a folder that is no package."""
@@ -56,52 +34,22 @@ def _module(name: str, path: Path) -> Any:
     return sys.modules[name]
 
 
-faults = _module("tests_slurm_faults", FAULTS / "faults.py")
+faults = _module("faults", FAULTS / "faults.py")
+on_pbs = _module("on_pbs", FAULTS / "on_pbs.py")  # imports `faults`
+Driven = on_pbs.DrivenOnPbs
 RUNS = faults.RUNS
 REAL_TIMES = _module("tests_pbs_fake", Path(__file__).parent / "fake" / "pbs.py").REAL_TIMES
-
-
-class Cluster:
-    """The fake PBS, as the faults know the Slurm cluster."""
-
-    def __init__(self, pbs: Any) -> None:
-        self.pbs, self.env = pbs, pbs.env
-
-    def jobs(self) -> list[str]:
-        return list(self.pbs.open_jobs())
-
-    def processes(self) -> list[int]:
-        return list(self.pbs.processes())
-
-
-class Driven(faults.Driven):  # type: ignore[misc]  # loaded from a file
-    """A campaign in a process of its own, on PBS."""
-
-    def __init__(self, pbs: Any, folder: Path, *, seconds: float = 0.7, **words: str) -> None:
-        self.profile_words = {"top": "", "block": "", "worker_init": "", "folder": str(folder)} | words
-        super().__init__(Cluster(pbs), folder, faults.Setting(seconds=seconds))
-
-    def managers(self) -> list[Any]:
-        """The processes that hold the workers of a node; what started them has their words as well."""
-        return [p for p in self.job_processes("worker_pool") if "python" in p.name() and _starts_alone(p)]
-
-    def start(self) -> subprocess.Popen[str]:
-        self.site.write_text(PROFILE.format(**self.profile_words))
-        return super().start()  # type: ignore[no-any-return]
-
-
-def _starts_alone(process: Any) -> bool:
-    parent = process.parent()
-    return parent is None or "python" not in parent.name() or "worker_pool" not in " ".join(parent.cmdline())
 
 
 def play(body: Callable[..., None], pbs: Any, folder: Path, params: dict[str, Any]) -> None:
     """Run the body of a test; whatever happens, its campaigns end with it."""
     pbs.set(hosts=NODES, kill_delay_s=0.5)
-    started: list[Driven] = []
+    started: list[Any] = []
 
-    def drive(folder: Path = folder, **words: Any) -> Driven:
-        started.append(Driven(pbs, folder, **words))
+    def drive(folder: Path = folder, **words: Any) -> Any:
+        fields = {key: words.pop(key) for key in ("seconds", "worker_init") if key in words}
+        setting = faults.Setting(**({"seconds": 0.7} | fields))
+        started.append(Driven(pbs, folder, setting, **words))
         return started[-1]
 
     try:
@@ -141,11 +89,11 @@ def side_by_side(body: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
-def ledger(driven: Driven) -> list[dict[str, Any]]:
+def ledger(driven: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (driven.run_dir / "jobs.jsonl").read_text().splitlines()]
 
 
-def check_clean(driven: Driven) -> None:
+def check_clean(driven: Any) -> None:
     """No job is in the queue, every one has its end in the ledger, and no process of theirs is left."""
     assert driven.jobs() == []
     lines = ledger(driven)
@@ -167,7 +115,7 @@ def check_whole(driven: Driven, answer: dict[str, Any]) -> None:
     check_clean(driven)
 
 
-def retries(driven: Driven) -> set[str]:
+def retries(driven: Any) -> set[str]:
     """Names of the failures after which runs were started again."""
     events = [json.loads(line) for line in (driven.run_dir / "events.jsonl").read_text().splitlines()]
     return {e["failure"]["name"] for e in events if e["event"] == "retry"}
@@ -219,56 +167,6 @@ def test_a_campaign_submits_as_many_jobs_as_it_needs_whatever_qstat_hides(
     assert len(submits) == 2
 
 
-def block_deleted(driven: Driven) -> None:
-    """Somebody deletes a job that has runs in it."""
-    driven.until_runs()
-    driven.cluster.pbs.run("qdel", driven.jobs()[0])
-
-
-def walltime_over(driven: Driven) -> None:
-    """The walltime of a job is over."""
-    driven.until_runs()
-    pbs, job_id = driven.cluster.pbs, driven.jobs()[0]
-    pbs.edit(job_id, resources={**pbs.jobs()[job_id]["resources"], "walltime_s": 1})
-
-
-def node_dies(driven: Driven) -> None:
-    """A node dies; the server takes a while to notice, and shows its job running all the time."""
-    driven.until_runs()
-    driven.cluster.pbs.kill_node(driven.cluster.pbs.jobs()[driven.jobs()[0]]["hosts"][0][0])
-
-
-def server_away(driven: Driven) -> None:
-    """The server does not answer for some seconds."""
-    driven.until_runs()
-    driven.cluster.pbs.kill_server()
-    time.sleep(2)
-    driven.cluster.pbs.start_server()
-
-
-def job_purged(driven: Driven) -> None:
-    """A job ends, and the server has forgotten it by the time it can be asked again."""
-    driven.until_runs()
-    pbs, job_id = driven.cluster.pbs, driven.jobs()[0]
-    pbs.kill_server()
-    os.kill(pbs.jobs()[job_id]["pid"], signal.SIGKILL)
-    pbs.wait(job_id)
-    pbs.purge(job_id)
-    pbs.start_server()
-
-
-def output_folder_missing(driven: Driven) -> None:
-    """The folder of a job's output is gone when it is deleted: the job stays in E."""
-    driven.until_runs()
-    scripts = driven.run_dir / "parsl" / "000" / "submit_scripts"
-    scripts.rename(scripts.with_name("elsewhere"))
-    pbs, job_id = driven.cluster.pbs, driven.jobs()[0]
-    pbs.run("qdel", job_id)
-    pbs.wait(job_id, "E")
-    time.sleep(1)
-    assert pbs.jobs()[job_id]["state"] == "E"
-
-
 def in_brief(value: Any) -> str:
     """A parameter in the name of a test."""
     if isinstance(value, dict):
@@ -279,20 +177,20 @@ def in_brief(value: Any) -> str:
 @pytest.mark.parametrize(
     ("fault", "settings", "names", "words"),
     [
-        (block_deleted, {"variant": "M"}, {"BlockCancelled"}, "and terminated by"),
-        (block_deleted, REAL_TIMES, {"BlockCancelled"}, "job 0.vm runs"),
-        (block_deleted, {"history": False}, {"BlockFailed"}, "PBS keeps no history of jobs here"),
-        (walltime_over, {"variant": "R"}, {"BlockTimeout"}, "and exceeded resource walltime"),
+        (on_pbs.block_deleted, {"variant": "M"}, {"BlockCancelled"}, "and terminated by"),
+        (on_pbs.block_deleted, REAL_TIMES, {"BlockCancelled"}, "job 0.vm runs"),
+        (on_pbs.block_deleted, {"history": False}, {"BlockFailed"}, "PBS keeps no history of jobs here"),
+        (on_pbs.walltime_over, {"variant": "R"}, {"BlockTimeout"}, "and exceeded resource walltime"),
         (
-            walltime_over,
+            on_pbs.walltime_over,
             REAL_TIMES | {"end_lag_s": 20.0, "walltime_lag_s": 0.0},
             {"BlockTimeout"},
             "job 0.vm runs",
         ),
-        (node_dies, {"shown_down_s": 5.0}, {"NodeFailed"}, "has lost its workers and is given back"),
-        (server_away, {}, set(), "the scheduler does not answer"),
-        (job_purged, {}, {"BlockFailed"}, "the scheduler does not know this job any more"),
-        (output_folder_missing, {"copy_retry_s": 2.5}, {"BlockCancelled"}, "and terminated by"),
+        (on_pbs.node_dies, {"shown_down_s": 5.0}, {"NodeFailed"}, "has lost its workers and is given back"),
+        (on_pbs.server_away, {}, set(), "the scheduler does not answer"),
+        (on_pbs.job_purged, {}, {"BlockFailed"}, "the scheduler does not know this job any more"),
+        (on_pbs.output_folder_missing, {"copy_retry_s": 2.5}, {"BlockCancelled"}, "and terminated by"),
         (faults.worker_killed, {}, {"WorkerLost"}, ""),
         (faults.manager_killed, {}, {"BlockFailed"}, ""),
     ],
@@ -331,7 +229,7 @@ def test_a_job_that_pbs_refuses_is_told_in_seconds_and_in_its_own_words(
     driven = drive(block=block)
     answer = driven.answer()
     assert words in answer["error"]
-    assert answer["at"] - driven.began < 15
+    assert len(pbs.calls("qsub")) == 1  # no other try
     assert driven.marks("begun") == []
     assert [line["event"] for line in ledger(driven)] == ["submitting", "refused"]
 
@@ -355,7 +253,7 @@ def test_a_job_that_can_never_run_is_not_waited_for(pbs: Any, drive: Any) -> Non
     answer = driven.answer()
     assert "can never run" in answer["error"]
     assert "Can Never Run: Insufficient amount of resource: ncpus (R: 2 A: 1 T: 1)" in answer["error"]
-    assert answer["at"] - driven.began < 20
+    assert len(pbs.calls("qsub")) <= 2  # of the two jobs that there may be
     assert driven.marks("begun") == []
     check_clean(driven)
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import faults
 
-__all__ = ["DrivenOnPbs", "PbsCluster"]
+__all__ = [
+    "DrivenOnPbs",
+    "PbsCluster",
+    "block_deleted",
+    "job_purged",
+    "node_dies",
+    "output_folder_missing",
+    "server_away",
+    "walltime_over",
+]
 
 PROFILE = """\
 kind = "pbs"
@@ -55,10 +67,6 @@ class PbsCluster:
         """Let a running job's walltime be over now."""
         self.pbs.edit(job_id, resources={**self.pbs.jobs()[job_id]["resources"], "walltime_s": 1})
 
-    def node_dies(self, job_id: str) -> None:
-        """The first node of a job dies."""
-        self.pbs.kill_node(self.pbs.jobs()[job_id]["hosts"][0][0])
-
     def stop_controller(self) -> None:
         """From now on nobody answers."""
         self.pbs.kill_server()
@@ -99,3 +107,62 @@ class DrivenOnPbs(faults.Driven):
 def _starts_alone(process: Any) -> bool:
     parent = process.parent()
     return parent is None or "python" not in parent.name() or "worker_pool" not in " ".join(parent.cmdline())
+
+
+# --- the faults of PBS
+
+
+def block_deleted(driven: DrivenOnPbs) -> None:
+    """Somebody deletes a job that has runs in it."""
+    driven.until_runs()
+    driven.disturb()
+    driven.cluster.pbs.run("qdel", driven.jobs()[0])
+
+
+def walltime_over(driven: DrivenOnPbs) -> None:
+    """The walltime of a job is over."""
+    driven.until_runs()
+    driven.disturb()
+    pbs, job_id = driven.cluster.pbs, driven.jobs()[0]
+    pbs.edit(job_id, resources={**pbs.jobs()[job_id]["resources"], "walltime_s": 1})
+
+
+def node_dies(driven: DrivenOnPbs) -> None:
+    """A node dies; the server takes a while to notice, and shows its job running all the time."""
+    driven.until_runs()
+    driven.disturb()
+    driven.cluster.pbs.kill_node(driven.cluster.pbs.jobs()[driven.jobs()[0]]["hosts"][0][0])
+
+
+def server_away(driven: DrivenOnPbs) -> None:
+    """The server does not answer for some seconds."""
+    driven.until_runs()
+    driven.disturb()
+    driven.cluster.pbs.kill_server()
+    time.sleep(2)
+    driven.cluster.pbs.start_server()
+
+
+def job_purged(driven: DrivenOnPbs) -> None:
+    """A job ends, and the server has forgotten it by the time it can be asked again."""
+    driven.until_runs()
+    driven.disturb()
+    pbs, job_id = driven.cluster.pbs, driven.jobs()[0]
+    pbs.kill_server()
+    os.kill(pbs.jobs()[job_id]["pid"], signal.SIGKILL)
+    pbs.wait(job_id)
+    pbs.purge(job_id)
+    pbs.start_server()
+
+
+def output_folder_missing(driven: DrivenOnPbs) -> None:
+    """The folder of a job's output is gone when it is deleted: the job stays in E."""
+    driven.until_runs()
+    driven.disturb()
+    scripts = driven.run_dir / "parsl" / "000" / "submit_scripts"
+    scripts.rename(scripts.with_name("elsewhere"))
+    pbs, job_id = driven.cluster.pbs, driven.jobs()[0]
+    pbs.run("qdel", job_id)
+    pbs.wait(job_id, "E")
+    time.sleep(1)
+    assert pbs.jobs()[job_id]["state"] == "E"
