@@ -114,7 +114,7 @@ _QUEUED_LIMIT = "qsub: would exceed queue generic's per-user limit"
 
 FAULTS: dict[str, Fault] = {
     "block_cancelled": Fault("a job is cancelled under its runs", faults.block_cancelled),
-    "walltime": Fault("the walltime of a job is over", faults.walltime, {"slurm": {"runs": 4, "seconds": 32.0}}),
+    "walltime": Fault("the walltime of a job is over", faults.walltime, {"slurm": {"runs": 4, "seconds": 32.0}, "pbs": {"runs": 4, "seconds": 32.0}}),
     "worker_killed": Fault("a worker process is killed", faults.worker_killed),
     "manager_killed": Fault("the manager of a node is killed", faults.manager_killed),
     "manager_frozen": Fault("the manager of a node stands still (SIGSTOP)", faults.manager_frozen, parsl=False),
