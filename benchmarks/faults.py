@@ -114,12 +114,20 @@ _QUEUED_LIMIT = "qsub: would exceed queue generic's per-user limit"
 
 FAULTS: dict[str, Fault] = {
     "block_cancelled": Fault("a job is cancelled under its runs", faults.block_cancelled),
-    "walltime": Fault("the walltime of a job is over", faults.walltime, {"slurm": {"runs": 4, "seconds": 32.0}, "pbs": {"runs": 4, "seconds": 32.0}}),
+    "walltime": Fault(
+        "the walltime of a job is over",
+        faults.walltime,
+        {"slurm": {"runs": 4, "seconds": 32.0}, "pbs": {"runs": 4, "seconds": 32.0}},
+    ),
     "worker_killed": Fault("a worker process is killed", faults.worker_killed),
     "manager_killed": Fault("the manager of a node is killed", faults.manager_killed),
-    "manager_frozen": Fault("the manager of a node stands still (SIGSTOP)", faults.manager_frozen, parsl=False),
+    "manager_frozen": Fault(
+        "the manager of a node stands still (SIGSTOP)", faults.manager_frozen, parsl=False, cuts=False
+    ),
     "interchange_killed": Fault("the interchange is killed", faults.interchange_killed),
-    "interchange_frozen": Fault("the interchange stands still (SIGSTOP)", faults.interchange_frozen),
+    "interchange_frozen": Fault(
+        "the interchange stands still (SIGSTOP)", faults.interchange_frozen, parsl=False, cuts=False
+    ),
     "controller_restarted": Fault(
         "the scheduler does not answer for 5 s", faults.controller_restarted, cuts=False
     ),
@@ -172,7 +180,9 @@ FAULTS: dict[str, Fault] = {
         "a run leaves a daemon (`env -i setsid`)", faults.nothing, {"daemons": True}, parsl=False, cuts=False
     ),
     "coordinator_killed": Fault("kill -9 of the script, and the script again", faults.coordinator_killed),
-    "coordinator_frozen": Fault("the script stands still for 30 s", faults.coordinator_frozen, parsl=False),
+    "coordinator_frozen": Fault(
+        "the script stands still for 30 s", faults.coordinator_frozen, parsl=False, cuts=False
+    ),
     "sigterm": Fault("SIGTERM to the script, and the script again", again(faults.sigterm)),
     "sighup": Fault("SIGHUP (a lost ssh connection), and the script again", again(faults.hangup), parsl=False),
     "manifests_damaged": Fault(

@@ -199,9 +199,12 @@ class Driven:
         return min(times) - self.disturbed if times else None
 
     def next_done_after(self) -> float | None:
-        """Seconds from the disturbance to the next result of any run."""
-        times = [p.stat().st_mtime - self.disturbed for p in (self.folder / "marks").glob("done-*")]
-        return min((t for t in times if t > 0), default=None)
+        """Seconds from the disturbance to the first result of a run that has begun after it."""
+        folder = self.folder / "marks"
+        later = [p for p in folder.glob("begun-*") if p.stat().st_mtime > self.disturbed]
+        done = [folder / p.name.replace("begun-", "done-") for p in later]
+        times = [p.stat().st_mtime for p in done if p.exists()]
+        return min(times) - self.disturbed if times else None
 
 
 # --- the faults: each takes a Driven that has just been started
