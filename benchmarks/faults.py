@@ -242,7 +242,9 @@ def try_out(on: str, name: str, kind: str) -> dict[str, Any]:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         if change.pop("small_disk", False):
             (folder / "run").mkdir()
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder / "run")], check=True)
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=3m,mode=755", "tmpfs", str(folder / "run")], check=True
+            )
             stack.callback(subprocess.run, ["umount", str(folder / "run")], check=True)
         if on == "slurm":
             site = stack.enter_context(Cluster(accounting=name == "memory", memory_kill=name == "memory"))
@@ -295,10 +297,14 @@ def outcome(driven: Any, found: Mapping[str, Any], *, name: str, on: str, ended:
         "wrong": sum(r["ok"] and r["square"] != r["n"] ** 2 for r in results),
         "failed": sorted({r["failure"] for r in results if not r["ok"]}),
         "runs": driven.setting.runs,
-        "lost": len({int(n) for n in done} - right),
+        "lost": None if name == "folder_deleted" else len({int(n) for n in done} - right),
         "twice": len(done) - len(set(done)),
         "begun_again": len(driven.marks("begun")) - len(set(driven.marks("begun"))),
-        "next_s": driven.first_done_after() if FAULTS[name].cuts else driven.next_done_after(),
+        "next_s": None
+        if found.get("error")
+        else driven.first_done_after()
+        if FAULTS[name].cuts
+        else driven.next_done_after(),
         "told_s": ended - (driven.disturbed if FAULTS[name].act is not faults.nothing else driven.began),
         "took_s": ended - driven.began,
         "said": getattr(driven, "said", "")[:400],
@@ -382,7 +388,7 @@ def ours(outcome: Mapping[str, Any]) -> list[str]:
     wrong = f", **{outcome['wrong']} wrong**" if outcome["wrong"] else ""
     return [
         f"{outcome['right']} of {outcome['runs']}{wrong}",
-        _bad(outcome["lost"]),
+        "what was deleted" if outcome["lost"] is None else _bad(outcome["lost"]),
         _bad(outcome["twice"]),
         str(max(0, outcome["begun_again"] - outcome["twice"])),
         ", ".join(leaked(outcome)) or "0",

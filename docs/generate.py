@@ -434,7 +434,7 @@ def _default(value: object) -> str:
 
 def _table(header: list[str], rows: Iterable[list[str]]) -> str:
     lines = [header, ["---"] * len(header), *([_cell(text) for text in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(" ".join(cell.split()) for cell in line) + " |" for line in lines)
 
 
 def _cell(text: str) -> str:

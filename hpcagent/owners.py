@@ -53,9 +53,11 @@ def stranger(path: Path) -> str:
     if EVERYONE in trusted:
         return ""
     if found.st_mode & stat.S_IWOTH:
+        # A folder that everybody shares, /tmp, is to stay as it is.
+        end = "use another folder" if found.st_mode & stat.S_ISVTX else f"`chmod o-w {path}` ends that"
         return (
-            f"{path} can be written by every user of the machine (`chmod o-w {path}` ends that; "
-            f"--trust {EVERYONE} or ${TRUST} accepts it)"
+            f"{path} can be written by every user of the machine "
+            f"({end}; --trust {EVERYONE} or ${TRUST} accepts it)"
         )
     if not _own(found, trusted):
         owner = _user(found.st_uid)

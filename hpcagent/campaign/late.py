@@ -96,7 +96,8 @@ class LateRuns:
     """Finds the runs that are late.
 
     Args:
-        work: Folder of the runs: a run has begun when its directory has a `manifest.json`.
+        work: Folder of the runs: a run has begun when its directory has a `manifest.json` of after now; an older
+            one is what an attempt of an earlier session left.
         every_s: Time between two looks, in seconds.
         clock: Unix time, in seconds.
     """
@@ -104,7 +105,7 @@ class LateRuns:
     def __init__(self, work: Path, *, every_s: float = 1.0, clock: Callable[[], float] = time.time) -> None:
         self._work, self._every_s, self._clock = work, every_s, clock
         self._told: set[str] = set()
-        self._looked = 0.0
+        self._looked, self._since = 0.0, clock()
 
     def look(self, running: Mapping[str, Manifest], ended: Callable[[], Sequence[Result]]) -> list[LateRun]:
         """Return the runs that have become late since the last look, which is at most every `every_s`.
@@ -138,6 +139,7 @@ class LateRuns:
 
     def _running_s(self, manifest: Manifest, now: float) -> float | None:
         try:
-            return now - (self._work / manifest.execution_id / "manifest.json").stat().st_mtime
+            begun_at = (self._work / manifest.execution_id / "manifest.json").stat().st_mtime
         except OSError:
             return None  # it still waits for a worker
+        return now - begun_at if begun_at >= self._since else None

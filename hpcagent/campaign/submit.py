@@ -461,7 +461,7 @@ class _Chain:
         with contextlib.suppress(StoreFull):
             began, now = _began(self.allocation), time.time()
             job = Job(self.allocation.job_id, state, reason=reason, started_at=began, ends_at=now)
-            Ledger(self.folder.jobs).ended(self.name, job)
+            Ledger(self.folder.jobs).ended(self.name, job, told=False)  # it runs until its script has ended
 
 
 def attend(

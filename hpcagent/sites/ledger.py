@@ -143,8 +143,8 @@ class Ledger:
         """Write that the scheduler did not take the job."""
         self._write({"event": "refused", "name": name, "reason": words})
 
-    def ended(self, name: str, job: Job) -> None:
-        """Write how a job ended."""
+    def ended(self, name: str, job: Job, *, told: bool = True) -> None:
+        """Write how a job ended; not `told`: its time is a guess, because the scheduler has not seen its end."""
         self._write(
             {
                 "event": "ended",
@@ -155,7 +155,7 @@ class Ledger:
                 "exit_code": job.exit_code,
                 "started_at": job.started_at,
                 "ended_at": min(time.time(), job.ends_at or math.inf),
-                "exact": job.ends_at is not None,
+                "exact": told and job.ends_at is not None,
             }
         )
 

@@ -115,10 +115,10 @@ class Driven:
             )
         return self.process
 
-    def resume(self, folder: Path) -> subprocess.Popen[str]:
-        """`hpcagent resume` of a folder, beside."""
+    def resume(self, folder: Path, marks: Path) -> subprocess.Popen[str]:
+        """`hpcagent resume` of a folder, beside; its runs leave their marks elsewhere."""
         environment = {**os.environ, **self.cluster.env, **self.setting.environment}
-        environment |= {"FAULTS_FOLDER": str(self.folder), "PYTHONPATH": str(self.script)}
+        environment |= {"FAULTS_FOLDER": str(marks), "PYTHONPATH": str(self.script)}
         return subprocess.Popen(
             [sys.executable, "-m", "hpcagent.cli", "resume", str(folder)],
             stdout=subprocess.PIPE,
@@ -382,7 +382,13 @@ def copied(driven: Driven) -> None:
     driven.disturb()
     copy = driven.folder / "copy"
     shutil.copytree(driven.run_dir, copy, symlinks=True, ignore_dangling_symlinks=True)
-    again = driven.resume(copy)
+    beside = driven.folder / "beside"  # its marks are its own
+    (beside / "marks").mkdir(parents=True)
+    for name in ("prints_mb", "daemons"):
+        shutil.copy(driven.folder / name, beside)
+    site = copy / "site.toml"
+    site.write_text(site.read_text().replace(f'"{driven.folder}"', f'"{beside}"'))
+    again = driven.resume(copy, beside)
     again.communicate(timeout=120)
 
 

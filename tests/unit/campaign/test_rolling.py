@@ -407,13 +407,16 @@ def test_few_runs_say_nothing_of_what_is_late_and_many_say_what_one_in_a_hundred
 def test_a_run_that_waits_for_a_worker_is_not_late_and_one_that_goes_on_is_told_of_once(tmp_path):
     manifest = synthetic.manifest({"x": 0.5}).model_copy(update={"created_at": 1000.0})
     result = ha.Result(manifest=manifest, status="COMPLETED", cost={"wall_s": 1.0})
-    now = [1100.0]
+    now = [1050.0]
     runs = LateRuns(tmp_path, every_s=0.0, clock=lambda: now[0])
+    now[0] = 1100.0
     running = {manifest.execution_id: manifest}
     assert runs.look(running, lambda: [result] * 20) == []
     begun = tmp_path / manifest.execution_id / "manifest.json"
     begun.parent.mkdir()
     begun.touch()
+    os.utime(begun, (1040.0, 1040.0))  # by an attempt of the session before
+    assert runs.look(running, lambda: [result] * 20) == []
     os.utime(begun, (1099.0, 1099.0))
     assert runs.look(running, lambda: [result] * 20) == []
     now[0] = 1160.0

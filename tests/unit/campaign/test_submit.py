@@ -121,6 +121,15 @@ def test_a_successor_for_which_there_is_no_room_is_tried_for_as_long_as_the_job_
     assert {e.name for e in entries if e.ended is None} == {"hpcagent.coordinator-2.0a1b2c3d"}
 
 
+def test_the_last_job_of_a_chain_cannot_know_its_own_end_and_says_that_its_hours_are_an_estimate(
+    chain: Any, clock: Clock
+) -> None:
+    Ledger(chain.folder.jobs).submitting(chain.name, "slurm")
+    chain.end("completed", "the campaign has stopped")
+    (entry,) = read_ledger(chain.folder.jobs)
+    assert entry.ended == "completed" and entry.estimated
+
+
 def test_it_is_also_tried_until_the_jobs_very_end(chain: Any, clock: Clock) -> None:
     chain.progress = True
     chain.there.answers = [FULL, FULL, "71"]
