@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcagent.errors import BadInput
 
-__all__ = ["EVERYONE", "TRUST", "own_link", "require_own", "stranger", "trusting"]
+__all__ = ["EVERYONE", "TRUST", "own_link", "require_own", "stranger", "trusting", "user_name"]
 
 TRUST = "HPCAGENT_TRUST"
 """Users, and groups as `@NAME`, whose files may decide what is run; with colons or commas between them."""
@@ -60,9 +60,9 @@ def stranger(path: Path) -> str:
             f"({end}; --trust {EVERYONE} or ${TRUST} accepts it)"
         )
     if not _own(found, trusted):
-        owner = _user(found.st_uid)
+        owner = user_name(found.st_uid)
         return (
-            f"{path} belongs to {owner}, not to {_user(os.geteuid())} (--trust {owner} or ${TRUST} accepts it"
+            f"{path} belongs to {owner}, not to {user_name()} (--trust {owner} or ${TRUST} accepts it"
             f"{_why_not_own(found.st_uid)})"
         )
     return ""
@@ -80,7 +80,7 @@ def own_link(path: Path) -> bool:
 def _own(found: os.stat_result, trusted: set[str]) -> bool:
     if found.st_uid in (0, os.geteuid()) or EVERYONE in trusted:
         return True
-    names = {_user(found.st_uid), str(found.st_uid), f"@{_group(found.st_gid)}", f"@{found.st_gid}"}
+    names = {user_name(found.st_uid), str(found.st_uid), f"@{_group(found.st_gid)}", f"@{found.st_gid}"}
     return bool(names & trusted)
 
 
@@ -110,7 +110,13 @@ def _why_not_own(uid: int) -> str:
     return ""
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int | None = None) -> str:
+    """The login name of a user; the number of one without an entry in the passwd database, as in a container.
+
+    Args:
+        uid: The user's number; None: of whoever this process runs as.
+    """
+    uid = os.geteuid() if uid is None else uid
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -45,7 +45,7 @@ from hpcagent.sites.launchers import NodeWorkers, SrunWorkers, worker_launcher
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import Block, ExecutorProfile, Profile, account_of, block_of, worker_launcher_of
 from hpcagent.sites.room import share
-from hpcagent.sites.schedulers.base import Allocation, Job, NodeShape, Refused, Scheduler, SchedulerDown
+from hpcagent.sites.schedulers.base import Allocation, Job, NodeShape, Places, Refused, Scheduler, SchedulerDown
 
 __all__ = ["BatchExecutor", "addresses_of", "batch_executor", "coordinator_script", "job_script", "project_of"]
 
@@ -474,9 +474,7 @@ class BatchExecutor(Executor):
             open_to_them = len(not_yet) + sum(up[b]["usable"] for b in live if b in up)
             demand = math.ceil(sum(list(self._shares.values())) - 1e-9)
             wanted = max(wanted, min(demand - open_to_them, self.max_blocks - len(live), self._room_in_queue()))
-        for _ in range(wanted):
-            if not self._ask_for_block():
-                return
+        self._ask_for_blocks(wanted)
 
     def live_blocks(self) -> int:
         """Return how many of its jobs wait or run."""
@@ -532,16 +530,24 @@ class BatchExecutor(Executor):
             self._given_back.add(block_id)
             self.provider.cancel([self.blocks_to_job_id[block_id]])
 
-    def _ask_for_block(self) -> bool:
-        """Submit one more block; False if none was had this time."""
-        alone = self.live_blocks() == 0
-        if alone and self._refused_beside:  # those beside which there was no room have ended
+    def _ask_for_blocks(self, wanted: int) -> None:
+        """Submit so many blocks, as far as they are taken."""
+        if self._refused_beside and self.live_blocks() == 0:  # those beside which there was no room have ended
             self._refused_beside, self._submit_after = False, 0.0
-        if time.monotonic() < self._submit_after:
-            return False
+        if wanted < 1 or time.monotonic() < self._submit_after:
+            return
+        places = self._places()  # once for all of them: it takes several commands
+        for number in range(wanted):
+            if not self._ask_for_block(places, places.free is None or number < places.free):
+                return
+
+    def _ask_for_block(self, places: Places, free: bool) -> bool:
+        """Submit one more block; False if none was had, for one thing where no place is `free`."""
+        alone = self.live_blocks() == 0
         block_id = str(self._block_id_counter.get_id())
         try:
-            self._refuse_without_place()
+            if not free:
+                raise self._no_place(places)
             job_id = self._launch_block(block_id)
         except Refused as refusal:
             self._refused(refusal, alone=alone)
@@ -565,25 +571,24 @@ class BatchExecutor(Executor):
         )
         return True
 
-    def _refuse_without_place(self) -> None:
-        """Ask, before a submission, whether the scheduler's limits leave a place for one more job.
-
-        Raises:
-            Refused: They do not; as if it had been submitted and refused.
-        """
+    def _places(self) -> Places:
+        """What the scheduler's limits leave for further jobs, as far as it tells."""
         if self._inside:
-            return
+            return Places()
         try:
-            places = self.provider.scheduler.places(self.block.queue, project=project_of(self.block))
+            scheduler: Scheduler = self.provider.scheduler
+            return scheduler.places(self.block.queue, project=project_of(self.block))
         except SchedulerDown:
-            return  # the submission tells
-        if places.free is not None and places.free < 1:
-            raise Refused(
-                f"No job can be added to the queue {self.block.queue or 'by default'}: its limits are reached "
-                f"({'; '.join(places.words)}).",
-                transient=True,
-                unheard=False,
-            )
+            return Places()  # the submission tells
+
+    def _no_place(self, places: Places) -> Refused:
+        """As if one more job had been submitted and refused."""
+        return Refused(
+            f"No job can be added to the queue {self.block.queue or 'by default'}: its limits are reached "
+            f"({'; '.join(places.words)}).",
+            transient=True,
+            unheard=False,
+        )
 
     def _refused(self, refusal: Refused, *, alone: bool) -> None:
         """Try again later, where the scheduler's words say that it passes: for as long as the site is open."""

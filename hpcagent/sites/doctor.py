@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from hpcagent.errors import BadInput, HpcAgentError, StoreError, nearest
 from hpcagent.model.contract import Resources
+from hpcagent.owners import user_name
 from hpcagent.sites import probe
 from hpcagent.sites.limits import check as check_limits
 from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where
@@ -252,7 +253,15 @@ def _account(profile: Profile) -> Check:
 
 def _slurm_accounts() -> set[str] | None:
     """The user's accounts, or None where Slurm keeps none or does not say."""
-    words = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={_user()}", "format=account"]
+    words = [
+        "sacctmgr",
+        "--noheader",
+        "--parsable2",
+        "show",
+        "assoc",
+        f"user={user_name(os.getuid())}",
+        "format=account",
+    ]
     try:
         done = subprocess.run(
             words, capture_output=True, encoding="utf-8", errors="replace", timeout=20, check=False
@@ -260,12 +269,6 @@ def _slurm_accounts() -> set[str] | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return set(done.stdout.split()) or None if done.returncode == 0 else None
-
-
-def _user() -> str:
-    import getpass
-
-    return getpass.getuser()
 
 
 def _addresses(profile: Profile) -> Iterator[Check]:

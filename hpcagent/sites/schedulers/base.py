@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import subprocess
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from hpcagent.errors import BadInput, SiteFailed
+from hpcagent.owners import user_name
 
 __all__ = [
     "Allocation",
@@ -496,10 +496,7 @@ class Scheduler(ABC):
 
 def _me() -> tuple[str, ...]:
     """What schedulers call this user."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name, str(os.getuid())
-    except KeyError:  # as in a container
-        return (str(os.getuid()),)
+    return user_name(os.getuid()), str(os.getuid())
 
 
 def _last_line(printed: bytes | str | None) -> str:

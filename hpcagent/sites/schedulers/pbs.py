@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcagent.owners import user_name
 from hpcagent.sites.schedulers.base import (
     Allocation,
     Job,
@@ -236,7 +237,7 @@ class Pbs(Scheduler):
             SchedulerDown: It did not answer.
         """
         # `qstat -u` shortens names and ids, also with -w; of -f it makes the short form again.
-        user = _user()
+        user = user_name(os.getuid())
         if tool("qselect"):
             done = self._told(["qselect", "-u", user])
             records = self._records(done.stdout.split())
@@ -388,7 +389,7 @@ class Pbs(Scheduler):
         if kind == "o":
             waiting = re.search(r"Queued:(\d+)", record.get("state_count", ""))
             return int(waiting[1]) if limit == _WAITING and waiting else _int(record.get("total_jobs")) or 0
-        words = ["qselect", "-u", _user()]
+        words = ["qselect", "-u", user_name(os.getuid())]
         words += ["-q", queue] if queue else []
         words += ["-s", "Q"] if limit == _WAITING else []
         words += ["-P", project] if kind == "p" and project else []
@@ -434,10 +435,6 @@ class Pbs(Scheduler):
         return f"PBS {found[1]}"
 
 
-def _user() -> str:
-    return pwd.getpwuid(os.getuid()).pw_name
-
-
 def _routed(queue: Record) -> list[str]:
     """Where a routing queue sends its jobs, if that is one queue: the limits there are theirs."""
     to = [name.strip() for name in queue.get("route_destinations", "").split(",") if name.strip()]
@@ -451,7 +448,7 @@ def _limits_in(record: Record, project: str) -> Iterator[tuple[str, str, int, st
         >>> list(_limits_in({"max_run": "[u:PBS_GENERIC=2],[o:PBS_ALL=9]"}, ""))
         [('max_run', 'u', 2, 'max_run = [u:PBS_GENERIC=2]'), ('max_run', 'o', 9, 'max_run = [o:PBS_ALL=9]')]
     """
-    whose = {"u": _user(), "g": _group(), "p": project, "o": "PBS_ALL"}
+    whose = {"u": user_name(os.getuid()), "g": _group(), "p": project, "o": "PBS_ALL"}
     for limit in (_QUEUED, _WAITING, _RUN):
         told = {(kind, who): int(most) for kind, who, most in _LIMIT.findall(record.get(limit, ""))}
         for kind, who in whose.items():
@@ -464,7 +461,7 @@ def _limits_in(record: Record, project: str) -> Iterator[tuple[str, str, int, st
 
 
 def _group() -> str:
-    try:
+    try:  # the first group of the login: this process may be in another now
         return grp.getgrgid(pwd.getpwuid(os.getuid()).pw_gid).gr_name
     except KeyError:
         return ""

@@ -15,6 +15,7 @@ from hpcagent.campaign.explain import explain
 from hpcagent.campaign.follow import follow
 from hpcagent.campaign.played import decisions, replays
 from hpcagent.campaign.report import report
+from hpcagent.campaign.state import State
 from hpcagent.errors import BadInput
 from hpcagent.store.journal import read_events
 
@@ -134,8 +135,13 @@ def test_a_confirmation_is_not_planned_twice(tmp_path):
     folder, confirmed = tmp_path / "damaged", ha.Confirm(top=1, replicates=2)
     ha.run(campaign(confirm=confirmed), site="threads", run_dir=folder)
     before, lines = outcome(folder), lines_of(folder)
-    lines[at(lines, "manifests", -1)] = b"\0\n"
+    planned = at(lines, "manifests", -1)
+    assert json.loads(lines[planned])["confirm"] is True
+    lines[planned] = b"\0\n"
     write(folder, lines)
+    ha.run(campaign(confirm=confirmed), site="threads", run_dir=folder)
+    state = State.replay(read_events(folder / "events.jsonl"))
+    assert (state.confirmed, state.confirmed_budget, len(state.manifests)) == (12, 12, 12)
     ha.run(campaign(16, confirm=confirmed), site="threads", run_dir=folder)
     after = outcome(folder)
     assert before.items() <= after.items() and len(after) == 16

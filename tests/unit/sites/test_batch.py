@@ -139,6 +139,21 @@ def test_no_room_beside_blocks_that_then_end_is_tried_again_at_once(executor: An
 # ---- what runs were lost with
 
 
+def test_no_run_is_forgotten_where_one_of_those_lost_cannot_be_settled(executor: Any, clock: Clock) -> None:
+    executor.provider.known = lambda: {"7": module.Job("7", "failed")}
+    answers: list[Any] = [OSError("Input/output error"), (Path("none"), Path("none"))]
+    executor.provider.logs = lambda job_id: _raised(answers.pop(0)) if len(answers) > 1 else answers[0]
+    executor.blocks_to_job_id["0"] = "7"
+    futures: list[Future[Any]] = [Future(), Future()]
+    for future in futures:
+        executor.lost(future, ManagerLost(b"m", "n1"), "0")
+    with pytest.raises(OSError, match="Input/output"):
+        executor._settle(executor.provider.known())
+    assert not any(future.done() for future in futures)
+    executor._settle(executor.provider.known())
+    assert [getattr(future.exception(timeout=0), "name", "") for future in futures] == ["BlockFailed"] * 2
+
+
 def _lost(executor: Any, clock: Clock, job: Any, *, seconds: float) -> tuple[str, float]:
     """What a run is told that was lost with the workers of a job, and how long it waited for that."""
     executor.provider.known = lambda: {"7": job} if job.job_id == "7" else {}
@@ -204,6 +219,25 @@ def test_where_the_limits_leave_no_place_nothing_is_submitted(executor: Any, clo
     executor.provider.known = lambda: {"77": module.Job("77", "pending")}
     wait(executor, clock, 120)
     assert list(executor.blocks_to_job_id.values()) == ["77"]
+
+
+def test_the_limits_are_asked_once_for_all_blocks_that_are_wanted_at_a_time(executor: Any, clock: Clock) -> None:
+    executor.max_blocks, executor.sbatch, asked = 9, [str(n) for n in range(9)], []
+    executor.provider.known = lambda: {j: module.Job(j, "pending") for j in "012345678"}
+    for task in range(2, 7):
+        executor.submitted(task, {})
+
+    def places(queue: str, project: str | None = None) -> Places:
+        asked.append(queue)
+        return Places(most=4, free=4, words=("max_queued",))
+
+    executor.provider.scheduler.places = places
+    wait(executor, clock, 1)
+    assert list(executor.blocks_to_job_id.values()) == ["0", "1", "2", "3"] and executor.tries == 4
+    assert len(asked) == 1
+    assert "no further job: No job can be added" in executor.said[-1]
+    wait(executor, clock, 100)
+    assert len(asked) == 1  # nor is it asked while there was no room
 
 
 # ---- threads

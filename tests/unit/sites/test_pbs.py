@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import subprocess
 import time
 from pathlib import Path
@@ -301,7 +303,7 @@ def limited(queue: dict[str, Any], server: dict[str, Any], own: int = 0) -> Told
 
 @pytest.fixture
 def me(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcagent.sites.schedulers.pbs._user", lambda: "me")
+    monkeypatch.setattr("hpcagent.sites.schedulers.pbs.user_name", lambda uid: "me")
     monkeypatch.setattr("hpcagent.sites.schedulers.pbs._group", lambda: "ours")
 
 
@@ -313,10 +315,21 @@ def test_the_captured_limits_of_a_queue(me):
         "max_queued = [u:PBS_GENERIC=2] of queue one",
         "max_run = [u:PBS_GENERIC=1] of queue one",
     )
-    assert "qselect -u me -q one" in there.asked
+    assert "qselect -u me -q one" in there.asked and len(there.asked) == 3  # commands of PBS, asked before jobs
     free = places(there, "short")
     assert (free.most, free.free, free.running, free.words) == (None, None, None, ())
     assert sum(words.startswith("qselect") for words in there.asked) == 1  # where there are no limits, none count
+
+
+def test_a_user_without_an_entry_in_the_passwd_database_has_the_limits_of_everybody(monkeypatch):
+    def nobody(uid: int) -> Any:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    there = limited({}, {})
+    assert places(there, "one").most == 2 and f"qselect -u {os.getuid()} -q one" in there.asked
+    assert there.another(Job("1", "running", "x", owner=str(os.getuid())), Sent("x")) == ""
+    assert "'s" in there.another(Job("1", "running", "x", owner="root2"), Sent("x"))
 
 
 @pytest.mark.parametrize(
