@@ -6,8 +6,6 @@ from a run directory alone. Axes have units, points have error bars where errors
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.apps.base import App, app
+from hpcagent.apps.bounded import read_csv, read_fields
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, nearest
 from hpcagent.model.contract import Metric
@@ -126,14 +125,12 @@ def _file(fields: Mapping[str, Any], artifact: str, made_by: str) -> Path:
 
 def _table(path: Path) -> dict[str, _Array]:
     """Columns of a CSV file of numbers by their header, e.g. `time_ps`."""
-    with path.open(newline="") as file:
-        rows = csv.reader(file)
-        header = next(rows, [])
-        try:
-            data = np.array([[float(cell or "nan") for cell in row] for row in rows], np.float64)
-        except ValueError as error:
-            raise AppFailed(f"{path} is no table of numbers: {error}.", kind="contract", name="BadData") from None
-    if data.ndim != 2 or data.shape[1] != len(header):
+    try:
+        table = read_csv(path)
+    except ValueError as error:
+        raise AppFailed(f"{path} is no table of numbers: {error}.", kind="contract", name="BadData") from None
+    header, data = table.header, table.data
+    if table.uneven or not len(data):
         raise AppFailed(f"{path} is empty, or its rows differ in length.", kind="contract", name="BadData")
     return {name: data[:, i] for i, name in enumerate(header)}
 
@@ -473,7 +470,7 @@ def _atoms(fields: Mapping[str, Any]) -> int:
 def plot_scf(title: str, run: Run) -> Outcome:
     """Draw how the SCF of a run converged: the change of the energy in every step of every attempt."""
     path = _file(run.upstream[0], "scf", "an app with an SCF")
-    calculations = json.loads(path.read_text())["calculations"]
+    calculations = read_fields(path)["calculations"]
     shown = [c for c in calculations if c.get("attempts")]
     attempts = [(c, number, steps) for c in shown for number, steps in enumerate(c["attempts"])]
     notes = []

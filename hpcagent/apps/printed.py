@@ -32,6 +32,7 @@ __all__ = [
     "read_tail",
     "read_text",
     "reading",
+    "too_large",
 ]
 
 MAX_OUTPUT_MB = 64.0
@@ -234,9 +235,22 @@ def read_bytes(path: Path) -> bytes:
         text = b"" if size > most else file.read(size)
     if size <= most:
         return text
-    raise AppFailed(
-        f"{path.name} has {size / 1e6:.0f} MB, more than the {most / 1e6:g} MB that are read into memory "
-        "(max_read_mb of the site profile). The file is kept.",
+    raise too_large(path, size)
+
+
+def too_large(path: Path, size: int, *, unpacked: bool = False, most: int | None = None) -> AppFailed:
+    """The failure of a file of which more than is allowed would be read into memory.
+
+    Args:
+        path: The file.
+        size: Its bytes.
+        unpacked: They are those that came out of a packed one so far.
+        most: Bytes that are allowed, if not those of the site.
+    """
+    limit = "(max_read_mb of the site profile)" if most is None else "of such a file"
+    return AppFailed(
+        f"{path.name} has {'at least ' * unpacked}{size / 1e6:.0f} MB{' unpacked' * unpacked}, more than the "
+        f"{(allowed() if most is None else most) / 1e6:g} MB that are read into memory {limit}. The file is kept.",
         kind="infrastructure",
         name="FileTooLarge",
         log_tail=read_tail(path),

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcagent.apps.bounded import require_size
 from hpcagent.apps.made_with import sha256
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, BadInput
@@ -131,7 +132,10 @@ def _from_file(path: Path) -> Atoms:
             value=str(path),
         )
     try:
+        require_size(path)
         found = ase.io.read(path)
+    except AppFailed as error:
+        raise BadInput(f"{error.message}", value=str(path)) from None
     except Exception as error:  # each format fails in its own way
         raise BadInput(f"{path}: ASE cannot read a structure from it: {error}.", value=str(path)) from None
     return found[-1] if isinstance(found, list) else found
@@ -159,6 +163,7 @@ def structure_of(fields: Mapping[str, Any]) -> Atoms:
         )
     path = Path(fields["workdir"]) / name
     try:
+        require_size(path)
         with path.open() as file:
             last: Atoms = next(read_xyz(file, -1))
             return last

@@ -102,5 +102,5 @@ def test_strangers_at_every_port_of_a_campaign_change_nothing(tmp_path):
     assert {ip.removeprefix("::ffff:") for ip, _ in tried} == {"127.0.0.1"}
     assert len(result.results) == 24
     assert {r.status for r in result.results} == {"COMPLETED"}
-    assert all(r.metrics["y"] == r.params["x"] ** 2 for r in result.results)
+    assert all(r.metrics["y"] == r.manifest.params["x"] ** 2 for r in result.results)
     assert not (tmp_path / "pwned").exists()

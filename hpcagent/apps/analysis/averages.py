@@ -6,8 +6,6 @@ Also the one table of thermodynamic output for a LAMMPS log (read by `hpcagent.a
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 
 from hpcagent.apps.analysis.statistics import block_average, conserved, statistical_inefficiency
 from hpcagent.apps.base import app
+from hpcagent.apps.bounded import read_csv, read_fields
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
@@ -162,14 +161,11 @@ def _of_csv(upstream: Mapping[str, Any]) -> Table:
             kind="infrastructure",
             name="MissingFile",
         )
-    with path.open(newline="") as file:
-        rows = csv.reader(file)
-        header = next(rows, [])
-        found = [row for row in rows if len(row) == len(header)]
     try:
-        data = np.array([[cell or "nan" for cell in row] for row in found], np.float64).reshape(-1, len(header))
+        table = read_csv(path)
     except ValueError as error:
         raise _bad(f"{path.name} holds something else than numbers ({error})") from None
+    header, data = table.header, table.data
     if len(data) == 0:
         raise _bad(f"{path.name} holds no rows")
     known = {
@@ -198,8 +194,7 @@ def _of_csv(upstream: Mapping[str, Any]) -> Table:
 
 def _md(folder: Path, upstream: Mapping[str, Any]) -> Mapping[str, Any]:
     path = folder / (upstream.get("artifacts") or {}).get("protocol", "md.json")
-    said: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return said
+    return read_fields(path) if path.is_file() else {}
 
 
 def _atoms_of(upstream: Mapping[str, Any]) -> tuple[int | None, float | None]:

@@ -16,30 +16,40 @@ Nothing is guessed: where neither the file nor the run says what a step lasts, a
 
 from __future__ import annotations
 
-import gzip
 import io
+import itertools
 import json
 import math
+import os
 import re
+import struct
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcagent.apps.bounded import (
+    LONGEST_LINE,
+    NOT_UNPACKED,
+    open_unpacked,
+    read_fields,
+    require_lines,
+    require_room,
+)
 from hpcagent.apps.printed import allowed
 from hpcagent.errors import AppFailed
 from hpcagent.model.space import Choice, Float, Int, Parameter, Text
 from hpcagent.units import STYLES, factor, unit_style
 
-__all__ = ["READING", "Frame", "Reading", "Trajectory", "open_trajectory"]
+__all__ = ["READING", "Frame", "Reading", "Trajectory", "last_frame_of_dump", "open_trajectory"]
 
 _Array = NDArray[np.float64]
 _CHUNK = 1 << 22
-_LONGEST_LINE = 1 << 20
 
 READING: dict[str, Parameter] = {
     "discard": Float(0.0, 0.95, default=0.0, description="share of the frames left out at the start"),
@@ -238,6 +248,13 @@ def open_trajectory(upstream: Mapping[str, Any], reading: Reading = Reading()) -
         raise AppFailed(
             f"the trajectory of the input run is gone: {path}.", kind="infrastructure", name="MissingFile"
         ) from None
+    except NOT_UNPACKED as error:
+        raise AppFailed(
+            f"{path} cannot be unpacked to its end: {error}.",
+            kind="contract",
+            name="BadTrajectory",
+            repair="the file is cut or damaged: copy it again, or unpack what is there (zcat)",
+        ) from None
     if len(trajectory) == 0:
         raise AppFailed(
             f"{path} holds no complete frame.", kind="contract", name="TooFewFrames", repair="run longer"
@@ -253,7 +270,7 @@ class _Empty(Trajectory):
 
 
 def _opened(path: Path, said: _Said, reading: Reading) -> Trajectory:
-    with _binary(path) as file:
+    with open_unpacked(path) as file:
         head = file.read(64)
     if head.lstrip().startswith(b"ITEM:"):
         return _Dump(path, said, reading)
@@ -275,12 +292,6 @@ def _opened(path: Path, said: _Said, reading: Reading) -> Trajectory:
         kind="contract",
         name="BadTrajectory",
     )
-
-
-def _binary(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return cast("IO[bytes]", gzip.open(path))
-    return path.open("rb")
 
 
 # ---- what the run says of its trajectory
@@ -314,7 +325,7 @@ class _Said:
         path = Path(self._upstream.get("workdir") or ".") / artifacts.get("protocol", "md.json")
         if not self._upstream.get("workdir") or not path.is_file():
             return None, 1
-        said = json.loads(path.read_text())
+        said = read_fields(path)
         step = said.get("timestep_fs")
         return None if step is None else float(step) * 1e-3, max(int(said.get("frames_every") or 1), 1)
 
@@ -491,19 +502,20 @@ class _Dump(Trajectory):
         self._times = self.steps * step
 
     def _header_time(self, number: int) -> float:
-        with _binary(self.path) as file:
+        with open_unpacked(self.path) as file:
             file.seek(int(self._offsets[number]))
             time = self._header(file.read(4096), number).time
         return np.nan if time is None else time
 
     def _block(self, number: int) -> bytes:
-        with _binary(self.path) as file:
+        with open_unpacked(self.path) as file:
             start, end = int(self._offsets[number]), int(self._ends[number])
             file.seek(start)
             most = allowed()
             block = file.read(min(most + 1, most + 1 if end < 0 else end - start))
         if len(block) > most:
             raise self.bad(f"frame {number} has more than the {most / 1e6:g} MB that are read into memory at once")
+        require_lines(block, self.path)
         return block
 
     def _header(self, block: bytes, number: int) -> _Header:
@@ -615,7 +627,7 @@ class _Dump(Trajectory):
         if layout.type is None:
             if layout.element is None:
                 return np.full(len(next(iter(column.values()))), "X")
-            return np.array([w.decode() for w in body.split()[layout.element :: layout.n]])
+            return np.array([row.split()[layout.element].decode() for row in _rows(body)])
         types = column[layout.type].astype(np.intp)
         known, where = np.unique(types, return_inverse=True)
         for kind in known:
@@ -635,7 +647,30 @@ class _Dump(Trajectory):
             )
         if layout.element is None:
             return str(kind)
-        return body.split()[layout.element :: layout.n][int(np.flatnonzero(types == kind)[0])].decode()
+        row = next(itertools.islice(_rows(body), int(np.flatnonzero(types == kind)[0]), None))
+        return row.split()[layout.element].decode()
+
+
+def _rows(body: bytes) -> Iterator[bytes]:
+    """The lines of a frame's body one by one: all words of it at once take many times its size."""
+    return (line for line in io.BytesIO(body) if not line.isspace())
+
+
+def last_frame_of_dump(path: Path) -> bytes:
+    """The text of the last frame of a LAMMPS dump; of what is before it no more than a piece is in memory.
+
+    Raises:
+        AppFailed: `BadTrajectory`: there is none; `FileTooLarge`.
+    """
+    offsets, _ = _dump_index(path)
+    if not len(offsets):
+        raise AppFailed(f"{path} holds no frame.", kind="contract", name="BadTrajectory")
+    with open_unpacked(path) as file:
+        file.seek(int(offsets[-1]))
+        block = file.read(allowed() + 1)
+    require_room(path, len(block), "its last frame has at least")
+    require_lines(block, path)
+    return block
 
 
 _MARKER = b"ITEM: TIMESTEP"
@@ -647,9 +682,8 @@ _AROUND = 128
 
 def _dump_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where each frame begins, in bytes, and its step; an unfinished header at the end is passed over."""
-    offsets: list[int] = []
-    steps: list[int] = []
-    with _binary(path) as file:
+    offsets, steps = array("q"), array("q")
+    with open_unpacked(path) as file:
         text, base, searched = b"", 0, 0
         while True:
             chunk = file.read(_CHUNK)
@@ -659,12 +693,13 @@ def _dump_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             while place >= 0 and (not chunk or place < len(text) - _AROUND):
                 lines = text[place : place + _AROUND].split(b"\n", 2)
                 begins = place == 0 or text[place - 1] == 10
-                if begins and len(lines) == 3 and lines[1].strip().isdigit():
+                if begins and len(lines) == 3 and lines[1].strip().isdigit() and len(lines[1]) < 19:
                     before = _BEFORE.search(text, max(0, place - _AROUND), place)
                     offsets.append(base + (place if before is None else before.start()))
                     steps.append(int(lines[1]))
                 searched = base + place + 1
                 place = text.find(_MARKER, place + 1)
+            require_room(path, 16 * len(offsets), "the places of its frames take")
             if not chunk:
                 break
             searched = max(searched, base + (len(text) - len(_MARKER) if place < 0 else place))
@@ -751,17 +786,69 @@ class _Ase(_OfAtoms):
         super().__init__(path)
         from ase.io.trajectory import TrajectoryReader
 
+        self._plain = path.open("rb")
         try:
+            self._require_index()
             self._reader: Any = TrajectoryReader(str(path))
+        except AppFailed:
+            self._plain.close()
+            raise
         except Exception as error:  # its reader fails in many ways on a cut file
+            self._plain.close()
             raise self.bad(f"ASE cannot read it: {error}") from None
         self._timed(len(self._reader), said, reading)
 
     def close(self) -> None:
+        self._plain.close()
         self._reader.close()
 
+    def _require_index(self) -> None:
+        """That what the file says of its size can be: the number of frames, and of the first its description.
+
+        Layout of ASE's ulm: 8 bytes `- of Ulm`, a tag of 16, then as 64-bit integers version, number of items and
+        the place of the list of their places; at each place the length of a JSON text, and the text.
+        """
+        file = self._plain
+        file.seek(24)
+        _, frames, place = struct.unpack("<3q", file.read(24))
+        size = file.seek(0, os.SEEK_END)
+        if frames < 0 or not 0 <= place <= size or 8 * frames > size - place:
+            raise self.bad(f"it says that it has {frames} frames, and has {size} bytes")
+        require_room(self.path, 8 * frames, "the places of its frames take")
+        file.seek(place)
+        self._places, self._size = np.fromfile(file, "<i8", frames), size
+        if frames:
+            self._require_frame(0)
+
+    def _require_frame(self, number: int) -> None:
+        file, at, size = self._plain, int(self._places[number]), self._size
+        if not 0 <= at <= size - 8:
+            raise self.bad(f"a frame of it should begin at byte {at} of {size}")
+        file.seek(at)
+        length = struct.unpack("<q", file.read(8))[0]
+        if not 0 <= length <= min(allowed(), size - at - 8):
+            raise self.bad(f"a frame of it should have a description of {length} bytes")
+        for name, value in _arrays(json.loads(file.read(length))):
+            shape, kind, _ = value
+            require_room(self.path, math.prod(map(int, shape)) * np.dtype(str(kind)).itemsize, f"{name} takes")
+
     def _atoms(self, number: int) -> Any:
-        return self._reader[number]
+        try:
+            self._require_frame(number)
+            return self._reader[number]
+        except AppFailed:
+            raise
+        except Exception as error:  # as above
+            raise self.bad(f"frame {number}: {error}") from None
+
+
+def _arrays(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Name, and (shape, type, place), of each array that a description of ASE's ulm holds."""
+    for name, value in data.items():
+        if isinstance(value, dict) and "ndarray" in value:
+            yield name.strip("."), value["ndarray"]
+        elif isinstance(value, dict):
+            yield from _arrays(value)
 
 
 class _Extxyz(_OfAtoms):
@@ -769,38 +856,45 @@ class _Extxyz(_OfAtoms):
 
     def __init__(self, path: Path, said: _Said, reading: Reading) -> None:
         super().__init__(path)
-        self._offsets: list[int] = [0]
-        with _binary(path) as file:
+        self._offsets = array("q", [0])
+        with open_unpacked(path) as file:
             place = 0
             while line := self._line(file):
                 if not line.strip():
                     break
-                if not line.strip().isdigit():
+                if not line.strip().isdigit() or len(line) > 19:
                     raise self.bad(f"line {line[:40]!r} stands where frame {len(self._offsets)} should begin")
                 rows = int(line) + 1
                 place += len(line)
-                for _ in range(rows):
+                for number in range(rows):
                     row = self._line(file)
                     place += len(row)
                     if not row.endswith(b"\n"):
                         break
+                    if number and row.isspace():
+                        raise self.bad(f"line {number + 2} of frame {len(self._offsets)} is empty")
+                    if not number & 0xFFFF:
+                        require_room(path, place - self._offsets[-1], "a frame of it has at least")
                 else:
+                    require_room(path, place - self._offsets[-1], "a frame of it has")
                     self._offsets.append(place)
+                    if not len(self._offsets) & 0xFFFF:
+                        require_room(path, 8 * len(self._offsets), "the places of its frames take")
                     continue
                 self.notes += ("the last frame is not complete and left out",)
                 break
         self._timed(len(self._offsets) - 1, said, reading)
 
     def _line(self, file: IO[bytes]) -> bytes:
-        line = file.readline(_LONGEST_LINE + 1)
-        if len(line) > _LONGEST_LINE:
-            raise self.bad(f"a line in frame {len(self._offsets)} has more than {_LONGEST_LINE:,} bytes")
+        line = file.readline(LONGEST_LINE + 1)
+        if len(line) > LONGEST_LINE:
+            raise self.bad(f"a line in frame {len(self._offsets)} has more than {LONGEST_LINE:,} bytes")
         return line
 
     def _atoms(self, number: int) -> Any:
         from ase.io.extxyz import read_xyz
 
-        with _binary(self.path) as file:
+        with open_unpacked(self.path) as file:
             file.seek(self._offsets[number])
             text = file.read(self._offsets[number + 1] - self._offsets[number]).decode()
         try:
@@ -847,6 +941,7 @@ class _H5md(Trajectory):
         except (OSError, KeyError, StopIteration) as error:
             raise self.bad(f"h5py finds no particles with positions in it ({error})") from None
         self._group = group
+        self._require_shapes()
         n = int(self._position.value.shape[0])
         self._time_unit = self._time_scale(said, reading)
         self._length = self._unit(self._position.value, "angstrom", said, reading)
@@ -869,6 +964,23 @@ class _H5md(Trajectory):
 
     def close(self) -> None:
         self._file.close()
+
+    def _require_shapes(self) -> None:
+        """That what the file says of its arrays can be read: what was never written takes no room in it."""
+        shape = self._position.value.shape
+        if len(shape) != 3 or shape[2] not in (2, 3):
+            raise self.bad(f"its positions have the shape {shape}, not (frames, atoms, 3)")
+        require_room(self.path, 8 * shape[0], "the numbers of its frames take")
+
+        def require(name: str, stored: Any) -> None:
+            if not hasattr(stored, "shape") or stored.shape is None:
+                return
+            rows = stored.shape[1:] if name.endswith("/value") else stored.shape
+            # In memory numbers are float64, whatever they are in the file.
+            size = math.prod(rows) * max(stored.dtype.itemsize, 8)
+            require_room(self.path, size, f"a frame of {name} takes" if rows != stored.shape else f"{name} takes")
+
+        self._group.visititems(require)
 
     def _time_scale(self, said: _Said, reading: Reading) -> float | None:
         time = self._position.group.get("time")
@@ -1073,6 +1185,8 @@ class _Dcd(_Binary):
         super().__init__(path)
         self._file = _library(path, "libdcd", "DCDFile")
         header = self._file.header
+        require_room(path, 24 * int(header["natoms"]), "a frame of it takes")
+        require_room(path, 8 * len(self._file), "the numbers of its frames take")
         log = said.log()
         self.dimension = log.runs[-1].dimension if log is not None and log.runs else None
         every = int(header["nsavc"]) or 1
@@ -1128,6 +1242,7 @@ class _Xtc(_Binary):
     def __init__(self, path: Path, said: _Said, reading: Reading) -> None:
         super().__init__(path)
         self._file = _library(path, "libmdaxdr", "XTCFile")
+        require_room(path, 24 * int(self._file.n_atoms), "a frame of it takes")
         log = said.log()
         self.dimension = log.runs[-1].dimension if log is not None and log.runs else None
         if log is not None and log.units in STYLES and unit_style(log.units).reduced:

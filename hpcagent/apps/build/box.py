@@ -12,6 +12,7 @@ from hpcagent.apps.base import app
 from hpcagent.apps.build.crystal import SIZE, size
 from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.launch import run_mpi
+from hpcagent.apps.printed import read_text
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, write_structure
 from hpcagent.errors import AppFailed
@@ -190,7 +191,7 @@ def _read(path: Path, molecules: list[Any], numbers: list[int], box: float, prin
         said = re.findall(r"^\s*(ERROR.*|STOP.*|.*could not be found.*|.*not possible.*)$", printed, re.MULTILINE)
         raise _not_packed("Packmol found no packing" + (f": {said[0].strip()}" if said else ""), printed)
     order = [index for index, number in enumerate(numbers) for _ in range(number)]
-    rows = [line.split() for line in path.read_text().splitlines()[2:] if line.strip()]
+    rows = [line.split() for line in read_text(path).splitlines()[2:] if line.strip()]
     symbols = [symbol for index in order for symbol in molecules[index].symbols]
     if [row[0] for row in rows] != symbols:
         raise _not_packed(f"the packing has {len(rows)} atoms, {len(symbols)} were asked for, or others", printed)

@@ -646,7 +646,7 @@ def _check_ranks(ended: Ended) -> None:
 def _crash(text: str, directory: Path) -> str:
     """What pw.x says in its box of % signs, in the output or the file CRASH."""
     crash = directory / "CRASH"
-    for source in (text, crash.read_text(errors="replace") if crash.is_file() else ""):
+    for source in (text, read_text(crash) if crash.is_file() else ""):
         found = re.search(r"Error in routine\s+(.*?)(?:\n\s*%{10,}|\Z)", source, re.DOTALL)
         if found:
             return " ".join(found[1].split())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpcagent.apps.made_with import sha256
+from hpcagent.apps.printed import read_head
 from hpcagent.errors import AppFailed
 
 __all__ = ["Pseudopotential", "available", "choose", "family", "read_header"]
@@ -97,9 +98,15 @@ def read_header(path: Path) -> Pseudopotential | None:
     return _header(path, sha256(path))
 
 
+# The header stands at the begin, after notes on how the potential was made, and has some thirty lines.
+_BEGIN, _LONGEST_HEADER = 16 << 20, 1 << 16
+
+
 @functools.lru_cache(maxsize=4096)
 def _header(path: Path, digest: str) -> Pseudopotential | None:
-    text = path.read_text("utf-8", errors="replace")
+    text = read_head(path, _BEGIN)
+    begin = max(text.find("<PP_HEADER"), 0)
+    text = text[begin : begin + _LONGEST_HEADER]
     found = _version_2(text) or _version_1(text)
     return None if found is None else Pseudopotential(path=path, sha256=digest, **found)
 

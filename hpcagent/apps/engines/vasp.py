@@ -39,7 +39,7 @@ from hpcagent.apps.engines.functionals import spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed
 from hpcagent.apps.engines.packages import accepted, needs, refuse_decided
 from hpcagent.apps.engines.protocols import VASP_FIXED_EV, sampled
-from hpcagent.apps.printed import read_head, read_text
+from hpcagent.apps.printed import read_bytes, read_head, read_text
 from hpcagent.errors import AppFailed, nearest
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _potentials(directory: Path) -> dict[str, Any]:
     Raises:
         AppFailed: `MixedFunctionals`.
     """
-    data = (directory / "POTCAR").read_bytes()
+    data = read_bytes(directory / "POTCAR")
     text = data.decode(errors="replace")
     titles = [" ".join(title.split()) for title in re.findall(r"^\s*TITEL\s*=\s*(.*)$", text, re.MULTILINE)]
     functionals = re.findall(r"^\s*LEXCH\s*=\s*(\w+)", text, re.MULTILINE)

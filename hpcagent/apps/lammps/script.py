@@ -98,9 +98,21 @@ def read_script(path: Path) -> Script:
     )
 
 
+LARGEST_SCRIPT = 4 << 20
+"""Bytes; its text goes into the record of the campaign."""
+
+
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        with path.open("rb") as file:
+            data = file.read(LARGEST_SCRIPT + 1)
+        if len(data) > LARGEST_SCRIPT:
+            raise BadInput(
+                f"{path}: larger than {LARGEST_SCRIPT >> 20} MB; this is no LAMMPS input script. Atoms belong in "
+                "a data file that it reads.",
+                value=str(path),
+            )
+        return data.decode().replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise BadInput(f"{path}: no such LAMMPS input script.", value=str(path)) from None
     except IsADirectoryError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.bounded import require_size
 from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
@@ -308,12 +310,15 @@ def _final(path: Path, source: str, rule: Mapping[str, Any], units: str) -> Any:
     elements: Sequence[str] = rule["elements"]
     if source == "data":
         numbers = {n: atomic_numbers[e] for n, e in enumerate(elements, 1)}
+        require_size(path)
         with path.open() as file:
             found: Any = read_lammps_data(file, Z_of_type=numbers, units=units, atom_style=rule["atom_style"])
         if rule["periodic"] is not None:
             found.pbc = rule["periodic"]
     else:
-        with path.open() as file:
+        from hpcagent.apps.analysis.trajectory import last_frame_of_dump
+
+        with io.StringIO(last_frame_of_dump(path).decode()) as file:
             found = read_lammps_dump_text(file, index=-1, units=units, specorder=list(elements))
     # Where the box begins is LAMMPS's affair; ASE's cells begin at the origin.
     found.positions -= found.get_celldisp().ravel()
