@@ -123,7 +123,7 @@ def long_line(path: Path) -> AppFailed:
     return AppFailed(
         f"{path} has a line of more than {LONGEST_LINE:,} bytes; no program writes such lines into a file of this "
         "kind.",
-        kind="contract",
+        kind="infrastructure",
         name="FileTooLarge",
         repair="give the file that was meant; this one is damaged, or something else",
     )
@@ -144,7 +144,7 @@ def require_room(path: Path, size: float, what: str) -> None:
         raise AppFailed(
             f"{path} says that {what} {size / 1e6:.3g} MB; {allowed() / 1e6:g} MB may be read into memory at once "
             "(max_read_mb of the site profile).",
-            kind="contract",
+            kind="infrastructure",
             name="FileTooLarge",
             repair="look at the file: it is damaged, or raise max_read_mb where the nodes have several times that "
             "in memory for each run",
