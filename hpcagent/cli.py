@@ -14,8 +14,9 @@ from typing import Annotated, Any, NamedTuple, TextIO
 
 import typer
 
+from hpcagent.beside import use_modules_of
 from hpcagent.errors import BadInput, HpcAgentError, Interrupted
-from hpcagent.owners import TRUST, stranger, trusting
+from hpcagent.owners import TRUST, trusting
 from hpcagent.shown import masked, plain, without_secrets
 
 __all__ = ["main"]
@@ -831,21 +832,15 @@ def _trusted(words: list[str]) -> tuple[list[str], list[str]]:
 def _know_the_working_directory() -> None:
     """Apps and policies of one's own lie where one stands: let this process and the workers import them.
 
-    Not those of a folder where others may write: a `numpy.py` of theirs would be run by every command.
+    They are found last, and not those that others may write: a `numpy.py` of theirs would be run by every command.
     """
     try:
         here = str(Path.cwd())
     except OSError:
         return  # it was removed
-    problem = stranger(Path(here))
-    if problem:
-        if next(Path(here).glob("*.py"), None) is not None:
-            _print(f"note: no Python module of the working directory is used: {problem}.", file=sys.stderr)
-        return
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = here if not before else f"{here}{os.pathsep}{before}"
+    problem = use_modules_of(here)
+    if problem and next(Path(here).glob("*.py"), None) is not None:
+        _print(f"note: no Python module of the working directory is used: {problem}.", file=sys.stderr)
 
 
 def _few_threads() -> None:

@@ -28,6 +28,7 @@ from hpcagent.apps.engines.registry import engine as engine_of
 from hpcagent.apps.launch import Limit, finish, planned
 from hpcagent.apps.printed import read_tail, reading
 from hpcagent.apps.run import Outcome, Run, note, noted, noting
+from hpcagent.beside import as_told, told
 from hpcagent.errors import AppFailed, BadInput
 
 __all__ = ["FAILURE_MODES", "carried_out"]
@@ -103,6 +104,7 @@ def _in_child(function: Callable[..., Outcome], run: Run, params: Mapping[str, A
         "run": {f.name: getattr(run, f.name) for f in fields(run)} | {"workdir": str(run.workdir)},
         # Where this process finds modules: a calculator beside the user's script, for one.
         "path": [str(Path(entry).absolute()) for entry in sys.path],
+        "modules": told(),
     }
     (run.workdir / _CALL).write_text(json.dumps(call, indent=1, default=dict))
     answer = run.workdir / _OUTCOME
@@ -206,6 +208,7 @@ def _memory_kills() -> int:
 def _child(workdir: Path) -> None:
     call = json.loads((workdir / _CALL).read_text())
     sys.path += [entry for entry in call["path"] if entry not in sys.path]
+    as_told(call.get("modules", ()))
     with noting(), reading(call["run"]["site"]):
         answer = _answered(call) | {"noted": noted()}
     part = workdir / f"{_OUTCOME}.part"

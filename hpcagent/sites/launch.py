@@ -18,13 +18,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hpcagent.beside import told
+
 __all__ = ["defer", "detach", "python_command"]
 
 # One line, because it travels through shell scripts. The paths come first, so that the process finds what
 # the opener found: hpcagent in a checkout, modules beside the user's script, a notebook's folder.
 # main() is imported, not run as __main__: what a user's notebook defines is unpickled into __main__ there.
 _BOOT = (
-    "import json, sys; sys.path[:0] = json.loads(sys.argv.pop(1)); "
+    "import json, sys; paths, told = json.loads(sys.argv.pop(1)); sys.path[:0] = paths; "
+    "from hpcagent.beside import as_told; as_told(told); "
     "from hpcagent.sites.launch import defer; defer('parsl', 'parsl.executors'); "
     "from {} import main; main()"
 )
@@ -39,11 +42,10 @@ def python_command(module: str, *arguments: str, python: str | None = None) -> l
         python: Another interpreter, e.g. one that `worker_init` puts on the PATH. It keeps its own import
             path and must have hpcagent and Parsl installed.
     """
-    if python is not None:
-        return [python, "-m", module, *arguments]
-    paths = [path or str(Path.cwd()) for path in sys.path]
+    paths = [path or str(Path.cwd()) for path in sys.path] if python is None else []
     # -P: `import json` must not find a json.py of the folder one happens to stand in.
-    return [sys.executable, "-P", "-c", _BOOT.format(module), json.dumps(paths), *arguments]
+    words = json.dumps([paths, told()])
+    return [python or sys.executable, "-P", "-c", _BOOT.format(module), words, *arguments]
 
 
 class _Deferred(ModuleType):

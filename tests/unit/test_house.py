@@ -21,6 +21,7 @@ FLOORS = {
     "packaged": 0,
     "lifeline": 0,
     "owners": 0,
+    "beside": 0,
     "shown": 0,
     "model": 1,
     "policies": 2,

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from hpcagent.apps.analysis.trajectory import Frame, Reading, Trajectory, open_trajectory
 from hpcagent.apps.run import Run
+from hpcagent.beside import as_told, told
 from hpcagent.errors import AppFailed, HpcAgentError
 from hpcagent.model.space import Int
 
@@ -114,13 +115,14 @@ def _in_parallel(run: Run, work: Work, reading: Reading, params: Mapping[str, An
         "upstream": run.upstream[0],
         "reading": asdict(reading),
         "params": dict(params),
+        "modules": told(),
     }
     for name in (_RESULT, _FAILURE):
         (run.workdir / name).unlink(missing_ok=True)
     (run.workdir / _JOB).write_text(json.dumps(job, default=str))
     ended = run_mpi(
         run,
-        [sys.executable, "-m", "hpcagent.apps.analysis.frames", _JOB],
+        [sys.executable, "-P", "-m", "hpcagent.apps.analysis.frames", _JOB],
         app="analysis",
         env={"PYTHONPATH": _python_path()},
         output="frames-output.txt",
@@ -424,6 +426,7 @@ def main(path: str) -> None:
 
     comm = MPI.COMM_WORLD
     job = json.loads(Path(path).read_text())
+    as_told(job["modules"])
     module, _, name = job["work"].partition(":")
     reading = Reading(**job["reading"])
     folder = Path(path).absolute().parent
