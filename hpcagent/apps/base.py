@@ -47,6 +47,9 @@ class App(Record):
         modules: SHA-256 of the files of the user's own modules that the function is made of, by name (see
             `hpcagent.apps.modules`); empty for hpcagent's own functions, and in records of before they counted.
         inner: Of a chain in an importable module: SHA-256 of the apps, and of their files, that it calls by name.
+        modules_later: As `modules`, of a campaign whose record is of before they counted: as they were when it was
+            next gone on with. Its execution ids stay as they were.
+        inner_later: As `inner`, likewise.
         vary: Names of the parameters that a campaign varies if it does not say; all that have no default, or
             all, where empty.
         chain: Whether its runs are made of runs of other apps (see `hpcagent.apps.chain`).
@@ -64,6 +67,8 @@ class App(Record):
     code_digest: str = ""
     modules: dict[str, str] = {}
     inner: dict[str, str] = {}
+    modules_later: dict[str, str] = {}
+    inner_later: dict[str, str] = {}
     vary: tuple[str, ...] = ()
     chain: bool = False
     _callable: Callable[..., Any] | None = PrivateAttr(default=None)
@@ -107,7 +112,7 @@ class App(Record):
     @property
     def made_of(self) -> dict[str, str]:
         """Name -> SHA-256 of the modules of the user's that a worker has to have as they are here."""
-        return self._whole_modules(self.modules)
+        return self._whole_modules(self.modules) | self.modules_later
 
     @field_serializer("code_digest")
     def _whole_code(self, code_digest: str) -> str:
@@ -120,13 +125,23 @@ class App(Record):
     def _whole_modules(self, modules: dict[str, str]) -> dict[str, str]:
         if self._callable is None or not self.code_digest or self._frozen:
             return modules
-        return own_modules(carried.module_roots(self._callable))
+        return self._modules_now()
+
+    def _modules_now(self) -> dict[str, str]:
+        if self._callable is not None:
+            return own_modules(carried.module_roots(self._callable))
+        return own_modules([self.function.partition(":")[0]])
 
     @field_serializer("inner")
     def _whole_inner(self, inner: dict[str, str]) -> dict[str, str]:
-        # Of a function of a script they are in the digest of its code.
-        if not (self._callable and self.code_digest and self.function and self.chain) or self._frozen:
+        if self._callable is None or not self.code_digest or self._frozen:
             return inner
+        return self._inner_now()
+
+    def _inner_now(self) -> dict[str, str]:
+        # Of a function of a script they are in the digest of its code.
+        if not (self._callable and self.function and self.chain):
+            return {}
         found: dict[str, str] = {}
         for name, app in sorted(carried.apps_in(self._callable).items()):
             found |= app._as_inner(name)
@@ -166,11 +181,12 @@ class App(Record):
     def continuing(self, recorded: App) -> App | None:
         """This app, frozen, as the one whose runs go on those of the recorded app; None where it is another.
 
-        What was recorded before modules counted goes on as it was recorded, so that its execution ids stay.
+        What was recorded before modules counted goes on as it was recorded, so that its execution ids stay; from
+        now on its modules are those that it goes on with.
         """
         frozen = self.frozen()
         if frozen.digest == recorded.digest:
-            return frozen
+            return frozen._later(self, recorded)
         if recorded.modules or recorded.inner:
             return None
         digests = [frozen.code_digest]
@@ -179,8 +195,25 @@ class App(Record):
         for code_digest in digests:
             as_before = frozen._changed(modules={}, inner={}, code_digest=code_digest)
             if as_before.digest == recorded.digest:
-                return as_before
+                return as_before._later(self, recorded)
         return None
+
+    def _later(self, given: App, recorded: App) -> App:
+        """This frozen app with the modules that a record of before they counted lacks."""
+        if recorded.modules or recorded.inner or not self.code_digest:
+            return self
+        modules = recorded.modules_later or given._modules_now()
+        inner = recorded.inner_later or given._inner_now()
+        return self._changed(modules_later=modules, inner_later=inner) if modules or inner else self
+
+    @property
+    def unknown_before(self) -> str:
+        """What to say of a campaign that began before modules were recorded; empty where there is nothing."""
+        names = ", ".join((*self.modules_later, *self.inner_later))
+        return names and (
+            f"whether the code of {names} is as it was when the campaign began is not known (this folder was "
+            "written before modules were recorded); since it was gone on with it is recorded"
+        )
 
     def with_resources(self, **changes: Any) -> App:
         """A copy that asks for other resources, e.g. `walltime_s=60`.

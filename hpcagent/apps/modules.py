@@ -3,7 +3,7 @@
 What is installed (site-packages), the standard library and hpcagent have versions and do not count. Which modules
 a file imports is read from its text, nothing is imported for it. A process goes on with what it has imported,
 whatever becomes of the file: a module that is loaded counts by the content that it was loaded from, and costs no
-look at the file any more.
+look at the file any more. One whose file was edited between its import and the first look is refused.
 
 Imports only the standard library, for workers do.
 """
@@ -21,7 +21,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from hpcagent.apps.edited import edited_since_import
 from hpcagent.apps.made_with import sha256
+from hpcagent.errors import BadInput
 
 __all__ = ["OtherModule", "loaded", "other_modules", "own_modules"]
 
@@ -44,8 +46,9 @@ class OtherModule:
         name: Of the module.
         path: Its file.
         before: SHA-256 that was recorded.
-        now: SHA-256 of what this process has loaded, or would load.
-        stale: Whether the file is as recorded, but this process has loaded it before, when it was another.
+        now: SHA-256 of what this process has loaded, or would load; empty where `edited` says more.
+        stale: Whether this process has loaded another content than the file has now.
+        edited: What tells that the file was edited after it was loaded, before anybody had looked at it.
     """
 
     name: str
@@ -53,8 +56,14 @@ class OtherModule:
     before: str
     now: str
     stale: bool = False
+    edited: str = ""
 
     def __str__(self) -> str:
+        if self.edited:
+            return (
+                f"{self.path} (module {self.name}): SHA-256 {self.before[:12]} recorded; it was edited after this "
+                f"process had imported it ({self.edited}), so what the process would compute with is not known"
+            )
         had = "this process has loaded" if self.stale else "now"
         return f"{self.path} (module {self.name}): SHA-256 {self.before[:12]} recorded, {self.now[:12]} {had}"
 
@@ -64,6 +73,9 @@ def own_modules(roots: Iterable[str]) -> dict[str, str]:
 
     Args:
         roots: Names of modules.
+
+    Raises:
+        BadInput: The file of one was edited after this process had imported it.
     """
     roots = tuple(roots)
     known = _closures.get(roots)
@@ -113,6 +125,8 @@ def other_modules(modules: Mapping[str, str]) -> list[OtherModule]:
             now = _content(name, path)
             if now != before:
                 other.append(OtherModule(name, str(path), before, now, stale=sha256(path) == before))
+        except _Edited as error:
+            other.append(OtherModule(name, str(path), before, "", stale=True, edited=error.why))
         except OSError:
             continue
     return other
@@ -122,16 +136,35 @@ def _content(name: str, path: Path) -> str:
     """SHA-256 of what the process has loaded as this module; of the file, where it has not.
 
     Raises:
+        BadInput: The file was edited after the process had loaded it.
         OSError: The file cannot be read.
     """
     known = _known(name)
     if known is not None:
         return known
-    digest = sha256(path)
     module = sys.modules.get(name)
-    if module is not None:
-        _contents[name] = _spec_of(module), digest
+    if module is None:
+        return sha256(path)
+    why = edited_since_import(module, path)
+    if why:
+        raise _Edited(
+            f"{path} was edited after this process had imported it as module {name} ({why}): runs of this process "
+            "and of the next would be computed with different contents. Import it anew: restart the process (in a "
+            "notebook, the kernel). If it is said again then, delete the folder __pycache__ beside it; if your "
+            "script sets the value itself, make it a parameter or a setting of the app.",
+            name=name,
+            path=str(path),
+            why=why,
+        )
+    digest = sha256(path)
+    _contents[name] = _spec_of(module), digest
     return digest
+
+
+class _Edited(BadInput):
+    """A module is loaded from another content than its file has; `why` says what tells it."""
+
+    why: str
 
 
 def _known(name: str) -> str | None:

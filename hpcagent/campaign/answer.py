@@ -487,7 +487,8 @@ def read_run(run_dir: str | Path) -> CampaignResult:
 
 def _remarks(campaign: Campaign, state: State, run_dir: Path) -> tuple[str, ...]:
     jobs = ledger.damage(RunDir(run_dir).jobs)
-    return (*campaign._unread, *state.remarks, *([jobs] if jobs else []))
+    said = (campaign.app.unknown_before, jobs)
+    return (*campaign._unread, *state.remarks, *(remark for remark in said if remark))
 
 
 def _inner(state: State) -> dict[str, tuple[int, int]]:

@@ -20,7 +20,7 @@ from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.recorded import rebuilt_event, replayed
 from hpcagent.campaign.rolling import Suggester, due, in_flight
 from hpcagent.campaign.runner import Runner
-from hpcagent.campaign.same_files import changed_inputs, changed_since, refusal
+from hpcagent.campaign.same_files import changed_inputs, changed_since, refusal, repair_of
 from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
@@ -220,6 +220,8 @@ class Coordinator:
             again += "; a last line that was cut off is in events.torn"
         jobs = ledger.damage(self.folder.jobs) if resumed else ""
         again += "".join(f"; {remark}" for remark in (*damage, *([jobs] if jobs else [])))
+        unknown = self.campaign.app.unknown_before if resumed else ""
+        again += f"; {unknown}" if unknown else ""
         again += f", on {self._site.profile.name}"
         again += "" if self._state.warm is None else f"; begins with {self._state.warm}"
         again += f"; {busy(crowded)}" if crowded else ""
@@ -357,8 +359,8 @@ class Coordinator:
         changed = [key for key in ours if ours[key] != theirs[key] and (key != "app" or app is None)]
         inputs = changed_inputs(written.app, self.campaign.app)
         if inputs:
-            done = len(replayed(self.folder, written).results)
-            raise refusal(str(self.folder.root), inputs, done=done)
+            done = replayed(self.folder, written).finished
+            raise refusal(str(self.folder.root), inputs, done=done, repair=repair_of(written.app))
         if app is None or changed:
             said = [*changed, *(_different(written.app, self.campaign.app) if "app" in changed else ())]
             raise RunDirChanged(
@@ -374,7 +376,7 @@ class Coordinator:
         ended = (*self._state.results.values(), *self._state.part_results.values())
         changed = changed_since(self._state.files.values(), ended, self._site.about)
         if changed:
-            raise refusal(str(self.folder.root), changed)
+            raise refusal(str(self.folder.root), changed, done=self._state.finished, elsewhere=True)
 
     def _write_down(self) -> None:
         write_whole(self.folder.campaign, self.campaign.toml())
@@ -601,7 +603,7 @@ class Coordinator:
         if self._other is None or self._other.failure is None:
             return
         failure = self._other.failure
-        done = sum(r.ok for r in self._state.results.values())
+        done = self._state.finished
         said = f"{failure.message.rstrip('.')} ({self._other.host})"
         repair = "" if not failure.repair else f"What helps: {failure.repair}."
         raise refusal(str(self.folder.root), [said], done=done, repair=repair)

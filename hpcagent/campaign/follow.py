@@ -153,6 +153,7 @@ class _Follower:
     def _read_campaign(self) -> None:
         campaign = load_run(self.folder.root, to_read=True)
         self.budget = campaign.until.budget()
+        self._unknown = campaign.app.unknown_before
         # What the coordinator knows of the site is read from the first results.
         self._spending = Spending(campaign, self.state, self.folder.work)
 
@@ -246,7 +247,7 @@ class _Follower:
         words = [f"{state.ended}{total} run(s) so far", state_counts(counts)]
         assert self._spending is not None
         words.append(str(self._spending.outlook()))
-        notes = [f"note: {remark}" for remark in state.remarks]
+        notes = [f"note: {remark}" for remark in (*state.remarks, self._unknown) if remark]
         return "\n".join([", ".join(words), *notes, str(standing(self.folder.root))])
 
     def _somebody_comes(self) -> bool:

@@ -396,7 +396,7 @@ class Runner:
         ended = (*self._state.results.values(), *self._state.part_results.values())
         other = [] if level is None else compared(level, files, ended, self._about_site)
         if other:
-            raise refusal(str(self._root), other)
+            raise refusal(str(self._root), other, done=self._state.finished, elsewhere=True)
         if known:
             return
         # Of a chain its inner runs say it; which potentials a LAMMPS script reads may follow from any parameter.

@@ -29,6 +29,7 @@ __all__ = [
     "files_event",
     "level_key",
     "refusal",
+    "repair_of",
     "unknown_before",
 ]
 
@@ -46,8 +47,10 @@ def changed_inputs(recorded: App, given: App) -> tuple[str, ...]:
     files = other_files(given.settings, gone=True)
     if not given.is_recorded:  # made anew, of the files as they are now
         files += _other_content(recorded, given)
-    clauses = [*map(str, other_modules(recorded.modules)), *map(str, files)]
-    return tuple(clauses or _changed_code(recorded, given))
+    clauses = [*map(str, other_modules(recorded.modules or recorded.modules_later)), *map(str, files)]
+    if clauses and not recorded.modules_later:
+        return tuple(clauses)
+    return (*clauses, *_changed_code(recorded, given))
 
 
 def _other_content(recorded: App, given: App) -> list[OtherFile]:
@@ -75,7 +78,7 @@ def _changed_code(recorded: App, given: App) -> list[str]:
     live = live.frozen()
     clauses = [
         f"{name}, which the chain calls: SHA-256 {before[:12]} recorded, {live.inner[name][:12]} now"
-        for name, before in recorded.inner.items()
+        for name, before in (recorded.inner or recorded.inner_later).items()
         if live.inner.get(name, before) != before
     ]
     if not by_file and live.code_digest != recorded.code_digest and live.continuing(recorded) is None:
@@ -97,24 +100,42 @@ def _imported(recorded: App) -> App | None:
     return None
 
 
-def refusal(root: str, clauses: Sequence[str], *, done: int | None = None, repair: str = "") -> InputsChanged:
+def repair_of(recorded: App) -> str:
+    """What helps where it is this process that has another content, whatever is in the file; else empty."""
+    if not any(other.stale for other in other_modules(recorded.modules or recorded.modules_later)):
+        return ""
+    return (
+        "Restart this process (in a notebook, the kernel), which has imported the module with another content, "
+        "and go on. If it is refused again, put the old content back, or choose another folder (run_dir)."
+    )
+
+
+def refusal(
+    root: str,
+    clauses: Sequence[str],
+    *,
+    done: int,
+    repair: str = "",
+    elsewhere: bool = False,
+) -> InputsChanged:
     """The refusal to mix runs with code or files of other contents.
 
     Args:
         root: The campaign's folder.
         clauses: What is different.
-        done: How many runs have finished with the old content.
+        done: How many runs are finished (completed or failed), with the old content.
         repair: What helps, where that is known better.
+        elsewhere: Whether it is a file that is found through the environment, the settings or the site.
     """
-    made = "" if done is None else f" {done} finished run(s) were computed with what is recorded."
+    place = " (or set the variable, setting or site profile that names its folder as it was)" if elsewhere else ""
     helps = repair or (
-        "Put the old file back (or set the variable, setting or site profile that names its folder as it was) and "
-        "go on, or choose another folder (run_dir, --run-dir) for a new campaign. To begin it with what these "
-        "runs found (earlier), say in its [context] that the input is another, and take a contextual policy."
+        f"Put the old content back{place} and go on, or choose another folder (run_dir, --run-dir) for a new "
+        "campaign. To begin it with what these runs found (earlier), say in its [context] that the input is "
+        "another, and take a contextual policy."
     )
     return InputsChanged(
-        f"{root}: {'; '.join(clauses)}.{made} Computed with another content new runs could not be compared with "
-        f"the finished ones. {helps}",
+        f"{root}: {'; '.join(clauses)}. {done} finished run(s) were computed with what is recorded. New runs "
+        f"would be computed with something else, and their numbers could not be compared with those. {helps}",
         changed=list(clauses),
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from hpcagent.apps.catalog import find_app
 from hpcagent.apps.modules import other_modules, own_modules
 from hpcagent.apps.worker import execute
 from hpcagent.campaign.record import load_run
+from hpcagent.campaign.report import report
 from hpcagent.errors import BadInput, InputsChanged
 
 STUDY = """
@@ -210,6 +213,53 @@ def test_replay_and_report_of_a_campaign_do_not_depend_on_its_inputs(study, tmp_
         ha.run(edited, run_dir=tmp_path / "new")
 
 
+def test_a_module_that_was_edited_after_its_import_begins_no_campaign(study, tmp_path):
+    helper = f"{study.name}_helper"
+    importlib.import_module(helper)
+    study.edit("_helper", "OFFSET  # SHIFT", "OFFSET + 1000")
+    with pytest.raises(BadInput, match=rf"{helper}.py was edited after this process had imported it .* kernel"):
+        study.app()
+    study.anew()
+    folder = tmp_path / "run"
+    ha.run(campaign(study.app()), run_dir=folder)
+    # A process that has imported what the campaign was not begun with.
+    study.anew()
+    importlib.import_module(helper)
+    study.edit("_helper", "OFFSET + 1000", "OFFSET + 2000")
+    with pytest.raises(InputsChanged, match="edited after this process had imported it") as caught:
+        resumed(folder)
+    assert "Restart this process (in a notebook, the kernel)" in str(caught.value)
+
+
+def test_the_refusal_counts_runs_as_status_does_and_advises_only_what_applies(study, tmp_path):
+    folder = tmp_path / "run"
+    ha.run(campaign(study.app(), runs=8), run_dir=folder)
+    journal = folder / "events.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    results = [result for line in lines if line["event"] == "results" for result in line["results"]]
+    for result, (kind, name) in zip(
+        results, [("infrastructure", "NodeFailed")] * 2 + [("simulation", "Crashed")], strict=False
+    ):
+        result |= {
+            "status": "FAILED",
+            "metrics": {},
+            "failure": {"kind": kind, "name": name, "message": "It did."},
+        }
+        (folder / "work" / result["execution_id"] / "result.json").unlink()
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    counts = Counter(r.state for r in ha.read_run(folder).results)
+    assert counts == {"completed": 5, "failed": 1, "given up": 2}
+    study.edit("_deep", "OFFSET = 0.0", "OFFSET = 1000.0")
+    study.anew()
+    with pytest.raises(InputsChanged) as caught:
+        resumed(folder, 8)
+    said = str(caught.value)
+    assert "6 finished run(s) were computed with what is recorded" in said  # completed and failed
+    assert "Put the old content back and go on" in said
+    for other in ("variable", "site profile", "Computed with another content"):
+        assert other not in said
+
+
 # ---- LAMMPS
 
 ARGON = """\
@@ -303,6 +353,48 @@ def test_a_folder_of_before_modules_counted_is_resumed_and_its_function_is_compa
     study.anew()
     with pytest.raises(InputsChanged, match=f"the function measured of module {study.name}"):
         resumed(folder, 8)
+
+
+def as_before_modules_counted(folder: Path) -> None:
+    record = json.loads((folder / "app.json").read_text())
+    left_out = ("modules", "inner", "modules_later", "inner_later")
+    (folder / "app.json").write_text(json.dumps({k: v for k, v in record.items() if k not in left_out}))
+
+
+@pytest.mark.parametrize("name", ["measured", "chained"])
+@pytest.mark.parametrize("by_script", [True, False])
+def test_a_folder_of_before_modules_counted_says_so_and_later_edits_are_refused(study, tmp_path, name, by_script):
+    folder, said = tmp_path / "run", "is not known (this folder was written before modules were recorded)"
+    with pytest.MonkeyPatch.context() as before:
+        before.setattr("hpcagent.apps.base.own_modules", lambda roots: {})
+        before.setattr("hpcagent.apps.base.App._as_inner", lambda app, name: {})
+        ids = [r.manifest.input_digest for r in ha.run(campaign(study.app(name)), run_dir=folder).results]
+    as_before_modules_counted(folder)
+    assert ha.read_run(folder).remarks == ()  # nothing was added yet
+    study.edit("_helper", "OFFSET  # SHIFT", "OFFSET + 1000  # SHIFT")
+
+    def again(runs: int) -> ha.CampaignResult:
+        study.anew()
+        if not by_script:
+            return ha.run(load_run(folder, changes={"until.max_runs": runs}), run_dir=folder, watch=told.append)
+        return ha.run(campaign(study.app(name), runs=runs), run_dir=folder, watch=told.append)
+
+    told: list[ha.Event] = []
+    result = again(4)
+    words = f"whether the code of {study.name}, {study.name}_deep, {study.name}_helper"
+    assert words in told[0].reason and said in told[0].reason
+    for found in (result, ha.read_run(folder)):
+        assert any(words in remark and said in remark for remark in found.remarks) and said in str(found)
+    follower = next(iter(ha.follow(folder)))
+    assert f"note: {words}" in follower.reason
+    assert "was written before modules were recorded" in report(folder, plots=False).path.read_text()
+    # The same ids as before, and from here on nothing is mixed in.
+    assert len(ids) == 2 and {r.manifest.input_digest for r in result.results} == set(ids)
+    path = study.edit("_helper", "OFFSET + 1000  # SHIFT", "OFFSET + 2000  # SHIFT")
+    with pytest.raises(InputsChanged, match=rf"{path.name} \(module {path.stem}\): SHA-256 .* recorded"):
+        again(6)
+    study.edit("_helper", "OFFSET + 2000  # SHIFT", "OFFSET + 1000  # SHIFT")
+    assert len(again(6).results) == 6
 
 
 def test_an_interrupted_chain_of_before_modules_counted_finds_its_finished_inner_runs(
