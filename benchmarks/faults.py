@@ -61,7 +61,6 @@ class Fault:
         change: What of the set-up is other: fields of `faults.Setting`, and `tools`, `two`, `small_disk`, `pbs`.
         where: The schedulers that it is played on.
         parsl: Whether Parsl alone is measured as well.
-        cuts: Whether runs are cut off, so that the seconds to the first of these count.
     """
 
     title: str
@@ -69,7 +68,6 @@ class Fault:
     change: Mapping[str, Any] = field(default_factory=dict)
     where: tuple[str, ...] = ("slurm", "pbs")
     parsl: bool = True
-    cuts: bool = True
 
 
 def busy(command: str, words: str, *, times: int = 0, seconds: float = 0.0) -> Callable[[Path], dict[str, str]]:
@@ -121,23 +119,17 @@ FAULTS: dict[str, Fault] = {
     ),
     "worker_killed": Fault("a worker process is killed", faults.worker_killed),
     "manager_killed": Fault("the manager of a node is killed", faults.manager_killed),
-    "manager_frozen": Fault(
-        "the manager of a node stands still (SIGSTOP)", faults.manager_frozen, parsl=False, cuts=False
-    ),
+    "manager_frozen": Fault("the manager of a node stands still (SIGSTOP)", faults.manager_frozen, parsl=False),
     "interchange_killed": Fault("the interchange is killed", faults.interchange_killed),
-    "interchange_frozen": Fault(
-        "the interchange stands still (SIGSTOP)", faults.interchange_frozen, parsl=False, cuts=False
-    ),
-    "controller_restarted": Fault(
-        "the scheduler does not answer for 5 s", faults.controller_restarted, cuts=False
-    ),
+    "interchange_frozen": Fault("the interchange stands still (SIGSTOP)", faults.interchange_frozen, parsl=False),
+    "controller_restarted": Fault("the scheduler does not answer for 5 s", faults.controller_restarted),
     "other_name": Fault(
         "another job has a name in Latin-1; a job is cancelled under its runs",
         faults.latin_1,
         where=("slurm",),
         parsl=False,
     ),
-    "node_drained": Fault("a node is drained", faults.node_drained, where=("slurm",), cuts=False),
+    "node_drained": Fault("a node is drained", faults.node_drained, where=("slurm",)),
     "node_failed": Fault("a node fails", faults.node_failed, where=("slurm",)),
     "node_dies": Fault("a node dies; qdel is refused until it is forced (222)", on_pbs.node_dies, where=("pbs",)),
     "job_purged": Fault(
@@ -153,7 +145,6 @@ FAULTS: dict[str, Fault] = {
             "slurm": {"tools": busy("sbatch", _SOCKET, times=3)},
             "pbs": {"tools": busy("qsub", _QUEUED_LIMIT, times=3)},
         },
-        cuts=False,
     ),
     "submit_limit": Fault(
         "the limit of submitted jobs is full for 60 s",
@@ -163,43 +154,34 @@ FAULTS: dict[str, Fault] = {
             "pbs": {"tools": busy("qsub", _QUEUED_LIMIT, seconds=60)},
         },
         parsl=False,
-        cuts=False,
     ),
-    "bad_partition": Fault("no such partition or queue", faults.nothing, {"partition": "nope"}, cuts=False),
+    "bad_partition": Fault("no such partition or queue", faults.nothing, {"partition": "nope"}),
     "bad_worker_init": Fault(
-        "worker_init fails", faults.nothing, {"worker_init": "echo no such module >&2; exit 7"}, cuts=False
+        "worker_init fails", faults.nothing, {"worker_init": "echo no such module >&2; exit 7"}
     ),
     "memory": Fault(
         "a run eats the memory of its job",
         faults.nothing,
         {"memory_gb": 1, "eats_mb": 1400, "seconds": 3.0},
         where=("slurm",),
-        cuts=False,
     ),
-    "daemon": Fault(
-        "a run leaves a daemon (`env -i setsid`)", faults.nothing, {"daemons": True}, parsl=False, cuts=False
-    ),
+    "daemon": Fault("a run leaves a daemon (`env -i setsid`)", faults.nothing, {"daemons": True}, parsl=False),
     "coordinator_killed": Fault("kill -9 of the script, and the script again", faults.coordinator_killed),
-    "coordinator_frozen": Fault(
-        "the script stands still for 30 s", faults.coordinator_frozen, parsl=False, cuts=False
-    ),
+    "coordinator_frozen": Fault("the script stands still for 30 s", faults.coordinator_frozen, parsl=False),
     "sigterm": Fault("SIGTERM to the script, and the script again", again(faults.sigterm)),
     "sighup": Fault("SIGHUP (a lost ssh connection), and the script again", again(faults.hangup), parsl=False),
     "manifests_damaged": Fault(
-        "a line of the journal is damaged, and the script again", faults.manifests_damaged, parsl=False, cuts=False
+        "a line of the journal is damaged, and the script again", faults.manifests_damaged, parsl=False
     ),
-    "function_edited": Fault(
-        "the function is edited, and the script again", faults.function_edited, parsl=False, cuts=False
-    ),
-    "copied": Fault("a copy of the run directory is resumed beside", faults.copied, parsl=False, cuts=False),
-    "folder_deleted": Fault("the run directory is deleted", faults.folder_deleted, parsl=False, cuts=False),
-    "two_at_once": Fault("two campaigns at once", faults.nothing, {"two": True}, cuts=False),
+    "function_edited": Fault("the function is edited, and the script again", faults.function_edited, parsl=False),
+    "copied": Fault("a copy of the run directory is resumed beside", faults.copied, parsl=False),
+    "folder_deleted": Fault("the run directory is deleted", faults.folder_deleted, parsl=False),
+    "two_at_once": Fault("two campaigns at once", faults.nothing, {"two": True}),
     "disk_full": Fault(
         "the disk of the run directory is full, then not",
         full_disk,
         {"small_disk": True},
         where=("slurm",),
-        cuts=False,
     ),
 }
 
@@ -300,11 +282,7 @@ def outcome(driven: Any, found: Mapping[str, Any], *, name: str, on: str, ended:
         "lost": None if name == "folder_deleted" else len({int(n) for n in done} - right),
         "twice": len(done) - len(set(done)),
         "begun_again": len(driven.marks("begun")) - len(set(driven.marks("begun"))),
-        "next_s": None
-        if found.get("error")
-        else driven.first_done_after()
-        if FAULTS[name].cuts
-        else driven.next_done_after(),
+        "next_s": None if found.get("error") else driven.first_done_after() or driven.next_done_after(),
         "told_s": ended - (driven.disturbed if FAULTS[name].act is not faults.nothing else driven.began),
         "took_s": ended - driven.began,
         "said": getattr(driven, "said", "")[:400],
@@ -365,7 +343,7 @@ def parsls(outcome: Mapping[str, Any]) -> str:
             parts.append(f"the others, after {outcome['took_s']:.0f} s: {', '.join(outcome['failed'])}")
     if outcome["twice"]:
         parts.append(f"{outcome['twice']} done twice")
-    if outcome["next_s"] and FAULTS[outcome["fault"]].cuts:
+    if outcome["next_s"] and outcome["begun_again"]:
         parts.append(f"first run again after {outcome['next_s']:.0f} s")
     parts += [f"**{left}**" for left in leaked(outcome) if left]
     return "; ".join(parts)
