@@ -35,6 +35,7 @@ from hpcagent.apps.engines.task import SETTINGS as TASK_SETTINGS
 from hpcagent.apps.isolated import _WITH_RANKS as WITH_RANKS
 from hpcagent.apps.lammps.metrics import METRICS
 from hpcagent.apps.launch import FIELDS
+from hpcagent.cli import EXIT_CODES
 from hpcagent.model import failures
 from hpcagent.model.space import Parameter
 from hpcagent.policies.base import BUILT_IN
@@ -316,6 +317,11 @@ def not_retried() -> str:
     )
 
 
+def exit_codes() -> str:
+    rows = ([str(code), "; ".join(filter(None, words))] for code, words in EXIT_CODES.items())
+    return _table(["code", "meaning"], rows)
+
+
 def lost_attempts() -> str:
     """The failures of runs whose job or workers ended, and whether they are charged."""
     words = {"yes": "yes", "no": "no", "culprit": "where no other run can have been it"}
@@ -403,6 +409,7 @@ TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
         f"failures_{heading}": ("../howto/when_runs_fail.md", partial(failure_modes, heading))
         for heading in ("lammps", "engines", "building", "analyses", "any")
     },
+    "exit_codes": ("cli.md", exit_codes),
     "lost_attempts": ("../howto/when_the_cluster_misbehaves.md", lost_attempts),
 }
 

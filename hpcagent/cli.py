@@ -21,9 +21,27 @@ from hpcagent.shown import masked, plain, without_secrets
 
 __all__ = ["main"]
 
-EXIT_CODES = """Exit codes: 0 done; 1 something broke (site, disk), or no run completed; 2 bad input, nothing
-was started; 3 the campaign ended without a feasible point; 75 the job it ran inside of has no time left (resume
-goes on); 130 stopped by Ctrl-C, SIGTERM or SIGHUP (resume goes on)."""
+EXIT_CODES: dict[int, tuple[str, str]] = {
+    0: ("done", ""),
+    1: (
+        "something broke (site, disk), or no run completed",
+        "`run`, `resume`, `status --follow`: so 3 and 4; `doctor`: something is FAIL; `status --follow`: not "
+        "finished, and no coordinator is at it; `reap`: a job could not be seen gone; `replay --check`: a "
+        "decision comes out differently",
+    ),
+    2: ("bad input, nothing was started", ""),
+    3: ("the campaign ended without a feasible point", ""),
+    4: (
+        "the campaign ended, but the machine failed some runs (resume runs them again)",
+        "these were [given up](../concepts.md#states): correct the cause first",
+    ),
+    75: (
+        "the job it ran inside of has no time left (resume goes on)",
+        "`hpcagent resume --inside` in the next one",
+    ),
+    130: ("stopped by Ctrl-C, SIGTERM or SIGHUP (resume goes on)", "SIGHUP: a lost connection"),
+}
+"""Exit code -> what it means in brief, for --help, and what more docs/reference/cli.md says of it, in Markdown."""
 
 _BEGUN_S = 30.0
 NOTHING_WORKED = 1
@@ -31,7 +49,7 @@ NOTHING_WORKED = 1
 cli = typer.Typer(
     name="hpcagent",
     help="Steered campaigns of simulations: from an input script and a question to an answer with an error bar.",
-    epilog=EXIT_CODES,
+    epilog=f"Exit codes: {'; '.join(f'{code} {words}' for code, (words, _) in EXIT_CODES.items())}.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

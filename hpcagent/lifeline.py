@@ -20,6 +20,7 @@ import functools
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -36,6 +37,7 @@ __all__ = [
     "end_strangers",
     "end_tree",
     "is_stopped",
+    "node_name",
     "watch",
 ]
 
@@ -54,6 +56,11 @@ def _prctl() -> Callable[..., int] | None:
         return None
     prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
     return prctl
+
+
+def node_name() -> str:
+    """This node as its scheduler calls it: where several nodes are one machine, the host name is not it."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def die_with_parent() -> None:

@@ -15,7 +15,6 @@ import json
 import math
 import os
 import resource
-import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from hpcagent.apps.modules import OtherModule, loaded, other_modules
 from hpcagent.apps.printed import reading
 from hpcagent.apps.run import Outcome, Run, note, noted, noting
 from hpcagent.errors import AppFailed
-from hpcagent.lifeline import end_detached
+from hpcagent.lifeline import end_detached, node_name
 from hpcagent.model.failures import KINDS, known_kind, meaning
 from hpcagent.owners import own_link
 
@@ -374,7 +373,7 @@ def _fields(
         "status": status,
         "started_at": started,
         "ended_at": ended,
-        "host": _host(),
+        "host": node_name(),
         "cost": {
             "wall_s": wall_s,
             "cpu_s": cpu_s,
@@ -476,8 +475,3 @@ def _cpu_s() -> float:
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-
-
-@lru_cache(maxsize=1)
-def _host() -> str:
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

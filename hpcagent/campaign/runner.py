@@ -148,11 +148,6 @@ class Runner:
         """Return how many of so many workers are for these runs, where campaigns share the site."""
         return self._turn.share(workers)
 
-    @property
-    def inner_running(self) -> int:
-        """Inner runs of chains that were asked for and have not ended."""
-        return len(self._inner.unfinished())
-
     def stop(self) -> None:
         """Release the chains that are running: the campaign is interrupted or over."""
         self._stopping = True

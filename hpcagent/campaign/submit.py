@@ -34,7 +34,17 @@ from hpcagent.sites.launch import python_command
 from hpcagent.sites.ledger import ELSEWHERE, Entry, Ledger, read_ledger
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where, find_profile
-from hpcagent.sites.schedulers.base import Allocation, Job, Refused, Scheduler, SchedulerDown, Sent, scheduler
+from hpcagent.sites.schedulers.base import (
+    LONGEST_PAUSE_S,
+    Allocation,
+    Job,
+    Refused,
+    Scheduler,
+    SchedulerDown,
+    Sent,
+    pause_s,
+    scheduler,
+)
 from hpcagent.sites.script_paths import handed_over, refuse_unwritable
 from hpcagent.store.files import refusing_clearly, write_whole
 from hpcagent.store.journal import read_events
@@ -48,8 +58,6 @@ LOG = "coordinator.log"
 SCRIPT = "coordinator.sh"
 _QUICK_S = 5.0
 """So long a command of the scheduler may take while this job is being ended; Slurm gives it 30 s as a rule."""
-_LONGEST_PAUSE_S = 120.0
-"""Between two tries to submit the next job where there is no room for it yet."""
 _LAST_S = 10.0
 """The end of a job, in which none is submitted any more."""
 _NOT_BY_HAND = ("node_failed", "preempted", "timeout")
@@ -363,7 +371,7 @@ class _Chain:
             self.say(f"this is the last of at most {self.most} job(s)")
             return
         if not at_its_end and self._needs_last_place():
-            self._try_after = time.monotonic() + _LONGEST_PAUSE_S
+            self._try_after = time.monotonic() + LONGEST_PAUSE_S
             return
         token = self.name.removeprefix("hpcagent.")
         following = token.replace(f"-{self.number}.", f"-{self.number + 1}.")
@@ -381,7 +389,7 @@ class _Chain:
                 again = "as soon as there is room" if passes else "when this one ends"
                 self.say(f"the next job was not taken now ({error}); it is submitted {again}")
             self.refused = not passes
-            self._try_after = time.monotonic() + min(_LONGEST_PAUSE_S, 2.0 ** min(self._tries, 10))
+            self._try_after = time.monotonic() + pause_s(self._tries)
             return
         self.successor = name, job_id
         self.say(f"job {job_id} goes on when this one ends")

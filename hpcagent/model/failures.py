@@ -58,15 +58,11 @@ class RunState:
         state: Its name.
         means: What it means, in words.
         on_resume: What resuming the campaign does with such a run, in words.
-        ended: Whether it counts as one of the runs that have ended.
-        finished: Whether it has ended for good: completed or failed.
     """
 
     state: RunStates
     means: str
     on_resume: str
-    ended: bool
-    finished: bool
 
 
 RUN_STATES: dict[RunStates, RunState] = {
@@ -76,32 +72,24 @@ RUN_STATES: dict[RunStates, RunState] = {
             "waiting",
             "planned, without a result, and no coordinator is at it",
             "it is run",
-            ended=False,
-            finished=False,
         ),
         RunState(
             "running",
             "sent to the site by the coordinator that is at it, and not back: it is on a worker, or waits there for "
             "one; also one that is started again",
             "it goes on, or is run again",
-            ended=False,
-            finished=False,
         ),
-        RunState("completed", "it has its metrics", "it stays", ended=True, finished=True),
+        RunState("completed", "it has its metrics", "it stays"),
         RunState(
             "failed",
             "its parameters or its input fail (kind `simulation` or `contract`)",
             "it stays: running it again would tell the same",
-            ended=True,
-            finished=True,
         ),
         RunState(
             "given up",
             "the machine failed it, too often or in a way that another try would only repeat, or it was stopped on "
             "purpose (kind `infrastructure` or `cancelled`); or the cap of node-hours left no room to start it",
             "it is run again",
-            ended=True,
-            finished=False,
         ),
     )
 }

@@ -16,10 +16,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import re
 import shlex
-import socket
 import threading
 import time
 import uuid
@@ -35,9 +33,9 @@ from parsl.executors.high_throughput.manager_selector import RandomManagerSelect
 from parsl.jobs.states import JobState, JobStatus
 
 from hpcagent.errors import BadInput, BlockLost, SiteFailed, StoreFull
-from hpcagent.lifeline import end_all
+from hpcagent.lifeline import end_all, node_name
 from hpcagent.model.failures import name_of_end
-from hpcagent.sites.blocks import BatchBlocks
+from hpcagent.sites.blocks import CLOCKS_S, BatchBlocks
 from hpcagent.sites.executor import Executor, log_tail
 from hpcagent.sites.htex import LocalBlocks
 from hpcagent.sites.launch import python_command
@@ -45,15 +43,22 @@ from hpcagent.sites.launchers import NodeWorkers, SrunWorkers, worker_launcher
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import Block, ExecutorProfile, Profile, account_of, block_of, worker_launcher_of
 from hpcagent.sites.room import share
-from hpcagent.sites.schedulers.base import Allocation, Job, NodeShape, Places, Refused, Scheduler, SchedulerDown
+from hpcagent.sites.schedulers.base import (
+    Allocation,
+    Job,
+    NodeShape,
+    Places,
+    Refused,
+    Scheduler,
+    SchedulerDown,
+    pause_s,
+)
 
 __all__ = ["BatchExecutor", "addresses_of", "batch_executor", "coordinator_script", "job_script", "project_of"]
 
 _SCALE_EVERY_S = 0.5
 _DEATHS_IN_A_ROW = 3
 """Blocks that may end one after another without a single result before the site is given up."""
-_CLOCKS_S = 5.0
-"""So far the clocks of two machines may be apart."""
 _ASK_AGAIN_S = 1.0
 _SILENT_S = 120.0
 """A job that runs for so long without its workers reporting is worth a word to the user."""
@@ -61,8 +66,6 @@ _END_S = 4.0
 """So long the workers of an allocation have to end by themselves."""
 _NO_ROOM_S = 300.0
 """After a refusal that another try would not change, while other blocks work: so long until the next try."""
-_LONGEST_PAUSE_S = 120.0
-"""Between two tries of a submission for which there is no room yet."""
 _TOLD_AFTER_S = 60.0
 _TOLD_AT_LEAST_S = 3600.0
 """That no job is taken is said after a minute, then whenever that time has doubled, then every hour."""
@@ -603,7 +606,7 @@ class BatchExecutor(Executor):
         self._refusals += 1
         if self._refused_since is None:
             self._refused_since, self._told_refused_at = now, now + _TOLD_AFTER_S
-        pause = min(_LONGEST_PAUSE_S, 2.0 ** min(self._refusals - 1, 10))
+        pause = pause_s(self._refusals)
         self._submit_after = now + pause
         if now >= self._told_refused_at:
             waited = now - self._refused_since
@@ -659,7 +662,7 @@ def _was_past_its_end(job: Job, lost_s: float) -> bool:
     now = time.time()
     if job.ends_at is None or job.state not in ("running", "ending"):  # one that is suspended has time left
         return False
-    return job.ends_at < now and now - lost_s > job.ends_at - _CLOCKS_S
+    return job.ends_at < now and now - lost_s > job.ends_at - CLOCKS_S
 
 
 def _why(job: Job) -> Literal["never", "unusual", "ordinary"]:
@@ -971,8 +974,7 @@ def _inside_provider(profile: Profile, block: Block, inside: Allocation) -> Insi
 
 
 def _on_a_node_of(inside: Allocation) -> bool:
-    own = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    return own.partition(".")[0] in {node.host.partition(".")[0] for node in inside.nodes}
+    return node_name().partition(".")[0] in {node.host.partition(".")[0] for node in inside.nodes}
 
 
 def job_script(

@@ -22,12 +22,12 @@ from hpcagent.errors import StoreFull
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.schedulers.base import Job, Refused, Scheduler, SchedulerDown, Sent, State, Unverified
 
-__all__ = ["NEVER_SEEN_GRACE_S", "BatchBlocks"]
+__all__ = ["CLOCKS_S", "NEVER_SEEN_GRACE_S", "BatchBlocks"]
 
 NEVER_SEEN_GRACE_S = 120.0
 """A job that was submitted but that the scheduler has not shown yet is pending for this long. Parsl calls it
 completed at once: measured, a new job is not in Slurm's accounting for 2 s and more."""
-_CLOCKS_S = 5.0
+CLOCKS_S = 5.0
 """So far the clocks of two machines may be apart."""
 
 _PARSL: dict[State, JobState] = {
@@ -244,7 +244,7 @@ class BatchBlocks:
 
     def _vanished(self, before: Job, another: str) -> Job:
         """How a job ended that the scheduler does not know any more, as far as that can be told."""
-        over_by_then = before.ends_at is not None and time.time() > before.ends_at - _CLOCKS_S
+        over_by_then = before.ends_at is not None and time.time() > before.ends_at - CLOCKS_S
         before = replace(before, ends_at=None)  # what it was allowed is not when it ended
         if before.job_id in self._cancelled:
             return replace(before, state="cancelled", reason="cancelled by hpcagent")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any
 from hpcagent.apps.launch import LAUNCHERS, run_mpi
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
+from hpcagent.lifeline import node_name
 
 __all__ = ["PACKAGES", "node", "ranks", "versions"]
 
@@ -59,7 +59,7 @@ def node(folder: str, token: str, site: Mapping[str, Any], gpu_env: str) -> dict
         site: `Site.about`.
         gpu_env: The variable that shows a worker its GPU.
     """
-    host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    host = node_name()
     scratch = tempfile.gettempdir()
     told: dict[str, Any] = {
         "host": host,

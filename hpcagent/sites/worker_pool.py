@@ -50,6 +50,7 @@ from hpcagent.lifeline import (
     end_strangers,
     end_tree,
     is_stopped,
+    node_name,
     watch,
 )
 from hpcagent.sites.plain import prefer_plain
@@ -180,7 +181,7 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
     def create_reg_message(self) -> dict[str, Any]:
         """Add to Parsl's registration how the interchange can see that this process has ended."""
         message: dict[str, Any] = super().create_reg_message()
-        message.update(self._about, hostname=_own_name())
+        message.update(self._about, hostname=node_name())
         if self._local:  # on the interchange's own machine
             message.update(pid=os.getpid(), birth=birth(os.getpid()))
         Path(self._logdir, f"block-{self.block_id}", "up").touch()
@@ -391,11 +392,6 @@ def _hosts(kind: str, cores: int | None, gpus: list[str]) -> list[dict[str, Any]
     return hosts
 
 
-def _own_name() -> str:
-    """This node as its scheduler calls it: where several nodes are one machine, the host name is not it."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-
-
 def _first_that_answers(context: object, addresses: set[str], **options: Any) -> str:
     """Stands in for Parsl's search: a plain connection to each address in turn. See `_only_address`."""
     tried = []
@@ -478,7 +474,7 @@ def main() -> None:
     if args.hosts:
         hosts = json.loads(args.hosts) if args.hosts.startswith("[") else _hosts(args.hosts, args.node_cores, gpus)
     by_host: dict[str, int] = json.loads(args.workers_of)
-    workers = by_host.get(_own_name().partition(".")[0], int(args.max_workers_per_node))
+    workers = by_host.get(node_name().partition(".")[0], int(args.max_workers_per_node))
     if hosts is not None and not local:
         workers = min(workers, sum(len(host["cores"]) for host in hosts))
     _preload(args.preload)

@@ -27,7 +27,7 @@ SYNC_EVERY_S = 1.0
 LOOK_EVERY_S = 30.0
 
 # What a reader takes into memory for one line, in bytes; a batch of 100 000 manifests has less.
-LONGEST_LINE = 1 << 28
+LONGEST_EVENT = 1 << 28
 
 
 class Journal:
@@ -192,7 +192,7 @@ def _whole_lines(descriptor: int, size: int) -> int:
 
 def _ends_an_event(descriptor: int, start: int, end: int) -> bool:
     """Whether there is a whole event of which only the newline is missing, as some editors and copies leave it."""
-    return end - start < LONGEST_LINE and event_in(os.pread(descriptor, end - start, start)) is not None
+    return end - start < LONGEST_EVENT and event_in(os.pread(descriptor, end - start, start)) is not None
 
 
 def _set_aside(descriptor: int, start: int, end: int, path: Path) -> None:
@@ -252,7 +252,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
                 text = line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line  # an editor's byte order mark
                 event = event_in(text)
                 if event is None:
-                    if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+                    if not line.endswith(b"\n") and len(line) < LONGEST_EVENT:
                         return
                     event = {"event": "damaged" if text.strip() else "blank"}
                 elif "at" in event:  # no two events have the same time to the microsecond, and the same words
@@ -266,7 +266,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines of a file; of one that is longer than any of ours only the beginning."""
-    while line := file.readline(LONGEST_LINE):
+    while line := file.readline(LONGEST_EVENT):
         yield line
-        while len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-            line = file.readline(LONGEST_LINE)
+        while len(line) == LONGEST_EVENT and not line.endswith(b"\n"):
+            line = file.readline(LONGEST_EVENT)

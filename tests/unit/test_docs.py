@@ -108,6 +108,14 @@ def test_every_command_and_option_is_in_the_reference():
     assert {o for o in options if o.startswith("--")} - set(words) == set()
 
 
+def test_help_names_every_exit_code():
+    from hpcagent import cli, errors
+
+    raised = {e.exit_code for e in vars(errors).values() if isinstance(e, type) and hasattr(e, "exit_code")}
+    assert raised | {0, 3, 4} == set(cli.EXIT_CODES) == {0, 1, 2, 3, 4, 75, 130}  # 3 and 4: of a campaign's end
+    assert all(f" {code} {words}" in cli.cli.info.epilog for code, (words, _) in cli.EXIT_CODES.items())
+
+
 def test_the_generated_tables_are_current():
     spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
     generate = importlib.util.module_from_spec(spec)

@@ -16,6 +16,7 @@ from hpcagent.errors import BadInput, SiteFailed
 from hpcagent.owners import user_name
 
 __all__ = [
+    "LONGEST_PAUSE_S",
     "Allocation",
     "Job",
     "NodeShape",
@@ -27,6 +28,7 @@ __all__ = [
     "Sent",
     "State",
     "Unverified",
+    "pause_s",
     "scheduler",
 ]
 
@@ -47,6 +49,8 @@ State = Literal[
 
 _OVER = frozenset({"completed", "failed", "cancelled", "timeout", "out_of_memory", "node_failed", "preempted"})
 
+LONGEST_PAUSE_S = 120.0
+"""Between two tries of a submission for which there is no room yet."""
 _CLOCKS_APART_S = 600.0
 """A job that was submitted so much earlier than its line in the ledger is another one, however clocks are set."""
 
@@ -492,6 +496,16 @@ class Scheduler(ABC):
             ) from None
         except OSError as error:  # e.g. this login node's limit of processes is reached
             raise SchedulerDown(f"`{command[0]}` could not be started: {error.strerror or error}.") from error
+
+
+def pause_s(tries: int) -> float:
+    """Seconds until a submission that was refused so often in a row is tried again.
+
+    Example:
+        >>> [pause_s(tries) for tries in (1, 2, 3, 7, 8, 5000)]
+        [1.0, 2.0, 4.0, 64.0, 120.0, 120.0]
+    """
+    return min(LONGEST_PAUSE_S, 2.0 ** min(tries - 1, 10))
 
 
 def _me() -> tuple[str, ...]:

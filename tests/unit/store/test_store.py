@@ -289,7 +289,7 @@ def test_a_damaged_metrics_file_is_an_error_that_names_it_wherever_the_damage_is
 
 
 def test_one_line_of_any_length_does_not_stop_a_reader(tmp_path, monkeypatch):
-    monkeypatch.setattr("hpcagent.store.journal.LONGEST_LINE", 1000)
+    monkeypatch.setattr("hpcagent.store.journal.LONGEST_EVENT", 1000)
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"event":"a"}\n{"event":"' + b"x" * 5000 + b'"}\n{"event":"b"}\n' + b"y" * 3500)
     assert [e["event"] for e in read_events(path)] == ["a", "damaged", "b", "damaged"]
