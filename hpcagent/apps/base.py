@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ class App(Record):
         modules_later: As `modules`, of a campaign whose record is of before they counted: as they were when it was
             next gone on with. Its execution ids stay as they were.
         inner_later: As `inner`, likewise.
+        code_form: How much of the code counts in them (see `carried.FORM`); 0 in records of before it was told.
         vary: Names of the parameters that a campaign varies if it does not say; all that have no default, or
             all, where empty.
         chain: Whether its runs are made of runs of other apps (see `hpcagent.apps.chain`).
@@ -69,6 +70,7 @@ class App(Record):
     inner: dict[str, str] = {}
     modules_later: dict[str, str] = {}
     inner_later: dict[str, str] = {}
+    code_form: int = 0
     vary: tuple[str, ...] = ()
     chain: bool = False
     _callable: Callable[..., Any] | None = PrivateAttr(default=None)
@@ -176,7 +178,7 @@ class App(Record):
 
     def without_modules(self) -> App:
         """A frozen copy that goes on as a record of before modules counted has it."""
-        return self.frozen()._changed(modules={}, inner={})
+        return self.frozen()._changed(modules={}, inner={}, code_form=0)
 
     def continuing(self, recorded: App) -> App | None:
         """This app, frozen, as the one whose runs go on those of the recorded app; None where it is another.
@@ -187,16 +189,26 @@ class App(Record):
         frozen = self.frozen()
         if frozen.digest == recorded.digest:
             return frozen._later(self, recorded)
-        if recorded.modules or recorded.inner:
+        if recorded.code_form >= carried.FORM:
             return None
-        digests = [frozen.code_digest]
-        if self._callable is not None and not self.function and self.code_digest:
-            digests.append(carried.code_digest(self._callable, with_paths=True))
-        for code_digest in digests:
-            as_before = frozen._changed(modules={}, inner={}, code_digest=code_digest)
+        for as_before in frozen._before(own=bool(recorded.modules or recorded.inner)):
             if as_before.digest == recorded.digest:
                 return as_before._later(self, recorded)
         return None
+
+    def _before(self, *, own: bool) -> Iterator[App]:
+        """As records of code form 0 may have it; `own`: those with the user's own modules."""
+        digests = [self.code_digest]
+        modules, inner = (self.modules, self.inner) if own else ({}, {})
+        if self._callable is not None and self.code_digest:
+            if own:
+                roots = carried.module_roots(self._callable, as_before=True)
+                modules = own_modules(roots, as_before=True)
+            if not self.function:
+                digests.append(carried.code_digest(self._callable, as_before=True))
+                digests.append(carried.code_digest(self._callable, with_paths=True))
+        for code_digest in digests:
+            yield self._changed(modules=modules, inner=inner, code_digest=code_digest, code_form=0)
 
     def _later(self, given: App, recorded: App) -> App:
         """This frozen app with the modules that a record of before they counted lacks."""
@@ -533,6 +545,7 @@ def app_of(
         source=f"{module}:{function.__qualname__}",
         # Our own apps are versioned; a user rarely changes a version number, so their code counts.
         code_digest="" if module.startswith("hpcagent.") else carried.source_digest(function),
+        code_form=0 if module.startswith("hpcagent.") else carried.FORM,
         settings=declared_settings(settings or {}, files),
         vary=vary,
         chain=chain,

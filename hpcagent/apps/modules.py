@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.util
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -25,17 +26,23 @@ from hpcagent.apps.edited import edited_since_import
 from hpcagent.apps.made_with import sha256
 from hpcagent.errors import BadInput
 
-__all__ = ["OtherModule", "loaded", "other_modules", "own_modules"]
+__all__ = ["FROM_PATH", "OtherModule", "loaded", "other_modules", "own_modules", "placed"]
 
 _OURS = Path(__file__).resolve().parents[1]
 _NEVER = frozenset({"__main__", "__mp_main__", "hpcagent", *sys.stdlib_module_names})
 # Name -> the specification by which this process has loaded the module (a reload makes another), and the content.
 _contents: dict[str, tuple[ModuleSpec | None, str]] = {}
-# Roots -> what `own_modules` has found: it is looked for again where one of them has changed.
-_closures: dict[tuple[str, ...], dict[str, str]] = {}
+# Roots (and how they were followed) -> what `own_modules` has found: it is looked for again where one has changed.
+_closures: dict[tuple[bool, tuple[str, ...]], dict[str, str]] = {}
 _MOST_CLOSURES = 256
+# What a file with one module ends with; any other is an archive.
+_FILES = frozenset(Path(f"x{end}").suffix for end in (*SOURCE_SUFFIXES, *BYTECODE_SUFFIXES, *EXTENSION_SUFFIXES))
 # Name and `sys.path` -> file of modules that are not loaded: they are looked for once.
 _places: dict[tuple[str, tuple[str, ...]], Path | None] = {}
+# Name -> file of modules that are loaded from a path and that no name leads to.
+_placed: dict[str, str] = {}
+# Functions of the standard library that load code from a path.
+FROM_PATH = frozenset({"spec_from_file_location", "run_path", "SourceFileLoader"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +75,19 @@ class OtherModule:
         return f"{self.path} (module {self.name}): SHA-256 {self.before[:12]} recorded, {self.now[:12]} {had}"
 
 
-def own_modules(roots: Iterable[str]) -> dict[str, str]:
+def own_modules(roots: Iterable[str], *, as_before: bool = False) -> dict[str, str]:
     """Name -> SHA-256 of the file, of every module of the user's among these and what they import.
 
     Args:
         roots: Names of modules.
+        as_before: As records of form 0 have it (see `hpcagent.apps.carried.FORM`): without modules in archives,
+            those loaded from a path, names relative to a package, and what is not for type checkers only.
 
     Raises:
         BadInput: The file of one was edited after this process had imported it.
     """
     roots = tuple(roots)
-    known = _closures.get(roots)
+    known = _closures.get((as_before, roots))
     if known is not None and not other_modules(known):
         return dict(known)
     found: dict[str, str] = {}
@@ -90,18 +99,25 @@ def own_modules(roots: Iterable[str]) -> dict[str, str]:
             continue
         seen.add(name)
         above = name.rpartition(".")[0]
-        if above:
+        if above and name not in _placed:
             waiting.append(above)
         path = _path(name)
-        if path is None:
+        if path is None or (as_before and (name in _placed or path.suffix not in _FILES)):
             continue
         with contextlib.suppress(OSError):
             found[name] = _content(name, path)
-            waiting += _imported(str(path), name, sha256(path) if name not in sys.modules else found[name])
+            digest = sha256(path) if name not in sys.modules else found[name]
+            waiting += _imported(str(path), name, digest, as_before)
     if len(_closures) > _MOST_CLOSURES:
         _closures.clear()
-    _closures[roots] = dict(sorted(found.items()))
-    return dict(_closures[roots])
+    _closures[as_before, roots] = dict(sorted(found.items()))
+    return dict(_closures[as_before, roots])
+
+
+def placed(name: str, path: str) -> str:
+    """Take down where the file of a module is that no name leads to; its name."""
+    _placed[name] = str(Path(path).absolute())
+    return name
 
 
 def loaded(modules: Iterable[str]) -> frozenset[str]:
@@ -180,6 +196,8 @@ def _spec_of(module: ModuleType) -> ModuleSpec | None:
 
 def _path(name: str) -> Path | None:
     """The file of a module of the user's; None for all others."""
+    if name in _placed:
+        return _of_user(_placed[name])
     top = name.partition(".")[0]
     if top in _NEVER:
         return None
@@ -224,9 +242,10 @@ def _of_user(origin: str | None) -> Path | None:
     path = Path(origin)
     if not path.is_absolute() or {"site-packages", "dist-packages"}.intersection(path.parts):
         return None
-    if any(path.is_relative_to(folder) for folder in (_OURS, *_installed())) or not path.is_file():
+    if any(path.is_relative_to(folder) for folder in (_OURS, *_installed())):
         return None
-    return path
+    # A module in an archive counts by the whole archive.
+    return next((file for file in (path, *path.parents) if file.is_file()), None)
 
 
 @lru_cache(maxsize=1)
@@ -236,20 +255,37 @@ def _installed() -> tuple[Path, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _imported(path: str, name: str, digest: str) -> tuple[str, ...]:
+def _imported(path: str, name: str, digest: str, as_before: bool) -> tuple[str, ...]:
     """Names that the file of the module `name` imports, as far as they are written in it; by its content."""
-    if not path.endswith(".py"):
+    text, is_package = _text_of(path, name)
+    if text is None:
         return ()
     try:
-        tree = ast.parse(Path(path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
         return ()  # what imports it says so
-    package = name if Path(path).name == "__init__.py" else name.rpartition(".")[0]
-    return tuple(dict.fromkeys(_names(tree, package)))
+    package = name if is_package else name.rpartition(".")[0]
+    return tuple(dict.fromkeys(_names(tree, name, package, as_before=as_before)))
 
 
-def _names(tree: ast.AST, package: str) -> Iterator[str]:
-    for node in _nodes(tree):
+def _text_of(path: str, name: str) -> tuple[str | bytes | None, bool]:
+    """The text of a module, None where it has none; and whether it is a package."""
+    if path.endswith(".py"):
+        try:
+            return Path(path).read_bytes(), Path(path).name == "__init__.py"
+        except OSError:
+            return None, False
+    spec = None
+    with contextlib.suppress(Exception):  # a finder or loader of somebody else's
+        spec = _found(name)
+        get_source = getattr(spec and spec.loader, "get_source", None)
+        if spec is not None and get_source is not None:
+            return get_source(name), spec.submodule_search_locations is not None
+    return None, False
+
+
+def _names(tree: ast.Module, name: str, package: str, *, as_before: bool) -> Iterator[str]:
+    for node in _nodes_before(tree) if as_before else _nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -257,22 +293,55 @@ def _names(tree: ast.AST, package: str) -> Iterator[str]:
             yield base
             # What is taken from a package may be a module of it.
             yield from (f"{base}.{alias.name}" for alias in node.names if base and alias.name != "*")
-        elif isinstance(node, ast.Call) and _is_import(node.func) and node.args:
-            first = node.args[0]
-            if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                yield first.value
+        elif isinstance(node, ast.Call):
+            if _called(node.func) in ("import_module", "__import__"):
+                yield from _literal_names(node, name, package, as_before=as_before)
+            elif _called(node.func) in FROM_PATH and not as_before:
+                given = [*node.args, *(keyword.value for keyword in node.keywords)]
+                yield from (placed(text, text) for text in map(_text, given) if text.endswith(".py"))
 
 
-def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node, without what only type checkers read."""
+def _literal_names(call: ast.Call, name: str, package: str, *, as_before: bool) -> Iterator[str]:
+    given = [*call.args, *(k.value for k in call.keywords if k.arg in ("name", "package"))]
+    wanted = _text(given[0]) if given else ""
+    if not wanted.startswith(".") or as_before:
+        if wanted and (call.args or not as_before):
+            yield wanted
+        return
+    of = given[1] if len(given) > 1 else None
+    above = _text(of) or {"__name__": name}.get(getattr(of, "id", ""), package)
+    with contextlib.suppress(ImportError):  # beyond the top: what imports it says so
+        yield importlib.util.resolve_name(wanted, above)
+
+
+def _text(node: ast.expr | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and every one in it, without what only type checkers read."""
+    yield node
+    inside: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.If):
+        test = node.test
+        if _called(test) == "TYPE_CHECKING":
+            inside = node.orelse
+        elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inside = node.body if _called(test.operand) == "TYPE_CHECKING" else inside
+    for inner in inside:
+        yield from _nodes(inner)
+
+
+def _nodes_before(tree: ast.AST) -> Iterator[ast.AST]:
+    """As `_nodes` in records of form 0: whatever is said of TYPE_CHECKING, the body is left out."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             for other in node.orelse:
                 yield other
-                yield from _nodes(other)
+                yield from _nodes_before(other)
             continue
         yield node
-        yield from _nodes(node)
+        yield from _nodes_before(node)
 
 
 def _base(node: ast.ImportFrom, package: str) -> str:
@@ -283,6 +352,6 @@ def _base(node: ast.ImportFrom, package: str) -> str:
     return ".".join([*above, *([node.module] if node.module else [])])
 
 
-def _is_import(function: ast.expr) -> bool:
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name in ("import_module", "__import__")
+def _called(function: ast.expr) -> str:
+    """The name, or last part of a dotted name, that an expression is."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

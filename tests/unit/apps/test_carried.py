@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from hpcagent.model.space import Float
 SCRIPT = """
 import functools
 import os
+import runpy
 import sys
 import threading
 import xml.etree.ElementTree
@@ -197,3 +199,155 @@ def test_a_function_of_a_module_keeps_its_digest():
     made = local.plain_function
     assert made is not None
     assert local.code_digest == source_digest(made) == local.model_dump()["code_digest"]
+
+
+HEAD = """
+import abc, dataclasses, enum, functools, typing
+import numpy as np
+import hpcagent as ha
+{above}
+
+@ha.app(parameters={{"x": ha.Float(0, 1)}}, metrics={{"y": "1"}})
+{decorator}
+def measured(x):
+    return {{"y": {y}}}
+
+{below}
+CODE = code_digest(measured.plain_function), code_digest(measured.plain_function, as_before=True)
+"""
+
+
+def digests(folder: Path, above: str, y: str = "M.C", decorator: str = "", below: str = "") -> tuple[str, str]:
+    """The digest of the code of a script, as it is and as in records of form 0."""
+    path = folder / f"script{len(list(folder.iterdir()))}.py"
+    path.write_text(
+        "from hpcagent.apps.carried import code_digest\n"
+        + HEAD.format(above=above, y=y, decorator=decorator, below=below)
+    )
+    found = runpy.run_path(str(path), run_name="__main__")["CODE"]
+    assert isinstance(found, tuple)
+    return found
+
+
+DECO = """
+def deco(function):
+    @functools.wraps(function)
+    def wrapper(x):
+        return {"y": function(x)["y"] + 1}
+    return wrapper
+"""
+PLAIN_DECO = (
+    "def keep(function):\n    @functools.wraps(function)\n    def kept(x): return function(x)\n    return kept\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("above", "old", "new", "how"),
+    [
+        (DECO, "+ 1", "+ 2", {"decorator": "@deco", "y": "x"}),
+        (DECO + PLAIN_DECO, "+ 1", "+ 2", {"decorator": "@keep\n@deco\n@keep", "y": "x"}),
+        (DECO.replace("@functools.wraps(function)", ""), "+ 1", "+ 2", {"decorator": "@deco", "y": "x"}),
+        ("class B: C = 1\nclass M(B): pass", "C = 1", "C = 2", {}),
+        ("class A: C = 1\nclass B(A): pass\nclass M(B): pass", "C = 1", "C = 2", {}),
+        ("class B:\n  def f(self): return 1\nclass M(B): pass", "return 1", "return 2", {"y": "M().f()"}),
+        ("class B:\n  def f(self): return 1\nclass M(B): pass\nm = M()", "return 1", "return 2", {"y": "m.f()"}),
+        ("def g(self): return 1\nclass M: f = g", "return 1", "return 2", {"y": "M().f()"}),
+        ("class M: pass\nM.f = lambda self: 1", "self: 1", "self: 2", {"y": "M().f()"}),
+        ("K = 1\nclass M: C = K", "K = 1", "K = 2", {}),
+        ("class M: C = 0\nM.C = 1", "M.C = 1", "M.C = 2", {}),
+        ("class T(type):\n  @property\n  def C(cls): return 1\nclass M(metaclass=T): pass", "return 1", "return 2", {}),
+        ("def k(): return 1\n@dataclasses.dataclass\nclass M:\n  C: int = dataclasses.field(default_factory=k)",
+         "return 1", "return 2", {"y": "M().C"}),
+        ("K = 1\n@dataclasses.dataclass(slots=True)\nclass M:\n  C: int = K", "K = 1", "K = 2", {"y": "M().C"}),
+        ("K = 1\nclass M(typing.NamedTuple):\n  C: int = K", "K = 1", "K = 2", {"y": "M().C"}),
+        ("K = 1\nclass M(enum.Enum):\n  C = K", "K = 1", "K = 2", {"y": "M.C.value"}),
+        ("K = 1\nclass Q: a = K\nclass M: C = Q()", "K = 1", "K = 2", {"y": "M.C.a"}),
+        ("K = 1\ndef f(x, k=K): return k", "K = 1", "K = 2", {"y": "f(x)"}),
+        ("K = 1\ndef f(x, *, k=K): return k", "K = 1", "K = 2", {"y": "f(x)"}),
+        ("def f(x): return f.k\nf.k = 1", "f.k = 1", "f.k = 2", {"y": "f(x)"}),
+        ("K = 1\nF = [{'a': functools.partial(lambda k, x: x + k, K)}]", "K = 1", "K = 2", {"y": "F[0]['a'](x)"}),
+        ("K = 1\ndef g(x): return K\nv = np.vectorize(g)", "K = 1", "K = 2", {"y": "float(v(x))"}),
+        ("@functools.singledispatch\ndef f(x): return 0\n@f.register\ndef _(x: float): return 1",
+         "return 1", "return 2", {"y": "f(x)"}),
+        ("class M:\n  def __init__(self, f): self.f = f\nK = 1\ndef g(x): return K\nm = M(g)", "K = 1", "K = 2",
+         {"y": "m.f(x)"}),
+        ("@dataclasses.dataclass(slots=True)\nclass P:\n  a: float\nPS = [P(1.), P(2.), P(3.), P(4.)]", "P(4.)", "P(5.)",
+         {"y": "PS[3].a"}),
+        ("TS = [np.full(3, 1.), np.full(3, 2.), np.full(3, 3.)]", "3, 3.", "3, 4.", {"y": "TS[2].sum()"}),
+        ("C = 1", "C = 1", "C = 2", {"y": "globals()['C']"}),
+    ],
+)  # fmt: skip
+def test_what_decides_a_number_beside_sources_and_globals_is_part_of_the_digest(above, old, new, how, tmp_path):
+    assert above.count(old) == 1
+    first, _ = digests(tmp_path, above, **how)
+    again, _ = digests(tmp_path, above, **how)
+    other, _ = digests(tmp_path, above.replace(old, new), **how)
+    assert first == again != other
+
+
+PLAIN = """
+class M:
+    C = 1
+    table = {"a": [1.0, -2.0]}
+    def __init__(self, a=1): self.a = a
+    @property
+    def p(self): return self.a
+    @staticmethod
+    def s(k="a"): return k
+    @classmethod
+    def c(cls): return cls.C
+    g = lambda self: 1
+@dataclasses.dataclass(frozen=True)
+class D:
+    a: float
+    b: int = 2
+class E(enum.Enum):
+    ONE = 1
+    TWO = "two"
+class N(typing.NamedTuple):
+    a: float
+class A(abc.ABC):
+    @abc.abstractmethod
+    def f(self): ...
+NOTHING = None
+d = D(1.0)
+def f(x, y=2, *, z=None): return x if NOTHING is None else (E, N, A, D, d)
+def made(k):
+    def inner(x): return x if k is None else k
+    return inner
+h = made(None)
+"""
+
+
+def test_scripts_whose_sources_say_it_all_keep_the_digest_of_records_before(tmp_path):
+    now, before = digests(tmp_path, PLAIN, y="f(x) + M().c() + h(x)")
+    assert now == before
+
+
+GROWN = """
+import hpcagent as ha
+class B: C = 0
+class M(B): pass
+
+@ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"})
+def measured(x):
+    return {"y": M.C}
+
+APP = measured.frozen()
+BEFORE = list(APP._before(own=True))
+"""
+
+
+def test_a_record_of_form_0_goes_on_as_it_was_and_one_of_now_is_compared_in_full(tmp_path):
+    apps = []
+    for number, text in enumerate((GROWN, GROWN.replace("C = 0", "C = 1000"))):
+        path = tmp_path / f"grown{number}.py"
+        path.write_text(text)
+        apps.append(runpy.run_path(str(path), run_name="__main__"))
+    first, edited = apps[0]["APP"], apps[1]["APP"]
+    old = next(one for one in apps[0]["BEFORE"] if one.code_digest != first.code_digest)
+    assert first.continuing(first).digest == first.digest
+    assert edited.continuing(first) is None
+    went_on = first.continuing(type(old).model_validate_json(old.model_dump_json()))
+    assert went_on.digest == old.digest != first.digest and went_on.code_form == 0
+    assert type(first).model_validate_json(first.model_dump_json()).code_form == 1

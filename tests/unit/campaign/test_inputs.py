@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -341,7 +342,7 @@ def test_a_folder_of_before_modules_counted_is_resumed_and_its_function_is_compa
     ha.run(campaign(study.app()), run_dir=folder)
     record = json.loads((folder / "app.json").read_text())
     assert set(record["modules"]) == {study.name, f"{study.name}_helper", f"{study.name}_deep"}
-    old = {k: v for k, v in record.items() if k not in ("modules", "inner")}
+    old = {k: v for k, v in record.items() if k not in ("modules", "inner", "code_form")}
     (folder / "app.json").write_text(json.dumps(old))
     study.anew()
     assert len(resumed(folder, 4).results) == 4
@@ -357,7 +358,7 @@ def test_a_folder_of_before_modules_counted_is_resumed_and_its_function_is_compa
 
 def as_before_modules_counted(folder: Path) -> None:
     record = json.loads((folder / "app.json").read_text())
-    left_out = ("modules", "inner", "modules_later", "inner_later")
+    left_out = ("modules", "inner", "modules_later", "inner_later", "code_form")
     (folder / "app.json").write_text(json.dumps({k: v for k, v in record.items() if k not in left_out}))
 
 
@@ -574,6 +575,39 @@ def test_what_a_module_imports_is_found_without_importing_it(tmp_path, monkeypat
     assert other_modules(found) == [] and top not in sys.modules
     (package / "named.py").write_text("changed = 1\n")
     assert [other.name for other in other_modules(found)] == [f"{top}.named"]
+
+
+def test_modules_that_are_imported_by_other_ways_than_a_name_count_too(tmp_path, monkeypatch):
+    package = tmp_path / "ways_of_inputs"
+    package.mkdir()
+    for name, text in {
+        "__init__.py": "",
+        "a.py": "if not TYPE_CHECKING:\n    from . import live\nelse:\n    from . import unread\n"
+        "importlib.import_module('.deep', __package__)\nimport_module(name='.named', package='ways_of_inputs')\n"
+        "import zipped_of_inputs\nspec = spec_from_file_location('hq', 'h.py')\n",
+        "live.py": "if typing.TYPE_CHECKING:\n    from . import unread\nelif X or TYPE_CHECKING:\n    from . import other\n",
+        **dict.fromkeys(("unread.py", "deep.py", "named.py", "other.py"), ""),
+    }.items():
+        (package / name).write_text(text)
+    (tmp_path / "h.py").write_text("C = 0\n")
+    archive = tmp_path / "mine.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("zipped_of_inputs.py", "import inner_of_inputs\n")
+        made.writestr("inner_of_inputs.py", "C = 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(archive))
+    monkeypatch.chdir(tmp_path)
+    top = "ways_of_inputs"
+    found = own_modules([f"{top}.a"])
+    modules = {f"{top}.{n}" for n in ("a", "live", "deep", "named", "other")}
+    assert set(found) == {top, *modules, "zipped_of_inputs", "inner_of_inputs", "h.py"}
+    assert found["inner_of_inputs"].startswith(sha(archive)) and found["h.py"].startswith(sha(tmp_path / "h.py"))
+    # As it was: what folders of before have recorded.
+    assert set(own_modules([f"{top}.a"], as_before=True)) == {top, f"{top}.a", f"{top}.unread"}
+    (tmp_path / "h.py").write_text("C = 1000\n")
+    with zipfile.ZipFile(archive, "a") as made:
+        made.writestr("more_of_inputs.py", "")
+    assert {o.name for o in other_modules(found)} == {"h.py", "zipped_of_inputs", "inner_of_inputs"}
 
 
 def test_installed_packages_and_packaged_apps_have_versions_instead(study):
