@@ -133,6 +133,11 @@ def refusal(
         "campaign. To begin it with what these runs found (earlier), say in its [context] that the input is "
         "another, and take a contextual policy."
     )
+    if not done:
+        helps = repair or "Put the old content back, or delete that folder and begin again, or choose another one."
+        return InputsChanged(
+            f"{root}: {'; '.join(clauses)}. No run has finished there. {helps}", changed=list(clauses)
+        )
     return InputsChanged(
         f"{root}: {'; '.join(clauses)}. {done} finished run(s) were computed with what is recorded. New runs "
         f"would be computed with something else, and their numbers could not be compared with those. {helps}",

@@ -24,6 +24,7 @@ from hpcagent.apps.modules import other_modules, own_modules
 from hpcagent.apps.worker import execute
 from hpcagent.campaign.record import load_run
 from hpcagent.campaign.report import report
+from hpcagent.campaign.same_files import refusal
 from hpcagent.errors import BadInput, InputsChanged
 
 STUDY = """
@@ -136,6 +137,11 @@ def test_an_edited_function_or_helper_is_not_mixed_in(study, tmp_path, name, end
     study.edit(ending, new, old)
     study.anew()
     assert [r["y"] == pytest.approx(r.manifest.params["x"]) for r in resumed(folder).results] == [True] * 4
+
+
+def test_where_no_run_has_finished_the_refusal_says_that_nothing_is_lost_by_beginning_again():
+    said = str(refusal("run", ["h.py (module h) was edited"], done=0))
+    assert "No run has finished there" in said and "begin again" in said and "0 finished" not in said
 
 
 def test_a_program_among_the_settings_counts_by_what_was_in_it_when_the_campaign_began(study, tmp_path):
