@@ -11,7 +11,16 @@ from pathlib import Path
 
 from hpcagent.errors import BadInput
 
-__all__ = ["EVERYONE", "TRUST", "own_link", "require_own", "stranger", "trusting", "user_name"]
+__all__ = [
+    "EVERYONE",
+    "TRUST",
+    "own_link",
+    "require_own",
+    "require_own_links",
+    "stranger",
+    "trusting",
+    "user_name",
+]
 
 TRUST = "HPCAGENT_TRUST"
 """Users, and groups as `@NAME`, whose files may decide what is run; with colons or commas between them."""
@@ -66,6 +75,23 @@ def stranger(path: Path) -> str:
             f"{_why_not_own(found.st_uid)})"
         )
     return ""
+
+
+def require_own_links(*folders: Path) -> None:
+    """Refuse a folder that is another user's symbolic link: who made it would choose where one writes.
+
+    Raises:
+        BadInput: With the folder, and where it leads.
+    """
+    for folder in folders:
+        if folder.is_symlink() and not own_link(folder):
+            owner = user_name(folder.lstat().st_uid)
+            raise BadInput(
+                f"{folder} is a symbolic link of {owner}, to {folder.readlink()}, and what is written there "
+                f"would be written as you. Remove it, or accept it by --trust {owner} or ${TRUST}.",
+                value=str(folder),
+                trust=True,
+            )
 
 
 def own_link(path: Path) -> bool:

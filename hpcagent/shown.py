@@ -9,9 +9,13 @@ from typing import Any
 __all__ = ["CONTROL", "HIDDEN", "is_secret", "markdown", "masked", "plain", "without_secrets"]
 
 # C0 but tab and newline, DEL, C1 (an 8-bit terminal takes U+009B for the beginning of a command), line and
-# paragraph separators, what turns the direction of writing round (text then reads other than it is), lone
-# surrogates (they cannot be encoded).
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# paragraph separators, what turns the direction of writing round (text then reads other than it is), what is
+# not seen at all (two texts then look the same; tags can hold a whole text), lone surrogates (they cannot be
+# encoded). The joiners U+200C and U+200D stay: letters of some languages, and emoji, are other ones without.
+CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _NEWLINES = re.compile("\r+\n?")
 
@@ -44,6 +48,8 @@ def plain(text: str) -> str:
 
 def _visible(found: re.Match[str]) -> str:
     code = ord(found[0])
+    if code > 0xFFFF:
+        return f"\\U{code:08x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.errors import HpcAgentError, SiteFailed
-from hpcagent.store.files import refusing_clearly
+from hpcagent.store.files import open_plain, refusing_clearly
 
 __all__ = ["Detached", "detach"]
 
@@ -56,7 +56,7 @@ def detach(work: Callable[[Callable[[], None]], int], *, log: Path) -> Detached:
     folder_is_new = not log.parent.exists()
     with refusing_clearly(log):
         log.parent.mkdir(parents=True, exist_ok=True)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        output = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     heard, told = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -46,7 +46,7 @@ from hpcagent.sites.schedulers.base import (
     scheduler,
 )
 from hpcagent.sites.script_paths import handed_over, refuse_unwritable
-from hpcagent.store.files import refusing_clearly, write_whole
+from hpcagent.store.files import open_plain, refusing_clearly, write_whole
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
 
@@ -653,6 +653,8 @@ def main() -> None:
 
 def _print_to(log: Path) -> None:
     """Everything to the log beside the campaign; what the job itself prints is in `coordinator/`."""
-    with contextlib.suppress(OSError), log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    with contextlib.suppress(OSError):
+        descriptor = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)

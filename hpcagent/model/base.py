@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -289,5 +290,12 @@ def _text_of(path: Path) -> str:
         return data.decode("utf-8-sig")  # some editors begin with a byte order mark
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file.", value=str(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        row = error.object.count(b"\n", 0, error.start) + 1
+        raise BadInput(
+            f"{path}, line {row}: the byte 0x{error.object[error.start]:02x} is not UTF-8. Save the file as UTF-8 "
+            f"(`iconv -f LATIN1 -t UTF-8 {shlex.quote(str(path))}` shows it so, if it is Latin-1).",
+            value=str(path),
+        ) from None
+    except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error}.", value=str(path)) from None

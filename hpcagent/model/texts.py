@@ -7,6 +7,7 @@ another folder. So what may stand in such a text is its type.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -23,6 +24,7 @@ __all__ = [
     "Shown",
     "Variable",
     "Word",
+    "Words",
     "as_name",
     "checked_name",
     "word",
@@ -34,6 +36,12 @@ LONGEST_NAME = 200
 """Bytes: file systems take 255, and something is added to names."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# Nothing of what Unicode calls format characters (Cf) is in a text that a program takes: it is not seen.
+_UNSEEN = (
+    "\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+)
+_NOT_IN_LINES = re.compile(f"[\n\t{_UNSEEN}]|{CONTROL.pattern}")
 _NOT_IN_NAMES = re.compile(r'[/\\:*?"<>|]')
 # Names that Windows keeps for devices, with any ending: a folder that is copied there.
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|\Z)", re.IGNORECASE)
@@ -54,7 +62,7 @@ def line(text: str) -> str:
     Raises:
         BadInput: It has a control character, or is longer than any line of such a kind.
     """
-    return _without_control(text, re.compile(f"[\n\t]|{CONTROL.pattern}"), LONGEST_LINE, "write it in one line")
+    return _without_control(text, _NOT_IN_LINES, LONGEST_LINE, "write it in one line of visible characters")
 
 
 def lines(text: str) -> str:
@@ -88,6 +96,20 @@ def word(text: str) -> str:
         raise _refused(text, found, "it is one word, and what follows a blank would be another option")
     if text.startswith("-"):
         raise BadInput(f"{_shown(text)} begins with '-', so it would be taken for an option.", value=text)
+    return text
+
+
+def words(text: str) -> str:
+    """Words of a command line, each quoted where it has a blank.
+
+    Raises:
+        BadInput: They are not one line, or a quote has no end.
+    """
+    line(text)
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise BadInput(f"{_shown(text)} cannot be taken apart into words: {error}.", value=text) from None
     return text
 
 
@@ -131,7 +153,7 @@ def _problem(text: str) -> str:
         return "is empty"
     if len(text.encode("utf-8", "replace")) > LONGEST_NAME:
         return f"has {len(text)} characters; at most {LONGEST_NAME} bytes are allowed"
-    found = re.search(f"[\n\t]|{CONTROL.pattern}", text) or _NOT_IN_NAMES.search(text)
+    found = _NOT_IN_LINES.search(text) or _NOT_IN_NAMES.search(text)
     if found is not None:
         return f"has the character {found[0]!r} in it, which is not allowed"
     if text[0] in ".-" or text[-1] == "." or text != text.strip():
@@ -150,7 +172,7 @@ def as_name(text: str) -> str:
     """
     if not _problem(text):
         return text
-    kept = _NOT_IN_NAMES.sub("_", re.sub(f"[\n\t]|{CONTROL.pattern}", "_", text)).strip(" .-")[: LONGEST_NAME // 4]
+    kept = _NOT_IN_NAMES.sub("_", _NOT_IN_LINES.sub("_", text)).strip(" .-")[: LONGEST_NAME // 4]
     return kept if kept and not _problem(kept) else "unnamed"
 
 
@@ -160,6 +182,8 @@ Lines = Annotated[str, AfterValidator(lines)]
 """Several lines, e.g. shell lines of a user."""
 Word = Annotated[str, AfterValidator(word)]
 """One word: the value of an option."""
+Words = Annotated[str, AfterValidator(words)]
+"""Words of a command line; what puts them into a script quotes each."""
 Variable = Annotated[str, AfterValidator(variable)]
 """The name of an environment variable."""
 Name = Annotated[str, AfterValidator(checked_name)]

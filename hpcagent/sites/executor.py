@@ -45,11 +45,13 @@ _INTERCHANGE_S = 120.0
 _ASK_EVERY_S = 10.0
 """So often is the interchange asked whether it answers, and so long is waited for the answer."""
 _UNANSWERED_TOLD, _UNANSWERED_MOST = 3, 12
-"""So many questions in a row may stay unanswered before the user hears of it, and before the interchange is ended.
+"""After so many times `_ASK_EVERY_S` without an answer the user hears of it, and the interchange is ended.
 
-Questions are counted, not seconds: a laptop that slept, or a coordinator that was stopped itself, asked none. Two
-minutes are generous on purpose: a loaded login node can keep a process waiting for long.
+Only time counts that was waited for answers: a question counts no more than it may take, so neither a laptop that
+slept nor a coordinator that was stopped itself gives a false alarm. Two minutes are generous on purpose: a loaded
+login node can keep a process waiting for long.
 """
+_ROUNDING_S = 0.05
 _TROUBLE_IN_A_ROW = 3
 _TROUBLE_S = 10.0
 """What looks after the blocks may fail so often, and at least for so long, before the site is given up."""
@@ -106,7 +108,7 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
     """Whether the nodes it was given have no time left for anything that waits."""
     _begun = False
     _closed = False
-    _unanswered = 0
+    _silent_s = 0.0
     _ended_because = ""
     _refusal: SiteFailed | None = None
     _results = 0
@@ -217,21 +219,33 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
     def _watch_interchange(self) -> None:
         """End an interchange that lives but does not answer, e.g. a stopped one; a dead one is replaced."""
         process = self.interchange_proc
-        while not self._result_queue_thread_exit.wait(_ASK_EVERY_S):
+        pause_s = _ASK_EVERY_S
+        told = False
+        answered_at = time.monotonic()  # or the last question was given up
+        while not self._result_queue_thread_exit.wait(pause_s):
             if self._closed or process.poll() is not None:
                 return
-            self._unanswered = 0 if self._command("WORKER_BINDS") is not None else self._unanswered + 1
+            asked_at = time.monotonic()
+            answered = self._command("WORKER_BINDS") is not None
             if self._closed:
                 return
+            now = time.monotonic()
+            # What is more than pause and question may take, this process did not wait: it was stopped itself.
+            silent_s = min(now - answered_at, pause_s + _ASK_EVERY_S)
+            answered_at = now
+            pause_s = _ASK_EVERY_S if answered else max(0.0, _ASK_EVERY_S - (now - asked_at))
+            self._silent_s = 0.0 if answered else self._silent_s + silent_s
+            told = told and not answered
             how = " (somebody has stopped it)" if is_stopped(process.pid) else ""
-            silent_s = self._unanswered * _ASK_EVERY_S
-            if self._unanswered == _UNANSWERED_TOLD:
+            if not told and self._silent_s >= _UNANSWERED_TOLD * _ASK_EVERY_S - _ROUNDING_S:
+                told = True
                 self.tell(
-                    f"the site's interchange (process {process.pid}) has not answered for {silent_s:g} s{how}; "
+                    f"the site's interchange (process {process.pid}) has not answered for "
+                    f"{round(self._silent_s, 1):g} s{how}; "
                     f"after {_UNANSWERED_MOST * _ASK_EVERY_S:g} s it is replaced"
                 )
-            if self._unanswered >= _UNANSWERED_MOST:
-                self._ended_because = f"did not answer for {silent_s:g} s{how} and was ended"
+            if self._silent_s >= _UNANSWERED_MOST * _ASK_EVERY_S - _ROUNDING_S:
+                self._ended_because = f"did not answer for {round(self._silent_s, 1):g} s{how} and was ended"
                 process.kill()
                 return
 

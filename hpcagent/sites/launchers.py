@@ -82,7 +82,7 @@ class NodeWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type informat
     """One manager on each node.
 
     Args:
-        overrides: Words added to the command that starts them.
+        overrides: Words added to the command that starts them; nothing in them is the shell's.
     """
 
     hosts: Sequence[str] = ()
@@ -90,7 +90,7 @@ class NodeWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type informat
 
     def __init__(self, overrides: str = "") -> None:
         super().__init__()
-        self.overrides = overrides
+        self.overrides = _quoted(overrides)
 
     def _write_hosts(self, path: str) -> str:
         """A shell line that writes the names of the nodes into a file, each once."""
@@ -121,7 +121,7 @@ class MpiexecWorkers(NodeWorkers):
 
     def __init__(self, bind_cmd: str = PALS_BIND, overrides: str = "") -> None:
         super().__init__(overrides)
-        self.bind_cmd = bind_cmd
+        self.bind_cmd = _quoted(bind_cmd)
 
     def __call__(self, command: str, tasks_per_node: int, nodes_per_block: int, script_dir: str = "") -> str:
         """Return the shell lines."""
@@ -148,6 +148,10 @@ class SshWorkers(NodeWorkers):
         """Return the shell lines."""
         start = _SSH.replace(" OVERRIDES", f" {self.overrides}".rstrip())
         return _each_node(command, script_dir, "\n".join([self._write_hosts('"$base.nodes"'), start]))
+
+
+def _quoted(words: str) -> str:
+    return shlex.join(shlex.split(words))
 
 
 def _each_node(command: str, folder: str, start: str) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 
 from hpcagent.errors import StoreError, StoreFull
 from hpcagent.sites.schedulers.base import Job, Scheduler, Sent
+from hpcagent.store.files import open_plain
 
 __all__ = ["ELSEWHERE", "Entry", "Ledger", "read_ledger"]
 
@@ -164,7 +165,7 @@ class Ledger:
         with self._lock:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+                descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
                 try:
                     size = os.fstat(descriptor).st_size
                     if size and os.pread(descriptor, 1, size - 1) != b"\n":

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from hpcagent import packaged
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, build, read_toml
-from hpcagent.model.texts import Line, Lines, Name, Variable, Word, word
+from hpcagent.model.texts import Line, Lines, Name, Variable, Word, Words, word
 from hpcagent.owners import require_own
 from hpcagent.sites.schedulers.present import who_answers
 
@@ -279,9 +279,9 @@ class BlockSettings(Record):
     """Slurm: memory asked for on each node; not given: the scheduler's default."""
     cores_per_node: Positive | None = None
     """Physical cores asked for on each node; not given: the node type's."""
-    overrides: Line = ""
-    """Words added to the command that starts the workers on the nodes, e.g. `-c 128`."""
-    bind_cmd: Line = "--cpu-bind"
+    overrides: Words = ""
+    """Words added to the command that starts the workers on the nodes, e.g. `-c 128`. A `$` in them stays one."""
+    bind_cmd: Words = "--cpu-bind"
     """PBS: the option of mpiexec that keeps the workers unbound."""
     worker_launcher: Literal["", "single", "srun", "mpiexec", "pbsdsh", "ssh"] = ""
     """What starts the workers on the nodes; not given: srun on Slurm, mpiexec on several nodes of PBS. `pbsdsh` is
@@ -973,7 +973,8 @@ def _folders() -> Iterator[Path]:
     yield Path("site_profiles")
     yield Path()
     yield from _site_path()
-    config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    # Not Path.home(): a user may have no entry in the passwd database, e.g. in a container.
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
     yield Path(config) / "hpcagent" / "sites"
     yield packaged.folder("site_profiles")
 

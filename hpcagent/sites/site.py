@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import getpass
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hpcagent.errors import AppFailed, BadInput, BlockLost, SiteFailed, nearest
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, kind_of_error, known_kind
+from hpcagent.owners import require_own_links, user_name
 from hpcagent.sites.limits import check, executor_for, most_blocks
 from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where, find_profile
 from hpcagent.sites.script_paths import refuse_unwritable
@@ -387,6 +389,7 @@ def open_site(
         )
     temporary = run_dir is None
     folder = Path(run_dir or _own_folder(private and not found.batch)).absolute()
+    require_own_links(folder / "parsl", folder / "work")
     if found.batch:
         refuse_unwritable(folder)
     notes = _preflight(found) if found.kind == "pbs" and not inside else []
@@ -406,7 +409,8 @@ def open_site(
         usage_tracking=0,
     )
     try:
-        dfk = parsl.DataFlowKernel(config) if private else parsl.load(config)
+        with _a_user_name():
+            dfk = parsl.DataFlowKernel(config) if private else parsl.load(config)
     except BaseException as error:  # also Ctrl-C: what has been started would stay until this process ends
         for executor in executors.values():
             with contextlib.suppress(Exception):
@@ -528,6 +532,21 @@ def _batch_executors(
     for executor in executors.values():
         executor.siblings = list(executors.values())
     return executors, counts
+
+
+@contextlib.contextmanager
+def _a_user_name() -> Iterator[None]:
+    """Parsl asks for the name of the user, which one without a passwd entry has not (`docker --user 2001`)."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = user_name(os.getuid())
+        try:
+            yield
+        finally:
+            del os.environ["LOGNAME"]
+    else:
+        yield
 
 
 def _own_folder(private: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import IO
 
 from hpcagent.errors import StoreFull
 
-__all__ = ["open_own", "refusing_clearly", "write_whole"]
+__all__ = ["open_own", "open_plain", "refusing_clearly", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -67,11 +68,25 @@ def open_own(path: Path, *, private: bool = False) -> IO[bytes]:
         private: Nobody else may read it.
     """
     # Others may not write it in any case: it may decide what is run.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600 if private else 0o644)
+    descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
     if private:
         os.fchmod(descriptor, 0o600)  # it may have been there with another mode
     return os.fdopen(descriptor, "wb")
+
+
+def open_plain(path: Path, flags: int, mode: int = 0o644) -> int:
+    """A descriptor of a file with a fixed name, never of what a link leads to: that may be any file of the user.
+
+    Raises:
+        OSError: There is a link, or the file cannot be opened.
+    """
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno != errno.ELOOP or not path.is_symlink():
+            raise
+        where = f"it is a symbolic link, to {path.readlink()}, and is not followed: look who made it and remove it"
+        raise OSError(errno.ELOOP, where, str(path)) from None
 
 
 def _run_dir(path: Path) -> Path | None:

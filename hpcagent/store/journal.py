@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from pydantic_core import from_json, to_json
 
 from hpcagent.errors import RunDirGone, StoreError
-from hpcagent.store.files import refusing_clearly
+from hpcagent.store.files import open_plain, refusing_clearly
 
 __all__ = ["Journal", "event_in", "read_events"]
 
@@ -69,7 +69,7 @@ class Journal:
             StoreFull: The file cannot be opened for writing.
         """
         with refusing_clearly(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             try:
                 size = os.fstat(descriptor).st_size
                 whole = _whole_lines(descriptor, size)
@@ -197,7 +197,7 @@ def _ends_an_event(descriptor: int, start: int, end: int) -> bool:
 
 def _set_aside(descriptor: int, start: int, end: int, path: Path) -> None:
     """Add a part of an open file, which may be large, to another file as a line of its own."""
-    with path.open("ab") as aside:
+    with os.fdopen(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as aside:
         while start < end:
             piece = os.pread(descriptor, min(end - start, 1 << 24), start)
             if not piece:

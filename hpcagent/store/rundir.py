@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.errors import BadInput, RunDirLocked, StoreError
-from hpcagent.owners import require_own
-from hpcagent.store.files import refusing_clearly
+from hpcagent.owners import require_own, require_own_links
+from hpcagent.store.files import open_plain, refusing_clearly
 
 __all__ = ["Holder", "Lock", "RunDir", "holder"]
 
@@ -72,6 +72,7 @@ class RunDir:
             self.root / "site.toml",
             what="the commands and modules it names",
         )
+        require_own_links(self.work, self.parsl, self.report, self.root / "coordinator")
 
     def create(self) -> None:
         """Make the folder.
@@ -105,7 +106,7 @@ class Lock:
             StoreFull: The lock file cannot be written.
         """
         with refusing_clearly(self._path):
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = open_plain(self._path, os.O_RDWR | os.O_CREAT)
         try:
             self._take()
         except BlockingIOError:
@@ -185,7 +186,7 @@ def holder(root: str | Path) -> tuple[bool, Holder | None]:
     Where a file system keeps locks to each machine, a coordinator on another one is not seen.
     """
     try:
-        descriptor = os.open(Path(root) / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_plain(Path(root) / ".lock", os.O_RDONLY)
     except OSError:
         return False, None
     try:

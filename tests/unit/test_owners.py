@@ -14,10 +14,13 @@ import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.record import load_run
 from hpcagent.campaign.report import report
-from hpcagent.errors import BadInput
+from hpcagent.errors import BadInput, StoreFull
 from hpcagent.owners import stranger
+from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import find_profile, list_profiles
 from hpcagent.sites.reap import reap
+from hpcagent.store.journal import Journal
+from hpcagent.store.rundir import Lock
 
 STRANGER = pwd.getpwnam("nobody")
 
@@ -209,3 +212,51 @@ def test_the_option_is_taken_anywhere_on_the_line(tmp_path):
     for words in (["--trust", "everyone"], ["--trust=everyone"]):
         done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0 and "2 runs" in done.stdout
+
+
+@pytest.mark.parametrize("name", [".lock", "events.jsonl", "jobs.jsonl"])
+def test_a_link_in_place_of_a_file_of_a_run_directory_is_not_followed(name, tmp_path):
+    victim = tmp_path / "thesis.txt"
+    victim.write_text("years of work")
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / name).symlink_to(victim)
+    opening = {
+        ".lock": lambda path: Lock(path.parent).acquire(),
+        "events.jsonl": Journal.open,
+        "jobs.jsonl": lambda path: Ledger(path).refused("a", "b"),
+    }[name]
+    with pytest.raises(StoreFull, match=r"symbolic link, to .*thesis.txt, and is not followed: look who made it"):
+        opening(tmp_path / "r" / name)
+    assert victim.read_text() == "years of work"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", ["parsl", "work", "report"])
+def test_a_folder_that_is_another_users_link_is_refused_and_ones_own_is_followed(name, tmp_path):
+    folder = begun(tmp_path / "run")
+    there = tmp_path / "there"
+    if (folder / name).is_dir():
+        (folder / name).rename(there)
+    else:
+        there.mkdir()
+    (folder / name).symlink_to(there)
+    assert len(ha.read_run(folder).results) == 2
+    os.chown(folder / name, STRANGER.pw_uid, -1, follow_symlinks=False)
+    with pytest.raises(BadInput, match=rf"{name} is a symbolic link of nobody, to .*--trust nobody"):
+        load_run(folder)
+    if name != "report":
+        with pytest.raises(BadInput, match="symbolic link of nobody"):
+            ha.open_site("threads", run_dir=folder, private=True)
+
+
+def test_a_user_without_a_name_can_run(tmp_path, monkeypatch):
+    # As `docker --user 2001`: no entry in passwd, and no name in the environment.
+    def nobody_knows(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody_knows)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with ha.open_site("threads", private=True, run_dir=tmp_path / "r") as site:
+        assert site.submit(max, 2, 3).result() == 3
+    assert "LOGNAME" not in os.environ

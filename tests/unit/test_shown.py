@@ -76,3 +76,10 @@ def test_secrets_are_left_out_of_what_is_shown():
     )
     data = {"env": {"HF_TOKEN": "abc", "A": "1"}, "executors": {"w": {"worker_init": "export PASSWORD=abc"}}}
     assert "abc" not in str(without_secrets(data)) and without_secrets(data)["env"]["A"] == "1"
+
+
+def test_what_is_not_seen_is_shown_and_joiners_stay():
+    unseen = "\u200e\u200f\u061c\u200b\ufeff\U000e0041\U000e007f"
+    assert plain(unseen) == r"\u200e\u200f\u061c\u200b\ufeff\U000e0041\U000e007f"
+    persian_and_emoji = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \U0001f469\u200d\U0001f52c"
+    assert plain(persian_and_emoji) == persian_and_emoji

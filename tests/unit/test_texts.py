@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from hpcagent.campaign.record import load_run
 from hpcagent.errors import BadInput
 from hpcagent.model.base import RECORDED, build, parse_toml, read_json, read_toml
 from hpcagent.model.contract import Contract, Metric
-from hpcagent.model.texts import as_name, checked_name
+from hpcagent.model.texts import as_name, checked_name, line, word, words
+from hpcagent.sites.profile import find_profile
 
 HOSTILE = [
     "../../x",
@@ -136,3 +139,33 @@ def test_values_without_measure_are_one_clear_error(text, says, tmp_path):
     with pytest.raises(BadInput) as error:
         ha.load_campaign(path)
     assert says in str(error.value) and len(str(error.value)) < 25_000
+
+
+@pytest.mark.parametrize("code", [0x200E, 0x200F, 0x061C, 0x200B, 0x200D, 0xFEFF, 0xAD, 0xE0001, 0xE0041, 0xE007F])
+def test_what_is_not_seen_is_in_no_name_and_no_word_of_a_profile(code):
+    text = f"a{chr(code)}b"
+    for check in (checked_name, word, line, words):
+        with pytest.raises(BadInput, match="not allowed"):
+            check(text)
+    assert as_name(text) == "a_b"
+
+
+def test_every_format_character_of_unicode_is_refused_in_names():
+    # Cf: https://www.unicode.org/reports/tr44/#General_Category_Values
+    unseen = [chr(code) for code in range(sys.maxunicode) if unicodedata.category(chr(code)) == "Cf"]
+    assert len(unseen) > 150
+    assert [c for c in unseen if as_name(f"a{c}b") != "a_b"] == []
+    assert checked_name("Kühlung – 水 é́") == "Kühlung – 水 é́"
+
+
+def test_words_that_cannot_be_taken_apart_are_refused():
+    assert words("-c 'a b' --x=$(id)") == "-c 'a b' --x=$(id)"
+    with pytest.raises(BadInput, match="No closing quotation"):
+        words("-c 'a b")
+
+
+def test_a_file_that_is_not_utf8_says_the_line_and_what_to_do(tmp_path):
+    path = tmp_path / "site.toml"
+    path.write_bytes('kind = "threads"\ndescription = "café"\n'.encode("latin-1"))
+    with pytest.raises(BadInput, match=r"site.toml, line 2: the byte 0xe9 is not UTF-8. Save the file as UTF-8"):
+        find_profile(path)

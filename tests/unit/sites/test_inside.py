@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.base import build
 from hpcagent.sites.batch import batch_executor
-from hpcagent.sites.launchers import SrunWorkers, SshWorkers
+from hpcagent.sites.launchers import SrunWorkers, SshWorkers, worker_launcher
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.schedulers.base import Allocation, NodeShape, scheduler
@@ -129,3 +131,18 @@ def test_on_a_node_without_the_commands_of_its_scheduler_what_is_not_known_is_sa
     monkeypatch.setenv("HPCAGENT_JOB_STARTED", "1000000000")  # a job that hpcagent has submitted, of an hour
     with open_site(profile, inside=True, private=True, run_dir=tmp_path / "s") as site:
         assert site.ends_at == 1000003600 and len(site.news()) == 1
+
+
+@pytest.mark.parametrize("kind", ["srun", "mpiexec", "pbsdsh", "ssh"])
+def test_words_of_a_profile_are_words_of_the_launcher_and_no_commands(kind, tmp_path):
+    hostile = '"$(id -un >PWNED)" `id >PWNED` ; id >PWNED & --constraint "a b"'
+    for given in ({"overrides": hostile}, {"bind_cmd": hostile, "overrides": "--depth=64 --ppn 1"}):
+        lines = worker_launcher(kind, **given)("true", 1, 2, str(tmp_path))
+        (tmp_path / "j.sh").write_text(f"JOBNAME=j\nPBS_NODEFILE=/dev/null\n{lines}\n")
+        for name in (kind, "mpiexec"):  # a stand-in that does nothing
+            (tmp_path / name).write_text("#!/bin/sh\nexit 0\n")
+            (tmp_path / name).chmod(0o755)
+        env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        subprocess.run(["/bin/bash", "j.sh"], cwd=tmp_path, env=env, capture_output=True, check=False, timeout=20)
+        assert not (tmp_path / "PWNED").exists()
+    assert "--depth=64 --ppn 1" in worker_launcher("mpiexec", overrides="--depth=64 --ppn 1")("true", 1, 2)

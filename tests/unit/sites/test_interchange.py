@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from parsl.version import VERSION
 
 from hpcagent.lifeline import birth
 from hpcagent.sites import interchange, plain
+from hpcagent.sites.executor import Executor
 from hpcagent.sites.interchange import _PASSED_OVER, Interchange
 
 
@@ -367,3 +369,35 @@ def test_an_interchange_that_was_stopped_itself_does_not_take_its_managers_for_l
     while not (lost := bench.lost()) and time.monotonic() < deadline:
         bench.rounds()
     assert lost == {1: "0"}  # it said nothing while the loop was turned
+
+
+@pytest.mark.parametrize("answers_late", [False, True])
+def test_an_interchange_without_answer_is_ended_after_the_time_that_is_stated(answers_late, monkeypatch):
+    # Time by a clock of its own: a question takes all of its 10 s, or the coordinator was stopped for an hour in it.
+    clock = [0.0]
+    said: list[str] = []
+    ended: list[float] = []
+    asked = iter([True, *([False] * 2), None, True] if answers_late else [])
+
+    def wait(pause_s: float) -> bool:
+        clock[0] += pause_s
+        return bool(ended) or clock[0] > 20_000
+
+    def command(message: object) -> int | None:
+        answer = next(asked, False)
+        clock[0] += {True: 0.0, False: 10.0, None: 3600.0}[answer]
+        return 1 if answer else None
+
+    site = Executor.__new__(Executor)
+    site.interchange_proc = SimpleNamespace(
+        pid=os.getpid(), poll=lambda: None, kill=lambda: ended.append(clock[0])
+    )
+    site._result_queue_thread_exit = SimpleNamespace(wait=wait)
+    site.tell = said.append
+    monkeypatch.setattr(site, "_command", command)
+    monkeypatch.setattr("hpcagent.sites.executor.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    site._watch_interchange()
+    begun = 10 + 20 + 10 + 3600 if answers_late else 0
+    assert ended == [pytest.approx(begun + 120)]
+    assert "has not answered for 30 s; after 120 s it is replaced" in said[-1]
+    assert site._ended_because == "did not answer for 120 s and was ended"
