@@ -18,6 +18,7 @@ from hpcagent.beside import use_modules_of
 from hpcagent.errors import BadInput, HpcAgentError, Interrupted
 from hpcagent.owners import TRUST, trusting
 from hpcagent.shown import masked, plain, without_secrets
+from hpcagent.surroundings import WORKING_DIRECTORY_GONE, open_closed_streams, working_directory
 
 __all__ = ["main"]
 
@@ -806,6 +807,11 @@ def _one_clear_error(verbose: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         _print("stopped", file=sys.stderr)
         raise SystemExit(130) from None
+    except FileNotFoundError:
+        if working_directory() is not None:
+            raise
+        _print(f"error: {WORKING_DIRECTORY_GONE}", file=sys.stderr)
+        raise SystemExit(BadInput.exit_code) from None
     except BrokenPipeError:
         # `hpcagent ... | head`: the reader has gone; keep Python from complaining while it exits.
         with contextlib.suppress(OSError):
@@ -815,6 +821,8 @@ def _one_clear_error(verbose: bool) -> Iterator[None]:
 
 def main() -> None:
     """Entry point of the `hpcagent` command."""
+    open_closed_streams()
+    os.umask(os.umask(0) | 0o002)  # what is written here decides what is run: other users cannot change it
     # Anywhere on the line, like --help.
     words = [word for word in sys.argv[1:] if word not in ("-v", "--verbose")]
     verbose = len(words) < len(sys.argv) - 1
@@ -852,10 +860,9 @@ def _know_the_working_directory() -> None:
 
     They are found last, and not those that others may write: a `numpy.py` of theirs would be run by every command.
     """
-    try:
-        here = str(Path.cwd())
-    except OSError:
-        return  # it was removed
+    here = str(working_directory() or "")
+    if not here:
+        return
     problem = use_modules_of(here)
     if problem and next(Path(here).glob("*.py"), None) is not None:
         _print(f"note: no Python module of the working directory is used: {problem}.", file=sys.stderr)

@@ -150,12 +150,12 @@ def with_reuse_said(fields: dict[str, Any]) -> dict[str, Any]:
 def _make(workdir: Path) -> bool:
     """Make the directory; return whether it is new."""
     try:
-        os.mkdir(workdir)  # noqa: PTH102
+        os.mkdir(workdir, 0o775)  # noqa: PTH102  (others cannot write it, whatever the umask)
         return True
     except FileExistsError:
         return False
     except FileNotFoundError:
-        workdir.mkdir(parents=True, exist_ok=True)
+        workdir.mkdir(0o775, parents=True, exist_ok=True)
         # Another worker may have made it at the same moment.
         return False
 
@@ -454,7 +454,7 @@ def _set_aside(workdir: Path) -> None:
     while (workdir / f"attempt-{number}").exists():
         number += 1
     aside = workdir / f"attempt-{number}"
-    aside.mkdir()
+    aside.mkdir(0o775)
     for path in left:
         path.rename(aside / path.name)
 
@@ -464,7 +464,7 @@ def _write(path: str, data: Any) -> None:
     part = f"{path}.part"
     # Not through a link: in a folder that several share (`cache`), somebody else may have put one there.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(part, flags, 0o666), "wb", buffering=0) as file:
+    with os.fdopen(os.open(part, flags, 0o664), "wb", buffering=0) as file:
         text = json.dumps(data).encode()
         if file.write(text) != len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)

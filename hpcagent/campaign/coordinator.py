@@ -183,6 +183,7 @@ class Coordinator:
             self._journal = Journal.open(self.folder.events, beside=self.folder.work)
             self._state = replayed(self.folder, self.campaign, look=True, results=False) if resumed else State()
             damage = self._state.remarks  # as it was before anything was put back
+            lacking = self._state.lacking()
             self._check_files()
             self._take_earlier()
             self._spending = self._make_spending()
@@ -215,6 +216,8 @@ class Coordinator:
         again += f"; {given_up} that were given up are run again" if given_up else ""
         if recovered:
             again += f", {len(recovered)} of them found in their own folders"
+            lost = sum(r.manifest.execution_id in lacking for r in recovered)
+            again += f" ({lost} of them events.jsonl has lost: it tells of the campaign's end)" if lost else ""
         again += "".join(f"; {words}" for words in told(leftovers))
         if self._journal.torn:
             again += "; a last line that was cut off is in events.torn"
@@ -359,7 +362,7 @@ class Coordinator:
         changed = [key for key in ours if ours[key] != theirs[key] and (key != "app" or app is None)]
         inputs = changed_inputs(written.app, self.campaign.app)
         if inputs:
-            done = replayed(self.folder, written).finished
+            done = replayed(self.folder, written, look=True).finished
             raise refusal(str(self.folder.root), inputs, done=done, repair=repair_of(written.app))
         if app is None or changed:
             said = [*changed, *(_different(written.app, self.campaign.app) if "app" in changed else ())]

@@ -58,8 +58,9 @@ def detach(work: Callable[[Callable[[], None]], int], *, log: Path) -> Detached:
         log.parent.mkdir(parents=True, exist_ok=True)
         output = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     heard, told = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # None: it was closed before Python began
+            stream.flush()
     pid = os.fork()
     if pid == 0:
         os.close(heard)

@@ -14,45 +14,64 @@ from hpcagent.campaign.state import State
 from hpcagent.model.base import explain, read_record
 from hpcagent.model.records import Manifest, Result
 from hpcagent.store.journal import read_events
-from hpcagent.store.rundir import RunDir
+from hpcagent.store.rundir import RunDir, holder
 
 __all__ = ["begun_state", "found_result", "rebuilt_event", "replayed"]
 
 _ROLES = frozenset({"suggested", "reference", "replicate", "repeat"})
 
 
-def replayed(folder: RunDir, campaign: Campaign, *, look: bool = False, results: bool = True) -> State:
+def replayed(folder: RunDir, campaign: Campaign, *, look: bool | None = None, results: bool = True) -> State:
     """Replay a journal, with the runs that damage has taken from it put back where they belong.
 
-    A run writes its manifest into its own directory before it begins, so whatever had begun is found there.
+    A run writes its manifest into its own directory before it begins, so whatever had begun is found there. That
+    costs one listing of `work`, and one look at each run there that has no result in the journal.
 
     Args:
         folder: The run directory.
         campaign: Its campaign.
-        look: Look for lost runs also where every line could be read: the end of the journal may be missing.
-        results: Also read what ended and is not in a damaged journal; a coordinator records that itself.
+        look: Look for lost runs also where every line could be read, as whole lines may be missing; by default
+            where no coordinator has the folder: one has looked when it began, and records what ends since.
+        results: Also read what ended and is not in the journal; a coordinator records that itself.
 
     Raises:
         StoreError: The journal cannot be read.
     """
     app = campaign.app.name, campaign.app.contract.version
+    look = not holder(folder.root)[0] if look is None else look
+    begun = _begun(folder.work) if look else None  # before the journal, which has a run before it begins
     state = State.replay(read_events(folder.events), app=app)
     if state.whole and not look:
         return state
-    lost = _lost(folder.work, state, app)
+    begun = _begun(folder.work) if begun is None else begun
+    lost = _lost(folder.work, begun, state, app)
     late = [m for m in map(state.manifest, (*state.strays, *state.rebuilt)) if m is not None]
     if lost or late:
         rebuilt = state.rebuilt | {m.execution_id for m in lost if m.role != "part"}
         state = State.replay(read_events(folder.events), app=app, put_back=(*lost, *late))
         state.rebuilt |= rebuilt
         state.unrecorded = lost
-    if results and not state.whole:
+    if results:
         for manifest in state.waiting():
-            result, _ = found_result(folder.work, manifest)
-            if result is not None:
-                state.add_result(result)
-                state.found += 1
+            if manifest.execution_id in begun:
+                _take_result(state, *found_result(folder.work, manifest))
     return state
+
+
+def _take_result(state: State, result: Result | None, wrong: str) -> None:
+    if result is not None:
+        state.add_result(result)
+        state.found += 1
+    if wrong:
+        state.unusable.append(wrong.rstrip("."))
+
+
+def _begun(work: Path) -> frozenset[str]:
+    """The execution ids of the runs that have a directory."""
+    try:
+        return frozenset(path.name for path in work.iterdir())
+    except OSError:
+        return frozenset()
 
 
 def begun_state(folder: RunDir, campaign: Campaign) -> State:
@@ -110,12 +129,9 @@ def found_result(work: Path, manifest: Manifest) -> tuple[Result | None, str]:
     return result, ""
 
 
-def _lost(work: Path, state: State, app: tuple[str, str]) -> list[Manifest]:
+def _lost(work: Path, begun: frozenset[str], state: State, app: tuple[str, str]) -> list[Manifest]:
     """Manifests in `work` of runs that the state does not know, and of inner runs that its results speak of."""
-    try:
-        names = sorted(p.name for p in work.iterdir() if not state.known(p.name))
-    except OSError:
-        return []
+    names = sorted(name for name in begun if not state.known(name))
     # What lay there before the campaign began is of an earlier one in the same folder.
     began = state.began_at or 0.0
     found = [m for m in (_manifest_in(work / name) for name in names) if m is not None and m.created_at >= began]
@@ -134,21 +150,8 @@ def _manifest_in(workdir: Path) -> Manifest | None:
         try:
             fields = from_json((folder / "manifest.json").read_bytes())
             manifest = read_record(Manifest, fields, {})
-            if manifest.execution_id == workdir.name == _identity(manifest):
+            if manifest.execution_id == workdir.name == manifest.identity:
                 return manifest
         except (OSError, ValueError, TypeError, AttributeError):
             continue
     return None
-
-
-def _identity(manifest: Manifest) -> str:
-    """The id that what is in a manifest stands for: another one means that it was changed."""
-    return Manifest.identify(
-        app=manifest.app,
-        app_version=manifest.app_version,
-        input_digest=manifest.input_digest,
-        params=manifest.params,
-        seed=manifest.seed,
-        replicate=manifest.replicate,
-        upstream=manifest.upstream,
-    )

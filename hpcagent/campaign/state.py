@@ -54,7 +54,8 @@ class State:
         rebuilt: Execution ids of runs whose manifest was not found in the journal but in the run's own directory.
         unrecorded: Those manifests, inner runs' included, of which the journal does not tell yet.
         began_at: When the campaign began, Unix time in seconds, if the journal's first line tells.
-        found: How many results were read from the runs' own directories, as the journal has lost them.
+        found: How many results were read from the runs' own directories, as the journal does not have them.
+        unusable: What is wrong with results there that cannot be used as they are: sentences.
         elapsed_s: Wall time of the sessions so far, in seconds.
         node_hours: Node-hours of all results, and of attempts that were repeated.
         failed: How many runs have failed.
@@ -90,6 +91,7 @@ class State:
         self.told_damage = 0
         self.doubled = 0
         self.found = 0
+        self.unusable: list[str] = []
         self.unknown: dict[str, None] = {}
         self.strays: dict[str, None] = {}
         self._line = 0
@@ -259,7 +261,8 @@ class State:
     def _apply_parts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
             try:
-                self.add_part(read_record(Manifest, row["manifest"], self.unknown), str(row["chain"]))
+                manifest = _unchanged(read_record(Manifest, row["manifest"], self.unknown))
+                self.add_part(manifest, str(row["chain"]))
             except _UNFIT as error:
                 self._damaged(error, Manifest)
 
@@ -269,7 +272,7 @@ class State:
         shared = self._resources.get(text)
         if shared is None:
             shared = self._resources[text] = read_record(Resources, fields["resources"], self.unknown)
-        return read_record(Manifest, {**fields, "resources": shared}, self.unknown)
+        return _unchanged(read_record(Manifest, {**fields, "resources": shared}, self.unknown))
 
     def _apply_confirmation(self, event: Mapping[str, Any]) -> None:
         if event.get("confirm"):
@@ -349,7 +352,12 @@ class State:
                     f"{self.gaps} run(s) planned there had not begun and are gone; others take their place"
                 )
         if self.found:
-            said.append(f"{self.found} result(s) that are not in it were read from work/*/result.json")
+            said.append(
+                f"{self.found} result(s) that events.jsonl does not have were read from work/*/result.json"
+            )
+        said += self.unusable[:MOST_TOLD]
+        if len(self.unusable) > MOST_TOLD:
+            said.append(f"{len(self.unusable) - MOST_TOLD} more result.json cannot be used")
         if self.strays:
             some = ", ".join(list(self.strays)[:MOST_TOLD])
             said.append(
@@ -461,6 +469,16 @@ class State:
         """
         return self._stopped_since and len(self.manifests) <= len(self.results) + len(self._not_started)
 
+    def lacking(self) -> frozenset[str]:
+        """Runs of a campaign that has stopped, of which the journal tells no result nor that there is none.
+
+        It wrote so of every run before it stopped: that line is lost.
+        """
+        if not self._stopped_since:
+            return frozenset()
+        told = self.results.keys() | self._not_started
+        return frozenset(m.execution_id for m in self.manifests if m.execution_id not in told)
+
     @property
     def ended(self) -> int:
         """How many runs have ended: finished, or given up by the coordinator that is or was last at it."""
@@ -517,6 +535,16 @@ class State:
 def _charged(failure: Mapping[str, Any] | None) -> bool:
     """Whether an attempt counted against the run's retries, where its event does not say so itself."""
     return failure is None or meaning(failure["kind"], failure["name"], failure.get("repair")).charged != "no"
+
+
+def _unchanged(manifest: Manifest) -> Manifest:
+    """A manifest as it was read; raises `ValueError` where its execution id is not that of what it says.
+
+    Without this a changed digit would be believed, and the result of one point be taken for that of another.
+    """
+    if manifest.execution_id != manifest.identity:
+        raise ValueError(f"run {manifest.execution_id}: what it says was run is not what this id stands for.")
+    return manifest
 
 
 def _finite(result: Result) -> Result:

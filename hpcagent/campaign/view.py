@@ -128,7 +128,7 @@ class Lines:
 
     def __init__(self, campaign: Campaign, stream: TextIO | None = None) -> None:
         self._tally = Tally(campaign)
-        self._stream = stream or sys.stderr
+        self._stream = stream or sys.stderr  # None where that was closed: nobody looks
 
     def __call__(self, event: Event) -> None:
         self._tally.take(event)
@@ -143,6 +143,8 @@ class Lines:
 
     def _say(self, text: str) -> None:
         # `... | head`, a terminal that was closed: who looked on has gone, the campaign goes on.
+        if self._stream is None:  # print would take stdout
+            return
         with contextlib.suppress(OSError):
             print(plain(text), file=self._stream, flush=True)
 
@@ -294,7 +296,7 @@ def watch(coordinator: Coordinator | Campaign) -> View:
     campaign: Campaign = found
     if _in_notebook():
         return NotebookView(campaign)
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():
         return Live(campaign)
     return Lines(campaign)
 

@@ -93,6 +93,19 @@ class Manifest(Record):
         deciding = [app, app_version, input_digest, params, seed, replicate, list(upstream)]
         return str(uuid5(NAMESPACE, canonical_json(deciding)))
 
+    @property
+    def identity(self) -> str:
+        """The execution id that what stands here has: another than `execution_id` means that it was changed."""
+        return self.identify(
+            app=self.app,
+            app_version=self.app_version,
+            input_digest=self.input_digest,
+            params=self.params,
+            seed=self.seed,
+            replicate=self.replicate,
+            upstream=self.upstream,
+        )
+
 
 class Failure(Record):
     """Why a run has no result.

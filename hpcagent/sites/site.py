@@ -28,6 +28,7 @@ from hpcagent.sites.limits import check, executor_for, most_blocks
 from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where, find_profile
 from hpcagent.sites.script_paths import refuse_unwritable
 from hpcagent.sites.turns import Turns
+from hpcagent.surroundings import require_working_directory
 
 if TYPE_CHECKING:
     from hpcagent.sites.schedulers.base import Allocation
@@ -372,6 +373,7 @@ def open_site(
         3
     """
     global _current
+    require_working_directory()
     found = find_profile(profile)
     if workers is not None and workers < 1:
         raise BadInput(f"workers={workers}: a site needs at least one worker.", value=workers)

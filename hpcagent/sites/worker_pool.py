@@ -445,6 +445,7 @@ def main() -> None:
     parser.add_argument("--workers_of", default="{}", help="workers by host, where hosts differ: JSON")
     parser.add_argument("--preload", default="", help="modules to import before forking, comma-separated")
     args = parser.parse_args()
+    os.umask(os.umask(0) | 0o002)  # what runs write is not for other users to change
     local = args.opener is not None
     if args.mark:
         os.environ[MARK] = f"{args.mark}/{socket.gethostname()}-{os.getpid()}"

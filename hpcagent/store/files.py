@@ -11,7 +11,7 @@ from typing import IO
 
 from hpcagent.errors import StoreFull
 
-__all__ = ["open_own", "open_plain", "refusing_clearly", "write_whole"]
+__all__ = ["make_folder", "open_own", "open_plain", "refusing_clearly", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -58,6 +58,22 @@ def write_whole(path: Path, text: str | bytes, *, private: bool = False) -> None
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, that other users cannot write whatever the umask is.
+
+    With umask 000 they could put files there that decide what is run, so that the folder would be refused later.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(0o775, exist_ok=True)
 
 
 def open_own(path: Path, *, private: bool = False) -> IO[bytes]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpcagent.errors import BadInput, RunDirLocked, StoreError
 from hpcagent.owners import require_own, require_own_links
-from hpcagent.store.files import open_plain, refusing_clearly
+from hpcagent.store.files import make_folder, open_plain, refusing_clearly
 
 __all__ = ["Holder", "Lock", "RunDir", "holder"]
 
@@ -79,9 +79,11 @@ class RunDir:
 
         Raises:
             StoreFull: It cannot be made or written.
+            BadInput: It was there, and another user owns or may write it: nothing is run before that is said.
         """
         with refusing_clearly(self.root):
-            self.work.mkdir(parents=True, exist_ok=True)
+            make_folder(self.work)
+        self.require_own()
 
 
 class Lock:

@@ -23,6 +23,7 @@ FLOORS = {
     "owners": 0,
     "beside": 0,
     "shown": 0,
+    "surroundings": 0,
     "model": 1,
     "policies": 2,
     "sites": 3,

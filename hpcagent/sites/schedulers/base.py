@@ -28,6 +28,7 @@ __all__ = [
     "Sent",
     "State",
     "Unverified",
+    "only_id",
     "pause_s",
     "scheduler",
 ]
@@ -83,6 +84,29 @@ class Refused(SiteFailed):
 
 class Unverified(SiteFailed):
     """Jobs were cancelled, but the scheduler still shows them, or does not answer; `hpcagent reap` tries again."""
+
+
+def only_id(found: Sequence[str], taken: str) -> str:
+    """Return the job id among the lines that a submission has printed.
+
+    A site's wrapper may print numbers of its own (what is left of an account). Another number taken for the id
+    would leave the job without anybody who ends it, so that then the scheduler is asked for it by its name.
+
+    Args:
+        found: The lines that look like an id, each once; at least one.
+        taken: What took the job, for the message.
+
+    Raises:
+        Refused: There are several; `unheard` is true.
+    """
+    if len(found) == 1:
+        return found[0]
+    raise Refused(
+        f"{taken}, and which of the lines that it printed is the job's id is not known: {', '.join(found)} (does "
+        "a wrapper print a number of its own?). The job is looked for by its name.",
+        transient=True,
+        unheard=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from hpcagent.sites.schedulers.base import (
     Scheduler,
     SchedulerDown,
     State,
+    only_id,
 )
 from hpcagent.sites.script_paths import is_plain
 
@@ -265,9 +266,9 @@ class Pbs(Scheduler):
             raise Refused(str(error), transient=there, unheard=there) from error
         words = _words(done)
         if done.returncode == 0:
-            for line in reversed(done.stdout.splitlines()):  # some sites' qsub greets first
-                if re.fullmatch(r"\d+(\[\d*\])?(\.\S+)?", line.strip()):
-                    return line.strip()
+            lines = [line.strip() for line in done.stdout.splitlines()]  # some sites' qsub greets first
+            if found := [line for line in lines if re.fullmatch(r"\d+(\[\d*\])?(\.\S+)?", line)]:
+                return only_id(list(dict.fromkeys(found)), f"qsub took {script}")
             raise Refused(
                 f"qsub took {script} and printed no job id: {words or 'nothing'}", transient=True, unheard=True
             )

@@ -19,6 +19,7 @@ from hpcagent.sites.schedulers.base import (
     Scheduler,
     SchedulerDown,
     State,
+    only_id,
 )
 
 __all__ = ["Slurm", "expand_nodes"]
@@ -185,8 +186,8 @@ class Slurm(Scheduler):
         except SchedulerDown as error:
             raise Refused(f"Slurm did not take {script}: {error}", transient=True, unheard=True) from None
         lines = [_JOB_ID.fullmatch(line.strip()) for line in done.stdout.splitlines()]
-        if done.returncode == 0 and (found := [line for line in lines if line]):
-            return found[-1][1]
+        if done.returncode == 0 and (found := list(dict.fromkeys(line[1] for line in lines if line))):
+            return only_id(found, f"sbatch took {script}")
         words = _words(done)
         passes = bool(_LATER.search(words))
         transient = passes or done.returncode == 0 or not _NEVER.search(words)

@@ -157,6 +157,8 @@ def test_a_run_that_failed_and_one_that_has_not_ended_are_explained(tmp_path):
     lines = journal.read_text().splitlines(keepends=True)
     planned = max(i for i, line in enumerate(lines) if json.loads(line)["event"] == "manifests")
     journal.write_text("".join(lines[: planned + 1]))
+    for manifest in json.loads(lines[planned])["manifests"]:
+        (tmp_path / "work" / manifest["execution_id"] / "result.json").unlink()
     waiting = ha.explain(tmp_path, 11)
     assert waiting.status == "no result" and waiting.again and "no result yet" in str(waiting)
 

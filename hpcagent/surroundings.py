@@ -1,0 +1,50 @@
+"""What a process was started with and may be missing: its three streams, its working directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from hpcagent.errors import BadInput
+
+__all__ = ["WORKING_DIRECTORY_GONE", "open_closed_streams", "require_working_directory", "working_directory"]
+
+WORKING_DIRECTORY_GONE = (
+    "the working directory of this process was deleted, so that no relative path leads anywhere and no program "
+    "can be started from it; `cd` to a folder that is there (also `cd .` where one of the same name was made "
+    "anew), and try again."
+)
+
+
+def open_closed_streams() -> None:
+    """Give a process that was started without stdin, stdout or stderr (`2>&-`) /dev/null in their place.
+
+    Otherwise the next file that is opened gets the number of the closed one, and what a library or a child prints
+    goes into it: a journal, for instance.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+
+
+def working_directory() -> Path | None:
+    """The working directory, or None if it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def require_working_directory() -> None:
+    """Raise `BadInput` if the working directory was deleted."""
+    if working_directory() is None:
+        raise BadInput(WORKING_DIRECTORY_GONE[0].upper() + WORKING_DIRECTORY_GONE[1:])
