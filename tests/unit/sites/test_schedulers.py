@@ -182,3 +182,13 @@ def test_who_ends_a_job_of_slurm(says: Says, squeue: str, scontrol: str, state: 
     says("squeue", f"12|{squeue % (NOW, NOW + 9, NOW)}\n".encode())
     says("scontrol", f"JobId=12 JobState=X Reason=Y PreemptEligibleTime=Z {scontrol} SuspendTime=None\n".encode())
     assert Slurm().ended_by("12") == state
+
+
+@pytest.mark.parametrize("printed", [b"123\n250\n", b"250\n123;alpha\n"])
+def test_a_number_beside_the_job_id_is_not_taken_for_it(says: Says, tmp_path: Path, printed: bytes) -> None:
+    says("sbatch", printed)
+    says("qsub", printed.replace(b";alpha", b".vm"))
+    for there in (Slurm(), Pbs()):
+        with pytest.raises(Refused, match=r"which of the lines .* is the job's id is not known: \d+") as caught:
+            there.submit(tmp_path / "job.sh")
+        assert caught.value.transient and caught.value.unheard  # it is looked for by its name
