@@ -106,7 +106,7 @@ _BEGIN, _LONGEST_HEADER = 16 << 20, 1 << 16
 def _header(path: Path, digest: str) -> Pseudopotential | None:
     text = read_head(path, _BEGIN)
     begin = max(text.find("<PP_HEADER"), 0)
-    text = text[begin : begin + _LONGEST_HEADER]
+    text = text[: begin + _LONGEST_HEADER]  # the notes before it say what is relativistic in version 1
     found = _version_2(text) or _version_1(text)
     return None if found is None else Pseudopotential(path=path, sha256=digest, **found)
 

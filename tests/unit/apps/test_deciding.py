@@ -246,7 +246,7 @@ def test_a_campaign_is_not_continued_with_other_files(tmp_path):
 
     run(1)
     model.write_text("from ase.calculators.lj import LennardJones as Model\n")
-    with pytest.raises(RunDirChanged, match=r"model\.py.*another content"):
+    with pytest.raises(RunDirChanged, match=r"model\.py.*something else"):
         run(2)
 
 
@@ -286,7 +286,7 @@ def of_folder(tmp_path, monkeypatch):
 def test_a_campaign_is_not_continued_with_the_pseudopotentials_of_another_folder(tmp_path, of_folder):
     one, two = upf(tmp_path / "e1", "Si.UPF"), upf(tmp_path / "e2", "Si.UPF", rest="<!-- another -->")
     of_folder(1, one.parent)
-    with pytest.raises(RunDirChanged, match=r"e1/Si\.UPF.*e2/Si\.UPF.*Put the old file back") as caught:
+    with pytest.raises(RunDirChanged, match=r"e1/Si\.UPF.*e2/Si\.UPF.*Put the old content back") as caught:
         of_folder(2, two.parent)
     for path in (one, two):
         assert hashlib.sha256(path.read_bytes()).hexdigest()[:12] in caught.value.message
