@@ -658,9 +658,12 @@ def _was_past_its_end(job: Job, lost_s: float) -> bool:
     Example:
         >>> _was_past_its_end(Job("7", "running", ends_at=time.time() - 9.0), lost_s=2.0)
         True
+        >>> _was_past_its_end(Job("7", "ending", ends_at=time.time() - 9.0), lost_s=2.0)
+        False
     """
     now = time.time()
-    if job.ends_at is None or job.state not in ("running", "ending"):  # one that is suspended has time left
+    # One that is suspended has time left; of one that is ending Slurm tells when it was ended, by whomever.
+    if job.ends_at is None or job.state != "running":
         return False
     return job.ends_at < now and now - lost_s > job.ends_at - CLOCKS_S
 
