@@ -310,7 +310,7 @@ def test_a_finished_campaign_says_so_and_may_be_extended(tmp_path):
 def test_a_full_disk_is_one_clear_error_and_resume_goes_on(tmp_path):
     folder = tmp_path / "tiny"
     folder.mkdir()
-    if os.geteuid() != 0 or os.system(f"mount -t tmpfs -o size=160k tmpfs {folder} 2>/dev/null") != 0:
+    if os.geteuid() != 0 or os.system(f"mount -t tmpfs -o size=160k,mode=755 tmpfs {folder} 2>/dev/null") != 0:
         pytest.skip("needs root to mount a tiny tmpfs")
     try:
         with pytest.raises(StoreFull, match="No space left"):

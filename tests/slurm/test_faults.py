@@ -240,7 +240,7 @@ def test_a_full_disk_costs_nothing_finished(drive: Any, tmp_path: Path) -> None:
     folder.mkdir()
     full = folder / "run"
     full.mkdir()
-    assert os.system(f"mount -t tmpfs -o size=3m tmpfs {full}") == 0
+    assert os.system(f"mount -t tmpfs -o size=3m,mode=755 tmpfs {full}") == 0
     try:
         driven = drive(Setting(), folder=folder)
         driven.until(lambda: len(driven.marks("done")) >= 1, name="a run done")

@@ -376,6 +376,7 @@ def test_runs_that_infrastructure_or_a_user_stopped_say_nothing(old, tmp_path):
     kinds = iter(["infrastructure", "cancelled", "simulation"])
     for row in [row for event in lines if event["event"] == "results" for row in event["results"]][:3]:
         row.update(status="FAILED", metrics={}, failure={"kind": next(kinds), "name": "Gone", "message": "gone"})
+        (folder / "work" / row["execution_id"] / "result.json").unlink()
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (source,) = read_earlier(campaign(earlier=(str(folder),))).earlier
     assert (source.found, source.uninformative, len(source.runs)) == (24, 2, 22)

@@ -98,7 +98,7 @@ def tiny_disk(tmp_path):
     """A file system of 64 kB: a real one where root may mount it, else a write limit of the process."""
     folder = tmp_path / "tiny"
     folder.mkdir()
-    if os.geteuid() == 0 and os.system(f"mount -t tmpfs -o size=64k tmpfs {folder} 2>/dev/null") == 0:
+    if os.geteuid() == 0 and os.system(f"mount -t tmpfs -o size=64k,mode=755 tmpfs {folder} 2>/dev/null") == 0:
         yield folder
         os.system(f"umount {folder}")
         return
