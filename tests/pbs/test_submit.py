@@ -63,10 +63,12 @@ def test_a_job_whose_time_is_over_is_followed_by_one_submitted_at_its_end_if_the
     assert len(read_run("r").results) == 24
     assert [entry.ended for entry in coordinators()] == ["completed", "completed", "cancelled"], log()
     assert '"refused"' in Path("r/jobs.jsonl").read_text()
-    # What is charged: a successor not from its submission, a job not until its own last word.
+    # What is charged: a successor not from its submission, a job not until its own last word; nobody told the end of
+    # the last one.
+    assert [entry.estimated for entry in coordinators()[:2]] == [False, True]
     for entry in coordinators()[:2]:
         job = pbs.jobs()[entry.job_id]
-        assert entry.started_at == int(job["stime"]) and not entry.estimated
+        assert entry.started_at == int(job["stime"])
     first = pbs.jobs()[coordinators()[0].job_id]
     assert coordinators()[0].ended_at == int(first["mtime"])
 
