@@ -206,21 +206,16 @@ def test_what_a_killed_coordinator_left_ends_by_itself(drive: Any) -> None:
     assert driven.jobs() == []
 
 
-def test_sigterm_cancels_every_job_and_says_how_to_go_on(drive: Any) -> None:
+@pytest.mark.parametrize(
+    ("fault", "name"), [(faults.sigterm, "SIGTERM"), (faults.hangup, "SIGHUP")], ids=["SIGTERM", "SIGHUP"]
+)
+def test_a_signal_cancels_every_job_and_says_how_to_go_on(
+    drive: Any, fault: Callable[[Any], None], name: str
+) -> None:
     driven = drive()
-    faults.sigterm(driven)
+    fault(driven)
     answer = driven.answer(within_s=30)
-    assert "stopped by SIGTERM" in answer["error"] and "hpcagent resume" in answer["error"]
-    check_clean(driven)
-    driven.start()
-    check_whole(driven, driven.answer())
-
-
-def test_a_lost_connection_cancels_every_job_and_says_how_to_go_on(drive: Any) -> None:
-    driven = drive()
-    faults.hangup(driven)
-    answer = driven.answer(within_s=30)
-    assert "stopped by SIGHUP" in answer["error"] and "hpcagent resume" in answer["error"]
+    assert f"stopped by {name}" in answer["error"] and "hpcagent resume" in answer["error"]
     check_clean(driven)
     driven.start()
     check_whole(driven, driven.answer())

@@ -275,7 +275,7 @@ BAD_RESULTS: dict[str, bytes] = {
     "an odd failure": b'{"status": "FAILED", "failure": "x"}',
     "an odd cost": b'{"status": "COMPLETED", "metrics": {}, "cost": 3}',
     "an odd status": b'{"status": "DONE", "failure": {"kind": "simulation", "name": "A", "message": "b"}}',
-    "of another run": b'{"status": "COMPLETED", "metrics": {"value": 1.0}, "workdir": "/work/other"}',
+    "of another run": b'{"status": "COMPLETED", "metrics": {"value": 1.0}, "workdir": "/elsewhere/other"}',
 }
 
 
