@@ -10,11 +10,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TextIO
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from hpcagent.beside import use_modules_of
+from hpcagent.commands import add_all
+from hpcagent.commands.common import (
+    AccountOption,
+    BlocksOption,
+    DetachOption,
+    EarlierOption,
+    InsideOption,
+    JsonOption,
+    NodesOption,
+    QueueOption,
+    RunDirArgument,
+    SiteOption,
+    WalltimeOption,
+    WorkersOption,
+    say,
+)
 from hpcagent.errors import BadInput, HpcAgentError, Interrupted
 from hpcagent.owners import TRUST, trusting
 from hpcagent.shown import masked, plain, without_secrets
@@ -60,30 +76,6 @@ cli = typer.Typer(
 site_commands = typer.Typer(help="Make a site profile of your own.", no_args_is_help=True)
 cli.add_typer(site_commands, name="site")
 
-SiteOption = Annotated[
-    str | None, typer.Option("--site", help="Name or path of a site profile; auto: the one of this machine.")
-]
-AccountOption = Annotated[
-    str | None, typer.Option("--account", help="Account (project) that jobs are charged to.")
-]
-QueueOption = Annotated[str | None, typer.Option("--queue", help="Queue or partition of the jobs.")]
-WalltimeOption = Annotated[str | None, typer.Option("--walltime", help="Of a job, HH:MM:SS.")]
-NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes of a job.")]
-BlocksOption = Annotated[int | None, typer.Option("--blocks", min=1, help="Jobs at a time, at most.")]
-InsideOption = Annotated[
-    bool, typer.Option("--inside", help="Use the nodes of the job that this is run in; submit none.")
-]
-DetachOption = Annotated[
-    bool, typer.Option("--detach", help="Go on in the background once it has begun; RUN_DIR/coordinator.log.")
-]
-EarlierOption = Annotated[
-    list[Path] | None,
-    typer.Option("--earlier", metavar="RUN_DIR", help="Begin with the runs of this campaign; may be repeated."),
-]
-WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="Runs at the same time.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
-RunDirArgument = Annotated[Path, typer.Argument(help="A folder that `hpcagent run` wrote.", metavar="RUN_DIR")]
-
 
 @cli.callback(invoke_without_command=True)
 def _options(
@@ -101,7 +93,7 @@ def _options(
     if version:
         from hpcagent import __version__
 
-        _print(f"hpcagent {__version__}")
+        say(f"hpcagent {__version__}")
         raise typer.Exit
 
 
@@ -228,13 +220,13 @@ def submit(
     done = submit_coordinator(
         loaded, site=profile, run_dir=folder, inside=inside, most_jobs=most_jobs, dry_run=dry_run
     )
-    _print(masked(done.script.rstrip()))
+    say(masked(done.script.rstrip()))
     for note in done.notes:
-        _print(f"note: {note}")
+        say(f"note: {note}")
     if done.job_id is None:
-        _print("dry run: nothing was written or submitted")
+        say("dry run: nothing was written or submitted")
         return
-    _print(
+    say(
         f"job {done.job_id} is the coordinator of {done.run_dir}, the first of {done.most_jobs} at most\n"
         f"follow it: hpcagent status {done.run_dir} --follow     what it prints: {done.run_dir}/coordinator.log\n"
         f"stop it: cancel the job while it runs, or `hpcagent reap {done.run_dir}` while it waits"
@@ -296,12 +288,12 @@ def _run(campaign: Any, run_dir: Path | None, how: _How, begun: Callable[[], Non
         )
     written = write_report(result.run_dir, plots=how.plots)
     if how.as_json:
-        _print(json.dumps({"event": "answer", **_answer_data(result), "report": str(written.path)}))
+        say(json.dumps({"event": "answer", **_answer_data(result), "report": str(written.path)}))
     else:
         if result.points:
-            _print(f"{result.table()}\n")
-        _print(result)
-        _print(f"report: {written}")
+            say(f"{result.table()}\n")
+        say(result)
+        say(f"report: {written}")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
@@ -320,7 +312,7 @@ def _run_detached(campaign: Any, run_dir: Path | None, how: _How) -> None:
         return 0
 
     apart = detach(work, log=folder / LOG)
-    _print(
+    say(
         f"the coordinator of {folder} goes on in the background: process {apart.pid} on {apart.host}\n"
         f"follow it: hpcagent status {folder} --follow     what it prints: {apart.log}\n"
         f"stop it: kill -TERM {apart.pid} (on {apart.host}); `hpcagent resume {folder}` goes on"
@@ -345,12 +337,12 @@ def status(
         return
     result, now = read_run(run_dir), standing(run_dir)
     if as_json:
-        _print(json.dumps({**_answer_data(result), **_standing_data(now)}))
+        say(json.dumps({**_answer_data(result), **_standing_data(now)}))
         return
-    _print(result)
-    _print(now)
+    say(result)
+    say(now)
     if result.reason is None and not now.attended:
-        _print(f"not finished; it goes on with {going_on(result.campaign, run_dir)}")
+        say(f"not finished; it goes on with {going_on(result.campaign, run_dir)}")
 
 
 def _follow(run_dir: Path, as_json: bool) -> None:
@@ -366,14 +358,14 @@ def _follow(run_dir: Path, as_json: bool) -> None:
             for event in follow(run_dir):
                 view(event)
         except KeyboardInterrupt:
-            _print("the campaign itself is not touched by this", file=sys.stderr)
+            say("the campaign itself is not touched by this", file=sys.stderr)
             return
     if event.kind == "left":
-        _print(event.reason, file=sys.stderr)
+        say(event.reason, file=sys.stderr)
         raise typer.Exit(NOTHING_WORKED)
     result = read_run(run_dir)
     if not as_json:
-        _print(result)
+        say(result)
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
@@ -387,12 +379,12 @@ def reap(run_dir: RunDirArgument) -> None:
     done = reap_jobs(run_dir)
     for job in done:
         what = f"{job.done}{f': {job.state}' if job.state not in ('', job.done) else ''}"
-        _print(f"{job.job_id or job.name}  {what}{f' ({job.words})' if job.words else ''}")
+        say(f"{job.job_id or job.name}  {what}{f' ({job.words})' if job.words else ''}")
     wrong = damage(run_dir / "jobs.jsonl")
     if wrong:
-        _print(f"note: {wrong}")
+        say(f"note: {wrong}")
     if not done:
-        _print("no job was left")
+        say("no job was left")
     if any(job.done == "left" for job in done):
         raise typer.Exit(NOTHING_WORKED)
 
@@ -422,7 +414,7 @@ def doctor(
     failed = False
     for check in chain(others, examine(profile, submit=submit_job, run_dir=run_dir)):
         failed = failed or check.status == "FAIL"
-        _print(json.dumps(check._asdict()) if as_json else check, flush=True)
+        say(json.dumps(check._asdict()) if as_json else check, flush=True)
     if failed:
         raise typer.Exit(NOTHING_WORKED)
 
@@ -434,7 +426,7 @@ def report(
     """Write report/report.md and its plots anew from the recorded events."""
     from hpcagent.campaign.report import report as write_report
 
-    _print(write_report(run_dir, plots=plots))
+    say(write_report(run_dir, plots=plots))
 
 
 @cli.command()
@@ -473,10 +465,10 @@ def replay(
     found = play(run_dir, policy=policy or (), batch=batch, runs=runs, seeds=seeds, workers=workers, watch=watch)
     if told:
         sys.stderr.write("\r\033[K")
-    _print(json.dumps(found.data()) if as_json else found)
+    say(json.dumps(found.data()) if as_json else found)
     if plot is not None:
         found.plot(plot)
-        _print(f"plot: {plot}", file=sys.stderr if as_json else sys.stdout)
+        say(f"plot: {plot}", file=sys.stderr if as_json else sys.stdout)
 
 
 def _check_decisions(run_dir: Path, as_json: bool, *, other: bool) -> None:
@@ -487,12 +479,12 @@ def _check_decisions(run_dir: Path, as_json: bool, *, other: bool) -> None:
     count = sum(1 for _ in decisions(run_dir))
     different = replays(run_dir)
     if as_json:
-        _print(json.dumps({"decisions": count, "different": [str(d) for d in different]}))
+        say(json.dumps({"decisions": count, "different": [str(d) for d in different]}))
     elif not different:
-        _print(f"all {count} decisions replay" if count else "no decision is recorded yet")
+        say(f"all {count} decisions replay" if count else "no decision is recorded yet")
     else:
-        _print(f"{len(different)} of {count} decisions come out differently:")
-        _print("\n".join(f"  {d}" for d in different))
+        say(f"{len(different)} of {count} decisions come out differently:")
+        say("\n".join(f"  {d}" for d in different))
     if different:
         raise typer.Exit(NOTHING_WORKED)
 
@@ -507,7 +499,7 @@ def explain(
     from hpcagent.campaign.explain import explain as explain_run
 
     found = explain_run(run_dir, run)
-    _print(json.dumps(found.data()) if as_json else found)
+    say(json.dumps(found.data()) if as_json else found)
 
 
 @cli.command()
@@ -529,7 +521,7 @@ def export(
     contract = result.campaign.app.contract
     path = output or run_dir / f"results.{to}"
     export_table(table_of(result.results, contract), units_of(result.results, contract), path, to=to)
-    _print(path)
+    say(path)
 
 
 @cli.command()
@@ -543,16 +535,16 @@ def sites(name: Annotated[str | None, typer.Argument(help="Show this profile.")]
             here = identify_site().name
         except BadInput as error:
             here = ""
-            _print(f"auto: {error}", file=sys.stderr)
+            say(f"auto: {error}", file=sys.stderr)
         for entry in list_profiles():
             mark = "*" if entry.name == here else " "
-            _print(f"{entry.name:15}{mark} {entry.description}  ({entry.source})")
+            say(f"{entry.name:15}{mark} {entry.description}  ({entry.source})")
         return
     profile = find_profile(name)
     shown = without_secrets(profile.model_dump(mode="json", exclude_none=True))
-    _print(json.dumps(shown, indent=2, ensure_ascii=False))
+    say(json.dumps(shown, indent=2, ensure_ascii=False))
     if profile.batch:
-        _print(summary(profile), file=sys.stderr)
+        say(summary(profile), file=sys.stderr)
 
 
 @site_commands.command("new")
@@ -586,7 +578,7 @@ def site_new(
         from hpcagent.sites.schedulers.present import schedulers_here
 
         for seen in schedulers_here(os.environ):
-            _print(seen, file=sys.stderr)
+            say(seen, file=sys.stderr)
 
     def ask(key: str, what: str, given: Any, *, if_empty: str = "") -> None:
         """Add one answer: the option's, the default's with --yes, or what is typed, until it can be."""
@@ -607,12 +599,12 @@ def site_new(
             except BadInput as error:
                 if given is not None or yes:
                     raise
-                _print(error, file=sys.stderr)
+                say(error, file=sys.stderr)
 
     ask("name", "name of the site", name)
     if asked.kind != "local":
         queues = scheduler_queues(asked.kind)
-        _print(queue_table(queues), file=sys.stderr)
+        say(queue_table(queues), file=sys.stderr)
         asked = proposed(asked.kind, queues=queues)._replace(name=asked.name)
         ask("queue", "queue", queue, if_empty="the scheduler's default")
         ask("account", "account to write down", account, if_empty="from the environment or --account")
@@ -623,7 +615,7 @@ def site_new(
     ask("worker_init", "shell line before the workers", worker_init, if_empty="none")
     path = write_profile(asked, folder=folder)
     site = asked.name if to is None else path
-    _print(f"{path}\nnext: hpcagent doctor --site {site}\nthen: hpcagent run CAMPAIGN --site {site} --dry-run")
+    say(f"{path}\nnext: hpcagent doctor --site {site}\nthen: hpcagent run CAMPAIGN --site {site} --dry-run")
 
 
 @cli.command()
@@ -637,17 +629,17 @@ def apps(
     if name is None:
         for found in list_apps():
             kind = "chain" if found.chain else found.contract.app_type
-            _print(f"{found.name:21} {kind:11} {found.contract.description}")
+            say(f"{found.name:21} {kind:11} {found.contract.description}")
         own = "your own input script: name its path (`apps lammps --schema`: its contract's TOML)"
-        _print(f"{'lammps':21} {'simulation':11} {own}")
+        say(f"{'lammps':21} {'simulation':11} {own}")
         return
     if name == "lammps":
         from hpcagent.apps.lammps.contract import ContractFile
 
-        _print(json.dumps(ContractFile.model_json_schema(), indent=2))
+        say(json.dumps(ContractFile.model_json_schema(), indent=2))
         return
     contract = find_app(name).contract
-    _print(json.dumps(contract.space.json_schema(), indent=2) if schema else contract.model_dump_json(indent=2))
+    say(json.dumps(contract.space.json_schema(), indent=2) if schema else contract.model_dump_json(indent=2))
 
 
 @cli.command()
@@ -664,7 +656,7 @@ def inputs(
     known = packaged_inputs()
     if name is None:
         for found, path in known.items():
-            _print(f"{found:12} {lammps(found).contract.description}  ({path.parent})")
+            say(f"{found:12} {lammps(found).contract.description}  ({path.parent})")
         return
     if name not in known:
         from hpcagent.errors import nearest
@@ -678,12 +670,10 @@ def inputs(
         to.mkdir(parents=True, exist_ok=True)
         for path, target in copies:
             shutil.copyfile(path, target)
-            _print(target)
+            say(target)
 
 
-def _print(what: object, *, file: TextIO | None = None, flush: bool = False) -> None:
-    """Print what may come from a program, a file or another user, so that no terminal takes it for commands."""
-    print(plain(str(what)), file=file, flush=flush)
+add_all(cli)
 
 
 def _parse_changes(changes: list[str]) -> dict[str, Any]:
@@ -710,41 +700,41 @@ def _show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path |
     made = plan(campaign, site=profile, workers=workers, run_dir=run_dir)
     if as_json:
         for manifest in made.manifests:
-            _print(manifest.model_dump_json())
+            say(manifest.model_dump_json())
         return
     units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
-    _print(f"{campaign.name}: {campaign.objective}")
-    _print(
+    say(f"{campaign.name}: {campaign.objective}")
+    say(
         f"app {campaign.app.name} {campaign.app.contract.version}, policy {campaign.policy.name}, "
         f"seed {campaign.seed}"
     )
-    _print(
+    say(
         f"site {made.profile.name}: {made.workers} run(s) at a time; "
         f"folder {run_dir or Path('runs') / campaign.name}"
     )
     if made.jobs is not None:
         jobs = made.jobs
-        _print(
+        say(
             f"executor {jobs.executor} takes the runs: up to {jobs.at_once} job(s) at a time, "
             f"{jobs.nodes} node(s) each for {duration(jobs.walltime_s)}, account {jobs.account or 'none'}"
         )
     if made.runs is not None and made.expected_s is None:
-        _print(f"{made.runs} runs at most")
+        say(f"{made.runs} runs at most")
     if made.runs is not None and made.expected_s is not None:
         whole = "" if made.jobs is None else f": {made.jobs.in_all} whole job(s), every run to its last second"
-        _print(
+        say(
             f"{made.runs} runs at most; expected about {duration(made.expected_s)} and "
             f"{made.expected_node_hours:.2g} node-hours, at worst {made.worst_node_hours:.2g} node-hours{whole}"
         )
     for note in made.notes:
-        _print(f"note: {note}")
-    _print(f"first batch ({len(made.manifests)} runs):")
+        say(f"note: {note}")
+    say(f"first batch ({len(made.manifests)} runs):")
     for manifest in made.manifests:
         shown = {n: manifest.params[n] for n in campaign.search.names}
-        _print(f"  {manifest.execution_id}  {point_text(shown, units)}")
+        say(f"  {manifest.execution_id}  {point_text(shown, units)}")
     if made.jobs is not None:
-        _print(f"each job (PORT and MARK are settled at the start):\n{masked(made.jobs.script.rstrip())}")
-    _print("dry run: nothing was written or submitted")
+        say(f"each job (PORT and MARK are settled at the start):\n{masked(made.jobs.script.rstrip())}")
+    say("dry run: nothing was written or submitted")
 
 
 def _standing_data(now: Any) -> dict[str, Any]:
@@ -797,20 +787,20 @@ def _one_clear_error(verbose: bool) -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        _print(str(error), file=sys.stderr)
+        say(str(error), file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except HpcAgentError as error:
         if verbose:
             raise
-        _print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
-        _print("stopped", file=sys.stderr)
+        say("stopped", file=sys.stderr)
         raise SystemExit(130) from None
     except FileNotFoundError:
         if working_directory() is not None:
             raise
-        _print(f"error: {WORKING_DIRECTORY_GONE}", file=sys.stderr)
+        say(f"error: {WORKING_DIRECTORY_GONE}", file=sys.stderr)
         raise SystemExit(BadInput.exit_code) from None
     except BrokenPipeError:
         # `hpcagent ... | head`: the reader has gone; keep Python from complaining while it exits.
@@ -865,7 +855,7 @@ def _know_the_working_directory() -> None:
         return
     problem = use_modules_of(here)
     if problem and next(Path(here).glob("*.py"), None) is not None:
-        _print(f"note: no Python module of the working directory is used: {problem}.", file=sys.stderr)
+        say(f"note: no Python module of the working directory is used: {problem}.", file=sys.stderr)
 
 
 def _few_threads() -> None:
