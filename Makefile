@@ -15,7 +15,7 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/hpcagent run lj_tuning --run-dir $(RUN)
 
 test: $(VENV)/test.stamp packages $(VENV)/gpaw.stamp
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python tests/in_lanes.py $(PYTEST)
 
 # Debian packages that some tests need (Slurm, Open MPI, Quantum ESPRESSO, Packmol, a compiler for GPAW): root gets them installed, others are told by the tests.
 packages:

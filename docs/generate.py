@@ -69,6 +69,17 @@ SHARED = {
     "The level of theory": {n: p.model_copy(update={"name": n}) for n, p in LEVEL.items()},
     "Reading a trajectory": {n: p.model_copy(update={"name": n}) for n, p in READING.items()},
 }
+SHARED_ON = {"The level of theory": "engines.md", "Reading a trajectory": "analyses.md"}
+# Kind of an app -> its page in reference/apps/.
+APP_PAGES = {
+    "building": "building",
+    "calculation": "calculations",
+    "stand-in": "calculations",
+    "analysis": "analyses",
+    "plot": "plots",
+    "chain": "chains",
+    "LAMMPS": "lammps",
+}
 STYLES = {"all": "all", "physical": "all but `lj`", "lj": "`lj`"}
 
 
@@ -89,17 +100,18 @@ def app_overview() -> str:
             f"`{m.name}`" + ("" if m.unit == "1" else f" {m.unit}") for m in app.contract.metrics if m.required
         )
         takes = ", ".join(_input(name) for name in app.contract.inputs)
-        link = f"[`{app.name}`](#{app.name}-{app.contract.version.replace('.', '')})"
+        anchor = f"{app.name}-{app.contract.version.replace('.', '')}"
+        link = f"[`{app.name}`](apps/{APP_PAGES[_kind(app)]}.md#{anchor})"
         rows.append([link, _kind(app), takes, gives or "by the script", _needs(app)])
     return _table(["app", "kind", "takes", "gives", "needs"], rows)
 
 
-def apps() -> str:
-    """Every app that comes along: parameters, metrics, failures, settings."""
+def apps(page: str) -> str:
+    """Every app of one page: parameters, metrics, failures, settings."""
     parts = []
-    for app in _apps():
+    for app in (app for app in _apps() if APP_PAGES[_kind(app)] == page):
         contract = app.contract
-        parts.append(f"### `{app.name}` {contract.version}\n\n{contract.description}")
+        parts.append(f"## `{app.name}` {contract.version}\n\n{contract.description}")
         lines = [f"*{_kind(app)}*"]
         if contract.inputs:
             lines.append(f"takes {', '.join(_input(name) for name in contract.inputs)}")
@@ -116,7 +128,7 @@ def apps() -> str:
                 other = ", ".join(f"`{name}`" for name in shared if name not in known)
                 but = f" (except {other})" if other else ""
                 rest = ", and:" if space else "."
-                parts.append(f"Parameters of [{title.lower()}](#{_anchor(title)}){but}{rest}")
+                parts.append(f"Parameters of [{title.lower()}]({SHARED_ON[title]}#{_anchor(title)}){but}{rest}")
         if space:
             parts.append(_parameters(space))
         parts.append(_metrics_of(app))
@@ -127,7 +139,7 @@ def apps() -> str:
             if own and set(own) != {*TASK_SETTINGS, *TASK_FILES}:
                 parts.append(f"Settings: {', '.join(f'`{name}`' for name in own)}.")
             elif own:
-                parts.append("Settings: those of [the engines](#engines).")
+                parts.append("Settings: those of [the engines](engines.md#engines).")
     return "\n\n".join(parts)
 
 
@@ -209,7 +221,7 @@ def _metrics_of(app: App) -> str:
     metrics = app.contract.metrics
     if _kind(app) == "LAMMPS":
         promised = ", ".join(f"`{m.name}` ({m.unit})" for m in metrics if m.required)
-        return f"Promised metrics: {promised}; [all others](metrics.md) as the log allows."
+        return f"Promised metrics: {promised}; [all others](../metrics.md) as the log allows."
     rows = ([f"`{m.name}`", m.unit, "" if m.required else "where there is one", m.description] for m in metrics)
     return _table(["metric", "unit", "", "what it is"], rows)
 
@@ -385,10 +397,10 @@ def _key_default(name: str, field: FieldInfo) -> str:
 TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("metrics.md", metrics),
     "app_overview": ("apps.md", app_overview),
-    "level": ("apps.md", level),
-    "reading": ("apps.md", reading),
-    "engines": ("apps.md", engines),
-    "apps": ("apps.md", apps),
+    "level": ("apps/engines.md", level),
+    "reading": ("apps/analyses.md", reading),
+    "engines": ("apps/engines.md", engines),
+    **{f"apps_{page}": (f"apps/{page}.md", partial(apps, page)) for page in dict.fromkeys(APP_PAGES.values())},
     "policies": ("policies.md", policies),
     "packaged_sites": ("site_profile.md", packaged_sites),
     "site": ("site_profile.md", partial(site_keys, site.Profile, batch=False)),

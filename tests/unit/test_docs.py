@@ -86,7 +86,11 @@ def test_every_failure_that_an_app_names_has_its_line():
 
 
 def test_every_app_engine_and_setting_has_its_line():
-    reference = quoted(page("reference/apps.md"))
+    pages = (
+        "reference/apps.md",
+        *(f"reference/apps/{p.name}" for p in (DOCS / "reference" / "apps").glob("*.md")),
+    )
+    reference = quoted(" ".join(page(name) for name in pages))
     assert missing([app.name for app in list_apps()], reference) == []
     assert missing([*ENGINES, *LEVEL, *SETTINGS, *FILES], reference) == []
     assert missing([*ENGINES, *LEVEL, *SETTINGS, *FILES], quoted(page("howto/dft.md"))) == []
