@@ -60,6 +60,7 @@ NEEDS = {
     "eos_fit": "`ase`",
     "elastic_constants": "`ase`",
     "adsorption_energy_of": "`ase`",
+    "vibration_modes": "`ase`",
     "melt_quench": "`lammps`, `analysis`",
     "argon_diffusion": "`lammps`, `analysis`",
     "water_box": "`lammps`, `build`, `analysis`, the program `packmol`",

@@ -35,6 +35,7 @@ BUILT_IN = {
     "viscosity": "hpcagent.apps.analysis.viscosity",
     "eos_fit": "hpcagent.apps.analysis.eos",
     "elastic_constants": "hpcagent.apps.analysis.elastic",
+    "vibration_modes": "hpcagent.apps.analysis.vibrations",
     "adsorption_energy_of": "hpcagent.apps.analysis.adsorption",
     **dict.fromkeys(
         (
@@ -57,6 +58,8 @@ BUILT_IN = {
     "adsorption": "hpcagent.apps.chains.adsorption",
     "formation_energy": "hpcagent.apps.chains.formation",
     "elastic": "hpcagent.apps.chains.elastic",
+    "vibrations": "hpcagent.apps.chains.vibrations",
+    "molecule": "hpcagent.apps.chains.vibrations",
     "melt_quench": "hpcagent.apps.chains.argon",
     "argon_diffusion": "hpcagent.apps.chains.argon",
     "water_box": "hpcagent.apps.chains.water",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hpcagent.model.space import Choice, Text
 
 __all__ = [
     "COLORS",
+    "can_draw",
     "drawing",
     "plot_convergence",
     "plot_dos",
@@ -58,6 +60,11 @@ _LABELS = Text(default="", description="names of the lines, separated by semicol
 _TITLE = Text(default="", description="title; empty: none")
 _POINTS = Metric(name="n_points", unit="1", description="points drawn")
 _FAILURES = ("NoData", "BadData", "MissingFile", "NoEngine")
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed here, for analyses that draw beside their numbers."""
+    return find_spec("matplotlib") is not None
 
 
 @contextmanager

@@ -299,7 +299,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("NotPacked", "simulation", "a larger box, or a smaller tolerance"),
     ),
     "analyses": (
-        _is("NoTrajectory NoThermo NoLog NoEnergy NoStress NoData", "contract", "the input run has not written what is read: the message says what it has"),
+        _is("NoTrajectory NoThermo NoLog NoEnergy NoStress NoForces NoData", "contract", "the input run has not written what is read: the message says what it has"),
         _is("BadTrajectory BadThermo BadData", "contract", "a file that cannot be read"),
         _is("TooFewFrames TooFewSamples TooFewRuns", "contract", "run longer, or write more often"),
         _is("NoUnits ReducedUnits NoTimes", "contract", "units or times are not known and are not guessed: `units`, `timestep`"),
@@ -316,6 +316,8 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("BadFit", "simulation", "energies that lie on no equation of state: look at their runs"),
         _is("WrongLattice", "contract", "`lattice` is not that of the structure: its nearest neighbours are elsewhere"),
         _is("MixedRuns StrainsMissing", "contract", "runs of one crystal, with strains that tell the constants apart"),
+        _is("DisplacementsMissing", "contract", "each atom that vibrates displaced both ways in x, y and z: the chains do it"),
+        _is("BadModel BadAtoms", "contract", "an ideal gas of what is held, or atoms that are not there: the message says which are"),
         _is("LevelsDiffer AtomsDiffer", "contract", "energies that must not be subtracted"),
         _is("NeedsKpoints", "contract", "the engine has no converged default for a crystal: give `kspacing`, `kpts` or `mesh`, and compare a denser one"),
         _is("NotCubic", "contract", "the crystal is not cubic: `symmetry = \"auto\"` finds what it is"),

@@ -11,11 +11,10 @@ from hpcagent.apps.analysis.elastic import elastic_constants
 from hpcagent.apps.analysis.symmetry import crystal_symmetry
 from hpcagent.apps.build.deform import deform
 from hpcagent.apps.chain import artifacts_of, chain, metrics_of
-from hpcagent.apps.chains.levels import fixed_mesh, level_of, own_settings
+from hpcagent.apps.chains.levels import FORCE_TOLERANCE, fit_for_forces, fixed_mesh, own_settings
 from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.dft.relax import RELAXATION, dft_relax
 from hpcagent.apps.engines.base import LEVEL
-from hpcagent.apps.engines.registry import engine
 from hpcagent.apps.engines.task import FILES, RANKS, SETTINGS
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import structure_of
@@ -24,12 +23,7 @@ from hpcagent.model.space import Choice, Float
 
 __all__ = ["STRESS_TOLERANCE", "elastic"]
 
-STRESS_TOLERANCE = {"espresso": 1e-9, "vasp": 1e-8, "gpaw": 1e-8, "pyscf": 1e-9, "tblite": 1e-8}
-"""Largest change of the energy in the last SCF step, in eV, with which stresses are good to some MPa; by engine.
-
-The error of the energy goes with the square of the density's, that of the stress with the density's itself. Of
-pw.x 7e-11 Ry, a third of what the shared protocols ask of each atom (2e-10 Ry).
-"""
+STRESS_TOLERANCE = FORCE_TOLERANCE
 
 # Force on an atom, in eV/angstrom, that is little beside what a strain of 1 makes: a strain e moves atoms by about
 # e times 1 angstrom against springs of 1 to 10 eV/angstrom^2, so 0.05 e is one to some percent of its forces.
@@ -102,7 +96,7 @@ def elastic(
     scatter about the fit and, with `k_check`, the change with a
     mesh of 1.5 times as many points along each vector; cutoff and functional are not in them.
     """
-    level, notes = _fit_for_stress(params)
+    level, notes = fit_for_forces(params)
     fmax = fmax or max(_FORCE_OF_STRAIN * strain, _SMALLEST_FMAX)
     level = fixed_mesh(structure, level)
     relaxed = dft_relax.with_settings(**own_settings(run.settings))
@@ -141,18 +135,6 @@ def _left(cells: list[dict[str, float]], fmax: float, strain: float) -> str:
         f"{said}, which is much for strains of {strain:g}: where atoms have room to move, the constants lie "
         "towards those with clamped atoms; leave fmax out"
     )
-
-
-def _fit_for_stress(params: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    level = level_of(params)
-    if "tolerance" not in engine(level["engine"]).takes:
-        if not level["tolerance"]:
-            del level["tolerance"]
-        return level, []
-    if level["tolerance"]:
-        return level, []
-    level["tolerance"] = STRESS_TOLERANCE[level["engine"]]
-    return level, [f"SCF converged to {level['tolerance']:g} eV, as stresses need"]
 
 
 def _strains(at_rest: Any, symmetry: str) -> tuple[str, ...]:

@@ -11,7 +11,14 @@ from hpcagent.apps.engines.base import KPOINTS, LEVEL
 from hpcagent.apps.engines.registry import engine
 from hpcagent.apps.engines.task import RANKS
 
-__all__ = ["fixed_mesh", "level_of", "level_of_engine", "own_settings"]
+__all__ = ["FORCE_TOLERANCE", "fit_for_forces", "fixed_mesh", "level_of", "level_of_engine", "own_settings"]
+
+FORCE_TOLERANCE = {"espresso": 1e-9, "vasp": 1e-8, "gpaw": 1e-8, "pyscf": 1e-9, "tblite": 1e-8}
+"""Largest change of the energy in the last SCF step, in eV, with which small forces and stresses are good.
+
+The error of the energy goes with the square of the density's, that of forces and stresses with the density's
+itself. Of pw.x 7e-11 Ry, a third of what the shared protocols ask of each atom (2e-10 Ry).
+"""
 
 
 def level_of(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,6 +58,23 @@ def fixed_mesh(structure: Any, level: Mapping[str, Any], *, denser: float = 1.0)
     found = metrics_of(k_mesh(structure, engine=level["engine"], denser=denser, **given))
     numbers = "x".join(f"{found[f'n{i}']:.0f}" for i in (1, 2, 3))
     return dict(level) | {"mesh": numbers, "kpts": 0, "kspacing": 0.0}
+
+
+def fit_for_forces(params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """A level whose SCF goes far enough for the small forces of small displacements, and what is to be said of it.
+
+    Args:
+        params: A chain's parameters; its `tolerance` is 0 where the engine's own (`FORCE_TOLERANCE`) is wanted.
+    """
+    level = level_of(params)
+    if "tolerance" not in engine(level["engine"]).takes:
+        if not level["tolerance"]:
+            del level["tolerance"]
+        return level, []
+    if level["tolerance"]:
+        return level, []
+    level["tolerance"] = FORCE_TOLERANCE[level["engine"]]
+    return level, [f"SCF converged to {level['tolerance']:g} eV, as small forces need"]
 
 
 def own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
