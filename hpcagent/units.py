@@ -20,6 +20,7 @@ __all__ = [
     "UnitStyle",
     "convert",
     "factor",
+    "measure",
     "unit_style",
 ]
 
@@ -389,6 +390,19 @@ def convert(value: float, from_unit: str, to_unit: str) -> float:
         0.002
     """
     return value * factor(from_unit, to_unit)
+
+
+def measure(unit: str) -> tuple[float, dict[str, int]]:
+    """Value of a unit in SI, and its dimension as powers of base units.
+
+    Raises:
+        BadInput: The unit is unknown.
+
+    Example:
+        >>> measure("ps")
+        (1e-12, {'s': 1})
+    """
+    return _resolve(unit)
 
 
 def _resolve(unit: str) -> tuple[float, _Dimension]:
