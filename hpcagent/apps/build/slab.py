@@ -14,7 +14,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.space import Choice, Float, Int, Text
 
-__all__ = ["FACETS", "SITES", "add_adsorbate", "build_slab", "sites"]
+__all__ = ["FACETS", "SITES", "add_adsorbate", "add_to", "build_slab", "sites", "upright", "z_of_contact"]
 
 FACETS = (
     "fcc111", "fcc100", "fcc110", "bcc110", "bcc100", "bcc111", "hcp0001", "hcp10m10", "diamond111", "diamond100",
@@ -191,15 +191,9 @@ def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, ru
     `NoStructure`.
     """
     needs("ase", "pip install 'hpcagent[ase]'")
-    import numpy as np
 
     slab, molecule = read_structure(run, 0), read_structure(run, 1)
-    if atom >= len(molecule):
-        raise AppFailed(
-            f"atom={atom}, but the adsorbate has {len(molecule)} atoms, counted from 0.",
-            kind="contract",
-            name="NoSuchAtom",
-        )
+    _check_atom(molecule, atom)
     if not slab.get_tags().any():
         slab.set_tags(_layers(slab))
     found = sites(slab, site)
@@ -210,13 +204,47 @@ def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, ru
             name="NoSite",
             repair="another site or nth; fcc and hcp sites are those of close-packed surfaces",
         )
+    upright(molecule, atom, orient)
+    top = _top(slab)[:, 2].mean()
+    above = height or _height(slab, molecule.numbers[atom], found[nth], top)
+    both, contact = add_to(slab, molecule, atom, (*found[nth], float(top + above)))
+    metrics = {"height": float(above), "closest_contact": contact, "n_sites": float(len(found))}
+    return Outcome(metrics=size(both) | metrics, artifacts=write_structure(run, both))
+
+
+def _check_atom(molecule: Any, atom: int) -> None:
+    if atom >= len(molecule):
+        raise AppFailed(
+            f"atom={atom}, but the adsorbate has {len(molecule)} atoms, counted from 0.",
+            kind="contract",
+            name="NoSuchAtom",
+        )
+
+
+def upright(molecule: Any, atom: int, orient: str) -> None:
+    """Turn a molecule so that its centre is above the atom that binds, if `orient` is `up`.
+
+    Raises:
+        AppFailed: `NoSuchAtom`.
+    """
+    import numpy as np
+
+    _check_atom(molecule, atom)
     if orient == "up" and len(molecule) > 1:
         arm = molecule.get_center_of_mass() - molecule.positions[atom]
         if np.linalg.norm(arm) > 1e-6:
             molecule.rotate(arm, "z", center=molecule.positions[atom])
-    top = _top(slab)[:, 2].mean()
-    above = height or _height(slab, molecule.numbers[atom], found[nth], top)
-    molecule.positions += np.array([*found[nth], top + above]) - molecule.positions[atom]
+
+
+def add_to(slab: Any, molecule: Any, atom: int, place: tuple[float, float, float]) -> tuple[Any, float]:
+    """Slab and molecule together, its binding atom at a place (angstrom), and the shortest distance between them.
+
+    Raises:
+        AppFailed: `Overlap`.
+    """
+    import numpy as np
+
+    molecule.positions += np.array(place) - molecule.positions[atom]
     molecule.set_tags(0)
     # The moment it has as a gas is not the one it has on a surface, and would ask for spin.
     if "initial_magmoms" in molecule.arrays:
@@ -228,8 +256,15 @@ def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, ru
     charge = total_charge(slab) + total_charge(molecule)
     if charge:
         both.info["charge"] = charge
-    metrics = {"height": float(above), "closest_contact": contact, "n_sites": float(len(found))}
-    return Outcome(metrics=size(both) | metrics, artifacts=write_structure(run, both))
+    return both, contact
+
+
+def z_of_contact(slab: Any, number: int, place: tuple[float, float]) -> float:
+    """Height in the cell, in angstrom, at which an atom above a place touches the slab by covalent radii."""
+    if not slab.get_tags().any():
+        slab.set_tags(_layers(slab))
+    bottom = float(slab.positions[:, 2].min())
+    return bottom + _height(slab, number, place, bottom)
 
 
 def _layers(slab: Any) -> Any:
