@@ -52,6 +52,9 @@ KINDS = {
 # What of hpcagent's extras an app needs beyond what its kind does.
 NEEDS = {
     "smiles_to_xyz": "`build`",
+    "cut_slab": "`dft`",
+    "adsorption_sites": "`dft`",
+    "place_adsorbate": "`dft`",
     "packmol_box": "`ase`, the program `packmol`",
     "rdf": "`analysis`",
     "coordination": "`analysis`",
