@@ -26,6 +26,7 @@ _WHERE = {
     "Batch": "hpcagent.campaign.batch",
     "Campaign": "hpcagent.campaign.record",
     "CampaignResult": "hpcagent.campaign.answer",
+    "CampaignRun": "hpcagent.campaign.opened",
     "Choice": "hpcagent.model.space",
     "Confirm": "hpcagent.campaign.record",
     "Contract": "hpcagent.model.contract",
@@ -71,6 +72,7 @@ _WHERE = {
     "minimize": "hpcagent.model.objective",
     "no_feasible_point": "hpcagent.policies.stop",
     "node_hours": "hpcagent.policies.stop",
+    "open_run": "hpcagent.campaign.opened",
     "open_site": "hpcagent.sites.site",
     "plateau": "hpcagent.policies.stop",
     "read_run": "hpcagent.campaign.answer",
@@ -106,6 +108,8 @@ if TYPE_CHECKING:
     from hpcagent.campaign.explain import Explanation as Explanation
     from hpcagent.campaign.explain import explain as explain
     from hpcagent.campaign.follow import follow as follow
+    from hpcagent.campaign.opened import CampaignRun as CampaignRun
+    from hpcagent.campaign.opened import open_run as open_run
     from hpcagent.campaign.record import Campaign as Campaign
     from hpcagent.campaign.record import Confirm as Confirm
     from hpcagent.campaign.record import Fidelity as Fidelity

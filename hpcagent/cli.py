@@ -61,6 +61,8 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
 """Exit code -> what it means in brief, for --help, and what more docs/reference/cli.md says of it, in Markdown."""
 
 _BEGUN_S = 30.0
+QUICK_RUNS = 200
+"""With more results than this the models of the answer take longer than `status` may."""
 NOTHING_WORKED = 1
 
 cli = typer.Typer(
@@ -325,24 +327,39 @@ def status(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on telling what happens; Ctrl-C leaves it.")
     ] = False,
+    with_answer: Annotated[
+        bool | None,
+        typer.Option(
+            "--answer/--no-answer",
+            help=f"Fit models for the answer; by default up to {QUICK_RUNS} results, and for --json.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say how far a campaign is and who is at it; does not touch it."""
-    from hpcagent.campaign.answer import read_run
-    from hpcagent.campaign.follow import standing
-    from hpcagent.campaign.where import going_on
+    from hpcagent.campaign.recorded import snapshot
+    from hpcagent.campaign.status import status_of
 
     if follow:
         _follow(run_dir, as_json)
         return
-    result, now = read_run(run_dir), standing(run_dir)
+    read = snapshot(run_dir)
+    now = status_of(run_dir, read)
+    if with_answer is None:
+        with_answer = as_json or len(read.results) <= QUICK_RUNS
+    if not with_answer:
+        say(json.dumps({**now.data(), **_standing_data(now.standing)}) if as_json else now)
+        return
+    from hpcagent.campaign.answer import answer_of
+
+    result = answer_of(read)
     if as_json:
-        say(json.dumps({**_answer_data(result), **_standing_data(now)}))
+        say(json.dumps({**_answer_data(result), **_standing_data(now.standing)}))
         return
     say(result)
-    say(now)
-    if result.reason is None and not now.attended:
-        say(f"not finished; it goes on with {going_on(result.campaign, run_dir)}")
+    say(now.standing)
+    if now.goes_on:
+        say(f"not finished; it goes on with {now.goes_on}")
 
 
 def _follow(run_dir: Path, as_json: bool) -> None:
@@ -507,21 +524,22 @@ def export(
     run_dir: RunDirArgument,
     to: Annotated[str, typer.Option("--to", help="csv or parquet.")] = "csv",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file (RUN_DIR/results.TO by default).")
+        Path | None,
+        typer.Option("--output", "-o", help="The file (RUN_DIR/results.TO by default); -: stdout."),
     ] = None,
 ) -> None:
     """Write all results as a table, with units in the header."""
-    from hpcagent.campaign.answer import read_run
-    from hpcagent.store.export import FORMATS, export_table
-    from hpcagent.store.metrics_file import table_of, units_of
+    from hpcagent.campaign.recorded import snapshot
+    from hpcagent.store.columns import columns_of
+    from hpcagent.store.export import FORMATS, export_columns
 
     if to not in FORMATS:
         raise BadInput(f"--to {to!r}: known formats are {', '.join(FORMATS)}.", value=to)
-    result = read_run(run_dir)
-    contract = result.campaign.app.contract
-    path = output or run_dir / f"results.{to}"
-    export_table(table_of(result.results, contract), units_of(result.results, contract), path, to=to)
-    say(path)
+    read = snapshot(run_dir)
+    path = None if output == Path("-") else output or run_dir / f"results.{to}"
+    export_columns(columns_of(read.results, read.campaign.app.contract), path, to=to)
+    if path is not None:
+        say(path)
 
 
 @cli.command()

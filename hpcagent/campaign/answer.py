@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import (
@@ -19,8 +19,10 @@ from hpcagent.campaign.compare import (
     full_fidelity,
     observations,
 )
-from hpcagent.campaign.record import Campaign, load_run
-from hpcagent.campaign.recorded import replayed
+from hpcagent.campaign.numbers import number, point_text, with_error
+from hpcagent.campaign.opened import about
+from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
 from hpcagent.campaign.warm import WarmStart, earlier_evidence
@@ -32,15 +34,21 @@ from hpcagent.policies.missed import Missed, missed, undecided
 from hpcagent.policies.points import Key, key
 from hpcagent.policies.ranking import Agreement, agreements
 from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
-from hpcagent.sites import ledger
 from hpcagent.sites.ledger import ELSEWHERE, Entry, read_ledger
-from hpcagent.store.rundir import RunDir, holder
+from hpcagent.store.columns import Column, columns_of
+from hpcagent.store.frames import to_pandas, to_xarray
+from hpcagent.store.rundir import RunDir
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
 
 __all__ = [
     "Best",
     "CampaignResult",
     "Speedup",
     "answer",
+    "answer_of",
     "event_text",
     "inner_text",
     "number",
@@ -230,6 +238,27 @@ class CampaignResult:
                 source += f", of those estimated from CPU time ± {compared.estimation.bias:.0%} more"
             source += ")"
         return Table(f"best points of {campaign.name}{source}", header, rows)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Every result as a row of a DataFrame: the columns of `hpcagent export`, units in `attrs["units"]`.
+
+        Raises:
+            BadInput: pandas is not installed (extra `pandas`).
+        """
+        return to_pandas(self.columns, about(self.campaign))
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Every result along the dimension `index`, as `metrics.h5` opens in xarray.
+
+        Raises:
+            BadInput: xarray is not installed (extra `xarray`).
+        """
+        return to_xarray(self.columns, about(self.campaign))
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The table of all results, which CSV, Parquet, pandas and xarray are made from."""
+        return columns_of(self.results, self.campaign.app.contract)
 
     @property
     def failures(self) -> dict[str, int]:
@@ -458,7 +487,7 @@ def answer(
         points=_ranked(campaign, seen, noise),
         warm=warm,
         busy=() if state is None else tuple(state.busy),
-        remarks=() if state is None else _remarks(campaign, state, run_dir),
+        remarks=() if state is None else Snapshot(RunDir(run_dir), campaign, state, attended).remarks,
         states={} if state is None else state.states(attended=attended),
     )
 
@@ -469,26 +498,20 @@ def read_run(run_dir: str | Path) -> CampaignResult:
     Raises:
         BadInput: The folder is not that of a campaign.
     """
-    campaign = load_run(run_dir, to_read=True)
-    folder = RunDir(run_dir)
-    state = replayed(folder, campaign)
-    results = state.in_arrival() if campaign.mode == "rolling" else state.in_order()
-    attended = holder(folder.root)[0]
+    return answer_of(snapshot(run_dir))
+
+
+def answer_of(read: Snapshot) -> CampaignResult:
+    """What the results of a folder say, as it was read."""
     return answer(
-        campaign,
-        results,
-        run_dir=folder.root,
-        reason=state.stopped if state.over(attended=attended) else None,
-        wall_s=state.elapsed_s,
-        state=state,
-        attended=attended,
+        read.campaign,
+        read.results,
+        run_dir=read.folder.root,
+        reason=read.reason,
+        wall_s=read.state.elapsed_s,
+        state=read.state,
+        attended=read.attended,
     )
-
-
-def _remarks(campaign: Campaign, state: State, run_dir: Path) -> tuple[str, ...]:
-    jobs = ledger.damage(RunDir(run_dir).jobs)
-    said = (campaign.app.unknown_before, jobs)
-    return (*campaign._unread, *state.remarks, *(remark for remark in said if remark))
 
 
 def _inner(state: State) -> dict[str, tuple[int, int]]:
@@ -692,44 +715,3 @@ def _ratio(
             estimated=estimated,
         )
     ]
-
-
-def with_error(value: float, error: float | None) -> str:
-    """A value and its standard error, where it has one.
-
-    Example:
-        >>> with_error(88.31, 1.94)
-        '88.31 ± 1.9'
-    """
-    return number(value) + (f" ± {error:.2g}" if error else "")
-
-
-def number(value: float | int | str) -> str:
-    """Four significant digits, without a pointless exponent.
-
-    Example:
-        >>> number(0.0099999), number(1234.5), number("opt")
-        ('0.01', '1234', 'opt')
-    """
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value and (abs(value) >= 1e6 or abs(value) < 1e-4):
-        return f"{value:.3e}"
-    return f"{value:.4g}"
-
-
-def point_text(params: Params, units: dict[str, str] | None = None) -> str:
-    """A point as one line of text.
-
-    Example:
-        >>> point_text({"timestep": 0.01, "style": "opt"}, {"timestep": "ps"})
-        'timestep = 0.01 ps, style = opt'
-    """
-    units = units or {}
-    parts = []
-    for name, value in params.items():
-        unit = units.get(name, "1")
-        parts.append(f"{name} = {number(value)}" + ("" if unit == "1" or isinstance(value, str) else f" {unit}"))
-    return ", ".join(parts)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,94 +14,21 @@ from hpcagent.campaign.late import LateRun
 from hpcagent.campaign.record import load_run
 from hpcagent.campaign.recorded import begun_state
 from hpcagent.campaign.spending import Spending
-from hpcagent.campaign.submit import ROLE
+from hpcagent.campaign.standing import ROLE, Standing, job_words, standing
 from hpcagent.campaign.where import busy
 from hpcagent.errors import HpcAgentError
 from hpcagent.model.failures import state_counts
 from hpcagent.sites.ledger import Entry, read_ledger
 from hpcagent.sites.schedulers.base import Job, SchedulerDown, scheduler
 from hpcagent.store.journal import event_in
-from hpcagent.store.rundir import Holder, RunDir, holder
+from hpcagent.store.rundir import RunDir, holder
 
 __all__ = ["Standing", "follow", "standing"]
 
-_PATIENCE_S = 10.0
 _ASK_EVERY_S = 20.0
 """The scheduler is asked no more often than this after a job that is to go on with the campaign."""
 _MANY = 3
 """A coordinator is gone when it was not there so many looks in a row: between two jobs it is away for a moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Who is at a campaign now.
-
-    Attributes:
-        attended: Whether a coordinator has the folder.
-        coordinator: The one that has it, or had it last; None if it was never written down.
-        jobs: Jobs without an end in the ledger.
-        states: Job id -> what the scheduler says of it, as far as it was asked and answered.
-    """
-
-    attended: bool
-    coordinator: Holder | None
-    jobs: tuple[Entry, ...]
-    states: Mapping[str, Job] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        if self.attended:
-            lines = [f"a coordinator is at it ({self.coordinator or 'its process is not recorded'})"]
-        else:
-            last = f"; the last was {self.coordinator}" if self.coordinator else ""
-            lines = [f"no coordinator is at it, as far as this machine can tell{last}"]
-        lines += [f"job {job_words(entry, self.states.get(entry.job_id or ''))}" for entry in self.jobs]
-        return "\n".join(lines)
-
-
-def standing(run_dir: str | Path) -> Standing:
-    """Say who is at a campaign, and how its open jobs stand. Changes nothing.
-
-    Raises:
-        BadInput: The folder is not that of a campaign.
-
-    Example:
-        >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = run("synthetic", site="threads", run_dir=folder)
-        ...     standing(folder).attended
-        False
-    """
-    folder = RunDir(run_dir)
-    folder.require()
-    held, who = holder(folder.root)
-    jobs = tuple(e for e in read_ledger(folder.jobs) if e.ended is None)
-    states: dict[str, Job] = {}
-    for kind in {entry.scheduler for entry in jobs}:
-        with contextlib.suppress(HpcAgentError):  # no scheduler here, or none that answers
-            sent = {e.job_id: e.sent for e in jobs if e.scheduler == kind and e.job_id is not None}
-            states |= scheduler(kind, timeout_s=_PATIENCE_S).ours(sent)[0]
-    return Standing(held, who, jobs, states)
-
-
-def job_words(entry: Entry, now: Job | None = None) -> str:
-    """A job of the ledger in brief, and how it stands now where that is known."""
-    about = entry.about or {}
-    nodes = about.get("nodes")
-    words = [
-        "the coordinator's own" if about.get("role") == ROLE else f"of the executor {about.get('executor', '?')}"
-    ]
-    if nodes:
-        words.append(f"{nodes} node{'s' if nodes != 1 else ''}")
-    if entry.ended:
-        words.append(entry.ended + (f" ({entry.reason})" if entry.reason else ""))
-    elif now is not None:
-        words.append(f"{now.state} ({now.reason})" if now.reason else now.state)
-        if now.hosts:
-            words.append(f"on {', '.join(now.hosts)}")
-    else:
-        words.append("no end recorded yet")
-    return f"{entry.job_id or entry.name}: {', '.join(words)}"
 
 
 def follow(run_dir: str | Path, *, every_s: float = 1.0) -> Iterator[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,66 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from hpcagent.apps.worker import final_result
-from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.state import State
 from hpcagent.model.base import explain, read_record
 from hpcagent.model.records import Manifest, Result
+from hpcagent.sites.ledger import damage
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir, holder
 
-__all__ = ["begun_state", "found_result", "rebuilt_event", "replayed"]
+__all__ = ["Snapshot", "begun_state", "found_result", "rebuilt_event", "replayed", "snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One reading of a campaign's folder.
+
+    Attributes:
+        folder: Where it is.
+        campaign: What was asked.
+        state: What the journal tells.
+        attended: Whether a coordinator had the folder when it was read.
+    """
+
+    folder: RunDir
+    campaign: Campaign
+    state: State
+    attended: bool
+
+    @property
+    def results(self) -> list[Result]:
+        """Every result: in manifest order, in rolling mode as they came."""
+        return self.state.in_arrival() if self.campaign.mode == "rolling" else self.state.in_order()
+
+    @property
+    def reason(self) -> str | None:
+        """Why the campaign stopped; None while it goes on, or was interrupted."""
+        return self.state.stopped if self.state.over(attended=self.attended) else None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What could not be read of the record, and what was put back, in sentences without a full stop."""
+        said = (self.campaign.app.unknown_before, damage(self.folder.jobs))
+        return (*self.campaign._unread, *self.state.remarks, *(remark for remark in said if remark))
+
+
+def snapshot(run_dir: str | Path, campaign: Campaign | None = None) -> Snapshot:
+    """Read a campaign's folder once, without touching it, also while the campaign runs.
+
+    Args:
+        run_dir: The folder.
+        campaign: The campaign there, where it was read already.
+
+    Raises:
+        BadInput: The folder is not that of a campaign.
+        StoreError: The journal cannot be read.
+    """
+    campaign = load_run(run_dir, to_read=True) if campaign is None else campaign
+    folder = RunDir(run_dir)
+    state = replayed(folder, campaign)
+    return Snapshot(folder, campaign, state, holder(folder.root)[0])
+
 
 _ROLES = frozenset({"suggested", "reference", "replicate", "repeat"})
 

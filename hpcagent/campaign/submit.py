@@ -27,6 +27,7 @@ from typing import Any
 from hpcagent.campaign.batch import Event
 from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
+from hpcagent.campaign.standing import ROLE
 from hpcagent.campaign.where import SITE, chosen_site, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, RunDirGone, StoreFull
 from hpcagent.owners import TRUST
@@ -52,8 +53,6 @@ from hpcagent.store.rundir import RunDir
 
 __all__ = ["LOG", "ROLE", "Submitted", "attend", "main", "submit"]
 
-ROLE = "coordinator"
-"""What the ledger says of a job in which the coordinator itself runs."""
 LOG = "coordinator.log"
 SCRIPT = "coordinator.sh"
 _QUICK_S = 5.0

@@ -7,7 +7,6 @@ special mode; rewritten at most so often that writing stays a small share of the
 from __future__ import annotations
 
 import io
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from hpcagent.errors import BadInput
-from hpcagent.model.base import Scalar
 from hpcagent.model.contract import Contract
 from hpcagent.model.records import Result
+from hpcagent.store.columns import columns_of
 from hpcagent.store.files import write_whole
 
 __all__ = ["MetricsFile", "read_table", "table_of"]
@@ -54,7 +53,9 @@ class MetricsFile:
             self._rows = _rows_in(self._path)  # a resumed campaign may have nothing to add
         if self._rows == len(results):
             return
-        write_table(self._path, table_of(results, self._contract), units_of(results, self._contract))
+        columns = columns_of(results, self._contract)
+        units = {c.name: c.unit for c in columns if c.unit is not None}
+        write_table(self._path, {c.name: c.filled() for c in columns}, units)
         self._rows = len(results)
         self._next = time.monotonic() + (time.monotonic() - now) / SHARE
 
@@ -71,48 +72,13 @@ def _rows_in(path: Path) -> int | None:
 
 
 def units_of(results: Sequence[Result], contract: Contract) -> dict[str, str]:
-    """Unit of each column of `table_of`."""
-    units = {f"params/{p.name}": p.unit for p in contract.space.parameters}
-    metric_units = {m.name: m.unit for m in contract.metrics}
-    for result in results:
-        metric_units |= result.units
-    for name, unit in metric_units.items():
-        units[f"metrics/{name}"] = units[f"uncertainty/{name}"] = unit
-    costs = {"wall_s": "s", "node_hours": "node h", "estimated_node_hours": "node h"}
-    return units | costs | {"started_at": "s since 1970"}
+    """Unit of each column of `table_of` that has one."""
+    return {c.name: c.unit for c in columns_of(results, contract) if c.unit is not None}
 
 
 def table_of(results: Sequence[Result], contract: Contract) -> dict[str, list[Any]]:
-    """Columns of plain values, one entry for each result; NaN where a result has no such number."""
-    columns: dict[str, list[Any]] = {
-        "execution_id": [r.manifest.execution_id for r in results],
-        "index": [r.manifest.index for r in results],
-        "batch": [r.manifest.batch for r in results],
-        "role": [r.manifest.role for r in results],
-        "replicate": [r.manifest.replicate for r in results],
-        "seed": [r.manifest.seed for r in results],
-        "status": [r.status for r in results],
-        "state": [r.state for r in results],
-        "failure": [r.failure.name if r.failure else "" for r in results],
-        "failure_kind": [r.failure.kind if r.failure else "" for r in results],
-        "distrusted": [r.distrusted or "" for r in results],
-        "host": [r.host for r in results],
-        "started_at": [r.started_at for r in results],
-        "wall_s": [r.cost.wall_s for r in results],
-        "node_hours": [r.cost.node_hours for r in results],
-        "estimated_node_hours": [r.manifest.estimated_node_hours or math.nan for r in results],
-    }
-    for p in contract.space.parameters:
-        empty: Scalar = "" if p.kind == "choice" else math.nan
-        columns[f"params/{p.name}"] = [r.manifest.params.get(p.name, empty) for r in results]
-    names: dict[str, None] = {}
-    for result in results:
-        names |= dict.fromkeys(result.metrics)
-    for name in names:
-        columns[f"metrics/{name}"] = [r.metrics.get(name, math.nan) for r in results]
-        if any(name in r.uncertainty for r in results):
-            columns[f"uncertainty/{name}"] = [r.uncertainty.get(name, math.nan) for r in results]
-    return columns
+    """Columns of plain values, one entry for each result; NaN, or "", where a result has no such value."""
+    return {c.name: c.filled() for c in columns_of(results, contract)}
 
 
 def write_table(path: Path, columns: Mapping[str, list[Any]], units: Mapping[str, str]) -> None:

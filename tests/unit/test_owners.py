@@ -52,6 +52,7 @@ def begun(folder: Path) -> Path:
 READERS = [
     load_run,
     ha.read_run,
+    ha.open_run,
     report,
     reap,
     lambda folder: ha.Coordinator(ha.load_campaign("synthetic"), run_dir=folder),

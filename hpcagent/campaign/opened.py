@@ -1,0 +1,197 @@
+"""A campaign's folder as one object: what it holds, finished or running, read when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.recorded import Snapshot, snapshot
+from hpcagent.model.records import Result
+from hpcagent.store.columns import Column, columns_of
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
+
+    from hpcagent.campaign.answer import Best, CampaignResult
+    from hpcagent.campaign.batch import Event
+    from hpcagent.campaign.explain import Explanation
+    from hpcagent.campaign.regret import Replay
+    from hpcagent.campaign.report import Written
+    from hpcagent.campaign.status import Status
+    from hpcagent.campaign.table import Table
+    from hpcagent.campaign.whatif import PolicySpec
+
+__all__ = ["CampaignRun", "open_run"]
+
+
+class CampaignRun:
+    """A campaign in its folder, finished or running; made by `open_run`.
+
+    It only reads, takes no lock, and works beside the coordinator that writes, and in folders that cannot be
+    written (`report` is the one that writes). The journal is read when something of it is asked for first, the
+    models of the answer are fitted when that is; all properties then speak of that one moment, until `refresh`.
+
+    Attributes:
+        folder: The folder.
+    """
+
+    def __init__(self, run_dir: str | Path) -> None:
+        self.folder = Path(run_dir).expanduser()
+        self._campaign = load_run(self.folder, to_read=True)
+
+    def __repr__(self) -> str:
+        return f"CampaignRun({str(self.folder)!r}: {self._campaign.name})"
+
+    @property
+    def campaign(self) -> Campaign:
+        """What was asked."""
+        return self._campaign
+
+    def refresh(self) -> CampaignRun:
+        """Forget what was read, so that it is read anew when it is asked for; returns itself."""
+        self._campaign = load_run(self.folder, to_read=True)
+        for name in ("_read", "_columns", "status", "result"):
+            self.__dict__.pop(name, None)
+        return self
+
+    @cached_property
+    def _read(self) -> Snapshot:
+        return snapshot(self.folder, self._campaign)
+
+    @cached_property
+    def status(self) -> Status:
+        """How far it is and who is at it; prints as `hpcagent status`. Fits nothing."""
+        from hpcagent.campaign.status import status_of
+
+        return status_of(self.folder, self._read)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """Every result so far, in manifest order; in rolling mode as they came."""
+        return tuple(self._read.results)
+
+    @cached_property
+    def result(self) -> CampaignResult:
+        """The answer and all that belongs to it, as `read_run` gives it. Models of all runs are fitted."""
+        from hpcagent.campaign.answer import answer_of
+
+        return answer_of(self._read)
+
+    @property
+    def best(self) -> Best | None:
+        """The point to use, or None where no run completed with the objective's metrics."""
+        return self.result.best
+
+    @property
+    def front(self) -> tuple[Result, ...]:
+        """With several goals: the results on the Pareto front."""
+        return self.result.front
+
+    def table(self, n: int = 8) -> Table:
+        """The `n` best points: parameters, metrics ± standard error, P(feasible), runs."""
+        return self.result.table(n)
+
+    @cached_property
+    def _columns(self) -> tuple[Column, ...]:
+        return columns_of(self.results, self._campaign.app.contract)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Every result as a row of a DataFrame; see `CampaignResult.to_pandas`. Fits nothing.
+
+        Raises:
+            BadInput: pandas is not installed (extra `pandas`).
+        """
+        from hpcagent.store.frames import to_pandas
+
+        return to_pandas(self._columns, self._about)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Every result along the dimension `index`; see `CampaignResult.to_xarray`. Fits nothing.
+
+        Raises:
+            BadInput: xarray is not installed (extra `xarray`).
+        """
+        from hpcagent.store.frames import to_xarray
+
+        return to_xarray(self._columns, self._about)
+
+    @property
+    def _about(self) -> dict[str, str]:
+        return about(self._campaign)
+
+    def report(self, *, plots: bool = True) -> Written:
+        """Write report/report.md and its plots into the folder; returns where they are.
+
+        Raises:
+            StoreFull: The folder cannot be written.
+        """
+        from hpcagent.campaign.report import report
+
+        return report(self.folder, plots=plots)
+
+    def explain(self, run: int | str) -> Explanation:
+        """Say why a run was asked for, what was expected of it, and what came out.
+
+        Args:
+            run: Its number, or the beginning of its execution id.
+        """
+        from hpcagent.campaign.explain import explain
+
+        return explain(self.folder, run)
+
+    def follow(self, *, every_s: float = 1.0) -> Iterator[Event]:
+        """Tell what has happened, then what happens, until it stops; see `follow`.
+
+        Args:
+            every_s: Time between two looks, in seconds.
+        """
+        from hpcagent.campaign.follow import follow
+
+        return follow(self.folder, every_s=every_s)
+
+    def replay(
+        self,
+        *,
+        policy: PolicySpec | Sequence[PolicySpec] = (),
+        batch: int | None = None,
+        runs: int | None = None,
+        seeds: int = 20,
+        workers: int | None = None,
+        watch: Callable[[str, int], None] | None = None,
+    ) -> Replay:
+        """Play other policies on what is recorded; see `replay`."""
+        from hpcagent.campaign.whatif import replay
+
+        return replay(
+            self.folder, policy=policy, batch=batch, runs=runs, seeds=seeds, workers=workers, watch=watch
+        )
+
+
+def open_run(run_dir: str | Path) -> CampaignRun:
+    """Open the folder of a campaign, finished or running, to look at what it holds. Nothing of it is changed.
+
+    Args:
+        run_dir: The folder that `run` wrote.
+
+    Raises:
+        BadInput: The folder is not that of a campaign, its files are damaged, or it belongs to another user.
+
+    Example:
+        >>> import tempfile
+        >>> from hpcagent.campaign.coordinator import run
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ended = run("synthetic", site="threads", run_dir=folder)
+        ...     found = open_run(folder)
+        ...     len(found.results), found.best.params == ended.best.params
+        (36, True)
+    """
+    return CampaignRun(run_dir)
+
+
+def about(campaign: Campaign) -> dict[str, str]:
+    """What a DataFrame, or a Dataset, of a campaign's results says of it."""
+    return {"campaign": campaign.name, "app": f"{campaign.app.name} {campaign.app.contract.version}"}

@@ -1,0 +1,129 @@
+"""The one table of a campaign's results: its columns, by name, unit and kind.
+
+CSV, Parquet, pandas, xarray and metrics.h5 are made from these columns, so that a name means the same everywhere.
+A parameter and a metric may have the same name: `params/NAME` and `metrics/NAME` are two columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hpcagent.model.base import Scalar
+from hpcagent.model.contract import Contract
+from hpcagent.model.records import Result
+
+__all__ = ["Column", "Kind", "columns_of"]
+
+Kind = Literal["whole", "number", "flag", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Attributes:
+        name: `state`, `params/x`, `metrics/value`, `uncertainty/value`, ...
+        kind: Whole numbers, numbers, true or false, or text; numbers and words together are text.
+        values: One for each result, None where it has no such value.
+        unit: Unit of the values; None for what has none (text, counters), `1` for a pure number.
+    """
+
+    name: str
+    kind: Kind
+    values: tuple[Any, ...]
+    unit: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every result has a value."""
+        return None not in self.values
+
+    def filled(self) -> list[Any]:
+        """The values for a format that knows no missing ones: NaN, or an empty text, in their place."""
+        empty: Scalar = "" if self.kind == "text" else math.nan
+        return list(self.values) if self.complete else [empty if v is None else v for v in self.values]
+
+
+def columns_of(results: Sequence[Result], contract: Contract) -> tuple[Column, ...]:
+    """The columns of results: who and when, then parameters, metrics, their errors and bounds.
+
+    Args:
+        results: One row each, in this order.
+        contract: Of their app: its parameters, and the units of its metrics.
+
+    Example:
+        >>> from hpcagent.apps.landscape import synthetic
+        >>> [c.name for c in columns_of([], synthetic.contract)][:4]
+        ['execution_id', 'index', 'batch', 'role']
+    """
+    found = [Column(name, kind, tuple(map(of, results)), unit) for name, kind, unit, of in _EVERY]
+    for p in contract.space.parameters:
+        values = tuple(r.manifest.params.get(p.name) for r in results)
+        kind = _kind(values, "text" if p.kind in ("choice", "text") else "whole" if p.kind == "int" else "number")
+        found.append(Column(f"params/{p.name}", kind, _worded(values, kind), p.unit))
+    units = {m.name: m.unit for m in contract.metrics}
+    names: dict[str, None] = {}
+    for result in results:
+        names |= dict.fromkeys(result.metrics)
+        units |= result.units
+    for name in names:
+        unit = units.get(name, "1")
+        found.append(Column(f"metrics/{name}", "number", tuple(r.metrics.get(name) for r in results), unit))
+        errors = tuple(r.uncertainty.get(name) for r in results)
+        if any(error is not None for error in errors):
+            found.append(Column(f"uncertainty/{name}", "number", errors, unit))
+        bounds = tuple(r.bounds.get(name) for r in results)
+        if any(bounds):
+            found.append(Column(f"bounds/{name}", "text", bounds))
+    return tuple(found)
+
+
+def _kind(values: Sequence[Any], otherwise: Kind) -> Kind:
+    """What values are. A choice may be of words, numbers, or both; of nothing, the parameter's own kind."""
+    types = {type(v) for v in values if v is not None}
+    if not types:
+        return otherwise
+    if types == {bool}:
+        return "flag"
+    if types == {int}:
+        return "whole" if otherwise != "number" else "number"
+    return "number" if types <= {int, float} else "text"
+
+
+def _worded(values: tuple[Any, ...], kind: Kind) -> tuple[Any, ...]:
+    """Values of one type; in a column of text also the numbers and flags among them are words."""
+    if kind == "text":
+        return tuple(v if v is None or isinstance(v, str) else str(v) for v in values)
+    return tuple(v if v is None else float(v) for v in values) if kind == "number" else values
+
+
+def _failure(result: Result) -> str | None:
+    return result.failure.name if result.failure else None
+
+
+def _failure_kind(result: Result) -> str | None:
+    return result.failure.kind if result.failure else None
+
+
+_EVERY: tuple[tuple[str, Kind, str | None, Callable[[Result], Any]], ...] = (
+    ("execution_id", "text", None, lambda r: r.manifest.execution_id),
+    ("index", "whole", None, lambda r: r.manifest.index),
+    ("batch", "whole", None, lambda r: r.manifest.batch),
+    ("role", "text", None, lambda r: r.manifest.role),
+    ("replicate", "whole", None, lambda r: r.manifest.replicate),
+    ("seed", "whole", None, lambda r: r.manifest.seed),
+    ("status", "text", None, lambda r: r.status),
+    ("state", "text", None, lambda r: r.state),
+    ("failure", "text", None, _failure),
+    ("failure_kind", "text", None, _failure_kind),
+    ("distrusted", "text", None, lambda r: r.distrusted),
+    ("host", "text", None, lambda r: r.host),
+    ("started_at", "number", "s since 1970", lambda r: r.started_at),
+    ("wall_s", "number", "s", lambda r: r.cost.wall_s),
+    ("node_hours", "number", "node h", lambda r: r.cost.node_hours),
+    ("estimated_node_hours", "number", "node h", lambda r: r.manifest.estimated_node_hours or None),
+)
+"""Name, kind, unit and value of the columns that every result has."""
