@@ -31,6 +31,7 @@ from hpcagent.commands.common import (
     WorkersOption,
     say,
 )
+from hpcagent.endings import end_of
 from hpcagent.errors import BadInput, HpcAgentError, Interrupted
 from hpcagent.owners import TRUST, trusting
 from hpcagent.shown import masked, plain, without_secrets
@@ -267,10 +268,7 @@ def _campaign_or_folder(text: str, run_dir: Path | None, changes: dict[str, Any]
 
 def _run(campaign: Any, run_dir: Path | None, how: _How, begun: Callable[[], None] = lambda: None) -> None:
     from hpcagent.campaign.coordinator import run as run_campaign
-    from hpcagent.campaign.report import report as write_report
-    from hpcagent.campaign.view import JsonLines, View, watch
-
-    view: View = JsonLines(campaign, sys.stdout) if how.as_json else watch(campaign)
+    from hpcagent.campaign.view import JsonLines
 
     opened = math.inf
 
@@ -280,15 +278,20 @@ def _run(campaign: Any, run_dir: Path | None, how: _How, begun: Callable[[], Non
             opened = time.monotonic()
         # Where it asks for jobs, it has begun when the first was taken, or after a while without an answer.
         taken = event.kind == "finished" or (event.kind == "site" and " submitted" in event.reason)
-        if taken or not how.profile.batch or how.inside or time.monotonic() - opened > _BEGUN_S:
+        at_once = (not how.profile.batch or how.inside) and event.kind != "starting"
+        if taken or at_once or time.monotonic() - opened > _BEGUN_S:
             begun()
-        view(event)
 
-    with contextlib.closing(view):
-        result = run_campaign(
-            campaign, site=how.profile, run_dir=run_dir, workers=how.workers, inside=how.inside, watch=seen
-        )
-    written = write_report(result.run_dir, plots=how.plots)
+    result = run_campaign(
+        campaign,
+        site=how.profile,
+        run_dir=run_dir,
+        workers=how.workers,
+        inside=how.inside,
+        watch=seen,
+        progress=JsonLines(campaign, sys.stdout) if how.as_json else True,
+    )
+    written = result.report(plots=how.plots)
     if how.as_json:
         say(json.dumps({"event": "answer", **_answer_data(result), "report": str(written.path)}))
     else:
@@ -804,17 +807,13 @@ def _answer_data(result: Any) -> dict[str, Any]:
 def _one_clear_error(verbose: bool) -> Iterator[None]:
     try:
         yield
-    except Interrupted as error:
-        say(str(error), file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+    except (Interrupted, KeyboardInterrupt) as error:
+        raise SystemExit(end_of(error)) from None
     except HpcAgentError as error:
         if verbose:
             raise
         say(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
-        say("stopped", file=sys.stderr)
-        raise SystemExit(130) from None
     except FileNotFoundError:
         if working_directory() is not None:
             raise

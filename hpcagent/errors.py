@@ -167,6 +167,10 @@ class Interrupted(HpcAgentError):
 
     exit_code = 130
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: nothing is wrong."""
+        return [self.message]
+
 
 class AllocationEnded(Interrupted):
     """The campaign runs inside a job whose time is over; everything finished is kept, the next job goes on."""

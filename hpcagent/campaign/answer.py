@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
+    from hpcagent.campaign.report import Written
+
 __all__ = [
     "Best",
     "CampaignResult",
@@ -259,6 +261,22 @@ class CampaignResult:
     def columns(self) -> tuple[Column, ...]:
         """The table of all results, which CSV, Parquet, pandas and xarray are made from."""
         return columns_of(self.results, self.campaign.app.contract)
+
+    def report(self, *, plots: bool = True) -> Written:
+        """Write `report/report.md` in the campaign's folder, with plots: the answer, tables, what models say.
+
+        Args:
+            plots: Draw the plots as well (needs the extra `plots`).
+
+        Returns:
+            Where it is: `path`, and `plots`.
+
+        Raises:
+            StoreFull: The report cannot be written.
+        """
+        from hpcagent.campaign.report import report  # which imports this module
+
+        return report(self.run_dir, plots=plots)
 
     @property
     def failures(self) -> dict[str, int]:

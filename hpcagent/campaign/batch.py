@@ -20,10 +20,12 @@ class Event:
     """Something happened in a campaign; what a live view is drawn from.
 
     Attributes:
-        kind: `opened`, `submitted`, `finished`, `batch`, `rule`, `site`, `late`, `tick` or `stopped`.
+        kind: `starting`, `opened`, `submitted`, `finished`, `batch`, `rule`, `site`, `late`, `tick`, `stopped` or
+            `report`.
         results: The results that came in (`finished`, `batch`).
-        reason: Why it stopped (`stopped`), how it was opened (`opened`), what became of a job (`site`),
-            what a rule told of (`rule`), which run takes longer than it should (`late`).
+        reason: Why it stopped (`stopped`), what is being started (`starting`), how it was opened (`opened`), what
+            became of a job (`site`), what a rule told of (`rule`), which run takes longer than it should (`late`),
+            where the report is (`report`).
         running: Runs in the state `running`: sent, and not back.
         runs: Runs that have ended: completed, failed or given up.
         budget: Runs planned in all, if the stop condition bounds them.

@@ -21,11 +21,23 @@ from hpcagent.campaign.recorded import rebuilt_event, replayed
 from hpcagent.campaign.rolling import Suggester, due, in_flight
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.same_files import changed_inputs, changed_since, refusal, repair_of
-from hpcagent.campaign.signals import Signals, Terminated
+from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
+from hpcagent.campaign.view import View, closed_at_the_end, opening_view, progress_view, together
 from hpcagent.campaign.warm import read_earlier
-from hpcagent.campaign.where import about_session, busy, chosen_site, crowd, going_on, machine_load, note_site
+from hpcagent.campaign.where import (
+    about_session,
+    busy,
+    chosen_site,
+    crowd,
+    going_on,
+    machine_load,
+    note_site,
+    starting,
+    stopped_words,
+)
+from hpcagent.endings import Stopped, say_at_exit
 from hpcagent.errors import (
     AllocationEnded,
     BadInput,
@@ -71,6 +83,8 @@ class Coordinator:
         workers: Runs at the same time, in place of what the profile says.
         watch: Called with every `Event`, e.g. to draw progress.
         inside: Use the nodes of the job that this process is in, instead of submitting jobs.
+        progress: True draws progress as `run` does. None: on a terminal and in a notebook a line says what is
+            being started, unless there is a `watch`, and the rest is left to the loop. False: nothing is printed.
 
     Raises:
         BadInput: The campaign, policy or site is wrong, or the site has no place for its runs.
@@ -101,6 +115,7 @@ class Coordinator:
         workers: int | None = None,
         watch: Callable[[Event], None] | None = None,
         inside: bool = False,
+        progress: bool | None = None,
     ) -> None:
         self._inside = inside
         if campaign.cache is not None:
@@ -122,7 +137,10 @@ class Coordinator:
                 here = None if self._wanted_site.batch else len(usable_cores())
                 refuse_small_cap(campaign, node_cores=self._wanted_site.node_cores or here)
         self._workers = workers
-        self._watch = watch or (lambda event: None)
+        self._view = progress_view(campaign) if progress else None
+        if progress is None and watch is None:
+            self._view = opening_view(campaign)
+        self._watch = together(watch, self._view)
         self._policy: Policy = make_policy(
             campaign.policy.name,
             space=campaign.search,
@@ -156,13 +174,24 @@ class Coordinator:
     # -- opening and closing ------------------------------------------------------------------
 
     def __enter__(self) -> Coordinator:
-        self.open()
+        try:
+            self.open()
+        except KeyboardInterrupt as error:
+            raise self._stopped(error) from None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if isinstance(error, KeyboardInterrupt):
+            raise self._stopped(error) from None
+
+    def _stopped(self, error: KeyboardInterrupt) -> Stopped:
+        """The interruption, with how to go on."""
+        say_at_exit()
+        words = stopped_words(error, self.campaign, self.folder, self._state.finished)
+        return Stopped(words, getattr(error, "name", "Ctrl-C"))
 
     def open(self) -> None:
         """Lock the folder, replay its journal, open the site and take up what was left."""
@@ -172,6 +201,7 @@ class Coordinator:
         self.folder.create()
         self._signals.install()
         try:
+            self._tell("starting", reason=starting(self._wanted_site, self._workers, inside=self._inside))
             self._lock = Lock(self.folder.root)
             self._lock.acquire()
             self._settle_app(resumed)
@@ -306,6 +336,8 @@ class Coordinator:
                     self._suggester.close()
                 finally:
                     self._signals.restore()
+                    if self._view is not None:
+                        self._view.close()
 
     def _wind_up(self) -> None:
         assert self._runner is not None and self._journal is not None
@@ -788,6 +820,8 @@ def run(
     workers: int | None = None,
     watch: Callable[[Event], None] | None = None,
     inside: bool = False,
+    progress: bool | View | None = None,
+    report: bool = False,
 ) -> CampaignResult:
     """Run a campaign to its end, or go on with it if its folder is there.
 
@@ -798,6 +832,10 @@ def run(
         workers: Runs at the same time, in place of what the profile says.
         watch: Called with every `Event`.
         inside: Use the nodes of the job that this process is in, instead of submitting jobs.
+        progress: Whether to show how it goes: drawn in place on a terminal (stderr) and in a notebook, elsewhere a
+            line for each batch on stderr, for long campaigns not more than one in ten seconds. None: unless there
+            is a `watch`. Or a view of your own.
+        report: Write the report with plots when it has ended; see `CampaignResult.report`.
 
     Returns:
         The answer: `best`, `speedups`, `results`, `reason`.
@@ -816,13 +854,36 @@ def run(
     """
     if not isinstance(campaign, Campaign):
         campaign = load_campaign(campaign)
-    coordinator = Coordinator(campaign, site=site, run_dir=run_dir, workers=workers, watch=watch, inside=inside)
+    view: View | None
+    if isinstance(progress, bool) or progress is None:
+        view = progress_view(campaign) if (watch is None if progress is None else progress) else None
+    else:
+        view = progress
+    with closed_at_the_end(view):
+        told = together(watch, view)
+        try:
+            coordinator = Coordinator(
+                campaign, site=site, run_dir=run_dir, workers=workers, watch=told, inside=inside, progress=False
+            )
+        except KeyboardInterrupt as error:  # it imports a lot
+            say_at_exit()
+            folder = RunDir(run_dir if run_dir is not None else Path("runs") / campaign.name)
+            raise Interrupted(stopped_words(error, campaign, folder, None), run_dir=str(folder.root)) from None
+        result = _run(coordinator)
+        if report:
+            told(Event("report", reason=f"report: {result.report()}", runs=len(result.results)))
+    return result
+
+
+def _run(coordinator: Coordinator) -> CampaignResult:
+    """Run it to its end; an interruption says how to go on."""
     try:
         with coordinator:
             for _ in coordinator:
                 pass
             return coordinator.result()
     except AllocationEnded as error:
+        say_at_exit()
         done = coordinator._state.finished
         raise AllocationEnded(
             f"{error}; {done} finished run(s) are kept in {coordinator.folder.root}. Go on in the next job with "
@@ -830,11 +891,6 @@ def run(
             run_dir=str(coordinator.folder.root),
             runs=done,
         ) from None
-    except KeyboardInterrupt as error:
+    except Stopped as error:
         done = coordinator._state.finished
-        raise Interrupted(
-            f"stopped by {error.name if isinstance(error, Terminated) else 'Ctrl-C'}; {done} finished run(s) "
-            f"are kept in {coordinator.folder.root}. Go on with {going_on(campaign, coordinator.folder.root)}.",
-            run_dir=str(coordinator.folder.root),
-            runs=done,
-        ) from None
+        raise Interrupted(str(error), run_dir=str(coordinator.folder.root), runs=done) from None

@@ -7,13 +7,14 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hpcagent.campaign.answer import number
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.table import headed
+from hpcagent.html import escaped
 from hpcagent.model.records import Result
 from hpcagent.shown import plain
 
@@ -25,10 +26,28 @@ if TYPE_CHECKING:
     from hpcagent.campaign.coordinator import Coordinator
     from hpcagent.campaign.record import Campaign
 
-__all__ = ["JsonLines", "Lines", "Live", "View", "watch"]
+__all__ = [
+    "JsonLines",
+    "Lines",
+    "Live",
+    "Opening",
+    "View",
+    "closed_at_the_end",
+    "in_notebook",
+    "opening_view",
+    "progress_view",
+    "together",
+    "watch",
+]
 
 SHOWN_ROWS = 8
 BAR = 50
+EACH_BATCH = 50
+"""So many batches have a line each; of those that follow, one in `SPARSE_S` seconds has."""
+SPARSE_S = 10.0
+
+_TOLD = ("starting", "opened", "site", "late", "stopped", "report")
+"""Events whose reason a live view shows."""
 
 
 class Tally:
@@ -124,22 +143,36 @@ class Tally:
 
 
 class Lines:
-    """One line for each batch: for logs and pipes."""
+    """One line for each batch, for logs and pipes; of many quick batches not all have one."""
 
     def __init__(self, campaign: Campaign, stream: TextIO | None = None) -> None:
         self._tally = Tally(campaign)
+        self._batches, self._said_at = 0, 0.0
+        self._left_out = ""
         self._stream = stream or sys.stderr  # None where that was closed: nobody looks
 
     def __call__(self, event: Event) -> None:
         self._tally.take(event)
-        if event.kind == "opened":
+        if event.kind in ("starting", "opened"):
             self._say(f"{self._tally.campaign.name}: {event.reason}")
         elif event.kind == "batch":
-            self._say(f"batch {self._tally.batch}: {self._tally.summary()}")
-        elif event.kind in ("site", "rule", "late"):
+            self._batch()
+        elif event.kind in ("site", "rule", "late", "report"):
             self._say(event.reason)
         elif event.kind == "stopped":
+            if self._left_out:
+                self._say(self._left_out)
             self._say(f"stopped: {event.reason}")
+
+    def _batch(self) -> None:
+        line, now = f"batch {self._tally.batch}: {self._tally.summary()}", time.monotonic()
+        self._batches += 1
+        self._left_out = ""
+        if self._batches > EACH_BATCH and now - self._said_at < SPARSE_S:
+            self._left_out = line
+            return
+        self._said_at = now
+        self._say(line)
 
     def _say(self, text: str) -> None:
         # `... | head`, a terminal that was closed: who looked on has gone, the campaign goes on.
@@ -156,7 +189,7 @@ class JsonLines(Lines):
     """One JSON object for each event that matters: for programs."""
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "tick":
+        if event.kind in ("tick", "starting"):  # for programs, a campaign begins with `opened`
             return
         data: dict[str, Any] = {"event": event.kind, "runs": event.runs, "running": event.running}
         if event.budget is not None:
@@ -200,15 +233,25 @@ class Live:
         self._console = console or RichConsole(stderr=True)
         self._note = ""
         self._live = RichLive(
-            self._draw(), console=self._console, refresh_per_second=5, transient=False, redirect_stderr=False
+            self._draw(),
+            console=self._console,
+            refresh_per_second=5,
+            transient=False,
+            # What the script prints on the same screen goes above the drawing; into a file it goes as it is.
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+            redirect_stderr=False,
         )
         self._live.start()
 
     def __call__(self, event: Event) -> None:
+        if event.kind == "report":
+            with contextlib.suppress(OSError):
+                self._console.print(plain(event.reason), markup=False, highlight=False)
+            return
         self._tally.take(event)
-        if event.kind in ("opened", "site", "late", "stopped"):
+        if event.kind in _TOLD:
             self._note = event.reason
-        self._live.update(self._draw())
+        self._live.update(self._draw(), refresh=event.kind == "starting")
         if event.kind == "stopped":
             self.close()
 
@@ -283,6 +326,66 @@ class View(Protocol):
         """Leave the last drawing as it is."""
 
 
+class Opening:
+    """Says what is being started, and that it is; what comes then is left to the loop over the batches."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign = campaign
+        self._handle: Any = None
+        if in_notebook():
+            import IPython.display
+
+            display: Any = IPython.display  # IPython has no type information
+            self._html = display.HTML
+            self._handle = display.display(display.HTML(""), display_id=True)
+
+    def __call__(self, event: Event) -> None:
+        if event.kind not in ("starting", "opened"):
+            return
+        text = plain(f"{self._campaign.name}: {event.reason}")
+        if self._handle is not None:
+            self._handle.update(self._html(f"<small>{escaped(text)}</small>"))
+            return
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Nothing to put away."""
+
+
+def opening_view(campaign: Campaign) -> View | None:
+    """What says that a campaign is being started, where a person looks on; None elsewhere."""
+    return Opening(campaign) if in_notebook() or _on_terminal() else None
+
+
+def progress_view(campaign: Campaign) -> View:
+    """A progress display that suits where it is used: notebook, terminal, or plain lines."""
+    if in_notebook():
+        return NotebookView(campaign)
+    return Live(campaign) if _on_terminal() else Lines(campaign)
+
+
+def together(*watchers: Callable[[Event], None] | None) -> Callable[[Event], None]:
+    """Call all of them, those that there are, with every event."""
+    calls = [watcher for watcher in watchers if watcher is not None]
+
+    def tell(event: Event) -> None:
+        for call in calls:
+            call(event)
+
+    return tell
+
+
+@contextlib.contextmanager
+def closed_at_the_end(view: View | None) -> Iterator[None]:
+    """Close the view, if there is one, however it ended."""
+    try:
+        yield
+    finally:
+        if view is not None:
+            view.close()
+
+
 def watch(coordinator: Coordinator | Campaign) -> View:
     """A progress display that suits where it is used: notebook, terminal, or plain lines.
 
@@ -294,14 +397,20 @@ def watch(coordinator: Coordinator | Campaign) -> View:
     """
     found: Any = getattr(coordinator, "campaign", coordinator)
     campaign: Campaign = found
-    if _in_notebook():
-        return NotebookView(campaign)
-    if sys.stderr is not None and sys.stderr.isatty():
-        return Live(campaign)
-    return Lines(campaign)
+    return progress_view(campaign)
 
 
-def _in_notebook() -> bool:
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook.
+
+    Example:
+        >>> in_notebook()
+        False
+    """
     if "IPython" not in sys.modules:
         return False
     shell = sys.modules["IPython"].get_ipython()
@@ -323,7 +432,7 @@ class NotebookView:
 
     def __call__(self, event: Event) -> None:
         self._tally.take(event)
-        if event.kind in ("opened", "site", "late", "stopped"):
+        if event.kind in _TOLD:
             self._note = event.reason
         now = time.monotonic()
         # Every update is a message to the browser; five a second are enough for an eye.

@@ -14,15 +14,28 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.view import in_notebook
 from hpcagent.shown import without_secrets
+from hpcagent.sites.profile import Profile
+from hpcagent.sites.site import workers_of
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import RunDir
 
 if TYPE_CHECKING:
-    from hpcagent.sites.profile import Profile
     from hpcagent.sites.site import Site
 
-__all__ = ["SITE", "about_session", "busy", "chosen_site", "crowd", "going_on", "machine_load", "note_site"]
+__all__ = [
+    "SITE",
+    "about_session",
+    "busy",
+    "chosen_site",
+    "crowd",
+    "going_on",
+    "machine_load",
+    "note_site",
+    "starting",
+    "stopped_words",
+]
 
 SITE = "site.toml"
 BUSY = 0.5  # load a core from which on a machine with nothing of ours running is told to be busy
@@ -54,6 +67,36 @@ def going_on(campaign: Campaign, root: str | Path) -> str:
     if campaign.app.function:
         return f"`hpcagent resume {root}`"
     return "the same script or cell: its app is a function of it"
+
+
+def stopped_words(error: BaseException, campaign: Campaign, folder: RunDir, done: int | None) -> str:
+    """Say what stopped a campaign, what is kept, and how it goes on.
+
+    Args:
+        error: A `KeyboardInterrupt`.
+        campaign: Whose.
+        folder: Its folder.
+        done: Runs that have finished; None where they were not counted yet.
+    """
+    by = getattr(error, "name", "Ctrl-C")
+    if not folder.exists:
+        return f"stopped by {by} while it was being started, before any run. Start it again as before."
+    cell = "the same cell, or " if in_notebook() and campaign.app.function else ""
+    way = f"{cell}{going_on(campaign, folder.root)}"
+    kept = "finished runs" if done is None else f"{done} finished run(s)"
+    return f"stopped by {by}; {kept} are kept in {folder.root}. Go on with {way}."
+
+
+def starting(site: Site | Profile, workers: int | None, *, inside: bool = False) -> str:
+    """What is being started for a campaign, in words, before it is there."""
+    if not isinstance(site, Profile):
+        return f"starting on the open site {site.profile.name}"
+    if site.batch:
+        where = "the nodes of this job" if inside else f"the coordinator here, its jobs on {site.kind.upper()}"
+        return f"starting {site.name}: {where}"
+    count = workers or workers_of(site)
+    what = "thread" if site.kind == "threads" else "worker"
+    return f"starting {site.name}: {count} {what}{'' if count == 1 else 's'} on this machine"
 
 
 def about_session(site: Site) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import os
 import pickle
 import queue
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -74,6 +75,20 @@ def log_tail(*files: Path, lines: int = 15) -> str:
 def no_turn() -> float | None:
     """No priority: there are no turns to take."""
     return None
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """What is started inside never sees Ctrl-C, also before it has left the terminal's process group.
+
+    Its first 0.3 s are imports, in which the interruption that ends its opener would be a traceback of its own.
+    The mask is inherited (signal(7)); what reaches this process meanwhile is delivered at the end.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _PortLater:
@@ -174,7 +189,8 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
         client = self.command_client
         self.command_client = _PortLater(client.port)
         try:
-            super()._start_local_interchange_process()
+            with _deaf_to_interrupts():
+                super()._start_local_interchange_process()
         finally:
             self.command_client = client
 

@@ -22,6 +22,8 @@ FLOORS = {
     "lifeline": 0,
     "owners": 0,
     "beside": 0,
+    "endings": 0,
+    "html": 0,
     "shown": 0,
     "surroundings": 0,
     "model": 1,

@@ -7,9 +7,10 @@ import json
 
 from rich.console import Console
 
+import hpcagent as ha
 from hpcagent.campaign.batch import Event
 from hpcagent.campaign.record import load_campaign
-from hpcagent.campaign.view import JsonLines, Lines, Live
+from hpcagent.campaign.view import EACH_BATCH, JsonLines, Lines, Live
 from hpcagent.model.records import Cost, Failure, Manifest, Result
 
 CAMPAIGN = load_campaign("synthetic")
@@ -83,3 +84,33 @@ def test_the_best_so_far_is_that_of_earlier_sessions_too():
     view(Event("finished", results=(result(0),), runs=2, budget=36))
     view(Event("batch", results=(result(0),), runs=2, budget=36))
     assert "best run value 19" in stream.getvalue().splitlines()[-1]
+
+
+def test_many_quick_batches_do_not_fill_a_log():
+    stream = io.StringIO()
+    view = Lines(CAMPAIGN, stream)
+    for i in range(200):
+        view(Event("batch", results=(result(0),), runs=i + 1))
+    view(Event("stopped", reason="enough.", runs=200))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == EACH_BATCH + 2  # the last one, and why it stopped
+    assert "200 runs" in lines[-2] and lines[-1] == "stopped: enough."
+
+
+def test_run_tells_how_it_goes_unless_told_not_to_or_watched(tmp_path, capsys):
+    short = load_campaign("synthetic", changes={"until.max_runs": 4, "confirm.top": 0})
+    ran = ha.run(short, site="threads", run_dir=tmp_path / "a", report=True)
+    out, err = capsys.readouterr()
+    first, second, *_, last = err.splitlines()
+    assert out == "" and first.startswith("synthetic: starting threads: ") and second.startswith("synthetic: new")
+    assert (
+        last.startswith(f"report: {tmp_path}/a/report/report.md") and (tmp_path / "a/report/report.md").is_file()
+    )
+    written = ran.report(plots=False)
+    assert written.path == tmp_path / "a/report/report.md" and written.plots == ()
+    seen = []
+    ha.run(short, site="threads", run_dir=tmp_path / "b", progress=False)
+    ha.run(short, site="threads", run_dir=tmp_path / "c", watch=seen.append)
+    assert capsys.readouterr() == ("", "")
+    assert [event.kind for event in seen][:2] == ["starting", "opened"] and seen[-1].kind == "stopped"
+    assert not (tmp_path / "b/report").exists()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import hpcagent as ha
 from hpcagent.campaign.signals import Signals, Terminated
 from hpcagent.sites.site import _close_on_signals
 
@@ -151,3 +152,56 @@ def test_a_second_signal_does_not_wait_for_what_the_first_waits_for(monkeypatch:
     finally:
         signals.restore()
     assert reached == ["still writing", "and nothing is left over"]
+
+
+UNCAUGHT = """
+import sys
+import hpcagent as ha
+campaign = ha.load_campaign("synthetic", changes={"fixed.run_time_s": 0.5, "until.max_runs": 400})
+if sys.argv[1] == "run":
+    ha.run(campaign, site="threads", run_dir="r")
+with ha.Coordinator(campaign, site="threads", run_dir="r") as coordinator:
+    for batch in coordinator:
+        print(batch.number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "number", "by"), [("run", signal.SIGINT, "Ctrl-C"), ("loop", signal.SIGTERM, "SIGTERM")]
+)
+def test_a_script_that_does_not_catch_it_ends_as_the_shell_does(
+    tmp_path: Path, way: str, number: signal.Signals, by: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", UNCAUGHT, way],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: "results" in events(tmp_path))
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in said
+    assert f"stopped by {by}; " in said and "Go on with `hpcagent resume r`." in said.splitlines()[-1]
+    # Not on a terminal: `run` has told what is being started, a loop of one's own tells what it wishes.
+    assert ("starting threads: " in said) == (way == "run")
+
+
+def test_an_interruption_while_the_site_starts_says_that_no_run_had_begun(tmp_path: Path) -> None:
+    def interrupt(event: ha.Event) -> None:
+        if event.kind == "starting":
+            raise KeyboardInterrupt
+
+    with pytest.raises(ha.Interrupted, match="stopped by Ctrl-C while it was being started, before any run"):
+        ha.run("synthetic", site="threads", run_dir=tmp_path / "r", watch=interrupt)
+    assert ha.run("synthetic", site="threads", run_dir=tmp_path / "r").best is not None  # as it says
+
+
+def test_the_interchange_never_sees_ctrl_c() -> None:
+    with ha.open_site("laptop", private=True) as site:
+        child = next(iter(site._executors.values())).interchange_proc.pid
+        status = Path(f"/proc/{child}/status").read_text()
+    blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
+    assert blocked >> (signal.SIGINT - 1) & 1  # proc(5): bit n-1 is signal n
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
