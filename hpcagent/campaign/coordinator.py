@@ -183,7 +183,10 @@ class Coordinator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except KeyboardInterrupt as again:
+            raise self._stopped(again) from None
         if isinstance(error, KeyboardInterrupt):
             raise self._stopped(error) from None
 
