@@ -32,6 +32,7 @@ from hpcagent.apps.engines.registry import SETTINGS as ENGINE_SETTINGS
 from hpcagent.apps.engines.registry import engine as engine_of
 from hpcagent.apps.engines.task import FILES as TASK_FILES
 from hpcagent.apps.engines.task import SETTINGS as TASK_SETTINGS
+from hpcagent.apps.executable.record import Failing, ProgramFile, Reading
 from hpcagent.apps.isolated import _WITH_RANKS as WITH_RANKS
 from hpcagent.apps.lammps.metrics import METRICS
 from hpcagent.apps.launch import FIELDS
@@ -276,6 +277,22 @@ def site_keys(model: type[BaseModel], batch: bool | None = None) -> str:
     return _table(["key", "type", "unit", "default", "meaning"], rows)
 
 
+def attributes(model: type[BaseModel]) -> str:
+    """The keys of a record whose docstring says what they are."""
+    rows = []
+    for name, text in _arguments(model, "Attributes").items():
+        field = model.model_fields[name]
+        default = "required" if field.is_required() else _of_toml(field.default)
+        rows.append([f"`{name}`", default, text])
+    return _table(["key", "default", "meaning"], rows)
+
+
+def _of_toml(value: object) -> str:
+    if isinstance(value, (tuple, dict)):
+        return f"`{json.dumps(value)}`" if value else "none"
+    return "" if isinstance(value, BaseModel) else _default(value)
+
+
 def launcher_fields() -> str:
     """The fields of a launcher's template."""
     return _table(["field", "what it becomes"], ([f"`{{{name}}}`", text] for name, text in FIELDS.items()))
@@ -423,8 +440,11 @@ TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "not_retried": ("../howto/when_runs_fail.md", not_retried),
     **{
         f"failures_{heading}": ("../howto/when_runs_fail.md", partial(failure_modes, heading))
-        for heading in ("lammps", "engines", "building", "analyses", "any")
+        for heading in ("lammps", "programs", "engines", "building", "analyses", "any")
     },
+    "program_file": ("executable.md", partial(attributes, ProgramFile)),
+    "program_reading": ("executable.md", partial(attributes, Reading)),
+    "program_failing": ("executable.md", partial(attributes, Failing)),
     "exit_codes": ("cli.md", exit_codes),
     "lost_attempts": ("../howto/when_the_cluster_misbehaves.md", lost_attempts),
 }
@@ -436,10 +456,10 @@ def _imported(path: str) -> type:
     return found
 
 
-def _arguments(factory: type) -> dict[str, str]:
+def _arguments(factory: type, heading: str = "Args") -> dict[str, str]:
     """Argument -> its text in the docstring."""
     doc = inspect.getdoc(factory) or ""
-    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", doc, re.MULTILINE | re.DOTALL)
+    section = re.search(rf"^{heading}:\n(.*?)(?=^\S|\Z)", doc, re.MULTILINE | re.DOTALL)
     if section is None:
         return {}
     entries = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", section[1], re.MULTILINE | re.DOTALL)

@@ -61,9 +61,14 @@ _WHERE = {
     "at_least": "hpcagent.model.objective",
     "at_most": "hpcagent.model.objective",
     "chain": "hpcagent.apps.chain",
+    "executable": "hpcagent.apps.executable.contract",
     "explain": "hpcagent.campaign.explain",
     "find_app": "hpcagent.apps.catalog",
     "follow": "hpcagent.campaign.follow",
+    "from_array": "hpcagent.apps.executable.record",
+    "from_column": "hpcagent.apps.executable.record",
+    "from_json": "hpcagent.apps.executable.record",
+    "from_regex": "hpcagent.apps.executable.record",
     "lammps": "hpcagent.apps.lammps.contract",
     "load_campaign": "hpcagent.campaign.record",
     "make_policy": "hpcagent.policies.base",
@@ -95,6 +100,11 @@ if TYPE_CHECKING:
     from hpcagent.apps.base import app as app
     from hpcagent.apps.catalog import find_app as find_app
     from hpcagent.apps.chain import chain as chain
+    from hpcagent.apps.executable.contract import executable as executable
+    from hpcagent.apps.executable.record import from_array as from_array
+    from hpcagent.apps.executable.record import from_column as from_column
+    from hpcagent.apps.executable.record import from_json as from_json
+    from hpcagent.apps.executable.record import from_regex as from_regex
     from hpcagent.apps.lammps.contract import lammps as lammps
     from hpcagent.apps.launch import run_mpi as run_mpi
     from hpcagent.apps.run import Outcome as Outcome

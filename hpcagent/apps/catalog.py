@@ -8,6 +8,7 @@ from pathlib import Path
 from hpcagent.apps import BUILT_IN
 from hpcagent.apps.base import App
 from hpcagent.errors import BadInput, nearest
+from hpcagent.model.base import read_toml
 
 __all__ = ["find_app", "list_apps"]
 
@@ -17,7 +18,8 @@ def find_app(reference: str, *, relative_to: Path | None = None) -> App:
 
     Args:
         reference: A built-in name (`synthetic`), a packaged LAMMPS input (`lj_argon`), the path of an
-            input script or its contract, or `package.module:name` of an app made with `@app`.
+            input script or its contract, the path of an executable's TOML (with a key `command`), or
+            `package.module:name` of an app made with `@app`.
         relative_to: Folder that a relative path starts from (that of the campaign's TOML).
 
     Raises:
@@ -33,20 +35,35 @@ def find_app(reference: str, *, relative_to: Path | None = None) -> App:
         return _dotted(f"{BUILT_IN[reference]}:{reference}")
     path = Path(reference).expanduser()
     if relative_to is not None and not path.is_absolute() and (relative_to / path).is_file():
-        return lammps(relative_to / path)
-    if path.is_file() or reference in packaged_inputs():
+        return _of_file(relative_to / path)
+    if path.is_file():
+        return _of_file(path)
+    if reference in packaged_inputs():
         return lammps(reference)
     if ":" in reference and "/" not in reference:
         return _dotted(reference)
     if path.suffix or "/" in reference or reference.startswith("in."):
         where = f" (looked in {relative_to} and here)" if relative_to else ""
-        raise BadInput(f"{reference}: no such LAMMPS input script or contract{where}.", value=reference)
+        raise BadInput(
+            f"{reference}: no such LAMMPS input script or contract, nor an executable's TOML{where}.",
+            value=reference,
+        )
     known = [*BUILT_IN, *packaged_inputs()]
     raise BadInput(
         f"no app {reference!r}; {nearest(reference, known)} A LAMMPS script is named by its path, an app of "
         "your own by 'package.module:name'.",
         value=reference,
     )
+
+
+def _of_file(path: Path) -> App:
+    """The app of a LAMMPS script or contract, or of an executable's TOML."""
+    from hpcagent.apps.executable.contract import executable_file
+    from hpcagent.apps.lammps.contract import lammps
+
+    if path.suffix == ".toml" and "command" in read_toml(path):
+        return executable_file(path)
+    return lammps(path)
 
 
 def _dotted(reference: str) -> App:

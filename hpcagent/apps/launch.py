@@ -617,11 +617,27 @@ class Finished:
     wall_s: float = 0.0
 
 
-def finish(launch: Launch, *, cwd: Path, output: Path, limit: Limit) -> Finished:
+def finish(
+    launch: Launch,
+    *,
+    cwd: Path,
+    output: Path,
+    limit: Limit,
+    given: Path | None = None,
+    errors: Path | None = None,
+) -> Finished:
     """Start a command, wait for its end or for its limit, and end whatever it has started.
 
     Its stdout and stderr go to the file `output`, of which the middle is left out where it grows too large; the
     run's notes say so.
+
+    Args:
+        launch: What is started.
+        cwd: Where.
+        output: Takes what it prints.
+        limit: When it is stopped.
+        given: File that it reads as its standard input; nothing without.
+        errors: Takes what goes to stderr, where that shall not be among the rest.
 
     Raises:
         AppFailed: `NoExecutable`: it cannot be started.
@@ -633,16 +649,23 @@ def finish(launch: Launch, *, cwd: Path, output: Path, limit: Limit) -> Finished
     stopped = False
     started = time.monotonic()
     setting = f"max_output_mb = {launch.keeps / 1e6:g} in the site profile"
-    with output.open("wb", buffering=0) as file, Printed(file, most=launch.keeps, said=setting) as printed:
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(output.open("wb", buffering=0))
+        printed = opened.enter_context(Printed(file, most=launch.keeps, said=setting))
+        apart = None
+        if errors is not None:
+            said = opened.enter_context(errors.open("wb", buffering=0))
+            apart = opened.enter_context(Printed(said, most=launch.keeps, said=setting))
+        stdin = subprocess.DEVNULL if given is None else opened.enter_context(given.open("rb"))
         try:
             # A session of its own, so that the walltime limit reaches every process of the run.
             process = subprocess.Popen(
                 launch.words,
                 cwd=cwd,
                 env=launch.env,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=printed.end,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.STDOUT if apart is None else apart.end,
                 start_new_session=True,
                 preexec_fn=_prepared(launch),
             )
@@ -654,6 +677,8 @@ def finish(launch: Launch, *, cwd: Path, output: Path, limit: Limit) -> Finished
             ) from None
         try:
             printed.begin()
+            if apart is not None:
+                apart.begin()
             process.wait(timeout=limit.seconds)
         except subprocess.TimeoutExpired:
             stopped = True
@@ -663,11 +688,12 @@ def finish(launch: Launch, *, cwd: Path, output: Path, limit: Limit) -> Finished
             if process.returncode != 0:
                 # What MPICH leaves in memory, 1 MB, of a single rank that was killed (seen with 4.3).
                 Path(f"/dev/shm/mpich_shm_{process.pid:x}_0").unlink(missing_ok=True)
-    if printed.left_out:
-        note(
-            f"{printed.left_out:,} of the {printed.total:,} bytes that {Path(launch.words[0]).name} printed are "
-            f"left out of {output.name}, before its end ({setting})"
-        )
+    for taken, path in ((printed, output), (apart, errors)):
+        if taken is not None and path is not None and taken.left_out:
+            note(
+                f"{taken.left_out:,} of the {taken.total:,} bytes that {Path(launch.words[0]).name} printed are "
+                f"left out of {path.name}, before its end ({setting})"
+            )
     return Finished(process.returncode, limit if stopped else None, time.monotonic() - started)
 
 

@@ -96,6 +96,7 @@ def plan(
     budget = campaign.until.budget()
     manifests = _first_batch(campaign, count, budget, profile)
     estimate = contract.estimated_runtime_s
+    started = _started(campaign, manifests)
     # In batch mode, a batch waits for its last run before the next one is suggested.
     size = len(manifests) if campaign.mode == "batch" else count
     expected_s = None if budget is None else math.ceil(budget / size) * math.ceil(size / count) * estimate
@@ -115,7 +116,7 @@ def plan(
             expected = min(expected, worst)
         if campaign.app.chain:
             return Plan(manifests, profile, count, budget, None, None, None, jobs, (*notes, _of_chains(campaign)))
-        return Plan(manifests, profile, count, budget, expected_s, worst, expected, jobs, notes)
+        return Plan(manifests, profile, count, budget, expected_s, worst, expected, jobs, (*notes, *started))
     if campaign.app.chain:
         return Plan(manifests, profile, count, budget, None, None, None, None, (_of_chains(campaign),))
     resources = contract.resources
@@ -130,7 +131,20 @@ def plan(
         expected_s=expected_s,
         worst_node_hours=None if budget is None else budget * each * (resources.walltime_s or DEFAULT_WALLTIME_S),
         expected_node_hours=None if budget is None else budget * each * estimate,
+        notes=started,
     )
+
+
+def _started(campaign: Campaign, manifests: tuple[Manifest, ...]) -> tuple[str, ...]:
+    """What the first run of an executable would start."""
+    from hpcagent.apps.executable.contract import FUNCTION
+    from hpcagent.apps.executable.run import command_of
+
+    if campaign.app.function != FUNCTION or not manifests:
+        return ()
+    first = manifests[0]
+    command = command_of(campaign.app.settings, first.params, first.resources.model_dump())
+    return (f"the command of the first run, in a directory of its own: {command}",)
 
 
 def _of_chains(campaign: Campaign) -> str:

@@ -41,7 +41,7 @@ __all__ = [
 RunStates = Literal["waiting", "running", "completed", "failed", "given up"]
 FailureKind = Literal["infrastructure", "simulation", "contract", "cancelled"]
 Charged = Literal["yes", "no", "culprit"]
-Heading = Literal["jobs", "lammps", "engines", "building", "analyses", "any"]
+Heading = Literal["jobs", "lammps", "programs", "engines", "building", "analyses", "any"]
 
 CONTINUES = "continues from its restart file"
 """How the `repair` of a failure begins whose run goes on where it was when it is started again."""
@@ -268,6 +268,21 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("Walltime", "infrastructure", "raise `walltime_s` in the contract, or make the run shorter", again=False, timed=True),
         _is("Killed", "infrastructure", "ended from outside: out of memory, or the job was stopped"),
         _is("FileSystem", "infrastructure", "the file system of the run did not answer: try again, or run on another one"),
+    ),
+    "programs": (
+        _is("NonzeroExit", "simulation", "an exit code that is not among `success`: read `output.txt`; give it a name under [`failures`](any_program.md#failures)"),
+        _is("Crashed", "simulation", "a segmentation fault or the like: read `output.txt`"),
+        _is("ReportedError", "simulation", "the program answered `{\"status\": \"error\"}`: the message is its own"),
+        _is("NoOutput", "contract", "the program ended well, but a file that a metric is read from is not there: read `output.txt`, and compare the names"),
+        _is("BadOutput", "contract", "what a metric is read from is no JSON, no table, or no number: the message has the line"),
+        _is("MissingMetric", "contract", "nothing matches the pattern, or there is no such key or column: correct it, or say `required = false`"),
+        _is("NotFinite", "simulation", "a number that counts is NaN or infinite"),
+        _is("SlowPattern", "contract", "a regular expression takes too long on this output: no repeats inside of repeats, or let the program write JSON"),
+        _is("MissingArtifact", "contract", "the program did not write a file that `artifacts` names"),
+        _is("MissingFile", "contract", "a file of the app is gone: put it back"),
+        _is("BadParameter", "contract", "a text that would be taken for an option, or is no plain word in an input file"),
+        _is("NoExecutable", "infrastructure", "not on the PATH of the worker, or not executable there: load its module (`worker_init`), or `[apps.NAME] command` in the profile", again=False),
+        _is("LibraryMissing", "infrastructure", "a shared library is not found: load its module in the profile", again=False),
     ),
     "engines": (
         _is("NotConverged", "simulation", "the SCF, also after its [repairs](dft.md#when-an-scf-does-not-converge): more smearing for a metal, another `magmom` or `charge`, a sounder structure; `scf.json` has every step. Of `viscosity`: the integral has no plateau, run longer"),

@@ -20,6 +20,7 @@ from hpcagent import cli
 from hpcagent.apps.catalog import list_apps
 from hpcagent.apps.engines.base import ENGINES, LEVEL
 from hpcagent.apps.engines.task import FILES, SETTINGS
+from hpcagent.apps.executable.record import Failing, ProgramFile, Reading
 from hpcagent.apps.lammps.contract import Checks, Column, ContractFile, LogReading, Variable
 from hpcagent.apps.lammps.failures import FAILURE_MODES
 from hpcagent.campaign.record import Confirm, Reference
@@ -64,6 +65,7 @@ def test_every_public_name_has_a_line_and_an_example():
     [
         ("reference/campaign.md", (ha.Campaign, Reference, Confirm, ha.Fidelity, ha.Rule)),
         ("reference/contract.md", (ContractFile, Variable, Column, LogReading, Checks, ha.Resources)),
+        ("reference/executable.md", (ProgramFile, Reading, Failing, ha.Resources)),
         ("reference/site_profile.md", SITE_MODELS),
     ],
 )

@@ -369,7 +369,10 @@ def _find(script: Path, contract: str | Path | None) -> tuple[Path, Path | None]
         contract = contract or script
         data = _contract_file(Path(contract))
         if data.script is None:
-            raise BadInput(f"{contract}: the key 'script' is missing; name the input script beside it.")
+            raise BadInput(
+                f"{contract}: the key 'script' is missing; name the input script beside it (or, of another "
+                "program, its 'command')."
+            )
         return Path(contract).parent / data.script, Path(contract)
     if not script.exists():
         raise BadInput(

@@ -1,0 +1,1 @@
+"""Any program as an app: its command, its input files, and how its numbers are read."""

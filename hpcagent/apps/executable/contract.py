@@ -1,0 +1,471 @@
+"""An app from a program: its command, parameters, files, and how its numbers are read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcagent.apps.base import App, check_names
+from hpcagent.apps.executable.record import PRINTED, Failing, ProgramFile, Reading, json_path
+from hpcagent.apps.executable.words import FROM_RUN, check_name, names, pieces, read_template
+from hpcagent.apps.made_with import sha256
+from hpcagent.errors import BadInput
+from hpcagent.model.base import Scalar, build, read_toml
+from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.space import Parameter, Space
+
+__all__ = ["FAILURE_MODES", "FUNCTION", "PROGRAM", "executable", "executable_file", "settings_records"]
+
+FUNCTION = "hpcagent.apps.executable.run:executable_run"
+PROGRAM = "program"
+"""Name of the program itself among the files of an app."""
+
+FAILURE_MODES = (
+    "NoExecutable",
+    "LibraryMissing",
+    "NonzeroExit",
+    "Crashed",
+    "Killed",
+    "ReportedError",
+    "NoOutput",
+    "BadOutput",
+    "MissingMetric",
+    "NotFinite",
+    "MissingArtifact",
+    "MissingFile",
+    "BadParameter",
+    "SlowPattern",
+    "FilesChanged",
+    "FileTooLarge",
+    "Walltime",
+    "BlockEnded",
+    "NoPlace",
+    "NoLauncher",
+    "LaunchFailed",
+    "OutOfMemory",
+    "DiskFull",
+)
+"""Failures of every executable, beside those that its own table names."""
+
+# Written into each run's directory by the library.
+_OWN = ("command.txt", "errors.txt", "manifest.json", "output.txt", "result.json", "stdin.json", PRINTED)
+
+
+def executable(
+    command: str | Sequence[str],
+    *,
+    parameters: Mapping[str, Parameter],
+    metrics: Mapping[str, Reading],
+    name: str | None = None,
+    version: str = "0.1.0",
+    description: str = "",
+    constants: Mapping[str, Scalar] | None = None,
+    templates: Sequence[str | Path] | Mapping[str, str | Path] = (),
+    files: Sequence[str | Path] | Mapping[str, str | Path] = (),
+    links: Sequence[str | Path] | Mapping[str, str | Path] = (),
+    stdin: str | None = None,
+    stdout: str = "text",
+    env: Mapping[str, str] | None = None,
+    failures: Mapping[str, Any] | None = None,
+    success: Sequence[int] = (0,),
+    artifacts: Mapping[str, str] | None = None,
+    remove: Sequence[str] = (),
+    resources: Resources | None = None,
+    resources_from: Mapping[str, str] | None = None,
+    estimated_runtime_s: float = 1.0,
+    vary: Sequence[str] = (),
+    relative_to: str | Path | None = None,
+) -> App:
+    """Make an app of a program: any command that computes numbers from its arguments or input files.
+
+    Args:
+        command: The program and its arguments, as one text or word by word, with `{name}` (`{x:.3f}`) in place
+            of parameters and constants, of `{seed}`, `{ranks}` and `{threads}`; `{{` and `}}` are braces. No shell
+            takes part: a value is one word, or part of one, whatever is in it. A program with `/` in its name is a
+            file, whose content counts; any other is looked for on the PATH of the worker.
+        parameters: Name -> `Float(...)`, `Int(...)`, `Choice(...)` or `Text(...)`.
+        metrics: Name -> `from_json(...)`, `from_regex(...)`, `from_column(...)` or `from_array(...)`.
+        name: The app's name; that of the program by default.
+        version: Semantic version; change it when the meaning of a result changes.
+        description: One or two sentences.
+        constants: Values beside the parameters that no campaign changes.
+        templates: Input files in which `${name}` (`${x:.3f}`) stands in place of values; `$${` means `${`. A list
+            of paths, or name in the run's directory -> path.
+        files: Files that are copied into each run's directory; likewise.
+        links: Large files that the program only reads: linked; likewise.
+        stdin: What it reads as standard input: one of its files, or `"json"`: an object of parameters and
+            constants.
+        stdout: `"json"`: it prints one JSON object, `{"status": "success", "result": {...}}` or
+            `{"status": "error", "message": ...}`; metrics with a `key` and no file are read from `result`.
+        env: Environment variables of the program; values may have `{name}` in them.
+        failures: Name of a failure -> a pattern in what it prints, an exit code, or a dict with `regex`, `file`,
+            `exit_codes`, `kind`, `repair`.
+        success: Exit codes that mean success.
+        artifacts: Name -> file, or pattern of files, that a run must have written.
+        remove: Patterns of files that are removed when a run has succeeded.
+        resources: What one run occupies: ranks, threads, walltime.
+        resources_from: Resource -> the parameter that decides it, e.g. `{"ranks_per_node": "ranks"}`.
+        estimated_runtime_s: Expected wall time of one run, in seconds.
+        vary: Parameters that a campaign varies if it does not say.
+        relative_to: Folder that paths start from; the working directory by default.
+
+    Raises:
+        BadInput: The program or a file is not there, a name is unknown, a parameter is never used, a pattern is
+            none, or something else makes no sense.
+
+    Example:
+        >>> from hpcagent.apps.executable.record import from_regex
+        >>> from hpcagent.model.space import Int
+        >>> app = executable(
+        ...     "seq {n}", parameters={"n": Int(1, 9)}, metrics={"last": from_regex("^([0-9]+)$", unit="1")}
+        ... )
+        >>> app.name, app.contract.metric("last").unit
+        ('seq', '1')
+    """
+    data = {
+        "name": name,
+        "version": version,
+        "description": description,
+        "command": command if isinstance(command, str) else tuple(map(str, command)),
+        "constants": dict(constants or {}),
+        "templates": _texts(templates),
+        "files": _texts(files),
+        "links": _texts(links),
+        "stdin": stdin,
+        "stdout": stdout,
+        "env": dict(env or {}),
+        "metrics": dict(metrics),
+        "failures": dict(failures or {}),
+        "success": tuple(success),
+        "artifacts": dict(artifacts or {}),
+        "remove": tuple(remove),
+        "resources": resources or Resources(),
+        "resources_from": dict(resources_from or {}),
+        "estimated_runtime_s": estimated_runtime_s,
+        "vary": tuple(vary),
+    }
+    for metric, how in metrics.items():
+        if not isinstance(how, Reading):
+            raise BadInput(
+                f"metrics={{{metric!r}: {how!r}}}: say how it is read: ha.from_json(file, key, unit=...), "
+                "ha.from_regex(...), ha.from_column(...) or ha.from_array(...).",
+                value=how,
+            )
+    where = f"executable {_shown(command)}"
+    said = build(ProgramFile, data, where=where)
+    return _app(said, Space.of(**parameters), Path(relative_to or "").expanduser(), where, source=_shown(command))
+
+
+def executable_file(path: str | Path) -> App:
+    """The app of a TOML file with a key `command`; its keys are the arguments of `executable`.
+
+    Raises:
+        BadInput: As `executable`, naming the file.
+    """
+    path = Path(path)
+    where = str(path)
+    said = build(ProgramFile, read_toml(path), where=where)
+    parameters = tuple(_parameter(name, data, where) for name, data in said.parameters.items())
+    return _app(said, Space(parameters=parameters), path.parent, where, source=str(path))
+
+
+def _texts(given: Sequence[str | Path] | Mapping[str, str | Path]) -> dict[str, str] | tuple[str, ...]:
+    if isinstance(given, (str, Path)):
+        raise BadInput(f"{str(given)!r}: give a list of files, as [{str(given)!r}].", value=str(given))
+    if isinstance(given, Mapping):
+        return {name: str(path) for name, path in given.items()}
+    return tuple(map(str, given))
+
+
+def _shown(command: str | Sequence[str]) -> str:
+    text = command if isinstance(command, str) else shlex.join(map(str, command))
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _parameter(name: str, data: Mapping[str, Any], where: str) -> Parameter:
+    """One `[parameters.NAME]` table: the keys of a parameter; its kind may be left out where it is clear."""
+    given = dict(data)
+    place = f"{where}, parameters.{name}"
+    if "kind" not in given:
+        bounds = [given.get("low"), given.get("high")]
+        if "choices" in given:
+            given["kind"] = "choice"
+        elif all(type(bound) is int for bound in bounds):
+            raise BadInput(
+                f'{place}: the bounds {bounds[0]} and {bounds[1]} are whole numbers; write kind = "int" if only '
+                'whole numbers are meant, kind = "float" if not.',
+                value=bounds,
+            )
+    if given.get("kind", "float") in ("float", "int") and "unit" not in given:
+        raise BadInput(f"{place}: the key 'unit' is missing; write '1' for a pure number.")
+    return build(Parameter, {**given, "name": name}, where=place)
+
+
+def settings_records(settings: Mapping[str, Any]) -> tuple[dict[str, Reading], dict[str, Failing]]:
+    """The readings and failures of an app, from its settings."""
+    metrics = {name: Reading(**how) for name, how in settings["metrics"].items()}
+    return metrics, {name: Failing(**how) for name, how in settings["failures"].items()}
+
+
+def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: str) -> App:
+    words = _words(said.command, where)
+    check_names(space, where, "write {seed} in the command")
+    known = _known(space, said.constants, where)
+    used = _used(said, words, space, folder, known, where)
+    given_all = said.stdin == "json"
+    for name in (*space.names, *said.constants):
+        if name not in used and not given_all and name not in said.resources_from.values():
+            raise BadInput(
+                f"{where}: {name!r} is never used: neither the command nor a template nor the environment has a "
+                f"place for it. Write {{{name}}} in the command or ${{{name}}} in a template, or drop it.",
+                value=name,
+            )
+    program = words[0]
+    paths, settings_files = _files(said, program, folder, where)
+    _check_words(said, words[1:], folder, paths, where)
+    settings: dict[str, Any] = {
+        "name": said.name or _name(program),
+        "command": words,
+        "stdin": said.stdin,
+        "stdout": said.stdout,
+        "env": said.env,
+        "constants": said.constants,
+        "metrics": {n: how.model_dump(mode="json", exclude_defaults=True) for n, how in said.metrics.items()},
+        "failures": {n: f.model_dump(mode="json") for n, f in said.failures.items()},
+        "success": list(said.success),
+        "artifacts": said.artifacts,
+        "remove": list(said.remove),
+        **settings_files,
+    }
+    if PROGRAM in paths:
+        settings[PROGRAM] = Path(paths[PROGRAM]).name
+    contract = build(
+        Contract,
+        {
+            "name": settings["name"],
+            "version": said.version,
+            "description": said.description or f"The program {Path(program).name}.",
+            "space": space,
+            "metrics": tuple(_metric(name, how) for name, how in said.metrics.items()),
+            "resources": said.resources,
+            "resources_from": said.resources_from,
+            "deterministic": False,
+            "estimated_runtime_s": said.estimated_runtime_s,
+            "failure_modes": tuple(dict.fromkeys((*FAILURE_MODES, *said.failures))),
+        },
+        where=where,
+    )
+    for name in said.vary:
+        space[name]
+    return App(contract=contract, function=FUNCTION, settings=settings, source=source, vary=said.vary)
+
+
+def _metric(name: str, how: Reading) -> Metric:
+    return Metric(
+        name=name,
+        unit=how.unit,
+        description=how.description or _described(how),
+        direction=how.direction,
+        required=how.required,
+        noise=how.noise,
+    )
+
+
+def _described(how: Reading) -> str:
+    file = "what it prints" if how.file == PRINTED else how.file
+    if how.key is not None:
+        return f"{how.key if isinstance(how.key, str) else list(how.key)} of {file}"
+    if how.regex is not None:
+        return f"{how.match} match of {how.regex} in {file}"
+    return f"{how.reduce} of {how.array or 'column'} {'' if how.column is None else how.column} of {file}".replace(
+        "  ", " "
+    )
+
+
+def _words(command: str | Sequence[str], where: str) -> list[str]:
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+    except ValueError as error:
+        raise BadInput(f"{where}: the command cannot be taken apart into words: {error}.", value=command) from None
+    if not words or not words[0]:
+        raise BadInput(f"{where}: the command is empty; give the program and its arguments.", value=command)
+    if any(p.name for p in pieces(words[0], where)):
+        raise BadInput(
+            f"{where}: the program itself ({words[0]!r}) is not chosen by a parameter, since its content is part "
+            "of the app; make one app of each, or one program that is told by an argument.",
+            value=words[0],
+        )
+    for word in words:
+        if word in ("|", ">", ">>", "<", "&&", "||", ";", "&", "2>", "2>&1"):
+            raise BadInput(
+                f"{where}: {word!r} is a word of a shell, and no shell takes part. What the program prints is in "
+                "output.txt and is read as 'stdout'; its input is given by stdin; several programs go into a "
+                "script.",
+                value=word,
+            )
+    return words
+
+
+def _name(program: str) -> str:
+    stem = Path(program).name.partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]", "_", stem).strip("-_") or "program"
+
+
+def _known(space: Space, constants: Mapping[str, Scalar], where: str) -> dict[str, Any]:
+    """Every name that has a value: of it the parameter, or True."""
+    for name, value in constants.items():
+        if not name.isidentifier() or name in space or name in FROM_RUN:
+            why = (
+                "is a parameter too"
+                if name in space
+                else "is given by the run"
+                if name in FROM_RUN
+                else "is no name"
+            )
+            raise BadInput(f"{where}, constants: {name!r} {why}; choose another name.", value=name)
+        if isinstance(value, float) and not abs(value) < float("inf"):
+            raise BadInput(f"{where}, constants.{name}={value} is not finite.", value=value)
+    found: dict[str, Any] = dict.fromkeys((*FROM_RUN, *constants), True)
+    return found | {p.name: p for p in space.parameters}
+
+
+def _used(
+    said: ProgramFile, words: Sequence[str], space: Space, folder: Path, known: Mapping[str, Any], where: str
+) -> set[str]:
+    """Names that the command, the environment and the templates have places for; all of them are known."""
+    used: set[str] = set()
+    texts = [*((word, f"{where}, command") for word in words)]
+    texts += [(value, f"{where}, env.{name}") for name, value in said.env.items()]
+    for text, place in texts:
+        for piece in pieces(text, place):
+            if piece.name:
+                _check_place(piece.name, piece.form, known, said.constants, place)
+                used.add(piece.name)
+    for target, path in said.placed("templates").items():
+        place = f"{where}, template {target}"
+        parts = pieces(read_template(folder / Path(path).expanduser()), place, template=True)
+        for piece in parts:
+            if not piece.name:
+                continue
+            _check_place(piece.name, piece.form, known, said.constants, place, template=True)
+            if piece.name in space and space[piece.name].kind == "text":
+                raise BadInput(
+                    f"{place}: {piece.name!r} is a text, which may be anything and so is not written into an "
+                    "input file; list what it may be, as ha.Choice(...).",
+                    value=piece.name,
+                )
+        if not any(names(parts)):
+            raise BadInput(
+                f"{place}: no ${{name}} is in it; list it under files, which are copied as they are.", value=target
+            )
+        used |= set(names(parts))
+    return used
+
+
+def _check_place(
+    name: str,
+    form: str,
+    known: Mapping[str, Any],
+    constants: Mapping[str, Scalar],
+    where: str,
+    *,
+    template: bool = False,
+) -> None:
+    check_name(name, known, where, template=template)
+    of = known[name]
+    values: Iterable[Scalar] = (constants[name],) if name in constants else ()
+    if isinstance(of, Parameter):
+        values = of.choices
+    if any(isinstance(value, bool) for value in values):
+        raise BadInput(
+            f"{where}: {name!r} is true or false, which every program writes in its own way; list what this one "
+            'takes, e.g. ha.Choice("yes", "no") or ha.Choice(1, 0).',
+            value=name,
+        )
+    text = isinstance(of, Parameter) and of.kind not in ("float", "int", "choice")
+    if form and (text or any(isinstance(value, str) for value in values)):
+        raise BadInput(f"{where}: {name!r} is a text; the form {form!r} is one of numbers.", value=name)
+    if form.endswith(("d", "x", "X")):
+        whole = not isinstance(of, Parameter) or of.kind == "int" or bool(of.choices)
+        if not whole or any(isinstance(value, float) for value in values):
+            raise BadInput(f"{where}: {name!r} is no whole number, so {form!r} would cut it off.", value=name)
+        if "." in form:
+            raise BadInput(f"{where}: {form!r} asks for digits behind the point of a whole number.", value=form)
+
+
+def _files(said: ProgramFile, program: str, folder: Path, where: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Paths by name, and what the settings say of the files."""
+    paths: dict[str, str] = {}
+    groups: dict[str, list[str]] = {}
+    for what in ("templates", "files", "links"):
+        placed = said.placed(what)
+        groups["copies" if what == "files" else what] = list(placed)
+        for name, given in placed.items():
+            if name in _OWN or name == PROGRAM:
+                raise BadInput(
+                    f"{where}, {what}: {name!r} is a name of the library's own; choose another.", value=name
+                )
+            if name in paths:
+                raise BadInput(f"{where}: two files are called {name!r} in the run's directory.", value=name)
+            paths[name] = _there(folder, given, f"{where}, {what}")
+    if "/" in program:
+        paths[PROGRAM] = _there(folder, program, f"{where}, the program")
+        if not os.access(paths[PROGRAM], os.X_OK):
+            raise BadInput(
+                f"{where}: {paths[PROGRAM]} is not executable; `chmod +x {shlex.quote(program)}`, or name what "
+                "runs it as the program, and list it under files.",
+                value=program,
+            )
+    elif (folder / program).is_file() and os.access(folder / program, os.X_OK):
+        raise BadInput(
+            f"{where}: a program called {program!r} lies in {folder.absolute()}, but one without '/' in its name "
+            f"is looked for on the PATH; write ./{program} if that one is meant, or its whole path.",
+            value=program,
+        )
+    if said.stdin not in (None, "json", *paths):
+        raise BadInput(
+            f"{where}: stdin = {said.stdin!r} is none of its files; list it under templates or files, or write "
+            "'json'.",
+            value=said.stdin,
+        )
+    listed = {"files": {name: sha256(path) for name, path in paths.items()}, "paths": paths}
+    return paths, {**groups, **listed}
+
+
+def _there(folder: Path, given: str, where: str) -> str:
+    path = (folder / Path(given).expanduser()).absolute()
+    if not path.is_file():
+        raise BadInput(f"{where}: {path}: no such file.", value=given)
+    return str(path)
+
+
+def _check_words(
+    said: ProgramFile, words: Sequence[str], folder: Path, paths: Mapping[str, str], where: str
+) -> None:
+    """Refuse a word that names a file beside the app which the run would not have."""
+    written = {how.file for how in said.metrics.values()} | set(said.artifacts.values())
+    for word in words:
+        if word in paths or word in written or word.startswith("-") or "{" in word or Path(word).is_absolute():
+            continue
+        if len(word) < 255 and (folder / word).is_file():
+            raise BadInput(
+                f"{where}: the command names {word!r}, which lies in {folder.absolute()}, but each run has a "
+                "directory of its own. List it under files if the program reads it, under artifacts if it writes "
+                "it.",
+                value=word,
+            )
+    if said.stdout != "json":
+        for name, how in said.metrics.items():
+            if how.key is not None and how.file == PRINTED and said.stdout == "text":
+                raise BadInput(
+                    f'{where}, metrics.{name}: a key of what the program prints needs stdout = "json"; or name '
+                    "the file that it writes.",
+                    value=name,
+                )
+    for how in said.metrics.values():
+        if how.key is not None:
+            json_path(how.key)

@@ -1,0 +1,427 @@
+"""Runs a program in the run's own directory and reads its numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import shutil
+import signal
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hpcagent.apps.executable.contract import PROGRAM, settings_records
+from hpcagent.apps.executable.matching import LIMIT_S, Found, Wanted, found_in
+from hpcagent.apps.executable.reading import from_match, number_of, parsed_json
+from hpcagent.apps.executable.record import OUTPUT, PRINTED, Failing, Reading
+from hpcagent.apps.executable.words import filled, pieces, text_filled
+from hpcagent.apps.launch import Finished, Launch, Limit, finish, planned
+from hpcagent.apps.made_with import OtherFile, sha256
+from hpcagent.apps.printed import read_bytes, read_tail
+from hpcagent.apps.run import Outcome, Run
+from hpcagent.errors import AppFailed
+from hpcagent.model.base import canonical_json
+
+__all__ = ["command_of", "executable_run"]
+
+ERRORS = "errors.txt"
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
+_SUCCESS = ("success", "ok", "completed", "done")
+_ERROR = ("error", "failed", "failure")
+
+
+def executable_run(run: Run, **params: float | int | str) -> Outcome:
+    """Run the program with these parameters and read its numbers.
+
+    Writes the input files, `command.txt` (the command, to repeat it by hand in that directory) and what it prints
+    (`output.txt`; `errors.txt` for stderr where stdout is JSON).
+
+    Args:
+        run: Directory, seed, settings.
+        params: Values of the parameters, already checked against the contract.
+
+    Returns:
+        Metrics with their standard errors.
+
+    Raises:
+        AppFailed: One of `FAILURE_MODES`, or of the app's own failures.
+    """
+    settings = run.settings
+    values = _values(run, params)
+    _place_files(run, values)
+    words = [_program(run), *(filled(word, values) for word in settings["command"][1:])]
+    words = [*_of_site(run), *words[1:]] if _of_site(run) else words
+    env = {name: filled(text, values, option=False) for name, text in settings["env"].items()}
+    launch = planned(run, words, app=settings["name"], env=env)
+    (run.workdir / "command.txt").write_text(f"{shlex.join(launch.words)}\n")
+    finished = finish(
+        launch,
+        cwd=run.workdir,
+        output=run.workdir / OUTPUT,
+        limit=Limit.of(run),
+        given=_given(run, values),
+        errors=run.workdir / ERRORS if settings["stdout"] == "json" else None,
+    )
+    metrics, failures = _records(canonical_json([settings["metrics"], settings["failures"]]))
+    if finished.stopped is not None:
+        raise finished.stopped.failure(wall_s=finished.wall_s, log_tail=_tail(run))
+    found = _found(run, metrics, failures)
+    _refuse_failed(run, finished, launch, failures, found)
+    documents = {PRINTED: _answer(run)} if settings["stdout"] == "json" else {}
+    outcome = _read(run, metrics, found, documents)
+    artifacts = _artifacts(run) | {"output": OUTPUT, "command": "command.txt"}
+    _remove(run)
+    return Outcome(
+        metrics=outcome.metrics,
+        uncertainty=outcome.uncertainty,
+        artifacts=artifacts,
+        notes=outcome.notes,
+        versions=_versions(run, launch),
+    )
+
+
+@lru_cache(maxsize=64)
+def _records(text: str) -> tuple[dict[str, Reading], dict[str, Failing]]:
+    metrics, failures = json.loads(text)
+    return settings_records({"metrics": metrics, "failures": failures})
+
+
+# ---- what it is given
+
+
+def _values(run: Run, params: Mapping[str, Any]) -> dict[str, Any]:
+    # Drawn from the run's own id: one seed for all runs would move all points together.
+    digest = hashlib.sha256(f"seed/{run.execution_id}".encode()).digest()
+    resources = run.resources
+    ranks = int(resources.get("nodes") or 1) * int(resources.get("ranks_per_node") or 1)
+    of_run = {
+        "seed": int.from_bytes(digest[:4]) % 2_147_483_647 + 1,
+        "ranks": ranks,
+        "threads": int(resources.get("threads_per_rank") or 1),
+    }
+    return of_run | dict(run.settings["constants"]) | dict(params)
+
+
+def _place_files(run: Run, values: Mapping[str, Any]) -> None:
+    settings = run.settings
+    for name in (*settings["templates"], *settings["copies"], *settings["links"]):
+        source, target = Path(settings["paths"][name]), run.workdir / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if name in settings["links"]:
+                target.symlink_to(source)
+            elif name in settings["templates"]:
+                text = _unchanged(name, source, settings["files"][name]).decode()
+                parts = pieces(text, name, template=True)
+                # In bytes: newlines stay as they are.
+                target.write_bytes(text_filled(parts, values).encode())
+            else:
+                shutil.copyfile(source, target)
+        except FileNotFoundError:
+            raise AppFailed(
+                f"{source}, a file of the app, is gone.",
+                kind="contract",
+                name="MissingFile",
+                repair="put it back; the workers must see it where the app was made",
+            ) from None
+
+
+def _unchanged(name: str, source: Path, recorded: str) -> bytes:
+    """The content of a file; what is read, and not what lay there a moment ago, is what is recorded."""
+    content = source.read_bytes()
+    now = hashlib.sha256(content).hexdigest()
+    if now != recorded:
+        raise AppFailed(
+            f"{OtherFile(name, str(source), recorded, now)}.",
+            kind="infrastructure",
+            name="FilesChanged",
+            repair="put the old content back and resume, or start a new campaign in another folder",
+        )
+    return content
+
+
+def _given(run: Run, values: Mapping[str, Any]) -> Path | None:
+    stdin = run.settings["stdin"]
+    if stdin is None:
+        return None
+    if stdin != "json":
+        return run.workdir / str(stdin)
+    path = run.workdir / "stdin.json"
+    of_run = ("seed", "ranks", "threads")
+    asked = {n: v for n, v in values.items() if n not in of_run or n in run.settings["constants"]}
+    path.write_text(json.dumps(asked) + "\n")
+    return path
+
+
+def _of_site(run: Run) -> list[str]:
+    """The words in place of the program's name that the site's profile has."""
+    of_app = (run.site.get("apps") or {}).get(run.settings["name"]) or {}
+    return [] if PROGRAM in run.settings["paths"] else list(of_app.get("command") or ())
+
+
+def _program(run: Run) -> str:
+    own = run.settings["paths"].get(PROGRAM)
+    if own:
+        return str(own)
+    name = str(run.settings["command"][0]).replace("{{", "{").replace("}}", "}")
+    found = name if _of_site(run) else shutil.which(name)
+    if found is None:
+        raise AppFailed(
+            f"the program {name!r} is not on the PATH of the worker.",
+            kind="infrastructure",
+            name="NoExecutable",
+            repair=f"install it there, load its module (worker_init of the site profile), or name it there: "
+            f"[apps.{run.settings['name']}] command = [...]",
+        )
+    return found
+
+
+def command_of(settings: Mapping[str, Any], params: Mapping[str, Any], resources: Mapping[str, Any]) -> str:
+    """The command of a run as it would be started, without the words of a launcher; for a person to read."""
+    run = Run(workdir=Path(), settings=settings, resources=resources)
+    values = _values(run, params) | {"seed": "SEED"}
+    program = settings["paths"].get(PROGRAM) or settings["command"][0]
+    words = [
+        filled(w, values) if "{seed" not in w else w.replace("{seed}", "SEED") for w in settings["command"][1:]
+    ]
+    return shlex.join([program, *words])
+
+
+def _versions(run: Run, launch: Launch) -> dict[str, str]:
+    """Content of a program that is found where the run is; one of the app's own files is part of its digest."""
+    if PROGRAM in run.settings["paths"]:
+        return {}
+    words = [word for word in launch.words if Path(word).is_absolute() and Path(word).is_file()]
+    names = [word for word in words if Path(word).name == Path(run.settings["command"][0]).name] or words
+    if not names:
+        return {}
+    try:
+        return {str(run.settings["name"]): f"SHA-256 {sha256(names[0])[:12]}"}
+    except OSError:  # executable, but not readable
+        return {}
+
+
+# ---- how it ended
+
+
+def _found(
+    run: Run, metrics: Mapping[str, Reading], failures: Mapping[str, Failing]
+) -> dict[tuple[str, str], Found]:
+    """What the patterns have found: (`metrics` or `failures`, name) -> match."""
+    wanted: dict[tuple[str, str], Wanted] = {}
+    for name, failing in failures.items():
+        if failing.regex is not None:
+            wanted["failures", name] = _wanted(run, failing.file, failing.regex, "first")
+            if failing.file == PRINTED and run.settings["stdout"] == "json":
+                wanted["errors", name] = {**wanted["failures", name], "file": ERRORS}
+    for name, how in metrics.items():
+        if how.regex is not None:
+            wanted["metrics", name] = _wanted(run, how.file, how.regex, how.match)
+    found = found_in(run.workdir, list(wanted.values()))
+    if found is None:
+        raise AppFailed(
+            f"looking for the patterns of the app in what the program printed and wrote took more than "
+            f"{LIMIT_S:g} s.",
+            kind="contract",
+            name="SlowPattern",
+            log_tail=_tail(run),
+            repair="a pattern without repeats inside of repeats, such as (a+)+; or let the program write JSON",
+        )
+    return dict(zip(wanted, found, strict=True))
+
+
+def _wanted(run: Run, file: str, regex: str, match: Any) -> Wanted:
+    return {"file": OUTPUT if file == PRINTED else file, "pattern": regex, "match": match}
+
+
+def _refuse_failed(
+    run: Run,
+    finished: Finished,
+    launch: Launch,
+    failures: Mapping[str, Failing],
+    found: Mapping[tuple[str, str], Found],
+) -> None:
+    code, tail = finished.returncode, _tail(run)
+    for name, failing in failures.items():
+        match = next((f for key in ("failures", "errors") if (f := found.get((key, name))) and f["count"]), None)
+        if match is not None or code in failing.exit_codes:
+            said = f"exit code {code}" if match is None else _line_of(match)
+            raise AppFailed(
+                f"{Path(run.settings['command'][0]).name}: {said}.",
+                kind=failing.kind,
+                name=name,
+                log_tail=tail,
+                repair=failing.repair,
+            )
+    if code in run.settings["success"]:
+        return
+    _refuse_machine(run, code, launch, tail)
+    number = _signal_of(code, launch, tail)
+    program = Path(run.settings["command"][0]).name
+    if number in _CRASHES:
+        name = signal.Signals(number).name
+        raise AppFailed(f"{program} crashed with {name}.", name="Crashed", log_tail=tail)
+    if number:
+        raise AppFailed(
+            f"{program} was ended by {signal.Signals(number).name} from outside (out of memory, or the job was "
+            "stopped).",
+            kind="infrastructure",
+            name="Killed",
+            log_tail=tail,
+        )
+    if run.settings["stdout"] == "json":
+        _answer(run, code)
+    last = tail.strip().splitlines()[-1:] or ["it printed nothing"]
+    raise AppFailed(
+        f"{program} ended with exit code {code}: {last[0].strip()[:300]}",
+        kind="simulation",
+        name="NonzeroExit",
+        log_tail=tail,
+        repair="read output.txt; name what this code means under failures, or under success",
+    )
+
+
+def _line_of(match: Found) -> str:
+    text = (match["groups"][0] or "").strip()
+    return f"{text[:200]!r} in line {match['line']:,} of what it printed or wrote"
+
+
+def _refuse_machine(run: Run, code: int, launch: Launch, tail: str) -> None:
+    library = re.search(r"error while loading shared libraries: (\S+?):", tail)
+    if library and code == 127:
+        raise AppFailed(
+            f"the program cannot start: its library {library[1]} is not found where the run was.",
+            kind="infrastructure",
+            name="LibraryMissing",
+            log_tail=tail,
+            repair="load its module in the site profile (worker_init), or set LD_LIBRARY_PATH in env",
+        )
+    if launch.launcher is not None and not (run.workdir / OUTPUT).stat().st_size:
+        raise AppFailed(
+            f"the launcher {launch.launcher} ended with exit code {code} before the program printed anything.",
+            kind="infrastructure",
+            name="LaunchFailed",
+            log_tail=tail,
+            repair="try the launcher of the site profile by hand inside a job",
+        )
+
+
+def _signal_of(code: int, launch: Launch, tail: str) -> int:
+    """The signal that ended the program, or 0."""
+    known = {s.value for s in signal.Signals}
+    if code < 0:
+        return -code
+    if launch.launcher is not None:
+        # "Killed (signal 9)" of hydra, whose own exit code is then 9; "exited on signal 9" of Open MPI.
+        ranks = re.search(r"\bsignal (\d+)\b", tail)
+        if ranks and int(ranks[1]) in known:
+            return int(ranks[1])
+    return code - 128 if code > 128 and code - 128 in known else 0
+
+
+def _answer(run: Run, code: int = 0) -> Any:
+    """The `result` that a program printed as `{"status": ..., "result": ...}`."""
+    text = read_bytes(run.workdir / OUTPUT)
+    if code and not text.strip():
+        return None
+    try:
+        said = parsed_json(text, "what the program printed")
+    except AppFailed:
+        if code:  # its exit code tells more
+            return None
+        raise
+    status = str(said.get("status", "")).lower() if isinstance(said, dict) else ""
+    if status in _ERROR:
+        result = said.get("message") or said.get("error") or said.get("result") or "it did not say why"
+        raise AppFailed(
+            f"{Path(run.settings['command'][0]).name} said that it failed: {str(result)[:1000]}",
+            kind="simulation",
+            name="ReportedError",
+            log_tail=_tail(run),
+        )
+    if code:
+        return None
+    if status not in _SUCCESS or "result" not in said:
+        raise AppFailed(
+            f"what the program printed is no answer: a JSON object with status ({', '.join(_SUCCESS[:2])} or "
+            f"{_ERROR[0]}) and result is expected; got {text[:200].decode(errors='replace')!r}.",
+            kind="contract",
+            name="BadOutput",
+            log_tail=_tail(run),
+        )
+    return said["result"]
+
+
+def _tail(run: Run) -> str:
+    texts = [read_tail(run.workdir / name) for name in (OUTPUT, ERRORS)]
+    lines = "\n".join(text.rstrip() for text in texts if text.strip()).splitlines()
+    return "\n".join(lines[-40:])
+
+
+# ---- what it gave
+
+
+def _read(
+    run: Run,
+    metrics: Mapping[str, Reading],
+    found: Mapping[tuple[str, str], Found],
+    documents: dict[str, Any],
+) -> Outcome:
+    values: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    notes = []
+    for name, how in metrics.items():
+        try:
+            match = found.get(("metrics", name))
+            number = (
+                number_of(name, how, run.workdir, documents) if match is None else from_match(name, how, match)
+            )
+        except AppFailed as error:
+            if not how.required:
+                notes.append(f"{error.message} It is left out, as it may be absent.")
+                continue
+            error.details["log_tail"] = error.details["log_tail"] or _tail(run)
+            raise
+        values[name] = number.value
+        if number.error == number.error:
+            errors[name] = number.error
+        notes += [number.said] if number.said else []
+    return Outcome(metrics=values, uncertainty=errors, notes=tuple(notes))
+
+
+def _artifacts(run: Run) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, pattern in run.settings["artifacts"].items():
+        matches = sorted(str(p.relative_to(run.workdir)) for p in _matching(run, pattern))
+        if not matches:
+            raise AppFailed(
+                f"the program ended well, but no file {pattern!r} (artifact {name}) is there.",
+                kind="contract",
+                name="MissingArtifact",
+                log_tail=_tail(run),
+            )
+        single = len(matches) == 1
+        found |= {name if single else f"{name}_{i}": file for i, file in enumerate(matches)}
+    return found
+
+
+def _matching(run: Run, pattern: str) -> list[Path]:
+    """Files of the run's directory, without those of earlier attempts."""
+    inside = (path for path in run.workdir.glob(pattern) if path.is_file() or path.is_symlink())
+    return [p for p in inside if not p.relative_to(run.workdir).parts[0].startswith("attempt-")]
+
+
+def _remove(run: Run) -> None:
+    kept = {OUTPUT, ERRORS, "command.txt", "manifest.json"}
+    for pattern in run.settings["remove"]:
+        for path in _matching(run, pattern):
+            if str(path.relative_to(run.workdir)) not in kept and _within(run.workdir, path):
+                path.unlink(missing_ok=True)
+
+
+def _within(folder: Path, path: Path) -> bool:
+    """Whether it lies in the folder, and not behind a link to a folder elsewhere."""
+    return path.parent.resolve().is_relative_to(folder.resolve())
