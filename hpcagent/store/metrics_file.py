@@ -19,6 +19,7 @@ from hpcagent.model.contract import Contract
 from hpcagent.model.records import Result
 from hpcagent.store.columns import columns_of
 from hpcagent.store.files import write_whole
+from hpcagent.store.frames import RUN, flat, is_coordinate
 
 __all__ = ["MetricsFile", "read_table", "table_of"]
 
@@ -82,7 +83,11 @@ def table_of(results: Sequence[Result], contract: Contract) -> dict[str, list[An
 
 
 def write_table(path: Path, columns: Mapping[str, list[Any]], units: Mapping[str, str]) -> None:
-    """Write columns as HDF5 datasets with their units as attributes."""
+    """Write columns as HDF5 datasets with their units as attributes.
+
+    Where there is a column `index`, it is the dimension of the others, and those in groups (`metrics/value`) have
+    a second name at the top (`metrics_value`, a link, not a copy): so `xarray.open_dataset` finds everything.
+    """
     import h5py
 
     # Built in memory, then written as plain bytes: HDF5 crashes the process if the disk fills while it writes.
@@ -93,7 +98,25 @@ def write_table(path: Path, columns: Mapping[str, list[Any]], units: Mapping[str
             dataset = file.create_dataset(name, data=data, dtype=data.dtype)
             if name in units:
                 dataset.attrs["unit"] = units[name]
+                dataset.attrs["units"] = _DATES if name == "started_at" else units[name]
+        if RUN in columns:
+            _give_dimension(file, list(columns))
     write_whole(path, image.getvalue())
+
+
+_DATES = "seconds since 1970-01-01"
+"""The unit of Unix time in the words that make dates of it."""
+
+
+def _give_dimension(file: Any, names: Sequence[str]) -> None:
+    """What netCDF asks for: the dimension of each dataset, and which of them are coordinates."""
+    file[RUN].make_scale(RUN)
+    for name in names:
+        if name != RUN:
+            file[name].dims[0].attach_scale(file[RUN])
+        if flat(name) != name:
+            file[flat(name)] = file[name]
+    file.attrs["coordinates"] = " ".join(flat(name) for name in names if is_coordinate(name) and name != RUN)
 
 
 def _array(values: list[Any]) -> Any:

@@ -20,6 +20,7 @@ from hpcagent.model.space import Choice, Float, Int, Space
 from hpcagent.store.columns import columns_of
 from hpcagent.store.export import export_columns
 from hpcagent.store.frames import to_pandas, to_xarray
+from hpcagent.store.metrics_file import MetricsFile, read_table
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +206,35 @@ def test_a_dash_is_standard_output_and_no_file(ended, tmp_path):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True)
         assert done.returncode == 0 and done.stdout.startswith(begins), done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_metrics_file_opens_in_xarray_with_dimension_units_dates_and_both_names(tmp_path):
+    import h5py
+    import numpy
+    import xarray
+
+    path = tmp_path / "metrics.h5"
+    MetricsFile(path, CONTRACT).update(lambda: ROWS, final=True)
+    runs = xarray.open_dataset(path, engine="h5netcdf")
+    assert runs.sizes == {"index": 3} and {v.dims for v in runs.variables.values()} == {("index",)}
+    assert runs.sel(index=1)["metrics_speed"].item() == 7.0 and runs["metrics_speed"].attrs["units"] == "ns/day"
+    assert runs["params_mixed"].values.tolist() == ["a", "", "2"] and runs["failure"].values[2] == "LostAtoms"
+    assert "params_speed" in runs.coords and numpy.isnan(runs["params_n"].values).tolist() == [False, True, False]
+    assert runs["started_at"].values[0] == numpy.datetime64("1970-01-01")
+    xarray.testing.assert_equal(runs, to_xarray(columns_of(ROWS, CONTRACT), {}))
+    assert xarray.open_datatree(path, engine="h5netcdf")["metrics/speed"].values[1] == 7.0
+    with h5py.File(path) as file:  # a link, no copy; a reader of before meets each column once, by its old name
+        assert file["metrics_speed"] == file["metrics/speed"] and file["params/x"].attrs["unit"] == "ps"
+        seen = []
+        file.visititems(lambda name, item: seen.append(name) if isinstance(item, h5py.Dataset) else None)
+    names = {c.name for c in columns_of(ROWS, CONTRACT)}
+    assert len(seen) == len(names) and set(seen) == names == set(read_table(path)[0])
+
+
+def test_flags_and_a_finished_campaign_open_in_xarray(tmp_path, ended):
+    import xarray
+
+    MetricsFile(tmp_path / "m.h5", CONTRACT).update(lambda: ROWS[::2], final=True)
+    assert xarray.open_dataset(tmp_path / "m.h5", engine="h5netcdf")["params_fast"].values.tolist() == [True, True]
+    runs = xarray.open_dataset(ended.run_dir / "metrics.h5", engine="h5netcdf")
+    xarray.testing.assert_equal(runs, ended.to_xarray())
