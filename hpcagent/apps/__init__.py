@@ -38,6 +38,7 @@ BUILT_IN = {
     "viscosity": "hpcagent.apps.analysis.viscosity",
     "eos_fit": "hpcagent.apps.analysis.eos",
     "elastic_constants": "hpcagent.apps.analysis.elastic",
+    "phonon_properties": "hpcagent.apps.analysis.phonons",
     "vibration_modes": "hpcagent.apps.analysis.vibrations",
     "adsorption_energy_of": "hpcagent.apps.analysis.adsorption",
     **dict.fromkeys(
@@ -62,6 +63,8 @@ BUILT_IN = {
     "formation_energy": "hpcagent.apps.chains.formation",
     "elastic": "hpcagent.apps.chains.elastic",
     "vibrations": "hpcagent.apps.chains.vibrations",
+    "phonons": "hpcagent.apps.chains.phonons",
+    "crystal_phonons": "hpcagent.apps.chains.phonons",
     "molecule": "hpcagent.apps.chains.vibrations",
     "melt_quench": "hpcagent.apps.chains.argon",
     "argon_diffusion": "hpcagent.apps.chains.argon",

@@ -333,6 +333,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("WrongLattice", "contract", "`lattice` is not that of the structure: its nearest neighbours are elsewhere"),
         _is("MixedRuns StrainsMissing", "contract", "runs of one crystal, with strains that tell the constants apart"),
         _is("DisplacementsMissing", "contract", "each atom that vibrates displaced both ways in x, y and z: the chains do it"),
+        _is("BadSupercell Charged", "contract", "phonons: how often the cell is repeated, of a cell without charge"),
         _is("BadModel BadAtoms", "contract", "an ideal gas of what is held, or atoms that are not there: the message says which are"),
         _is("LevelsDiffer AtomsDiffer", "contract", "energies that must not be subtracted"),
         _is("NeedsKpoints", "contract", "the engine has no converged default for a crystal: give `kspacing`, `kpts` or `mesh`, and compare a denser one"),

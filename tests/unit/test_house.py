@@ -58,6 +58,7 @@ ROOMS = {
     "rdkit": ("apps",),
     "MDAnalysis": ("apps",),
     "freud": ("apps",),
+    "phonopy": ("apps",),
     "scipy": ("policies", "apps"),
     "optuna": ("policies/adapters",),
     "ax": ("policies/adapters",),
