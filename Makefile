@@ -1,12 +1,13 @@
 # make demo   the main job: a steered LAMMPS campaign on this machine, ends with a table and a plot
 # make test   all tests, in an environment of their own making
+# make docs   the documentation as a site: docs/_build/html/index.html
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/lj_tuning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test packages lint types doctest bench clean
+.PHONY: help demo test packages lint types docs pythons bench clean
 
 help:
 	@grep -E '^# make|^## ' Makefile | sed 's/^# *//'
@@ -33,6 +34,14 @@ lint: $(VENV)/test.stamp
 types: $(VENV)/test.stamp
 	$(BIN)/mypy
 
+# The documentation as a site, with search and its notebooks run: docs/_build/html/index.html
+docs: $(VENV)/docs.stamp
+	$(BIN)/python docs/build_site.py
+
+# The core under every newer Python that this machine has.
+pythons:
+	@$(PYTHON) tests/pythons.py
+
 bench: $(VENV)/test.stamp
 	for script in benchmarks/overhead.py benchmarks/resume.py benchmarks/parser.py benchmarks/overhead_slurm.py; do $(BIN)/python $$script; done
 
@@ -53,6 +62,10 @@ $(VENV)/test.stamp: $(BIN)/python setup.cfg
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
 	@touch $@ $(VENV)/demo.stamp
 
+$(VENV)/docs.stamp: $(VENV)/test.stamp setup.cfg
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
 # GPAW has no wheel; it is compiled with the settings of docs/howto/gpaw_build.md. Without a compiler its tests are skipped.
 $(VENV)/gpaw.stamp: $(VENV)/test.stamp setup.cfg | packages
 	@if GPAW_CONFIG=$(CURDIR)/hpcagent/apps/engines/gpaw_siteconfig.py PYTHONWARNINGS=ignore \
@@ -61,4 +74,4 @@ $(VENV)/gpaw.stamp: $(VENV)/test.stamp setup.cfg | packages
 	else echo "GPAW could not be built, its tests are skipped. It needs: sudo apt-get install g++ python3-dev"; fi
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-3* docs/_build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

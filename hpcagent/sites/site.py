@@ -350,8 +350,8 @@ def open_site(
 
     Args:
         profile: A profile's name, its file, the profile itself, or `auto`: the one of this machine.
-        run_dir: Folder for Parsl's logs (`parsl/NNN`), the ledger of jobs (`jobs.jsonl`) and the runs (`work/`);
-            not given: `runs/site-TIME`, whose logs are removed when the site is closed, and whose runs are kept
+        run_dir: Folder for Parsl's logs in `parsl/NNN`, the ledger of jobs in `jobs.jsonl` and the runs in `work/`.
+            Not given: `runs/site-TIME`, whose logs are removed when the site is closed, and whose runs are kept
             (private: a temporary one, except with a batch system, whose nodes would not see it).
         workers: Tasks at once, in place of the profile's `max_workers_per_node` of its first executor.
         private: False: load it as Parsl's configuration, so that every Parsl app of the process uses it.
@@ -360,7 +360,7 @@ def open_site(
         inside: Use the nodes of the job that this process is in, instead of submitting jobs.
 
     Returns:
-        The open site. Use it as `with open_site(...) as site:`.
+        The open site; `with open_site(...) as site` closes it.
 
     Raises:
         BadInput: The profile is wrong, Parsl has a configuration already (and `private` is false), the site needs
