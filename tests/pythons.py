@@ -15,7 +15,6 @@ VERSIONS = ("3.12", "3.13")
 # Records, policies, the loop on real Parsl, the shell: what differs between versions of Python shows there.
 TESTS = (
     "tests/unit/test_model.py",
-    "tests/unit/store",
     "tests/unit/policies/test_sweeps.py",
     "tests/integration/test_campaign.py",
 )
