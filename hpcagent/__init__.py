@@ -54,6 +54,8 @@ _WHERE = {
     "Site": "hpcagent.sites.site",
     "Rule": "hpcagent.campaign.rules",
     "Space": "hpcagent.model.space",
+    "Sweep": "hpcagent.campaign.sweep",
+    "SweepResult": "hpcagent.campaign.sweep",
     "Text": "hpcagent.model.space",
     "all_of": "hpcagent.policies.stop",
     "any_of": "hpcagent.policies.stop",
@@ -129,6 +131,8 @@ if TYPE_CHECKING:
     from hpcagent.campaign.report import report as report
     from hpcagent.campaign.rules import Rule as Rule
     from hpcagent.campaign.submit import submit as submit
+    from hpcagent.campaign.sweep import Sweep as Sweep
+    from hpcagent.campaign.sweep import SweepResult as SweepResult
     from hpcagent.campaign.view import watch as watch
     from hpcagent.campaign.whatif import replay as replay
     from hpcagent.errors import AllocationEnded as AllocationEnded

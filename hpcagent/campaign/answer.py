@@ -198,10 +198,10 @@ class CampaignResult:
     campaign: Campaign
     results: tuple[Result, ...]
     reason: str | None
-    best: Best | None
-    speedups: tuple[Speedup, ...]
-    comparison: Comparison | None
     run_dir: Path
+    best: Best | None = None
+    speedups: tuple[Speedup, ...] = ()
+    comparison: Comparison | None = None
     front: tuple[Result, ...] = ()
     node_hours: float = 0.0
     wall_s: float = 0.0
@@ -213,7 +213,7 @@ class CampaignResult:
     remarks: tuple[str, ...] = ()
     states: Mapping[str, RunStates] = field(default_factory=dict)
 
-    def table(self, n: int = 8) -> Table:
+    def table(self, n: int | None = 8) -> Table:
         """The `n` best points: parameters, metrics ± standard error, P(feasible), runs.
 
         The objective's metrics are what the models of all runs expect, where there are any; others are means.
@@ -394,7 +394,7 @@ class CampaignResult:
         if not self.distrusted:
             return lines
         campaign = self.campaign
-        twins = {m: campaign.app.contract.metric(m).undisturbed for m in campaign.objective.metrics}
+        twins = {m: campaign.app.contract.metric(m).undisturbed for m in campaign.judged}
         text = f"{self.distrusted} run(s) did not have their core"
         guessed = estimated_at(campaign, self.results)
         for metric, twin in twins.items():
@@ -472,6 +472,22 @@ def answer(
     `attended` says whether a coordinator is at it: runs without a result are then running, otherwise waiting.
     """
     warm = state.warm if state is not None else warm
+    plain: dict[str, Any] = {
+        "reason": reason if reason is None or state is None else state.why_stopped(reason),
+        "run_dir": run_dir,
+        "node_hours": sum(r.cost.node_hours for r in results) if state is None else state.node_hours,
+        "events": () if state is None else tuple(state.told),
+        "inner": {} if state is None else _inner(state),
+        "wall_s": wall_s,
+        "warm": warm,
+        "busy": () if state is None else tuple(state.busy),
+        "remarks": () if state is None else Snapshot(RunDir(run_dir), campaign, state, attended).remarks,
+        "states": {} if state is None else state.states(attended=attended),
+    }
+    if campaign.sweep:
+        from hpcagent.campaign.sweep import sweep_answer  # whose result is one of these
+
+        return sweep_answer(campaign, results, plain)
     comparison = compare(campaign, results)
     own = full_fidelity(campaign, observations(campaign, results, comparison))
     seen = [*full_fidelity(campaign, earlier_evidence(campaign, warm, results)), *own]
@@ -490,23 +506,14 @@ def answer(
     return CampaignResult(
         campaign=campaign,
         results=tuple(results),
-        reason=reason if reason is None or state is None else state.why_stopped(reason),
         best=None if found is None else _best(campaign, found, units, seen, comparison, guessed),
         speedups=()
         if found is None or not found.feasible
         else _speedups(campaign, found, seen, guessed, comparison),
         comparison=comparison,
-        run_dir=run_dir,
         front=front,
-        node_hours=sum(r.cost.node_hours for r in results) if state is None else state.node_hours,
-        events=() if state is None else tuple(state.told),
-        inner={} if state is None else _inner(state),
-        wall_s=wall_s,
         points=_ranked(campaign, seen, noise),
-        warm=warm,
-        busy=() if state is None else tuple(state.busy),
-        remarks=() if state is None else Snapshot(RunDir(run_dir), campaign, state, attended).remarks,
-        states={} if state is None else state.states(attended=attended),
+        **plain,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.runtimes import Load, RunTimes
 from hpcagent.campaign.state import State
+from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.errors import BadInput
 from hpcagent.model.records import Manifest, Result, Role
 from hpcagent.model.space import Params
@@ -74,6 +75,7 @@ class Budget:
     def __init__(self, campaign: Campaign, *, node_cores: int | None = None) -> None:
         self.campaign = campaign
         self.cap = campaign.until.cap()
+        self._planned = PlannedRuns(campaign)
         self.times = RunTimes(campaign, node_cores=node_cores)
         self._seen = 0
         self._chain_spent: dict[str, float] = {}
@@ -234,7 +236,7 @@ class Budget:
         self.learn(state)
         spent, flying = self.spent(state), self.committed(running)
         committed = flying.expected
-        budget = self.campaign.until.budget()
+        budget = self._planned.count(state.manifests)
         # What the cheap runs of a screening took says nothing of the dear ones to come.
         if budget is None or self.campaign.fidelity is not None:
             return Outlook(spent, committed, cap=self.cap)

@@ -214,7 +214,7 @@ def estimated(campaign: Campaign, result: Result) -> dict[str, float]:
     """The objective's speeds of a run that did not have its core, from CPU time; empty for any other run."""
     if not result.ok or result.distrusted is None:
         return {}
-    found = {m: measured(campaign, result, m) for m in campaign.objective.metrics}
+    found = {m: measured(campaign, result, m) for m in campaign.judged}
     return {m: value for m, value in found.items() if value is not None}
 
 
@@ -238,11 +238,18 @@ def observations(
         else r.observation()
         for r in counted
     ]
-    main = campaign.objective.goal.metric if comparison is None else comparison.metric
+    main = _main(campaign, comparison)
     return [_limits_estimated(campaign, r, o, main) for r, o in zip(counted, found, strict=True)]
 
 
-def _limits_estimated(campaign: Campaign, result: Result, seen: Observation, main: str) -> Observation:
+def _main(campaign: Campaign, comparison: Comparison | None) -> str | None:
+    """The metric that speeds are compared by; a sweep has none."""
+    if comparison is not None:
+        return comparison.metric
+    return campaign.objective.goal.metric if campaign.objective.goals else None
+
+
+def _limits_estimated(campaign: Campaign, result: Result, seen: Observation, main: str | None) -> Observation:
     """The other speeds of the objective, for which there is no reference, where the run did not have its core."""
     others = {m: v for m, v in estimated(campaign, result).items() if m != main}
     if not others:
@@ -264,7 +271,9 @@ def full_fidelity(campaign: Campaign, seen: Sequence[Observation]) -> list[Obser
 
 def _compared(campaign: Campaign, result: Result, comparison: Comparison | None) -> Observation:
     seen = result.observation()
-    metric = campaign.objective.goal.metric if comparison is None else comparison.metric
+    metric = _main(campaign, comparison)
+    if metric is None:
+        return seen
     estimation = Estimation() if comparison is None else comparison.estimation
     value = measured(campaign, result, metric, estimation)
     if value is None or (comparison is None and not seen.distrusted):

@@ -24,6 +24,7 @@ from hpcagent.campaign.same_files import changed_inputs, changed_since, refusal,
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
+from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.campaign.view import View, closed_at_the_end, opening_view, progress_view, together
 from hpcagent.campaign.warm import read_earlier
 from hpcagent.campaign.where import (
@@ -161,6 +162,7 @@ class Coordinator:
         self._state = State()
         self._metrics = MetricsFile(self.folder.metrics, campaign.app.contract)
         self._largest = campaign.largest
+        self._planned = PlannedRuns(campaign)
         self._opened_at = 0.0
         self._reason: str | None = None
         self._suggester = Suggester(self._wake)
@@ -793,7 +795,7 @@ class Coordinator:
                 reason=reason,
                 running=running,
                 runs=self._state.ended,
-                budget=self.campaign.until.budget(),
+                budget=self._planned.count(self._state.manifests),
                 outlook=None if self._spending is None else self._spending.outlook(),
             )
         )

@@ -15,6 +15,7 @@ from hpcagent.campaign.record import load_run
 from hpcagent.campaign.recorded import begun_state
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.standing import ROLE, Standing, job_words, standing
+from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.campaign.where import busy
 from hpcagent.errors import HpcAgentError
 from hpcagent.model.failures import state_counts
@@ -66,7 +67,6 @@ class _Follower:
         self.folder.require()
         self.every_s = every_s
         self.state = begun_state(self.folder, load_run(run_dir, to_read=True))
-        self.budget: int | None = None
         self._spending: Spending | None = None
         self.submitted = 0
         self._journal = _Tail(self.folder.events)
@@ -77,7 +77,7 @@ class _Follower:
 
     def _read_campaign(self) -> None:
         campaign = load_run(self.folder.root, to_read=True)
-        self.budget = campaign.until.budget()
+        self._planned = PlannedRuns(campaign)
         self._unknown = campaign.app.unknown_before
         # What the coordinator knows of the site is read from the first results.
         self._spending = Spending(campaign, self.state, self.folder.work)
@@ -161,13 +161,14 @@ class _Follower:
             reason=reason,
             running=len(self.state.manifests) - self.state.ended if self._attended else 0,
             runs=self.state.ended,
-            budget=self.budget,
+            budget=self._planned.count(self.state.manifests),
             outlook=self._spending.outlook(),
         )
 
     def _so_far(self) -> str:
         state = self.state
-        total = f" of {self.budget}" if self.budget is not None else ""
+        budget = self._planned.count(state.manifests)
+        total = f" of {budget}" if budget is not None else ""
         counts = Counter(state.states(attended=self._attended).values())
         words = [f"{state.ended}{total} run(s) so far", state_counts(counts)]
         assert self._spending is not None

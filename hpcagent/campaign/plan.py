@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.apps.launch import DEFAULT_WALLTIME_S
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.campaign.warm import earlier_observations, read_earlier
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
+from hpcagent.policies.points import Key, key
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import Profile, account_of, block_of, find_profile
 from hpcagent.sites.site import usable_cores, workers_of
@@ -93,7 +96,7 @@ def plan(
     contract = campaign.app.contract
     largest = campaign.largest
     count = workers or workers_of(profile, largest)
-    budget = campaign.until.budget()
+    budget = PlannedRuns(campaign).count(())
     manifests = _first_batch(campaign, count, budget, profile)
     estimate = contract.estimated_runtime_s
     started = _started(campaign, manifests)
@@ -173,12 +176,24 @@ def _first_batch(campaign: Campaign, count: int, budget: int | None, profile: Pr
         points.insert(len(points) // 2, dict(campaign.reference.params))
     digest = campaign.app.digest
     about = {"apps": {name: settings.model_dump(mode="json") for name, settings in profile.apps.items()}}
-    return tuple(
-        campaign.app.manifest(
-            campaign.complete(params), seed=campaign.seed, index=i, role="suggested", digest=digest, site=about
+    before: Counter[Key] = Counter()
+    manifests = []
+    for i, params in enumerate(points):
+        values = campaign.complete(params)
+        replicate = before[key(values)]
+        before[key(values)] += 1
+        manifests.append(
+            campaign.app.manifest(
+                values,
+                seed=campaign.run_seed(replicate),
+                replicate=replicate,
+                index=i,
+                role="suggested",
+                digest=digest,
+                site=about,
+            )
         )
-        for i, params in enumerate(points)
-    )
+    return tuple(manifests)
 
 
 def _jobs(

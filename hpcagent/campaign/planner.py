@@ -11,6 +11,7 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
+from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.campaign.warm import comparable, earlier_observations
 from hpcagent.model.records import Manifest, Observation, Result, Role
 from hpcagent.model.space import Params
@@ -90,7 +91,9 @@ class Planner:
             planned = self._plan_batch(self.spending.most(n))
             if planned:
                 return planned
-            reason = self.spending.refusal or "the policy has nothing left to suggest: its design is exhausted."
+            done = "every run of the design has ended."
+            exhausted = "the policy has nothing left to suggest: its design is exhausted."
+            reason = self.spending.refusal or (done if self.campaign.policy.name == SWEEP else exhausted)
         if self.hopeless() is None:
             confirming = self.confirmation()
             if confirming:
@@ -230,8 +233,10 @@ class Planner:
 
     def _plan_batch(self, n: int) -> list[Manifest]:
         batch = 1 + self.state.last_batch
-        asked = Asked(n - self._references(n), len(self.state.rows))
-        suggested = self._question(asked.n, ())() if asked.n > 0 else []
+        # A design counts what the machine has lost as given: the same run is made again when it is resumed.
+        lost = self._under_way() if self.campaign.policy.name == SWEEP else []
+        asked = Asked(n - self._references(n), len(self.state.rows), tuple(m.index for m in lost))
+        suggested = self._question(asked.n, self._as_pending(lost))() if asked.n > 0 else []
         points: list[tuple[Params, Role]] = [(p, "suggested") for p in suggested]
         if points and self._references(n):
             # In the middle of the batch: it then stands for the machine's speed before and after.
@@ -241,15 +246,21 @@ class Planner:
     def asking(self, n: int, running: Collection[Manifest]) -> tuple[Asked, Callable[[], list[Params]]]:
         """A question for `n` more runs in rolling mode, and what answers it: in another thread, if need be."""
         n = self.spending.most(n)
-        names = self.search.names
-        going = sorted(running, key=lambda m: m.index)
+        design = self.campaign.policy.name == SWEEP
+        going = self._under_way() if design else sorted(running, key=lambda m: m.index)
         first = self.state.next_index
         places = range(first, first + n)
         due_at = {i for i in places if self.campaign.reference is not None and i % self.size == 0}
         indices = tuple(m.index for m in going)
         asked = Asked(n - len(due_at), len(self.state.rows), indices, places, frozenset(due_at))
-        pending = [{k: m.params[k] for k in names} for m in going]
-        return asked, self._question(asked.n, pending) if asked.n > 0 else list
+        return asked, self._question(asked.n, self._as_pending(going)) if asked.n > 0 else list
+
+    def _under_way(self) -> list[Manifest]:
+        """The runs that are planned and not finished, in manifest order."""
+        return [m for m in self.state.manifests if not self.state.final(m.execution_id)]
+
+    def _as_pending(self, manifests: Sequence[Manifest]) -> list[Params]:
+        return [{name: m.params[name] for name in self.search.names} for m in manifests]
 
     def rolling(self, asked: Asked, answer: Sequence[Params]) -> list[Manifest]:
         """The runs that such an answer means, with the references between them."""
@@ -339,10 +350,11 @@ class Planner:
             manifests = []
             for (values, role), estimate in zip(whole, estimates, strict=True):
                 index = self.state.next_index
+                replicate = self.state.next_replicate(values)
                 manifest = self.campaign.app.manifest(
                     values,
-                    seed=self.campaign.seed,
-                    replicate=self.state.next_replicate(values),
+                    seed=self.campaign.run_seed(replicate),
+                    replicate=replicate,
                     role=role,
                     batch=index // self.size if batch is None else batch,
                     index=index,

@@ -16,14 +16,16 @@ from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app
 from hpcagent.campaign.rules import Rule
+from hpcagent.campaign.sweep_space import SWEEP, in_vain, needless, spanned
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_record, read_toml
 from hpcagent.model.contract import Resources
-from hpcagent.model.objective import Objective
+from hpcagent.model.objective import NO_OBJECTIVE, Objective
 from hpcagent.model.space import Params, Space
 from hpcagent.model.texts import as_name, checked_name
 from hpcagent.policies.base import is_contextual, takes_option
-from hpcagent.policies.stop import Stop, max_runs, read_stop
+from hpcagent.policies.design import REPLICATES
+from hpcagent.policies.stop import DesignDone, Stop, max_runs, read_stop
 from hpcagent.store.rundir import RunDir
 
 __all__ = [
@@ -141,7 +143,7 @@ class Campaign(Record):
         name: Also the default name of the run directory.
         description: One or two sentences.
         app: What runs.
-        objective: What is to be made large or small, under which limits.
+        objective: What is to be made large or small, under which limits. A sweep needs none.
         space: Parameter name -> narrower range (`{}` for the whole one). Only these are varied; by default
             those that the app names (`vary`), or all without a default value, or all if there are none.
         fixed: Values of parameters that are not varied (the rest take their defaults).
@@ -177,7 +179,7 @@ class Campaign(Record):
     name: str = ""
     description: str = ""
     app: App
-    objective: Objective
+    objective: Objective = NO_OBJECTIVE
     space: dict[str, dict[str, Any]] | None = None
     fixed: Params = {}
     policy: PolicyChoice = PolicyChoice()
@@ -209,6 +211,20 @@ class Campaign(Record):
             super().__init__(**data)
         except ValidationError as error:
             raise explain(Campaign, error) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sweep_table(cls, data: Any) -> Any:
+        """Accept `[sweep]`, the options of the policy that runs a design."""
+        if not isinstance(data, Mapping) or "sweep" not in data:
+            return data
+        data = dict(data)
+        options = data.pop("sweep")
+        if not isinstance(options, Mapping) or "name" in options:
+            raise BadInput(f"sweep is a table such as {{design = 'grid', replicates = 3}}; got {options!r}.")
+        if "policy" in data:
+            raise BadInput("[sweep] and [policy] exclude each other: a sweep runs its design; drop one.")
+        return data | {"policy": {"name": SWEEP, "options": dict(options)}}
 
     @field_validator("until", mode="before")
     @classmethod
@@ -261,7 +277,7 @@ class Campaign(Record):
                 )
             for level in self.fidelity.levels:
                 self.search[self.fidelity.parameter].validated(level)
-        if len(self.search.free) == 0:
+        if len(self.search.free) == 0 and self.policy.name != SWEEP:
             raise BadInput(
                 f"the space is empty: nothing varies. Name parameters of app {self.app.name!r} in space; "
                 f"known: {', '.join(whole.names) or 'none'}."
@@ -281,8 +297,28 @@ class Campaign(Record):
             object.__setattr__(self, "earlier", folders)
         if self.name:
             checked_name(self.name, "the campaign's name")
+        self._check_sweep()
         object.__setattr__(self, "name", self.name or as_name(self.app.name))
         return self
+
+    def _check_sweep(self) -> None:
+        if self.policy.name == SWEEP and "until" not in self.model_fields_set:
+            object.__setattr__(self, "until", DesignDone())
+        if self.objective.goals:
+            return
+        if self.policy.name != SWEEP:
+            raise BadInput(
+                "the objective is missing: name a metric to maximize or minimize. Without one there can only be a "
+                "sweep, of all points of a design: ha.Sweep(app, space), the table [sweep], `hpcagent sweep`."
+            )
+        given = {"reference": self.reference, "confirm": self.confirm, "fidelity": self.fidelity}
+        extra = [name for name, value in (given | {"earlier": self.earlier}).items() if value]
+        extra += [f"until.{kind}" for kind in needless(self.until)]
+        if extra:
+            raise BadInput(
+                f"a sweep has no objective, and {' and '.join(extra)} need(s) one; drop it, or name an objective.",
+                value=extra[0],
+            )
 
     def _check_context(self) -> None:
         for name, value in self.context.items():
@@ -305,8 +341,31 @@ class Campaign(Record):
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The metrics that tables show: the objective's, and those of `show`."""
-        return tuple(dict.fromkeys((*self.objective.metrics, *self.show)))
+        """The metrics that tables show: the objective's, and those of `show`; of a sweep all sure ones."""
+        chosen = tuple(dict.fromkeys((*self.objective.metrics, *self.show)))
+        contract = self.app.contract.metrics
+        return chosen or tuple(m.name for m in contract if m.required) or tuple(m.name for m in contract)
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """The metrics that it is about: the objective's, or those that a sweep shows."""
+        return self.objective.metrics or self.shown
+
+    @property
+    def sweep(self) -> bool:
+        """Whether it runs all points of a design and looks for nothing."""
+        return not self.objective.goals
+
+    def run_seed(self, replicate: int) -> int:
+        """The seed of a run: each replicate of a design has its own, for functions that use nothing else."""
+        return self.seed + replicate if self.policy.name == SWEEP else self.seed
+
+    @property
+    def single(self) -> str:
+        """Why a design's points are run only once, although replicates are asked for; empty where they are not."""
+        if self.policy.name != SWEEP or self.policy.options.get("replicates", REPLICATES) == 1:
+            return ""
+        return in_vain(self.app, self.judged, exact=self.exact)
 
     @property
     def policy_options(self) -> dict[str, Any]:
@@ -316,6 +375,8 @@ class Campaign(Record):
             given["context"] = self.context
         if self.noise and takes_option(self.policy.name, "noise", by_name=True):
             given["noise"] = self.noise
+        if self.single:
+            given["replicates"] = 1
         return self.policy.options | given
 
     def full(self, params: Mapping[str, Scalar]) -> bool:
@@ -330,7 +391,7 @@ class Campaign(Record):
     @property
     def exact(self) -> bool:
         """Whether the objective's metrics are known to be without noise."""
-        return all(self.noise.get(m) == 0.0 for m in self.objective.metrics)
+        return all(self.noise.get(m) == 0.0 for m in self.judged)
 
     @property
     def noise(self) -> dict[str, float]:
@@ -360,8 +421,11 @@ class Campaign(Record):
     def search(self) -> Space:
         """The space the policy suggests in."""
         whole = self.app.contract.space
-        if self.space is not None:
-            return Space(parameters=tuple(whole[n] for n in self.space)).narrowed(self.space)
+        ranges = self.space
+        if self.policy.name == SWEEP:
+            ranges = spanned(whole, self.policy.options, ranges)
+        if ranges is not None:
+            return Space(parameters=tuple(whole[n] for n in ranges)).narrowed(ranges)
         if self.app.vary:
             named = [whole[n] for n in self.app.vary if n not in self.fixed]
             if named:
@@ -408,13 +472,18 @@ class Campaign(Record):
             if getattr(self, key):
                 data[key] = list(getattr(self, key))
         data |= {"repeat_distrusted": self.repeat_distrusted, "retries": self.retries, "site": self.site}
-        data["objective"] = self.objective.toml()
+        if self.objective.goals:
+            data["objective"] = self.objective.toml()
         if self.space is not None:
             data["space"] = self.space
         if self.fixed:
             data["fixed"] = self.fixed
-        data["policy"] = self.policy.toml()
-        data["until"] = self.until.toml()
+        if self.policy.name == SWEEP:
+            data["sweep"] = dict(self.policy.options)
+        else:
+            data["policy"] = self.policy.toml()
+        if self.until.toml():
+            data["until"] = self.until.toml()
         if self.reference is not None:
             data["reference"] = self.reference.toml()
         if self.confirm is not None:
@@ -486,6 +555,11 @@ def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | Non
     """A campaign's TOML, with its app, and its files found beside it."""
     data = read_toml(path)
     for key, value in (changes or {}).items():
+        # Of the two tables that exclude each other, the one that is asked for now.
+        table = key.partition(".")[0]
+        other = {"policy": "sweep", "sweep": "policy"}.get(table)
+        if other is not None and table not in data:
+            data.pop(other, None)
         _set(data, key, value, str(path))
     if app is None:
         if "app" not in data:
@@ -535,8 +609,9 @@ def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None, t
         if isinstance(data["name"], str):
             data["name"] = as_name(data["name"])  # of before names were checked; it decides nothing here
         if to_read:
-            unknown |= {key: None for key in data if key not in Campaign.model_fields}
-            data = {key: value for key, value in data.items() if key in Campaign.model_fields}
+            known = {*Campaign.model_fields, "sweep"}
+            unknown |= {key: None for key in data if key not in known}
+            data = {key: value for key, value in data.items() if key in known}
         campaign = build(Campaign, data, where=str(folder.campaign))
     except BadInput as error:
         if changes:

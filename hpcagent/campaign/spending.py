@@ -202,6 +202,8 @@ class Spending:
 
     def _best(self) -> Params | None:
         campaign, objective = self._campaign, self._campaign.objective
+        if campaign.sweep:
+            return None
         done = (r for r in self._state.results.values() if r.ok and campaign.full(r.manifest.params))
         known = [r for r in done if objective.known(r.metrics) and objective.feasible(r.metrics)]
         best = max(known, key=lambda r: objective.score(r.metrics), default=None)

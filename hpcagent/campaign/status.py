@@ -13,6 +13,7 @@ from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.numbers import point_text, with_error
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.standing import Standing, standing
+from hpcagent.campaign.sweep_runs import PlannedRuns, ranges_text
 from hpcagent.campaign.where import going_on
 from hpcagent.model.failures import RunStates, state_counts
 from hpcagent.model.records import Result
@@ -40,6 +41,7 @@ class Status:
         standing: Who is at it, and its jobs.
         goes_on: The command that goes on with it; empty where nobody needs to.
         notes: What else is worth reading: of the record, and of the machine, in sentences without a full stop.
+        sweep: Whether it has no objective, and so no best run.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Status:
     standing: Standing
     goes_on: str = ""
     notes: tuple[str, ...] = ()
+    sweep: bool = False
 
     @property
     def runs(self) -> int:
@@ -105,6 +108,8 @@ class Status:
             lines.append(
                 f"  as measured; the answer, by the models of all runs: hpcagent status {self.run_dir} --answer"
             )
+        elif self.sweep:
+            lines.append(f"all points with their errors: hpcagent status {self.run_dir} --answer")
         else:
             lines.append("no run has completed that keeps the limits")
         lines.append(str(self.standing))
@@ -144,11 +149,11 @@ def status_of(run_dir: str | Path, read: Snapshot | None = None) -> Status:
     crowded = (f"a session began on a busy machine ({text} measured then may be too low" for text in state.busy)
     return Status(
         name=campaign.name,
-        question=str(campaign.objective),
+        question=f"sweep of {ranges_text(campaign)}" if campaign.sweep else str(campaign.objective),
         run_dir=read.folder.root,
         counts=dict(Counter(states.values())),
         failures={called: dict(names) for called, names in failures.items()},
-        budget=campaign.until.budget(),
+        budget=PlannedRuns(campaign).count(state.manifests),
         node_hours=state.node_hours,
         cost=costs(read.results) or "",
         reason=None if read.reason is None else state.why_stopped(read.reason),
@@ -157,6 +162,7 @@ def status_of(run_dir: str | Path, read: Snapshot | None = None) -> Status:
         standing=now,
         goes_on="" if read.reason is not None or now.attended else going_on(campaign, run_dir),
         notes=(*crowded, *read.remarks),
+        sweep=campaign.sweep,
     )
 
 
@@ -164,6 +170,8 @@ def best_run(read: Snapshot) -> Result | None:
     """The best single run that kept the limits, by what was measured, or estimated where it had no core."""
     campaign = read.campaign
     objective = campaign.objective
+    if campaign.sweep:
+        return None
     done = (r for r in read.results if r.ok and campaign.full(r.manifest.params))
     known = [(r, r.metrics | estimated(campaign, r)) for r in done]
     kept = [(r, m) for r, m in known if objective.known(m) and objective.feasible(m)]

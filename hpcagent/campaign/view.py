@@ -99,6 +99,8 @@ class Tally:
     def best(self) -> Result | None:
         """The best single feasible run so far (the answer itself pools repeats)."""
         objective = self.campaign.objective
+        if not objective.goals:
+            return None
         done = (r for r in (*self.earlier, *self.results) if r.ok and self.campaign.full(r.manifest.params))
         known = [(r, r.metrics | estimated(self.campaign, r)) for r in done]
         kept = [(r, m) for r, m in known if objective.known(m) and objective.feasible(m)]

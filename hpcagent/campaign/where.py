@@ -163,7 +163,7 @@ def busy(crowd: str) -> str:
 
 def crowd(campaign: Campaign, site: Site, load: Mapping[str, float]) -> str:
     """Why speeds measured here and now would mean little, in words; empty where nothing speaks against it."""
-    speeds = [m for m in campaign.objective.metrics if campaign.app.contract.metric(m).undisturbed is not None]
+    speeds = [m for m in campaign.judged if campaign.app.contract.metric(m).undisturbed is not None]
     if not speeds or site.profile.kind not in ("local", "threads"):
         return ""  # on a cluster the runs are on other machines
     cores = os.cpu_count() or 1

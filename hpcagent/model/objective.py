@@ -12,7 +12,17 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, build
 from hpcagent.model.contract import Contract
 
-__all__ = ["Constraint", "Goal", "Objective", "at_least", "at_most", "maximize", "minimize", "pareto_front"]
+__all__ = [
+    "NO_OBJECTIVE",
+    "Constraint",
+    "Goal",
+    "Objective",
+    "at_least",
+    "at_most",
+    "maximize",
+    "minimize",
+    "pareto_front",
+]
 
 
 class Goal(Record):
@@ -145,7 +155,16 @@ class Objective(Record):
 
     @property
     def goal(self) -> Goal:
-        """The first goal."""
+        """The first goal.
+
+        Raises:
+            BadInput: There is none, as in a sweep.
+        """
+        if not self.goals:
+            raise BadInput(
+                "a sweep has no objective, so nothing can be called best; put one on it with "
+                "`hpcagent resume RUN_DIR --set objective.minimize=METRIC` (or maximize)."
+            )
         return self.goals[0]
 
     def check(self, contract: Contract) -> None:
@@ -190,9 +209,15 @@ class Objective(Record):
         return data
 
     def __str__(self) -> str:
+        if not self.goals:
+            return "no objective"
         goals = " and ".join(f"{g.direction} {g.metric}" for g in self.goals)
         limits = " and ".join(map(str, self.constraints))
         return f"{goals} subject to {limits}" if limits else goals
+
+
+NO_OBJECTIVE = Objective.model_construct(goals=(), constraints=())
+"""Of a sweep: nothing is to be made large or small, and nothing has to hold."""
 
 
 def at_most(limit: float) -> Constraint:

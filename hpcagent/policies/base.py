@@ -63,6 +63,7 @@ BUILT_IN: Mapping[str, str] = {
     "screen": "hpcagent.policies.screen:Screen",
     "sobol": "hpcagent.policies.sweeps:Sobol",
     "staircase": "hpcagent.policies.staircase:Staircase",
+    "sweep": "hpcagent.policies.design:Design",
     "thompson": "hpcagent.policies.bandits:Thompson",
     "ucb": "hpcagent.policies.bandits:UCB",
 }

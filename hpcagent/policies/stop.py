@@ -30,6 +30,7 @@ from hpcagent.policies.trend import Scale, tame
 __all__ = [
     "AllOf",
     "AnyOf",
+    "DesignDone",
     "MaxBatches",
     "MaxRuns",
     "NoFeasiblePoint",
@@ -106,6 +107,18 @@ class Stop(Record):
     def metrics(self) -> tuple[str, ...]:
         """The metrics that it looks at beside the objective's."""
         return ()
+
+
+class DesignDone(Stop):
+    """Ends when the policy has nothing left to suggest: of a sweep, where nothing else is said."""
+
+    kind: Literal["design_done"] = "design_done"
+
+    def check(self, progress: Progress) -> str | None:
+        return None
+
+    def toml(self) -> dict[str, Any]:
+        return {}
 
 
 class MaxRuns(Stop):
