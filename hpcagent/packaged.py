@@ -9,14 +9,14 @@ from hpcagent.errors import BadInput
 
 __all__ = ["folder"]
 
-FOLDERS = ("configs", "lammps_inputs", "site_profiles")
+FOLDERS = ("configs", "lammps_inputs", "site_profiles", "starts")
 
 
 def folder(name: str) -> Path:
     """Return the folder of packaged data called `name`.
 
     Args:
-        name: `configs`, `site_profiles` or `lammps_inputs`.
+        name: `configs`, `site_profiles`, `lammps_inputs` or `starts`.
 
     Raises:
         BadInput: There is no such packaged folder, or the installation lacks it.

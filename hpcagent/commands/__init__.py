@@ -9,7 +9,7 @@ import typer
 __all__ = ["add_all"]
 
 # In the order in which `hpcagent --help` lists them.
-GROUPS: tuple[str, ...] = ()
+GROUPS: tuple[str, ...] = ("init",)
 
 
 def add_all(cli: typer.Typer) -> None:

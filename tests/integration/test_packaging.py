@@ -20,7 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ("configs", "lammps_inputs", "site_profiles")
+DATA = ("configs", "lammps_inputs", "site_profiles", "starts")
 
 pytestmark = [
     pytest.mark.slow,

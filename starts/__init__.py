@@ -1,0 +1,1 @@
+"""Starting campaigns that `hpcagent init` copies, one folder for each kind."""
