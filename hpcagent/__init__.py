@@ -24,6 +24,7 @@ _WHERE = {
     "AppFailed": "hpcagent.errors",
     "BadInput": "hpcagent.errors",
     "Batch": "hpcagent.campaign.batch",
+    "BudgetSpent": "hpcagent.errors",
     "Campaign": "hpcagent.campaign.record",
     "CampaignResult": "hpcagent.campaign.answer",
     "CampaignRun": "hpcagent.campaign.opened",
@@ -138,6 +139,7 @@ if TYPE_CHECKING:
     from hpcagent.errors import AllocationEnded as AllocationEnded
     from hpcagent.errors import AppFailed as AppFailed
     from hpcagent.errors import BadInput as BadInput
+    from hpcagent.errors import BudgetSpent as BudgetSpent
     from hpcagent.errors import HpcAgentError as HpcAgentError
     from hpcagent.errors import Interrupted as Interrupted
     from hpcagent.errors import NoSite as NoSite

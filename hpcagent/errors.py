@@ -14,6 +14,7 @@
     │   │   └── InputsChanged   code or files have another content than its runs were computed with
     │   ├── RunDirGone      it was deleted, moved or written by somebody else under its coordinator
     │   └── StoreFull       the disk, the quota or the permissions refuse a write
+    ├── BudgetSpent         a script asks for more runs than the campaign's budget has room for
     ├── Interrupted         Ctrl-C, SIGTERM or SIGHUP stopped the campaign
     │   └── AllocationEnded the job it ran inside of has no time left (exit code 75); resume goes on
     └── AppFailed           raised by an app on a worker; becomes a `Failure` in the Result
@@ -34,6 +35,7 @@ __all__ = [
     "AppFailed",
     "BadInput",
     "BlockLost",
+    "BudgetSpent",
     "HpcAgentError",
     "InputsChanged",
     "Interrupted",
@@ -160,6 +162,15 @@ class RunDirGone(StoreError):
 
 class StoreFull(StoreError):
     """A record could not be written: disk full, quota, or a read-only folder."""
+
+
+class BudgetSpent(HpcAgentError):
+    """More runs were asked for than the campaign's budget has room for; none of them was begun.
+
+    Args:
+        message: How many, what is left, and how to give more.
+        room: Runs that there is room for; None where node-hours are the limit.
+    """
 
 
 class Interrupted(HpcAgentError):

@@ -101,6 +101,7 @@ class Best:
         shown: Metrics of the objective, shown first.
         exact: Whether the app's metrics are without noise, so that each point stands for itself.
         earlier: How many of `runs` are of earlier campaigns.
+        told: How many of `runs` were told, not run here.
         expected: What the models of all runs say of the objective's metrics there, in `units`.
         expected_error: Standard error of each.
         surer: Where it has less than the asked confidence, being so much better: the best point that has it, in
@@ -119,6 +120,7 @@ class Best:
     shown: tuple[str, ...]
     exact: bool = False
     earlier: int = 0
+    told: int = 0
     expected: dict[str, float] = field(default_factory=dict)
     expected_error: dict[str, float] = field(default_factory=dict)
     surer: str = ""
@@ -139,6 +141,10 @@ class Best:
     @property
     def origin(self) -> str:
         """Whose runs the means are of, in words."""
+        if self.told:
+            own = self.runs - self.earlier - self.told
+            words = [f"{own} run(s) here"] * bool(own) + [f"{self.told} told result(s), not run here"]
+            return ", ".join(words + [f"{self.earlier} run(s) of earlier campaigns"] * bool(self.earlier))
         if not self.earlier:
             return f"{self.runs} run(s) here"
         if self.earlier < self.runs:
@@ -289,8 +295,18 @@ class CampaignResult:
 
     @property
     def counts(self) -> dict[RunStates, int]:
-        """State -> how many runs are in it."""
-        return dict(Counter(self.states.values() or (r.state for r in self.results)))
+        """State -> how many runs are in it; what was told is no run."""
+        told = {r.manifest.execution_id for r in self.results if r.manifest.origin}
+        if self.states:
+            return dict(Counter(state for i, state in self.states.items() if i not in told))
+        return dict(Counter(r.state for r in self.results if not r.manifest.origin))
+
+    @property
+    def told_text(self) -> str:
+        """How many results were told, and where they come from, in words; empty without any."""
+        told = Counter(r.manifest.origin for r in self.results if r.manifest.origin)
+        origins = ", ".join(f"{origin}: {n}" for origin, n in sorted(told.items()))
+        return f"and {told.total()} result(s) that were told, not run here ({origins})" if told else ""
 
     @property
     def given_up(self) -> tuple[Result, ...]:
@@ -415,6 +431,7 @@ class CampaignResult:
         cap = self.campaign.until.cap()
         capped = "" if cap is None else f", cap {cap:g}"
         lines.append(f"{sum(counts.values())} runs, {state_counts(counts)}, {self.charged}{capped}")
+        lines += [self.told_text] if self.told_text else []
         failed: tuple[RunStates, ...] = ("failed", "given up")
         lines += [f"{state}: {text}" for state in failed if (text := self._failures_text(state))]
         costed = costs(self.results)
@@ -627,6 +644,7 @@ def _best(
         expected_error=_absolute(found.best.expected, found.best.expected_error, comparison, estimates=estimates),
         estimated=estimates,
         earlier=sum(key(o.params) == point for o in earlier),
+        told=sum(key(o.params) == point and bool(o.origin) and o.completed for o in seen),
         surer="" if found.surer is None else _surer(campaign, found, found.surer, units),
     )
 

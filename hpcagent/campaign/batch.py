@@ -89,7 +89,8 @@ class Batch:
 def _remark(campaign: Campaign, result: Result) -> str:
     if result.failure is not None:
         return f"{result.state}: {result.failure.name}"
-    words: list[str] = [] if result.manifest.role == "suggested" else [result.manifest.role]
+    words: list[str] = [] if result.manifest.role in ("suggested", "told") else [result.manifest.role]
+    words += [f"told: {result.manifest.origin}"] if result.manifest.origin else []
     if campaign.objective.known(result.metrics) and not campaign.objective.feasible(result.metrics):
         words.append("infeasible")
     if result.distrusted is not None:

@@ -185,7 +185,8 @@ def _noise(
     for result in results:
         value = measured(campaign, result, metric, estimation)
         base = of_batch.get(result.manifest.batch)
-        if result.manifest.role != "reference" and value is not None and value > 0 and base:
+        ours = result.manifest.role != "reference" and not result.manifest.origin
+        if ours and value is not None and value > 0 and base:
             groups.setdefault(tuple(sorted(result.manifest.params.items())), []).append(math.log(value / base))
     stated = campaign.app.contract.metric(metric).noise or QUIET_NOISE
     squares, freedom = 4 * 2 * stated**2, 4.0
@@ -276,8 +277,8 @@ def _compared(campaign: Campaign, result: Result, comparison: Comparison | None)
         return seen
     estimation = Estimation() if comparison is None else comparison.estimation
     value = measured(campaign, result, metric, estimation)
-    if value is None or (comparison is None and not seen.distrusted):
-        return seen
+    if value is None or (comparison is None and not seen.distrusted) or result.manifest.origin:
+        return seen  # what was measured elsewhere does not know the speed of this machine
     noise = 0.0
     if comparison is not None and comparison.scale:
         value *= comparison.of(seen.batch)

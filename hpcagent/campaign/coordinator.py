@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.campaign.answer import CampaignResult, answer, event_text
+from hpcagent.campaign.asking import Asking, OwnRun, Results
 from hpcagent.campaign.batch import Batch, Event
 from hpcagent.campaign.budget import refuse_small_cap
 from hpcagent.campaign.compare import Comparison, compare
@@ -25,6 +27,7 @@ from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_runs import PlannedRuns
+from hpcagent.campaign.told import BY_HAND, Measured, told_event, told_result
 from hpcagent.campaign.view import View, closed_at_the_end, opening_view, progress_view, together
 from hpcagent.campaign.warm import read_earlier
 from hpcagent.campaign.where import (
@@ -49,6 +52,7 @@ from hpcagent.errors import (
     SiteFailed,
 )
 from hpcagent.model.records import Manifest, Result
+from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy, make_policy
 from hpcagent.sites import ledger
 from hpcagent.sites.profile import Profile, find_profile
@@ -172,6 +176,8 @@ class Coordinator:
         self._watched_batches = 0
         self._mended = self._results_before = 0
         self._other: Result | None = None
+        self._turn = threading.RLock()
+        self._asking: Asking | None = None
 
     # -- opening and closing ------------------------------------------------------------------
 
@@ -243,6 +249,7 @@ class Coordinator:
             self._note_rebuilt()
             recovered = self._runner.recover()
             self._results_before = len(self._state.results)
+            self._asking = self._make_asking()
         except BaseException:
             self.close()
             raise
@@ -322,7 +329,9 @@ class Coordinator:
                 with self._signals.held():
                     self._wind_up()
         finally:
-            self._runner = None
+            if self._asking is not None:
+                self._asking.close(tell=False)
+            self._runner = self._asking = None
             self._asked = None
             self._suggester.forget()
             try:
@@ -350,6 +359,8 @@ class Coordinator:
         try:
             self._journal.check()  # nobody is told that finished runs are kept in a folder that is gone
             self._runner.drain()
+            if self._asking is not None:
+                self._asking.close(tell=self._reason is None)
             self._runner.stop()
             if self._reason is None and self._runner.running:
                 self._note({"event": "interrupted", "running": sorted(self._runner.running)})
@@ -444,6 +455,195 @@ class Coordinator:
             retries=self.campaign.retries,
             cache=None if self.campaign.cache is None else Path(self.campaign.cache),
         )
+
+    # -- beside the loop ----------------------------------------------------------------------
+
+    def _make_asking(self) -> Asking:
+        assert self._planner is not None and self._runner is not None
+        return Asking(
+            self._planner,
+            self._state,
+            self._runner,
+            turn=self._turn,
+            start=self._start_own,
+            step=self._step,
+            batch_done=self._consolidate,
+        )
+
+    def _asks(self) -> Asking:
+        self.open()
+        assert self._asking is not None
+        return self._asking
+
+    def _start_own(self, manifests: Sequence[Manifest]) -> None:
+        if not manifests:
+            return
+        with self._signals.held():
+            self._start(manifests)
+        self._tell("submitted")
+
+    def _step(self) -> None:
+        """Wait a moment and take in what has ended, for whoever drives it without the loop."""
+        runner = self._runner
+        if runner is None:
+            return
+        self._wait(runner)
+        if not runner.running:
+            self._refuse_other()
+
+    def ask(self, n: int = 1) -> list[Params]:
+        """Points that the campaign's policy would have run next. Nothing is planned, run or spent.
+
+        Run them with `submit` or `run_points`, or measure them elsewhere and `tell`: they are then suggestions of
+        the policy on record. Until then they count as pending, so that asking again gives others; in a later
+        session they are given again.
+
+        Args:
+            n: How many.
+
+        Returns:
+            Points of the varied parameters; fewer than `n` where the policy's design is exhausted.
+
+        Raises:
+            BadInput: `n` is no whole number of at least 1.
+
+        Example:
+            >>> import tempfile
+            >>> campaign = Campaign(load_campaign("synthetic").app, load_campaign("synthetic").objective,
+            ...                     space={"x": {}}, policy={"name": "grid", "levels": 5})
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     with Coordinator(campaign, site="threads", run_dir=folder) as coordinator:
+            ...         points = coordinator.ask(2)
+            ...         results = coordinator.run_points(points)
+            >>> [r.manifest.role for r in results], points[0]["x"] == campaign.search["x"].low
+            (['suggested', 'suggested'], True)
+        """
+        return self._asks().ask(n)
+
+    def submit(self, points: Sequence[Mapping[str, object]], *, replicate: int = 0) -> list[OwnRun]:
+        """Start runs at points of one's own choice, and return at once.
+
+        Through the same runner, journal, retries and budget as the policy's. A point that is on record is not run
+        again: its result is taken from there, also in a later session. Points that `ask` gave are suggestions of
+        the policy; the role of others is `enqueued`.
+
+        Args:
+            points: Of the varied parameters.
+            replicate: Which repetition of the points: each has a seed of its own, and is run once.
+
+        Returns:
+            A run for each point, to wait for (`result()`, `await`); `results()` gives what comes in.
+
+        Raises:
+            BadInput: A point is not allowed; none was started.
+            BudgetSpent: The budget has no room for them; none was started.
+        """
+        return self._asks().submit(points, replicate=replicate, claim=True)
+
+    def run_points(self, points: Sequence[Mapping[str, object]], *, replicate: int = 0) -> list[Result]:
+        """Run points of one's own choice and wait for them; see `submit`. May be called from several threads.
+
+        Returns:
+            Their results, in the order of the points; of a run that failed too.
+
+        Raises:
+            BadInput, BudgetSpent: see `submit`.
+        """
+        return [run.result() for run in self._asks().submit(points, replicate=replicate, claim=False)]
+
+    def results(self) -> Results:
+        """The results of runs that were submitted, as they come in: for `for` and `async for`.
+
+        Ends when none is under way; more may be submitted meanwhile.
+        """
+        return Results(self._asks())
+
+    def tell(
+        self,
+        params: Mapping[str, object],
+        metrics: Mapping[str, Measured] | None = None,
+        *,
+        uncertainty: Mapping[str, Measured] | None = None,
+        failure: str = "",
+        origin: str = BY_HAND,
+        replicate: int | None = None,
+    ) -> Result:
+        """Write down a result that was measured elsewhere: by hand, in the laboratory, on another machine.
+
+        The policy learns from it and the answer holds it, marked as what it is. It counts against no budget. The
+        same numbers told again are one measurement; other numbers at the same point are a further one.
+
+        Args:
+            params: The point, of the varied parameters.
+            metrics: Name -> number in the contract's unit, or `(number, "unit")`; at least those of the objective.
+            uncertainty: Standard errors of these, likewise.
+            failure: In place of metrics: why there are none, a sentence. The policy sees that it failed there.
+            origin: Where it comes from, in a few words.
+            replicate: Which measurement of this point and origin it is; the next one by default.
+
+        Raises:
+            BadInput: A metric is unknown or lacking, a number is none, a unit does not fit, or the point is not
+                allowed; nothing was written.
+
+        Example:
+            >>> import tempfile
+            >>> campaign = load_campaign("synthetic")
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     with Coordinator(campaign, site="threads", run_dir=folder) as coordinator:
+            ...         told = coordinator.tell(coordinator.ask()[0], {"value": 3.5, "error": 0.1}, origin="lab")
+            >>> told.manifest.origin, told.manifest.role
+            ('lab', 'suggested')
+        """
+        asking = self._asks()
+        with self._turn:
+            asked = asking.answered(params)
+            result, before = told_result(
+                self.campaign,
+                self.folder,
+                self._state,
+                params,
+                metrics or {},
+                uncertainty=uncertainty or {},
+                failure=failure,
+                origin=origin,
+                replicate=replicate,
+                suggested=asked is not None,
+            )
+            asking.told(result)
+            if not before:
+                with self._signals.held():
+                    record = None if asked is None else asked.record()
+                    self._note(told_event(self.folder, result, asked=record))
+                self._tell("finished", results=(result,))
+                self._apply_rules([result])
+        return result
+
+    @property
+    def over(self) -> str | None:
+        """Why the loop would begin no further batch (budget, stop condition), or None: for scripts that ask."""
+        self.open()
+        assert self._planner is not None
+        with self._turn:
+            return self._planner.over()
+
+    def finish(self, reason: str) -> CampaignResult:
+        """End the campaign, for a script that has decided: wait for what runs, and write down why.
+
+        Args:
+            reason: A sentence.
+
+        Returns:
+            The answer.
+        """
+        asking = self._asks()
+        assert self._runner is not None
+        if not isinstance(reason, str) or not reason.strip():
+            raise BadInput("finish: say why the campaign ends, in a sentence.", value=reason)
+        runner = self._runner
+        asking.wait(lambda: not runner.running, None)
+        asking.close(tell=True)
+        self._finish(reason.strip())
+        return self.result()
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -579,6 +779,10 @@ class Coordinator:
     def _wait(self, runner: Runner) -> None:
         # The wait itself may be interrupted, taking in what arrived may not.
         runner.peek(TICK_S)
+        with self._turn:
+            self._take_in(runner)
+
+    def _take_in(self, runner: Runner) -> None:
         assert self._journal is not None
         self._journal.look()
         with self._signals.held():
@@ -794,7 +998,7 @@ class Coordinator:
                 results=results,
                 reason=reason,
                 running=running,
-                runs=self._state.ended,
+                runs=self._state.ended - self._state.elsewhere,
                 budget=self._planned.count(self._state.manifests),
                 outlook=None if self._spending is None else self._spending.outlook(),
             )

@@ -172,7 +172,10 @@ class Explanation:
     @property
     def _asked_by(self) -> str:
         if self.role != "suggested":
-            return f"a {self.role} run, asked for by the campaign"
+            if self.role == "told":
+                return "a told result, measured elsewhere"
+            by = "somebody" if self.role == "enqueued" else "the campaign"
+            return f"a{'n' * (self.role == 'enqueued')} {self.role} run, asked for by {by}"
         return f"suggested by {self.policy}" + (f" as {self.purpose}" if self.purpose else "")
 
     def _expectations(self) -> list[str]:
@@ -518,7 +521,7 @@ def _before(events: Sequence[Mapping[str, Any]], index: int, state: State) -> St
 
 
 def _plans(event: Mapping[str, Any], index: int) -> bool:
-    rows = event.get("manifests") if event.get("event") == "manifests" else None
+    rows = event.get("manifests", [event.get("manifest")]) if event.get("event") in ("manifests", "told") else None
     return isinstance(rows, list) and any(isinstance(m, dict) and m.get("index", 0) == index for m in rows)
 
 
@@ -529,6 +532,11 @@ def _planned(
         return {"purpose": "reference", "why": _why_reference(campaign, seen)}
     if manifest.role == "repeat":
         return {"purpose": "repeat", "why": _why_repeat(state, manifest)}
+    if manifest.role == "enqueued":
+        return {"purpose": "enqueued", "why": "somebody chose this point; the policy did not suggest it."}
+    if manifest.role == "told":
+        why = f"its result was told, not run here ({manifest.origin}); nobody suggested the point."
+        return {"purpose": "told", "why": why}
     if manifest.role != "replicate":
         return {"purpose": manifest.role, "why": f"it was asked for as a {manifest.role} run."}
     return _confirmation(campaign, before, manifest, seen)

@@ -129,6 +129,8 @@ class _Follower:
         kind = event.get("event")
         if kind == "results":
             return self._event("finished", ids=[fields.get("execution_id") for fields in event["results"]])
+        if kind == "told":
+            return self._event("finished", ids=[event["result"].get("execution_id")])
         if kind == "session":
             self._read_campaign()
             where = f"process {event.get('pid')} on {event.get('host')}"
@@ -160,7 +162,7 @@ class _Follower:
             results=results,
             reason=reason,
             running=len(self.state.manifests) - self.state.ended if self._attended else 0,
-            runs=self.state.ended,
+            runs=self.state.ended - self.state.elsewhere,
             budget=self._planned.count(self.state.manifests),
             outlook=self._spending.outlook(),
         )

@@ -32,6 +32,7 @@ class Asked(NamedTuple):
         pending: Positions of the runs that were pending.
         places: Positions that the new runs get.
         references: Those of them at which the reference point is due.
+        besides: Points that were given to a script and not run yet; pending as well.
     """
 
     n: int
@@ -39,10 +40,12 @@ class Asked(NamedTuple):
     pending: tuple[int, ...] = ()
     places: range = range(0)
     references: frozenset[int] = frozenset()
+    besides: tuple[Params, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """As it stands in the journal."""
-        return {"n": self.n, "seen": self.seen, "pending": list(self.pending)}
+        fields = {"n": self.n, "seen": self.seen, "pending": list(self.pending)}
+        return fields | ({"besides": list(self.besides)} if self.besides else {})
 
 
 class Planner:
@@ -113,11 +116,11 @@ class Planner:
         if budget is None:
             return None
         confirm = self.campaign.confirming
-        reserve = 0
+        reserve, planned = 0, len(self.state.manifests) - self.state.elsewhere
         if confirm is not None and confirm.runs and not self._confirmed():
             # Not more than half: with few runs there would be nothing to confirm.
             reserve = min(budget // 2, confirm.runs + (self.campaign.reference is not None))
-        return max(0, budget - reserve - len(self.state.manifests))
+        return max(0, budget - reserve - planned)
 
     def _confirmed(self) -> bool:
         """Whether the contenders were repeated at the end of this budget (a larger one goes on)."""
@@ -136,7 +139,7 @@ class Planner:
         if until.cap() is not None and self._confirmed() and self.campaign.mode == "rolling":
             return self.state.stopped or "its contenders are confirmed."
         # A plain budget needs no history, and a long one takes seconds to look through.
-        if isinstance(until, MaxRuns) and len(self.state.results) < until.runs:
+        if isinstance(until, MaxRuns) and len(self.state.results) - self.state.elsewhere < until.runs:
             return None if (self.room() or 0) > 0 else f"all {until.runs} runs of the budget are planned."
         reason = until.check(self._progress(with_history=not isinstance(until, MaxRuns)))
         if reason is not None:
@@ -156,7 +159,7 @@ class Planner:
             batches_done=1 + state.last_batch,
             wall_s=self.elapsed_s(),
             node_hours=state.node_hours,
-            runs=len(state.manifests) if self.campaign.mode == "rolling" else len(state.results),
+            runs=len(state.manifests if self.campaign.mode == "rolling" else state.results) - state.elsewhere,
             failed=state.failed,
         )
 
@@ -172,7 +175,7 @@ class Planner:
             last = [self.state.results[i] for i in self.state.arrived[-self.size :]]
         else:
             last = self.state.batch(self.state.last_batch)
-        last = [r for r in last if r is not self._left.get(r.manifest.execution_id)]
+        last = [r for r in last if r is not self._left.get(r.manifest.execution_id) and not r.manifest.origin]
         if not last:
             return None
         failures = [r.failure for r in last]
@@ -262,6 +265,61 @@ class Planner:
     def _as_pending(self, manifests: Sequence[Manifest]) -> list[Params]:
         return [{name: m.params[name] for name in self.search.names} for m in manifests]
 
+    def ask(self, n: int, pending: Sequence[Manifest], besides: Sequence[Params]) -> tuple[Asked, list[Params]]:
+        """What the policy would have run next; nothing is planned.
+
+        Args:
+            n: Points wanted.
+            pending: Runs that have no result.
+            besides: Points that were given to whoever asks, and not run yet.
+        """
+        # In another order than that of the loop, so it is worked out anew.
+        self._replaced, self._seen, self._history = -1, 0, []
+        given = self._as_pending(pending) + [dict(p) for p in besides]
+        indices = tuple(m.index for m in pending)
+        asked = Asked(n, len(self.state.rows), indices, besides=tuple(besides))
+        return asked, self._question(n, given)()
+
+    def known(self, point: Params, replicate: int) -> Manifest | None:
+        """The run of a point, as it stands on record, if it does."""
+        found = self.campaign.app.manifest(
+            self.campaign.complete(point),
+            seed=self.campaign.run_seed(replicate),
+            replicate=replicate,
+            digest=self.digest,
+            checked=True,
+            site=self.site,
+        )
+        return self.state.manifest(found.execution_id)
+
+    def affordable(self, points: Sequence[Params]) -> int:
+        """How many runs at these points the cap of node-hours allows."""
+        return len(self.spending.plan([(self.campaign.complete(p), "enqueued") for p in points]))
+
+    def own(
+        self,
+        points: Sequence[Params],
+        *,
+        batch: int | None,
+        asked: Asked | None = None,
+        replicate: int | None = None,
+        reference: bool = False,
+    ) -> list[Manifest]:
+        """Runs at points that a script or a person has chosen; with `asked` those that the policy gave it.
+
+        Args:
+            points: Points of the search space.
+            batch: Number of their batch; by their positions if None.
+            asked: The question that the policy answered with them.
+            replicate: Which repetition; the next one if None.
+            reference: Run the reference point with them.
+        """
+        role: Role = "enqueued" if asked is None else "suggested"
+        wanted: list[tuple[Params, Role]] = [(p, role) for p in points]
+        if reference and self.campaign.reference is not None:
+            wanted.insert(len(wanted) // 2, (self._reference_point(), "reference"))
+        return self._plan(wanted, batch, asked=asked, replicate=replicate)
+
     def rolling(self, asked: Asked, answer: Sequence[Params]) -> list[Manifest]:
         """The runs that such an answer means, with the references between them."""
         suggested = iter(answer)
@@ -326,7 +384,7 @@ class Planner:
             points.insert(len(points) // 2, (self._reference_point(), "reference"))
         budget = self.campaign.until.budget()
         if budget is not None:
-            points = points[: max(0, budget - len(self.state.manifests))]
+            points = points[: max(0, budget - len(self.state.manifests) + self.state.elsewhere)]
         return self._plan(points, batch, confirm=True)
 
     def _plan(
@@ -336,6 +394,7 @@ class Planner:
         *,
         confirm: bool = False,
         asked: Asked | None = None,
+        replicate: int | None = None,
     ) -> list[Manifest]:
         """Write the manifests into the journal, as one line: a batch is planned whole or not at all.
 
@@ -350,15 +409,16 @@ class Planner:
             manifests = []
             for (values, role), estimate in zip(whole, estimates, strict=True):
                 index = self.state.next_index
-                replicate = self.state.next_replicate(values)
+                counted = replicate is None or role == "reference"
+                again = self.state.next_replicate(values) if counted else replicate or 0
                 manifest = self.campaign.app.manifest(
                     values,
-                    seed=self.campaign.run_seed(replicate),
-                    replicate=replicate,
+                    seed=self.campaign.run_seed(again),
+                    replicate=again,
                     role=role,
                     batch=index // self.size if batch is None else batch,
                     index=index,
-                    requested_by=self.campaign.policy.name if role == "suggested" else "coordinator",
+                    requested_by=self._asked_by(role),
                     priority=self._priority(role),
                     digest=self.digest,
                     checked=True,
@@ -376,6 +436,9 @@ class Planner:
                 self.state.confirmed_budget, self.state.confirmed_cap = budget, cap
             self.journal.append([event | {"manifests": [m.model_dump(mode="json") for m in manifests]}])
         return manifests
+
+    def _asked_by(self, role: Role) -> str:
+        return {"suggested": self.campaign.policy.name, "enqueued": "user"}.get(role, "coordinator")
 
     def _priority(self, role: Role) -> int:
         """Smaller goes first. The others go as they were planned, in a batch with the reference in its middle."""

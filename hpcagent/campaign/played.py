@@ -120,7 +120,7 @@ def decisions(run_dir: str | Path) -> Iterator[Decision]:
     for event in read_events(folder.events):
         before = list(state.manifests)
         state.read(event)
-        if event.get("event") == "manifests":
+        if event.get("event") in ("manifests", "told"):
             suggested = _new(event, state, {m.execution_id for m in before})
             if suggested:
                 yield _decision(campaign, event, suggested, state, before)
@@ -128,7 +128,8 @@ def decisions(run_dir: str | Path) -> Iterator[Decision]:
 
 def _new(event: Mapping[str, Any], state: State, before: set[str]) -> tuple[Manifest, ...]:
     """The suggested runs of a line; of those whose own line is lost nobody knows what the policy was asked."""
-    rows = event["manifests"] if isinstance(event.get("manifests"), list) else []
+    rows = event.get("manifests", [event.get("manifest")])
+    rows = rows if isinstance(rows, list) else []
     named = (state.manifest(str(row.get("execution_id"))) for row in rows if isinstance(row, dict))
     return tuple(m for m in named if m is not None and m.role == "suggested" and m.execution_id not in before)
 
@@ -151,6 +152,7 @@ def _decision(
     names = campaign.search.names
     by_index = {m.index: m for m in before} if asked.get("pending") else {}
     pending = tuple({n: by_index[i].params[n] for n in names} for i in asked.get("pending", ()) if i in by_index)
+    pending += tuple(asked.get("besides", ()))
     return Decision(
         campaign,
         suggested,

@@ -71,7 +71,7 @@ def snapshot(run_dir: str | Path, campaign: Campaign | None = None) -> Snapshot:
     return Snapshot(folder, campaign, state, holder(folder.root)[0])
 
 
-_ROLES = frozenset({"suggested", "reference", "replicate", "repeat"})
+_ROLES = frozenset({"suggested", "enqueued", "reference", "replicate", "repeat", "told"})
 
 
 def replayed(folder: RunDir, campaign: Campaign, *, look: bool | None = None, results: bool = True) -> State:
@@ -105,7 +105,7 @@ def replayed(folder: RunDir, campaign: Campaign, *, look: bool | None = None, re
         state.rebuilt |= rebuilt
         state.unrecorded = lost
     if results:
-        for manifest in state.waiting():
+        for manifest in state.open_ended():
             if manifest.execution_id in begun:
                 _take_result(state, *found_result(folder.work, manifest))
     return state

@@ -121,6 +121,7 @@ def _head(result: CampaignResult) -> str:
         f"- {sum(counts.values())} runs, {state_counts(counts)}, {result.charged}, "
         f"{duration(result.wall_s)} of wall time"
     )
+    lines += [f"- {result.told_text}"] if result.told_text else []
     costed = costs(result.results)
     if costed is not None:
         lines.append(f"- cost: {costed}")
@@ -356,6 +357,8 @@ def _row(result: CampaignResult, r: Result, metrics: tuple[str, ...]) -> list[st
         remark = f"{result.state(r)}: {r.failure.name}"
     elif campaign.objective.known(r.metrics) and not campaign.objective.feasible(r.metrics):
         remark = "infeasible"
+    if r.manifest.origin:
+        remark = f"{remark} told: {r.manifest.origin}".strip()
     if r.distrusted:
         guesses = [f"{m} {number(v)} by CPU time" for m, v in estimated(campaign, r).items()]
         remark = f"{remark} distrusted".strip() + (f" ({', '.join(guesses)})" if guesses else "")

@@ -115,7 +115,7 @@ class Runner:
 
     def recover(self) -> list[Result]:
         """Take over results that a worker wrote but no coordinator recorded."""
-        results = (self._found(self._work, manifest) for manifest in self._state.waiting())
+        results = (self._found(self._work, manifest) for manifest in self._state.open_ended())
         found = [result for result in results if result is not None]
         self._record(found, [result_event(r) for r in found])
         return found

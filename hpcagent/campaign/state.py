@@ -59,6 +59,7 @@ class State:
         elapsed_s: Wall time of the sessions so far, in seconds.
         node_hours: Node-hours of all results, and of attempts that were repeated.
         failed: How many runs have failed.
+        elsewhere: How many results were told: measured elsewhere, no runs of this campaign.
         finished: How many runs are finished: completed or failed.
         retried: Execution id -> the attempt that was started last, where that is not the first.
         lost: Execution id -> how many attempts ended through no fault of the run.
@@ -109,7 +110,7 @@ class State:
         self.lost: dict[str, int] = {}
         self.untold: dict[str, int] = {}
         self.node_hours = 0.0
-        self.failed = self.finished = 0
+        self.failed = self.finished = self.elsewhere = 0
         self.parts: dict[str, str] = {}
         self.part_results: dict[str, Result] = {}
         self.shared_parts: set[str] = set()
@@ -196,6 +197,9 @@ class State:
         elif kind == "manifests":
             self._apply_manifests(event["manifests"])
             self._apply_confirmation(event)
+        elif kind == "told":
+            self._apply_manifests([event["manifest"]])
+            self._apply_result(event["result"])
         elif kind == "rebuilt":
             self.told_damage = max(self.told_damage, int(event.get("damaged", 0)))
             self.rebuilt.update(self._apply_manifests(event["manifests"]))
@@ -406,7 +410,10 @@ class State:
         else:
             self.manifests.append(manifest)
         self._by_id[manifest.execution_id] = manifest
+        self.elsewhere += bool(manifest.origin)
         self._batches.setdefault(manifest.batch, []).append(manifest.execution_id)
+        if manifest.origin:
+            return  # no run: the first run of its point is not a repetition
         key = _key(manifest.params)
         self._repeats[key] = max(self._repeats.get(key, 0), manifest.replicate + 1)
 
@@ -448,9 +455,13 @@ class State:
         result = self.results.get(identity)
         return result is not None and result.final
 
+    def open_ended(self) -> list[Manifest]:
+        """Manifests without a final result; one that was told has lost its line, and has it in its directory."""
+        return [m for m in self.manifests if not self.final(m.execution_id)]
+
     def waiting(self, *, give_up: frozenset[str] = frozenset()) -> list[Manifest]:
         """Manifests that still have to run, except those given up in this session."""
-        return [m for m in self.manifests if m.execution_id not in give_up and not self.final(m.execution_id)]
+        return [m for m in self.open_ended() if m.execution_id not in give_up and not m.origin]
 
     def over(self, *, attended: bool = False) -> bool:
         """Whether the campaign has stopped: no run of it is to come unless somebody resumes it.

@@ -345,6 +345,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("MissingMetric", "contract", "the run does not have what the metric needs: of LAMMPS add the thermo column, or drop the metric"),
         _is("NotFinite", "simulation", "a required metric is NaN or infinite"),
         _is("AppFailed", "simulation", "the app said that it failed, and no name: read the message"),
+        _is("ToldFailure", "simulation", "somebody told of a measurement that failed; the message says why"),
         _is("SyntheticCrash", "simulation", "the stand-in `synthetic` was asked to fail there (`fail_above`)"),
         _is("UpstreamFailed", "that of its input run", "look at the input run", kinds=tuple(k.kind for k in KINDS.values()), passed_on=True),
         _is("BadInput", "contract", "a chain called an app with a value that is not allowed"),

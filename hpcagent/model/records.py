@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Status = Literal["COMPLETED", "FAILED", "STOPPED"]
-Role = Literal["suggested", "reference", "replicate", "repeat", "direct", "part", "earlier"]
+Role = Literal["suggested", "enqueued", "reference", "replicate", "repeat", "told", "direct", "part", "earlier"]
 Side = Literal["above", "below"]
 
 NAMESPACE: UUID = uuid5(NAMESPACE_URL, "https://hpcagent.example/execution")
@@ -46,8 +46,9 @@ class Manifest(Record):
         seed: Random seed handed to the app.
         replicate: 0, or a counter for deliberate repetitions of the same parameters.
         upstream: Execution ids of the results it takes as input.
-        role: Why it runs: suggested by the policy, reference point, replicate, repeat of a distrusted run, called
-            by hand, part of a chain.
+        role: Why it runs: suggested by the policy, enqueued by somebody, reference point, replicate, repeat of a
+            distrusted run, called by hand, part of a chain; or `told`: measured elsewhere, at a point that nobody
+            suggested.
         batch: Batch number in the campaign, from 0.
         index: Position in the campaign, from 0.
         resources: What it occupies.
@@ -57,6 +58,7 @@ class Manifest(Record):
         requested_by: Who asked (policy name, user).
         priority: Smaller runs earlier.
         created_at: Unix time, in seconds.
+        origin: Where a result comes from that was told and not run here; empty for a run.
     """
 
     execution_id: str
@@ -77,6 +79,7 @@ class Manifest(Record):
     requested_by: str = ""
     priority: int = 0
     created_at: float = 0.0
+    origin: Shown = ""
 
     @staticmethod
     def identify(
@@ -258,6 +261,7 @@ class Result(Record):
             distrusted=self.distrusted is not None,
             wall_s=self.cost.wall_s,
             node_hours=self.cost.node_hours,
+            origin=self.manifest.origin,
         )
 
 
@@ -273,7 +277,8 @@ class Observation:
         metrics: Finite numbers, in the contract's units.
         uncertainty: Standard errors, where known.
         failure: Name of the failure, or None.
-        role: `suggested`, `reference`, `replicate`, `repeat`, or `earlier`: a run of another campaign.
+        role: `suggested`, `enqueued`, `reference`, `replicate`, `repeat`, `told` (measured elsewhere), or
+            `earlier`: a run of another campaign.
         batch: Batch number.
         index: Manifest number.
         distrusted: The measured times should not be believed (the run did not have its core).
@@ -281,6 +286,7 @@ class Observation:
         bounds: Metrics of a run that was stopped early: the true value lies `above` or `below` the one given.
         node_hours: What the run cost.
         context: What a campaign of other circumstances stated of them, e.g. `{"atoms": 4000}`; empty for the own.
+        origin: Where it was measured, if not by a run of this campaign; empty for a run.
     """
 
     params: Params
@@ -296,3 +302,4 @@ class Observation:
     bounds: dict[str, Side] = field(default_factory=dict)
     node_hours: float = 0.0
     context: dict[str, Scalar] = field(default_factory=dict)
+    origin: str = ""

@@ -10,7 +10,8 @@ The rules every policy keeps (checked by `hpcagent.testing.PolicyContract`):
    steering policy keeps away from there. Infrastructure failures and cancelled runs never appear in the
    history: they say nothing about the point, which may be suggested again.
 4. `role == "reference"` (and replicates, repeats) are in the history and may be used as data; they don't
-   count as suggestions.
+   count as suggestions. Neither do `enqueued` points, which somebody else has chosen, and `told` results, which
+   were measured elsewhere.
 5. A `distrusted` run did not have its core to itself: its goal metric must not be used as a measurement of
    speed; its other metrics are as good as any.
 6. `pending` are points that were suggested and have not come back; they count as given, and nothing is

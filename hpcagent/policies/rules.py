@@ -98,7 +98,7 @@ class QualityFirst:
         view = _View(self, history, pending)
         moves: Iterator[Array]
         # What earlier campaigns have found need not be looked for again.
-        known = len(given(history, pending)) + sum(o.role == "earlier" for o in history)
+        known = len(given(history, pending)) + sum(o.role in ("earlier", "enqueued", "told") for o in history)
         if known < self.initial or not view.ranked:
             moves = view.spread()
         else:
