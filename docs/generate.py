@@ -54,6 +54,7 @@ KINDS = {
 NEEDS = {
     "smiles_to_xyz": "`build`",
     "cut_slab": "`dft`",
+    "point_defect": "`dft`",
     "adsorption_sites": "`dft`",
     "place_adsorbate": "`dft`",
     "packmol_box": "`ase`, the program `packmol`",

@@ -104,7 +104,7 @@ class App(Record):
     def digest(self) -> str:
         """SHA-256 of the settings, input files and function: what decides a result beside the parameters."""
         # Where a file lies does not decide what a run gives, what is in it does.
-        settings = {k: v for k, v in self.settings.items() if k != "paths"}
+        settings = _counting(self.settings, "paths")
         parts = [self.function, self._whole_code(self.code_digest), settings]
         of_others = [self._whole_modules(self.modules), self._whole_inner(self.inner)]
         if any(of_others):
@@ -151,7 +151,7 @@ class App(Record):
 
     def _as_inner(self, name: str) -> dict[str, str]:
         files = self.settings.get("files")
-        settings = {k: v for k, v in self.settings.items() if k not in ("paths", "files")}
+        settings = _counting(self.settings, "paths", "files")
         text = canonical_json([self.contract.version, self.function, self.code_digest, settings])
         found = {f"app {name}": hashlib.sha256(text.encode()).hexdigest()}
         if isinstance(files, Mapping):
@@ -570,6 +570,16 @@ def check_names(space: Space, where: str, instead: str) -> None:
                 f"{name}; {instead if name == 'seed' else 'give it another name'}.",
                 value=name,
             )
+
+
+# Settings that apps did not have from the beginning: with these values an app is what it was before they came, and
+# the execution ids of old run directories stay.
+_LATER = {"dipole": "off"}
+
+
+def _counting(settings: Mapping[str, Any], *without: str) -> dict[str, Any]:
+    """The settings that decide a result."""
+    return {k: v for k, v in settings.items() if k not in without and (k not in _LATER or v != _LATER[k])}
 
 
 def declared_settings(settings: Mapping[str, Any], files: tuple[str, ...]) -> dict[str, Any]:

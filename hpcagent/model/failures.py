@@ -335,6 +335,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("DisplacementsMissing", "contract", "each atom that vibrates displaced both ways in x, y and z: the chains do it"),
         _is("BadSupercell Charged", "contract", "phonons: how often the cell is repeated, of a cell without charge"),
         _is("BadModel BadAtoms", "contract", "an ideal gas of what is held, or atoms that are not there: the message says which are"),
+        _is("NotStoichiometric", "contract", "the slab is not composed as the crystal: `symmetric = \"auto\"`"),
         _is("LevelsDiffer AtomsDiffer", "contract", "energies that must not be subtracted"),
         _is("NeedsKpoints", "contract", "the engine has no converged default for a crystal: give `kspacing`, `kpts` or `mesh`, and compare a denser one"),
         _is("NotCubic", "contract", "the crystal is not cubic: `symmetry = \"auto\"` finds what it is"),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from ase import Atoms
 
-__all__ = ["Symmetry", "bond", "crystal_symmetry", "general_basis"]
+__all__ = ["Symmetry", "bond", "crystal_symmetry", "general_basis", "turned_over"]
 
 _Array = NDArray[np.float64]
 _VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
@@ -64,6 +64,34 @@ def crystal_symmetry(atoms: Atoms, tolerance: float = 0.02) -> Symmetry:
     basis = _invariant(group)
     name = _NAMES.get(len(basis)) or ("tetragonal" if _axes_of(group, 4) else "trigonal")
     return Symmetry(name, basis, _standard_axes(name, group, atoms.cell[:]))
+
+
+def turned_over(atoms: Atoms, axis: int, tolerance: float = 0.02) -> bool:
+    """Whether both sides of a slab are alike: an operation of it turns the normal of its face round.
+
+    Args:
+        atoms: With three cell vectors; initial moments, and whether an atom is held, tell atoms apart.
+        axis: Index of the vector across the slab.
+        tolerance: In angstrom.
+
+    Example:
+        >>> from ase.build import fcc111
+        >>> turned_over(fcc111("Cu", (1, 1, 4), vacuum=6.0), 2)
+        True
+    """
+    from ase.constraints import FixAtoms
+
+    marked: Atoms = atoms.copy()
+    moments = marked.get_initial_magnetic_moments()
+    for constraint in marked.constraints:
+        if isinstance(constraint, FixAtoms):
+            moments[constraint.index] += 1000.0
+    marked.set_initial_magnetic_moments(moments)
+    first, second = (marked.cell[i] for i in range(3) if i != axis)
+    normal = np.cross(first, second)
+    return any(
+        float(normal @ r @ normal) < -0.99 * float(normal @ normal) for r in _point_group(marked, tolerance)
+    )
 
 
 def bond(rotation: _Array) -> _Array:

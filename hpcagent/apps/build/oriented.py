@@ -19,7 +19,7 @@ from hpcagent.errors import AppFailed
 if TYPE_CHECKING:
     from ase import Atoms
 
-__all__ = ["Cut", "Face", "face", "formula", "operations"]
+__all__ = ["SYMPREC", "Cut", "Face", "asked", "face", "formula", "operations"]
 
 SYMPREC = 0.01
 """Distance up to which atoms count as the same under an operation, in angstrom."""
@@ -154,11 +154,16 @@ def operations(atoms: Atoms, *, kinds: Any = None, symprec: float = SYMPREC) -> 
     """
     spglib = needs("spglib", "pip install 'hpcagent[dft]'")
     cell = (atoms.cell.array, atoms.get_scaled_positions(), atoms.numbers if kinds is None else kinds)
-    found = _asked(atoms, lambda: spglib.get_symmetry(cell, symprec=symprec))
+    found = asked(atoms, lambda: spglib.get_symmetry(cell, symprec=symprec))
     return found["rotations"], found["translations"]
 
 
-def _asked(atoms: Atoms, question: Any) -> Any:
+def asked(atoms: Atoms, question: Any) -> Any:
+    """What spglib answers.
+
+    Raises:
+        AppFailed: `NoSymmetry`.
+    """
     said = ""
     try:
         found = question()
@@ -182,14 +187,14 @@ def _cells(bulk: Atoms, of: str) -> tuple[Atoms, Any]:
     cell = (bulk.cell.array, bulk.get_scaled_positions(), bulk.numbers)
     given = bulk.cell.array
     if of == "conventional":
-        given = _asked(bulk, lambda: spglib.standardize_cell(cell, no_idealize=True, symprec=SYMPREC))[0]
-        vectors, scaled, numbers = _asked(
+        given = asked(bulk, lambda: spglib.standardize_cell(cell, no_idealize=True, symprec=SYMPREC))[0]
+        vectors, scaled, numbers = asked(
             bulk, lambda: spglib.standardize_cell(cell, to_primitive=True, no_idealize=True, symprec=SYMPREC)
         )
     else:
         # As it lies; the standard cell may be turned against the given one.
-        vectors, scaled, numbers = _asked(bulk, lambda: spglib.find_primitive(cell, symprec=SYMPREC))
-        turned = _asked(bulk, lambda: spglib.get_symmetry_dataset(cell, symprec=SYMPREC)).std_rotation_matrix
+        vectors, scaled, numbers = asked(bulk, lambda: spglib.find_primitive(cell, symprec=SYMPREC))
+        turned = asked(bulk, lambda: spglib.get_symmetry_dataset(cell, symprec=SYMPREC)).std_rotation_matrix
         vectors = vectors @ turned  # rows: from the idealised orientation back to the given one
     primitive = Structure(numbers=numbers, cell=vectors, scaled_positions=scaled, pbc=True)
     reduced, _ = minkowski_reduce(primitive.cell.array, pbc=True)

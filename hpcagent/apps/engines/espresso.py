@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
+from hpcagent.apps.engines.dipole import layer_of
 from hpcagent.apps.engines.external import Ended, program
 from hpcagent.apps.engines.families import Family, family_of, known, list_of, recommended
 from hpcagent.apps.engines.functionals import spelling
@@ -122,7 +123,7 @@ class Espresso:
 
         Options: `family` (of pseudopotentials), `pseudopotentials` (element -> file), `pseudo_dir`, `command`,
         `keywords` (of pw.x, flat or by namelist), `vacuum` (angstrom, of the box of a molecule), `pools`
-        (groups of ranks that share the k-points), `keep` (wavefunctions and density).
+        (groups of ranks that share the k-points), `keep` (wavefunctions and density), `dipole` (off, auto).
 
         Raises:
             AppFailed: `NoExecutable`, `NoPseudopotential`, `MixedFunctionals` or `BadSettings`.
@@ -155,6 +156,9 @@ class Espresso:
         keywords = _checked(options.get("keywords") or {})
         refuse_decided("pw.x", _names(keywords), _DECIDED)
         data, notes = _data(atoms, level, pseudo, functional)
+        field, said = _dipole(atoms, level)
+        data |= field
+        notes += said
         notes += [
             f"keywords: {name} = {value!r} in place of {data[name]!r}"
             for name, value in keywords.items()
@@ -434,6 +438,20 @@ def _data(
         else:
             notes.append("its images are too near to be left out (assume_isolated): energies include them")
     return data, notes
+
+
+# Share of the cell over which the potential of the dipole layer falls; pw.x's own default is 0.1.
+_LAYER = 0.05
+
+
+def _dipole(atoms: Atoms, level: Level) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Keywords of the dipole correction: the added potential falls in the middle of the vacuum."""
+    layer, notes = layer_of(boxed(atoms, float(level.options.get("vacuum") or VACUUM)), level)
+    if layer is None:
+        return {}, notes
+    falling = min(_LAYER, layer.width / 4)
+    keywords = {"tefield": True, "dipfield": True, "edir": layer.axis + 1, "eamp": 0.0}
+    return keywords | {"emaxpos": round((layer.middle - falling / 2) % 1.0, 6), "eopreg": round(falling, 6)}, notes
 
 
 def _moments(atoms: Atoms, level: Level) -> list[float]:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
+from hpcagent.apps.engines.dipole import layer_of
 from hpcagent.apps.engines.functionals import canonical, spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed
 from hpcagent.apps.engines.packages import accepted, needs, refuse_decided, versions_of
@@ -79,7 +80,7 @@ class GpawEngine:
     def calculator(self, atoms: Atoms, level: Level, run: Run) -> Any:
         """A calculator that writes `gpaw.txt` into the run's directory.
 
-        Options: `keywords` (of GPAW), `vacuum` (angstrom, of the box of a molecule).
+        Options: `keywords` (of GPAW), `vacuum` (angstrom, of the box of a molecule), `dipole` (off, auto).
 
         Raises:
             AppFailed: `NoEngine` or `BadSettings`.
@@ -218,6 +219,8 @@ def _calculator_class() -> Any:
                 ecut = PROTOCOL[level.protocol].gpaw_ecut
                 self.notes += (f"ecut {ecut:g} eV (protocol {level.protocol}), it was not given",)
             self._moments = self._initial(atoms)
+            self._layer, said = layer_of(boxed(atoms, self.vacuum), level)
+            self.notes += said
             if level.smearing <= 0:
                 self._refuse_odd(atoms)
             refuse_decided("GPAW", level.options.get("keywords") or {}, _DECIDED)
@@ -274,6 +277,8 @@ def _calculator_class() -> Any:
                 found["h"] = 0.2
             if level.smearing <= 0 and self.mode != "lcao" and "nbands" not in keywords:
                 found["nbands"] = -4  # so many are empty; fixed occupations need one at least
+            if self._layer is not None:
+                found["poissonsolver"] = {"dipolelayer": self._layer.axis}
             if level.charge:
                 found["charge"] = level.charge
             if level.mixing:
@@ -293,9 +298,23 @@ def _calculator_class() -> Any:
             copy = boxed(atoms, self.vacuum)
             if self.mode == "pw":
                 copy.pbc = True
+            if self._layer is not None:
+                self._open(copy, self._layer.axis, self._layer.middle)
             if any(self._moments):
                 copy.set_initial_magnetic_moments(self._moments)
             return copy
+
+        def _open(self, atoms: Atoms, axis: int, middle: float) -> None:
+            """GPAW puts the layer on the border of the cell, along a vector that is exactly perpendicular."""
+            atoms.pbc[axis] = False
+            cell = atoms.cell.array.copy()
+            first, second = (cell[i] for i in range(3) if i != axis)
+            normal = np.cross(first, second) / np.linalg.norm(np.cross(first, second))
+            cell[axis] = (cell[axis] @ normal) * normal
+            atoms.set_cell(cell)
+            scaled = atoms.get_scaled_positions(wrap=False)
+            scaled[:, axis] = (scaled[:, axis] - middle) % 1.0
+            atoms.set_scaled_positions(scaled)
 
         def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = ()) -> None:
             super().calculate(atoms, properties, system_changes)  # type: ignore[no-untyped-call]

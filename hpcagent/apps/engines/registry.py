@@ -6,6 +6,7 @@ import importlib
 from dataclasses import fields
 
 from hpcagent.apps.engines.base import ENGINES, LEVEL, Engine, Level
+from hpcagent.apps.engines.dipole import check_dipole
 from hpcagent.errors import AppFailed, nearest
 
 __all__ = ["SETTINGS", "check", "engine"]
@@ -89,6 +90,7 @@ def check(engine: Engine, level: Level) -> None:
             kind="contract",
             name="BadSettings",
         )
+    check_dipole(level.options.get("dipole", "off"), engine.name)
     reads = SETTINGS.get(engine.name)
     if reads is None:
         return

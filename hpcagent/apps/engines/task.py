@@ -64,6 +64,7 @@ SETTINGS: dict[str, Any] = {
     "vacuum": 0.0,
     "pools": 0,
     "keep": False,
+    "dipole": "off",
 }
 """Settings of an app with an engine: see the engines for what each of them reads."""
 

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.engines.base import KPOINTS, Deciding, Iteration, Level, NotConverged
+from hpcagent.apps.engines.dipole import layer_of
 from hpcagent.apps.engines.external import Ended, program
 from hpcagent.apps.engines.functionals import spelling
 from hpcagent.apps.engines.mesh import VACUUM, boxed
@@ -91,7 +92,7 @@ class VaspEngine:
 
         Options: `command`, `pseudo_dir` (the folder with `potpaw_PBE`; else $VASP_PP_PATH), `pseudopotentials`
         (element -> POTCAR, `{"Cu": "Cu_pv"}`), `keywords` (of ASE's `Vasp`), `vacuum` (angstrom), `keep` (WAVECAR
-        and CHGCAR).
+        and CHGCAR), `dipole` (off, auto).
 
         Raises:
             AppFailed: `NoExecutable`, `NoPseudopotential` or `BadSettings`.
@@ -400,6 +401,13 @@ def _calculator_class() -> Any:
                 found["prec"] = "Accurate"
             if level.ecut:
                 found["encut"] = level.ecut
+            layer, said = layer_of(boxed(atoms, self._vacuum), level)
+            self.notes += said
+            if layer is not None:
+                # The centre is to be that of the slab; VASP puts the layer half a cell away from it.
+                centre = [0.5, 0.5, 0.5]
+                centre[layer.axis] = (layer.middle + 0.5) % 1.0
+                found |= {"ldipol": True, "idipol": layer.axis + 1, "dipol": centre}
             if level.charge:
                 found["charge"] = level.charge
             if any(self._moments):
