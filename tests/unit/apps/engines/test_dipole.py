@@ -16,7 +16,8 @@ from hpcagent.apps.base import App
 from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.engines.base import Level
 from hpcagent.apps.engines.dipole import layer_of
-from hpcagent.apps.engines.espresso import PSEUDO_DIR
+from hpcagent.apps.engines.espresso import ENGINE, PSEUDO_DIR
+from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 
 AUTO = Level("espresso", options={"dipole": "auto"})
@@ -94,19 +95,18 @@ def test_runs_of_before_it_keep_their_ids():
 
 
 @pytest.mark.skipif(shutil.which("pw.x") is None or not Path(PSEUDO_DIR).is_dir(), reason="no pw.x: tests/apt.txt")
-@pytest.mark.slow
-def test_with_it_the_energy_does_not_depend_on_the_vacuum(tmp_path):
-    level = {"engine": "espresso", "xc": "lda", "mesh": "2x2x1", "smearing": 0.3, "ecut": 300.0, "forces": "no"}
-    energies = {}
-    with ha.open_site("threads", run_dir=tmp_path):
-        for dipole in ("off", "auto"):
-            runs = [
-                dft_energy.with_settings(dipole=dipole)(covered(vacuum), **level).result()
-                for vacuum in (8.0, 12.0)
-            ]
-            assert all(run.ok for run in runs), [run.failure for run in runs]
-            energies[dipole] = runs[1]["energy"] - runs[0]["energy"]
-    # The field of the images costs tens of meV, and falls off with the width of the vacuum only.
-    print(energies)
-    assert energies["off"] > 0.015
-    assert abs(energies["auto"]) < 0.2 * energies["off"]
+def test_pwx_gets_its_sawtooth_into_the_vacuum(tmp_path):
+    atoms = covered(vacuum=10.0)
+    atoms.positions[:, 2] += 4.0
+    level = replace(AUTO, xc="lda", mesh="1x1x1", smearing=0.3, ecut=200.0)
+    calculator = ENGINE.calculator(atoms, level, Run(workdir=tmp_path))
+    said = calculator.parameters["input_data"]
+    assert (said["tefield"], said["dipfield"], said["edir"], said["eamp"]) == (True, True, 3, 0.0)
+    # The middle of its falling part is the middle of the vacuum; all of that part is in it.
+    length = atoms.cell[2, 2]
+    middle = (said["emaxpos"] + said["eopreg"] / 2) * length % length
+    assert middle == pytest.approx(4.0, abs=1e-3)
+    assert said["eopreg"] * length < 5.0
+    assert any("dipole correction along the third vector" in note for note in calculator.notes)
+    off = replace(level, options={})
+    assert "tefield" not in ENGINE.calculator(atoms, off, Run(workdir=tmp_path)).parameters["input_data"]

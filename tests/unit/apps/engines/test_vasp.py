@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from ase import Atoms
-from ase.build import bulk
+from ase.build import bulk, fcc111
 from ase.calculators.emt import EMT
+from ase.constraints import FixAtoms
 
 from hpcagent.apps.engines.base import Level, NotConverged
 from hpcagent.apps.engines.vasp import ENGINE
@@ -93,6 +94,23 @@ def test_the_level_is_written_in_vasps_words(tmp_path: Path, potcars: Path) -> N
     assert (int(said["ISPIN"]), said["MAGMOM"], float(said["NELECT"])) == (2, "1*0.5000", 10.0)
     kpoints = (run.workdir / "KPOINTS").read_text().splitlines()
     assert kpoints[2].lower().startswith("g") and kpoints[3].split() == ["4", "4", "4"]
+
+
+def test_a_slab_whose_sides_differ_gets_its_dipole_layer_into_the_vacuum(tmp_path: Path, potcars: Path) -> None:
+    slab = fcc111("Cu", (1, 1, 3), a=3.6, vacuum=6.0)
+    slab.set_constraint(FixAtoms([0]))
+    run = a_run(tmp_path)
+    level = a_level(potcars, options={"dipole": "auto"})
+    slab.calc = ENGINE.calculator(slab, level, run)
+    slab.calc.get_property("energy", slab)
+    said = dict(
+        (word.strip() for word in line.split("=", 1))
+        for line in (run.workdir / "INCAR").read_text().splitlines()
+        if "=" in line
+    )
+    assert (said["LDIPOL"], said["IDIPOL"]) == (".TRUE.", "3")
+    # VASP wants the middle of the slab, half a cell from that of the vacuum.
+    assert [float(x) for x in said["DIPOL"].split()] == pytest.approx([0.5, 0.5, 0.5])
 
 
 def test_the_potentials_are_in_the_record(tmp_path: Path, potcars: Path) -> None:
