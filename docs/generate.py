@@ -66,6 +66,7 @@ NEEDS = {
     "elastic_constants": "`ase`",
     "adsorption_energy_of": "`ase`",
     "vibration_modes": "`ase`",
+    "band_path": "`ase`",
     "phonon_properties": "`phonons`",
     "phonons": "`phonons`, and [the engine](../howto/dft.md#engines)",
     "crystal_phonons": "`phonons`, and [the engine](../howto/dft.md#engines)",

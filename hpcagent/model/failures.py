@@ -286,6 +286,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
     ),
     "engines": (
         _is("NotConverged", "simulation", "the SCF, also after its [repairs](dft.md#when-an-scf-does-not-converge): more smearing for a metal, another `magmom` or `charge`, a sounder structure; `scf.json` has every step. Of `viscosity`: the integral has no plateau, run longer"),
+        _is("BandNotConverged", "simulation", "more `max_steps`, `optimizer` FIRE, other `images`; the last band is kept in band.xyz"),
         _is("NotRelaxed", "simulation", "more `max_steps`, or `optimizer` FIRE; the last structure is kept"),
         _is("NonNumeric", "simulation", "energy or forces are no number: two atoms in one place?"),
         _is("Exploded", "simulation", "dynamics beyond sense: smaller timestep, or relax first"),
