@@ -11,7 +11,7 @@ from hpcagent.apps.launch import DEFAULT_WALLTIME_S
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.campaign.warm import earlier_observations, read_earlier
-from hpcagent.errors import BadInput
+from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
@@ -146,7 +146,10 @@ def _started(campaign: Campaign, manifests: tuple[Manifest, ...]) -> tuple[str, 
     if campaign.app.function != FUNCTION or not manifests:
         return ()
     first = manifests[0]
-    command = command_of(campaign.app.settings, first.params, first.resources.model_dump())
+    try:
+        command = command_of(campaign.app.settings, first.params, first.resources.model_dump(), first.execution_id)
+    except AppFailed as error:
+        raise BadInput(f"app {campaign.app.name}: {error.message}") from None
     return (f"the command of the first run, in a directory of its own: {command}",)
 
 

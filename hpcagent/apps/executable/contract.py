@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpcagent.apps.base import App, check_names
@@ -18,7 +19,7 @@ from hpcagent.model.base import Scalar, build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.space import Parameter, Space
 
-__all__ = ["FAILURE_MODES", "FUNCTION", "PROGRAM", "executable", "executable_file", "settings_records"]
+__all__ = ["FAILURE_MODES", "FUNCTION", "PROGRAM", "executable", "executable_file", "flat", "settings_records"]
 
 FUNCTION = "hpcagent.apps.executable.run:executable_run"
 PROGRAM = "program"
@@ -56,13 +57,14 @@ _OWN = ("command.txt", "errors.txt", "manifest.json", "output.txt", "result.json
 
 
 def executable(
-    command: str | Sequence[str],
+    command: str | Sequence[str | Sequence[str]],
     *,
     parameters: Mapping[str, Parameter],
     metrics: Mapping[str, Reading],
     name: str | None = None,
     version: str = "0.1.0",
     description: str = "",
+    constraints: Sequence[str] = (),
     constants: Mapping[str, Scalar] | None = None,
     templates: Sequence[str | Path] | Mapping[str, str | Path] = (),
     files: Sequence[str | Path] | Mapping[str, str | Path] = (),
@@ -86,12 +88,14 @@ def executable(
         command: The program and its arguments, as one text or word by word, with `{name}` (`{x:.3f}`) in place
             of parameters and constants, of `{seed}`, `{ranks}` and `{threads}`; `{{` and `}}` are braces. No shell
             takes part: a value is one word, or part of one, whatever is in it. A program with `/` in its name is a
-            file, whose content counts; any other is looked for on the PATH of the worker.
+            file, whose content counts; any other is looked for on the PATH of the worker. A word with a parameter
+            that does not apply (`when`) is left out; words in a list of their own are left out together.
         parameters: Name -> `Float(...)`, `Int(...)`, `Choice(...)` or `Text(...)`.
         metrics: Name -> `from_json(...)`, `from_regex(...)`, `from_column(...)` or `from_array(...)`.
         name: The app's name; that of the program by default.
         version: Semantic version; change it when the meaning of a result changes.
         description: One or two sentences.
+        constraints: Conditions that every point keeps, e.g. `["nx * ny <= 4096"]`.
         constants: Values beside the parameters that no campaign changes.
         templates: Input files in which `${name}` (`${x:.3f}`) stands in place of values; `$${` means `${`. A list
             of paths, or name in the run's directory -> path.
@@ -130,7 +134,8 @@ def executable(
         "name": name,
         "version": version,
         "description": description,
-        "command": command if isinstance(command, str) else tuple(map(str, command)),
+        "command": command if isinstance(command, str) else _listed(command),
+        "constraints": constraints,
         "constants": dict(constants or {}),
         "templates": _texts(templates),
         "files": _texts(files),
@@ -157,7 +162,12 @@ def executable(
             )
     where = f"executable {_shown(command)}"
     said = build(ProgramFile, data, where=where)
-    return _app(said, Space.of(**parameters), Path(relative_to or "").expanduser(), where, source=_shown(command))
+    space = Space.of(constraints=said.constraints, **parameters)
+    return _app(said, space, Path(relative_to or "").expanduser(), where, source=_shown(command))
+
+
+def _listed(command: Sequence[str | Sequence[str]]) -> tuple[str | tuple[str, ...], ...]:
+    return tuple(str(word) if isinstance(word, (str, Path)) else tuple(map(str, word)) for word in command)
 
 
 def executable_file(path: str | Path) -> App:
@@ -170,7 +180,7 @@ def executable_file(path: str | Path) -> App:
     where = str(path)
     said = build(ProgramFile, read_toml(path), where=where)
     parameters = tuple(_parameter(name, data, where) for name, data in said.parameters.items())
-    return _app(said, Space(parameters=parameters), path.parent, where, source=str(path))
+    return _app(said, Space.made(parameters, said.constraints), path.parent, where, source=str(path))
 
 
 def _texts(given: Sequence[str | Path] | Mapping[str, str | Path]) -> dict[str, str] | tuple[str, ...]:
@@ -181,8 +191,8 @@ def _texts(given: Sequence[str | Path] | Mapping[str, str | Path]) -> dict[str, 
     return tuple(map(str, given))
 
 
-def _shown(command: str | Sequence[str]) -> str:
-    text = command if isinstance(command, str) else shlex.join(map(str, command))
+def _shown(command: str | Sequence[str | Sequence[str]]) -> str:
+    text = command if isinstance(command, str) else shlex.join(flat(_listed(command)))
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -212,10 +222,12 @@ def settings_records(settings: Mapping[str, Any]) -> tuple[dict[str, Reading], d
 
 
 def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: str) -> App:
-    words = _words(said.command, where)
+    command = _words(said.command, where)
+    words = flat(command)
     check_names(space, where, "write {seed} in the command")
     known = _known(space, said.constants, where)
     used = _used(said, words, space, folder, known, where)
+    _check_left_out(command, space, where)
     given_all = said.stdin == "json"
     for name in (*space.names, *said.constants):
         if name not in used and not given_all and name not in said.resources_from.values():
@@ -229,7 +241,7 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
     _check_words(said, words[1:], folder, paths, where)
     settings: dict[str, Any] = {
         "name": said.name or _name(program),
-        "command": words,
+        "command": command,
         "stdin": said.stdin,
         "stdout": said.stdout,
         "env": said.env,
@@ -286,12 +298,32 @@ def _described(how: Reading) -> str:
     )
 
 
-def _words(command: str | Sequence[str], where: str) -> list[str]:
+def flat(command: Sequence[str | Sequence[str]]) -> list[str]:
+    """The words of a command, those in lists of their own among them.
+
+    Example:
+        >>> flat(["mg", ["--levels", "{levels}"]])
+        ['mg', '--levels', '{levels}']
+    """
+    return [one for word in command for one in ([word] if isinstance(word, str) else word)]
+
+
+def _words(command: str | Sequence[str | Sequence[str]], where: str) -> list[str | list[str]]:
+    """The command word by word; words that are left out together are a list.
+
+    Raises:
+        BadInput: It is empty, or has words that only a shell understands.
+    """
+    words: list[str | list[str]]
     try:
-        words = shlex.split(command) if isinstance(command, str) else list(command)
+        words = (
+            list(shlex.split(command))
+            if isinstance(command, str)
+            else [word if isinstance(word, str) else list(word) for word in command]
+        )
     except ValueError as error:
         raise BadInput(f"{where}: the command cannot be taken apart into words: {error}.", value=command) from None
-    if not words or not words[0]:
+    if not words or not words[0] or not isinstance(words[0], str):
         raise BadInput(f"{where}: the command is empty; give the program and its arguments.", value=command)
     if any(p.name for p in pieces(words[0], where)):
         raise BadInput(
@@ -299,7 +331,7 @@ def _words(command: str | Sequence[str], where: str) -> list[str]:
             "of the app; make one app of each, or one program that is told by an argument.",
             value=words[0],
         )
-    for word in words:
+    for word in flat(words):
         if word in ("|", ">", ">>", "<", "&&", "||", ";", "&", "2>", "2>&1"):
             raise BadInput(
                 f"{where}: {word!r} is a word of a shell, and no shell takes part. What the program prints is in "
@@ -366,6 +398,21 @@ def _used(
     return used
 
 
+def _check_left_out(command: Sequence[str | Sequence[str]], space: Space, where: str) -> None:
+    """Refuse an option whose value would be left out without it, where its parameter does not apply."""
+    for before, word in pairwise(command):
+        if not (isinstance(word, str) and isinstance(before, str)) or not before.startswith("-"):
+            continue
+        parts = pieces(word, where)
+        if len(parts) == 1 and parts[0].name in space and space[parts[0].name].when is not None:
+            name = parts[0].name
+            raise BadInput(
+                f"{where}: where {name!r} does not apply, {before!r} would be left without its value; write "
+                f'{before}={{{name}}}, or both words in a list of their own: ["{before}", "{{{name}}}"].',
+                value=name,
+            )
+
+
 def _check_place(
     name: str,
     form: str,
@@ -412,6 +459,12 @@ def _files(said: ProgramFile, program: str, folder: Path, where: str) -> tuple[d
             if name in paths:
                 raise BadInput(f"{where}: two files are called {name!r} in the run's directory.", value=name)
             paths[name] = _there(folder, given, f"{where}, {what}")
+    if str(PurePosixPath(program)) in paths:
+        raise BadInput(
+            f"{where}: the program {program!r} is one of the files that each run gets; name what runs it, as "
+            f"`sh {PurePosixPath(program)}`.",
+            value=program,
+        )
     if "/" in program:
         paths[PROGRAM] = _there(folder, program, f"{where}, the program")
         if not os.access(paths[PROGRAM], os.X_OK):

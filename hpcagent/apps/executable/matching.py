@@ -7,8 +7,10 @@ Imports only the standard library.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from typing import Any, Literal, TypedDict
 
 __all__ = ["LARGEST", "LIMIT_S", "Found", "Wanted", "found_in"]
 
-LARGEST = 64_000_000
+LARGEST = 128_000_000
 """Bytes of a text in which a pattern is looked for."""
 
 LIMIT_S = 20.0
@@ -81,6 +83,8 @@ def found_in(folder: Path, wanted: Sequence[Wanted], *, limit_s: float = LIMIT_S
 
 def _text(name: str, known: dict[str, str | None]) -> str | None:
     if name not in known:
+        if not stat.S_ISREG(os.stat(name).st_mode):  # noqa: PTH116
+            raise OSError(name)  # a pipe would be waited for without end
         with open(name, "rb") as file:  # noqa: PTH123
             data = file.read(LARGEST + 1)
         # Behind the last newline is no line: `^(.*)$` would match there, and nothing in it.

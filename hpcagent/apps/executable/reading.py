@@ -21,7 +21,7 @@ from hpcagent.apps.printed import read_bytes, too_large
 from hpcagent.errors import AppFailed, BadInput, nearest
 from hpcagent.units import factor
 
-__all__ = ["Number", "from_match", "number_of", "parsed_json", "read_table", "reduced", "step_into"]
+__all__ = ["Number", "from_match", "json_text", "number_of", "parsed_json", "read_table", "reduced", "step_into"]
 
 _Array = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ def number_of(metric: str, how: Reading, folder: Path, documents: dict[str, Any]
     if how.way == "key":
         assert how.key is not None
         if how.file not in documents:
-            documents[how.file] = parsed_json(_there(metric, path, read_bytes), how.file)
+            documents[how.file] = parsed_json(_there(metric, path, json_text), how.file)
         value = _number(metric, step_into(metric, documents[how.file], json_path(how.key), how.file), how)
         if how.error_key is None:
             return Number(value)
@@ -91,6 +91,22 @@ def _wrong(metric: str, why: str, name: str = "BadOutput") -> AppFailed:
 
 
 # ---- JSON
+
+LARGEST_JSON = 64_000_000
+"""Bytes; in memory it takes ten times that."""
+
+
+def json_text(path: Path) -> bytes:
+    """The bytes of a JSON file that a program wrote.
+
+    Raises:
+        AppFailed: `FileTooLarge`.
+        OSError: It cannot be read.
+    """
+    size = path.stat().st_size
+    if size > LARGEST_JSON:
+        raise too_large(path, size, most=LARGEST_JSON)
+    return read_bytes(path)
 
 
 def parsed_json(text: bytes, file: str) -> Any:

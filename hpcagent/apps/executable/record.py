@@ -322,8 +322,11 @@ class ProgramFile(Record):
         name: The app's name; that of the program by default.
         version: Semantic version; raise it when the meaning of a result changes.
         description: One or two sentences.
-        command: The program and its arguments, with `{name}` in place of values; no shell takes part.
+        command: The program and its arguments, with `{name}` in place of values; no shell takes part. One text,
+            or a list of words; those in a list of their own are left out together where a parameter of theirs does not
+            apply (`when`).
         parameters: What may be set: bounds, unit, default.
+        constraints: Conditions that every point keeps, e.g. `["nx * ny <= 4096"]`.
         constants: Values that no campaign changes, by name, for the command and the templates.
         vary: Names of the parameters that a campaign varies if it does not say; all without a default, or all.
         templates: Input files with `${name}` in place of values: a list, or name in the run's directory -> path.
@@ -346,8 +349,9 @@ class ProgramFile(Record):
     name: Name | None = None
     version: str = "0.1.0"
     description: str = ""
-    command: Lines | tuple[Line, ...]
+    command: Lines | tuple[Line | tuple[Line, ...], ...]
     parameters: dict[str, dict[str, Any]] = {}
+    constraints: tuple[str, ...] = ()
     constants: dict[str, Scalar] = {}
     vary: tuple[str, ...] = ()
     templates: dict[str, str] | tuple[str, ...] = ()

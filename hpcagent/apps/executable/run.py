@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.executable.contract import PROGRAM, settings_records
-from hpcagent.apps.executable.matching import LIMIT_S, Found, Wanted, found_in
-from hpcagent.apps.executable.reading import from_match, number_of, parsed_json
+from hpcagent.apps.executable.matching import LARGEST, LIMIT_S, Found, Wanted, found_in
+from hpcagent.apps.executable.reading import from_match, json_text, number_of, parsed_json
 from hpcagent.apps.executable.record import OUTPUT, PRINTED, Failing, Reading
-from hpcagent.apps.executable.words import filled, pieces, text_filled
+from hpcagent.apps.executable.words import filled, missing, pieces, text_filled
 from hpcagent.apps.launch import Finished, Launch, Limit, finish, planned
 from hpcagent.apps.made_with import OtherFile, sha256
-from hpcagent.apps.printed import read_bytes, read_tail
+from hpcagent.apps.printed import read_tail, too_large
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.base import canonical_json
@@ -52,9 +52,12 @@ def executable_run(run: Run, **params: float | int | str) -> Outcome:
     settings = run.settings
     values = _values(run, params)
     _place_files(run, values)
-    words = [_program(run), *(filled(word, values) for word in settings["command"][1:])]
-    words = [*_of_site(run), *words[1:]] if _of_site(run) else words
-    env = {name: filled(text, values, option=False) for name, text in settings["env"].items()}
+    words = [*(_of_site(run) or [_program(run)]), *_arguments(settings, values)]
+    env = {
+        name: filled(text, values, option=False)
+        for name, text in settings["env"].items()
+        if not missing(text, values)
+    }
     launch = planned(run, words, app=settings["name"], env=env)
     (run.workdir / "command.txt").write_text(f"{shlex.join(launch.words)}\n")
     finished = finish(
@@ -118,8 +121,9 @@ def _place_files(run: Run, values: Mapping[str, Any]) -> None:
                 parts = pieces(text, name, template=True)
                 # In bytes: newlines stay as they are.
                 target.write_bytes(text_filled(parts, values).encode())
+                shutil.copymode(source, target)
             else:
-                shutil.copyfile(source, target)
+                shutil.copy(source, target)
         except FileNotFoundError:
             raise AppFailed(
                 f"{source}, a file of the app, is gone.",
@@ -127,6 +131,13 @@ def _place_files(run: Run, values: Mapping[str, Any]) -> None:
                 name="MissingFile",
                 repair="put it back; the workers must see it where the app was made",
             ) from None
+
+
+def _arguments(settings: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """The words behind the program; without those of parameters that do not apply."""
+    groups = ([word] if isinstance(word, str) else word for word in settings["command"][1:])
+    kept = (group for group in groups if not any(missing(word, values) for word in group))
+    return [filled(word, values) for group in kept for word in group]
 
 
 def _unchanged(name: str, source: Path, recorded: str) -> bytes:
@@ -179,15 +190,18 @@ def _program(run: Run) -> str:
     return found
 
 
-def command_of(settings: Mapping[str, Any], params: Mapping[str, Any], resources: Mapping[str, Any]) -> str:
-    """The command of a run as it would be started, without the words of a launcher; for a person to read."""
-    run = Run(workdir=Path(), settings=settings, resources=resources)
-    values = _values(run, params) | {"seed": "SEED"}
+def command_of(
+    settings: Mapping[str, Any], params: Mapping[str, Any], resources: Mapping[str, Any], execution_id: str
+) -> str:
+    """The command of a run as it would be started, without the words of a launcher; for a person to read.
+
+    Raises:
+        AppFailed: `BadParameter`.
+    """
+    run = Run(workdir=Path(), execution_id=execution_id, settings=settings, resources=resources)
+    values = _values(run, params)
     program = settings["paths"].get(PROGRAM) or settings["command"][0]
-    words = [
-        filled(w, values) if "{seed" not in w else w.replace("{seed}", "SEED") for w in settings["command"][1:]
-    ]
-    return shlex.join([program, *words])
+    return shlex.join([program, *_arguments(settings, values)])
 
 
 def _versions(run: Run, launch: Launch) -> dict[str, str]:
@@ -246,6 +260,8 @@ def _refuse_failed(
 ) -> None:
     code, tail = finished.returncode, _tail(run)
     for name, failing in failures.items():
+        if (looked := found.get(("failures", name))) and looked["problem"] == "large":
+            raise too_large(run.workdir / failing.file, LARGEST, most=LARGEST)
         match = next((f for key in ("failures", "errors") if (f := found.get((key, name))) and f["count"]), None)
         if match is not None or code in failing.exit_codes:
             said = f"exit code {code}" if match is None else _line_of(match)
@@ -324,7 +340,7 @@ def _signal_of(code: int, launch: Launch, tail: str) -> int:
 
 def _answer(run: Run, code: int = 0) -> Any:
     """The `result` that a program printed as `{"status": ..., "result": ...}`."""
-    text = read_bytes(run.workdir / OUTPUT)
+    text = json_text(run.workdir / OUTPUT)
     if code and not text.strip():
         return None
     try:

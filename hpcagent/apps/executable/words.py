@@ -15,7 +15,18 @@ from typing import Any
 
 from hpcagent.errors import AppFailed, BadInput, nearest
 
-__all__ = ["FROM_RUN", "LARGEST_TEMPLATE", "Piece", "filled", "pieces", "read_template", "text_filled"]
+__all__ = [
+    "FROM_RUN",
+    "LARGEST_TEMPLATE",
+    "Piece",
+    "check_name",
+    "filled",
+    "missing",
+    "names",
+    "pieces",
+    "read_template",
+    "text_filled",
+]
 
 FROM_RUN = {
     "seed": "a random number of the run's own, 1 to 2147483647; the same when the run is done again",
@@ -150,8 +161,20 @@ def filled(word: str, values: Mapping[str, Any], *, option: bool = True) -> str:
     return text
 
 
+def missing(word: str, values: Mapping[str, Any]) -> bool:
+    """Whether a word has a place for a value that the run does not have: its parameter does not apply.
+
+    Example:
+        >>> missing("--levels={levels}", {"solver": "cg"})
+        True
+    """
+    return any(name not in values for name in names(pieces(word, "command")))
+
+
 def text_filled(parts: list[Piece], values: Mapping[str, Any]) -> str:
     """The text of a template with its values put in; texts among them are plain words.
+
+    Lines with a value that the run does not have, since its parameter does not apply, are left out.
 
     Raises:
         AppFailed: `BadParameter`.
@@ -160,7 +183,19 @@ def text_filled(parts: list[Piece], values: Mapping[str, Any]) -> str:
         value = values.get(part.name)
         if isinstance(value, str) and (not _PLAIN.match(value) or ".." in value):
             raise _bad(part.name, value, "is no plain word, so it is not written into an input file")
-    return "".join(part.text or _written(part, values[part.name]) for part in parts)
+    if all(part.name in values for part in parts if part.name):
+        return "".join(part.text or _written(part, values[part.name]) for part in parts)
+    lines: list[list[str]] = [[]]
+    absent: set[int] = set()
+    for part in parts:
+        if part.name and part.name not in values:
+            absent.add(len(lines) - 1)
+        texts = [_written(part, values[part.name])] if part.name in values else part.text.splitlines(keepends=True)
+        for text in texts:
+            lines[-1].append(text)
+            if text.endswith("\n"):
+                lines.append([])
+    return "".join("".join(line) for n, line in enumerate(lines) if n not in absent)
 
 
 def _written(piece: Piece, value: Any) -> str:

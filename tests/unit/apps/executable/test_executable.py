@@ -366,3 +366,43 @@ def test_a_parameter_in_toml_says_what_it_is(tmp_path, line, words):
         ha.find_app(str(path))
     assert words in str(refused.value)
     assert "parameters.n" in str(refused.value)
+
+
+def test_what_belongs_to_a_parameter_that_does_not_apply_is_left_out(tmp_path, python, called):
+    tool = python("print('x=1', sys.argv[1:], os.environ.get('LEVELS'))")
+    (tmp_path / "in.txt").write_text("solver = ${solver}\nlevels = ${levels} # ${solver}\nn = ${n}")
+    given = {
+        "parameters": {
+            "solver": ha.Choice("cg", "mg"),
+            "n": ha.Int(1, 9),
+            "levels": ha.Int(1, 4).model_copy(update={"when": "solver == 'mg'"}),
+        },
+        "metrics": {"x": ha.from_regex(r"x=(\d)", unit="1")},
+        "constraints": ["levels <= n"],
+        "templates": ["in.txt"],
+        "relative_to": tmp_path,
+    }
+    command = [tool, "{solver}", "-{levels}", ["--levels", "{levels}"]]
+    app = ha.executable(command, env={"LEVELS": "{levels}"}, **given)
+    seen = {}
+    for params in ({"solver": "mg", "n": 3, "levels": 2}, {"solver": "cg", "n": 3}):
+        workdir = Path(called(app, **params)["workdir"])
+        texts = (workdir / "output.txt").read_text(), (workdir / "in.txt").read_text()
+        seen[params["solver"]] = texts
+    assert seen["mg"] == (
+        "x=1 ['mg', '-2', '--levels', '2'] 2\n",
+        "solver = mg\nlevels = 2 # mg\nn = 3",
+    )
+    assert seen["cg"] == ("x=1 ['cg'] None\n", "solver = cg\nn = 3")
+    with pytest.raises(BadInput, match="levels <= n"):
+        app.manifest({"solver": "mg", "n": 1, "levels": 2})
+    with pytest.raises(BadInput, match="without its value"):
+        ha.executable([tool, "{solver}", "--levels", "{levels}"], **given)
+
+
+def test_a_script_that_each_run_gets_is_started_by_what_runs_it(tmp_path, called):
+    (tmp_path / "job.sh").write_text("echo x=${n}")
+    given = {"parameters": {"n": ha.Int(1, 9)}, "metrics": ONE, "templates": ["job.sh"], "relative_to": tmp_path}
+    assert called(ha.executable("sh job.sh", **given), n=3)["metrics"] == {"x": 3.0}
+    with pytest.raises(BadInput, match="name what runs it"):
+        ha.executable("./job.sh", **given)
