@@ -323,8 +323,8 @@ class ProgramFile(Record):
         version: Semantic version; raise it when the meaning of a result changes.
         description: One or two sentences.
         command: The program and its arguments, with `{name}` in place of values; no shell takes part. One text,
-            or a list of words; those in a list of their own are left out together where a parameter of theirs does not
-            apply (`when`).
+            or a list of words; those in a list of their own are left out together where a parameter of theirs does
+            not apply (`when`).
         parameters: What may be set: bounds, unit, default.
         constraints: Conditions that every point keeps, e.g. `["nx * ny <= 4096"]`.
         constants: Values that no campaign changes, by name, for the command and the templates.
