@@ -19,7 +19,7 @@ __all__ = ["Card", "Displayed", "Rows", "escaped", "shortened", "table_html"]
 
 LONGEST_REPR = 300
 """Characters of a `repr`."""
-LONGEST_CELL = 400
+LONGEST_CELL, LONGEST_FACT = 400, 3000
 """Characters of a cell of a table, and of a fact."""
 MOST_ROWS = 200
 """Rows of a table in a page."""
@@ -82,8 +82,7 @@ def table_html(rows: Rows, *, most: int = MOST_ROWS) -> str:
     title = f'<div style="margin-top:6px;{_DIM}">{escaped(rows.title)}</div>' if rows.title else ""
     return (
         f'{title}<div style="overflow:auto;max-height:26em;max-width:100%">'
-        f'<table style="border-collapse:collapse;margin:2px 0;font-size:inherit">'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}"
     )
 
 
@@ -125,7 +124,7 @@ class Card:
         """The card as a piece of a page."""
         rows = "".join(
             f'<tr><td style="{_CELL};{_DIM};white-space:nowrap">{escaped(name)}</td>'
-            f'<td style="{_CELL};white-space:pre-wrap">{escaped(text)}</td></tr>'
+            f'<td style="{_CELL};white-space:pre-wrap">{escaped(text, most=LONGEST_FACT)}</td></tr>'
             for name, text in self.facts
             if str(text)
         )
@@ -154,6 +153,9 @@ class Displayed:
         raise NotImplementedError
 
     def __repr__(self) -> str:
+        return str(self._card())
+
+    def __str__(self) -> str:
         return str(self._card())
 
     def _repr_html_(self) -> str:

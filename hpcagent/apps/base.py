@@ -17,6 +17,7 @@ from hpcagent.apps.deciding import declared, with_files
 from hpcagent.apps.made_with import sha256
 from hpcagent.apps.modules import own_modules
 from hpcagent.errors import BadInput, nearest
+from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
 from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.records import Manifest, Role
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["App", "app", "check_names"]
 
 
-class App(Record):
+class App(Displayed, Record):
     """A function that runs on a worker, and what it promises.
 
     Calling an app inside an open site (or a `parsl.load` of your own) returns a Parsl `AppFuture` whose
@@ -79,6 +80,14 @@ class App(Record):
     _sent: carried.Carried | None = PrivateAttr(default=None)
     # Read back from a record: its files keep the digests that they had.
     _recorded: bool = PrivateAttr(default=False)
+
+    def _card(self) -> Card:
+        c = self.contract
+        where = self.source or self.function
+        facts = [*c._facts()[:1], ("from", where), *c._facts()[1:]]
+        return Card(
+            "Chain" if self.chain else "App", f"{c.name} {c.version}", facts, c._tables(), brief=c._brief()
+        )
 
     @property
     def name(self) -> str:

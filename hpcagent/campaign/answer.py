@@ -26,6 +26,7 @@ from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
 from hpcagent.campaign.warm import WarmStart, earlier_evidence
+from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.failures import RunStates, state_counts
 from hpcagent.model.objective import pareto_front
 from hpcagent.model.records import Observation, Result
@@ -60,6 +61,9 @@ __all__ = [
 ]
 
 
+_NOT_COMPLETED: tuple[RunStates, ...] = ("failed", "given up")
+
+
 @dataclass(frozen=True, slots=True)
 class Speedup:
     """How many times better the best point does than another one.
@@ -85,8 +89,8 @@ class Speedup:
         return f"{self.factor:.2f} ± {self.error:.2f} times {self.over}{tie}{self.estimated}"
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
+@dataclass(frozen=True, slots=True, repr=False)
+class Best(Displayed):
     """The point to use.
 
     Attributes:
@@ -138,6 +142,19 @@ class Best:
             lines.append("  NOT feasible: no point keeps every limit with the asked confidence")
         return "\n".join(lines)
 
+    def _card(self) -> Card:
+        point = point_text(self.params, self.units)
+        values = [(name, self.value_text(name)) for name in self.shown]
+        facts = [
+            *values,
+            ("P(feasible)", f"{self.probability_feasible:.2f}, from {self.origin}"),
+            ("note", self.surer),
+            ("not feasible", "" if self.feasible else "no point keeps every limit with the asked confidence"),
+            ("ties", "\n".join(point_text(t, self.units) for t in self.ties[:5])),
+        ]
+        said = "; ".join(f"{name} = {self.expected_text(name)}" for name in self.shown)
+        return Card("Best", point, facts, brief=f"{said}; P(feasible) = {self.probability_feasible:.2f}")
+
     @property
     def origin(self) -> str:
         """Whose runs the means are of, in words."""
@@ -177,8 +194,8 @@ class Best:
         return text if unit == "1" else f"{text} {unit}"
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class CampaignResult(Displayed):
     """A campaign as it stands, finished or not.
 
     Attributes:
@@ -283,6 +300,50 @@ class CampaignResult:
         from hpcagent.campaign.report import report  # which imports this module
 
         return report(self.run_dir, plots=plots)
+
+    def _card(self) -> Card:
+        # Without what fits models (`missed_text`): a cell that ends in `result` answers at once.
+        counts, best = self.counts, self.best
+        runs = f"{sum(counts.values())} runs, {state_counts(counts)}"
+        goal = self.campaign.objective.goal.metric
+        facts: list[tuple[str, object]] = [
+            ("question", self.campaign.objective),
+            ("runs", f"{runs}; {self.charged}"),
+        ]
+        facts += [(state, self._failures_text(state)) for state in _NOT_COMPLETED]
+        facts += [
+            ("stopped", self.reason or "not finished"),
+            ("notes", "\n".join((*self.disturbed, *self.remarks))),
+        ]
+        if best is None:
+            said = "no run has completed with the objective's metrics"
+            facts.append(("answer", said))
+        else:
+            label = "best" if best.feasible else "most probable"
+            said = f"{label}: {point_text(best.params, best.units)}, {goal} = {best.expected_text(goal)}"
+            facts += [(label, point_text(best.params, best.units)), *best._card().facts]
+            facts += [("compared", "\n".join(map(str, self.speedups)))]
+        table = self.table()
+        tables = [Rows(table.title, table.header, table.rows)] if table.rows else []
+        facts.append(("everything is in", self.run_dir))
+        folded = [(f"all {len(self.results)} runs", self._all_rows())]
+        return Card("CampaignResult", self.campaign.name, facts, tables, folded, brief=f"{runs}; {said}")
+
+    def _all_rows(self) -> Rows:
+        campaign = self.campaign
+        units = {m.name: m.unit for m in campaign.app.contract.metrics}
+        header = ["run", *(headed(p.name, p.unit) for p in campaign.search.parameters)]
+        header += [*(headed(m, units[m]) for m in campaign.shown), "state"]
+        rows = []
+        for r in self.results:
+            params, state = r.manifest.params, self.state(r)
+            cells = [
+                str(r.manifest.index),
+                *(number(params[n]) if n in params else "" for n in campaign.search.names),
+            ]
+            cells += [number(r.metrics[m]) if m in r.metrics else "-" for m in campaign.shown]
+            rows.append([*cells, state if r.failure is None else f"{state}: {r.failure.name}"])
+        return Rows("", header, rows)
 
     @property
     def failures(self) -> dict[str, int]:
@@ -432,8 +493,7 @@ class CampaignResult:
         capped = "" if cap is None else f", cap {cap:g}"
         lines.append(f"{sum(counts.values())} runs, {state_counts(counts)}, {self.charged}{capped}")
         lines += [self.told_text] if self.told_text else []
-        failed: tuple[RunStates, ...] = ("failed", "given up")
-        lines += [f"{state}: {text}" for state in failed if (text := self._failures_text(state))]
+        lines += [f"{state}: {text}" for state in _NOT_COMPLETED if (text := self._failures_text(state))]
         costed = costs(self.results)
         if costed is not None:
             lines.append(f"cost: {costed}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from hpcagent.campaign.budget import Outlook
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.table import Table, headed
+from hpcagent.html import Card, Displayed, Rows
+from hpcagent.model.failures import state_counts
 from hpcagent.model.records import Result
 
 __all__ = ["Batch", "Event"]
@@ -41,8 +44,8 @@ class Event:
     outlook: Outlook | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+@dataclass(frozen=True, slots=True, repr=False)
+class Batch(Displayed):
     """A finished batch.
 
     Attributes:
@@ -82,8 +85,11 @@ class Batch:
         header, rows = self.rows()
         return Table(f"batch {self.number}", header, rows)
 
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+    def _card(self) -> Card:
+        header, rows = self.rows()
+        ended = Counter(r.state for r in self.results)
+        brief = f"{len(self.results)} runs, {state_counts(ended)}"
+        return Card("Batch", str(self.number), tables=[Rows(brief, header, rows)], brief=brief)
 
 
 def _remark(campaign: Campaign, result: Result) -> str:

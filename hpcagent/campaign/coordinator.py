@@ -51,6 +51,7 @@ from hpcagent.errors import (
     RunDirGone,
     SiteFailed,
 )
+from hpcagent.html import Card, Displayed
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy, make_policy
@@ -75,7 +76,7 @@ QUICK_S = 0.005
 MOST_MENDED = 3
 
 
-class Coordinator:
+class Coordinator(Displayed):
     """Runs a campaign in its folder; iterate over it to get the finished batches.
 
     The folder is created, or resumed if the same campaign was begun there: finished runs are never run
@@ -178,6 +179,19 @@ class Coordinator:
         self._other: Result | None = None
         self._turn = threading.RLock()
         self._asking: Asking | None = None
+
+    def _card(self) -> Card:
+        state = "open" if self._runner is not None else "finished" if self._reason is not None else "not open"
+        running = 0 if self._runner is None else len(self._runner.running)
+        facts = [
+            ("question", self.campaign.objective),
+            ("state", state),
+            ("runs", f"{self._state.ended} ended, {running} running"),
+            ("stopped", self._reason or ""),
+            ("folder", self.folder.root),
+        ]
+        brief = f"{state}; {self._state.ended} runs ended, {running} running; {self.folder.root}"
+        return Card("Coordinator", self.campaign.name, facts, brief=brief)
 
     # -- opening and closing ------------------------------------------------------------------
 

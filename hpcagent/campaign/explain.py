@@ -25,6 +25,7 @@ from hpcagent.campaign.recorded import begun_state, replayed
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import comparable, earlier_observations
 from hpcagent.errors import BadInput
+from hpcagent.html import Card, Displayed
 from hpcagent.model.failures import RunStates
 from hpcagent.model.records import Manifest, Observation, Result, Side
 from hpcagent.model.space import Params
@@ -85,8 +86,8 @@ class Expected:
         return text
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Displayed):
     """Why a run was asked for, and what came of it.
 
     Attributes:
@@ -143,6 +144,21 @@ class Explanation:
     outcome: str = ""
     feasible: bool | None = None
     notes: tuple[str, ...] = ()
+
+    def _card(self) -> Card:
+        point = point_text(self.params, dict(self.units))
+        facts = [
+            ("point", point),
+            ("asked by", self._asked_by),
+            ("why", self.why),
+            ("chosen by", ", ".join(f"{n} = {number(v)}" for n, v in self.numbers.items())),
+            ("expected", "\n".join(line.strip() for line in self._expectations())),
+            ("outcome", self.outcome),
+            ("notes", "\n".join(self.notes)),
+            ("execution id", self.execution_id),
+        ]
+        title = f"run {self.index}, batch {self.batch}"
+        return Card("Explanation", title, facts, brief=f"{self.purpose}; {point}; {self.outcome or self.state}")
 
     def data(self) -> dict[str, Any]:
         """All of it as plain data, for JSON; numbers that are not finite are left out as None."""

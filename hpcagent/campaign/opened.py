@@ -46,6 +46,12 @@ class CampaignRun:
     def __repr__(self) -> str:
         return f"CampaignRun({str(self.folder)!r}: {self._campaign.name})"
 
+    def _repr_html_(self) -> str:
+        from hpcagent.html import Card
+
+        facts = [("folder", self.folder), ("question", self._campaign.objective), ("status", self.status)]
+        return Card("CampaignRun", self._campaign.name, facts).html()
+
     @property
     def campaign(self) -> Campaign:
         """What was asked."""

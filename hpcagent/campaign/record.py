@@ -18,9 +18,11 @@ from hpcagent.apps.catalog import find_app
 from hpcagent.campaign.rules import Rule
 from hpcagent.campaign.sweep_space import SWEEP, in_vain, needless, spanned
 from hpcagent.errors import BadInput, nearest
+from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_record, read_toml
 from hpcagent.model.contract import Resources
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
+from hpcagent.model.records import params_text
 from hpcagent.model.space import Params, Space
 from hpcagent.model.texts import as_name, checked_name
 from hpcagent.policies.base import is_contextual, takes_option
@@ -136,7 +138,7 @@ class Fidelity(Record):
         return self
 
 
-class Campaign(Record):
+class Campaign(Displayed, Record):
     """An app, an objective and how to get there.
 
     Attributes:
@@ -339,6 +341,23 @@ class Campaign(Record):
                 value="noise",
             )
 
+    def _card(self) -> Card:
+        varied = ", ".join(f"{p.name} in {p.range}" for p in self.search.parameters)
+        facts = [
+            ("about", self.description),
+            ("question", self.objective),
+            ("app", f"{self.app.name} {self.app.contract.version}"),
+            ("fixed", params_text(self.fixed)),
+            ("policy", self.policy.name),
+            ("stops", _stop_text(self.until)),
+            ("mode", f"{self.mode}, {self.batch_size} runs" if self.batch_size else self.mode),
+            ("reference", "" if self.reference is None else params_text(self.reference.params)),
+            ("begins with", ", ".join(self.earlier)),
+            ("site", self.site),
+        ]
+        brief = f"{self.objective}; {varied}; policy {self.policy.name}"
+        return Card("Campaign", self.name, facts, self.search._rows(), brief=brief)
+
     @property
     def shown(self) -> tuple[str, ...]:
         """The metrics that tables show: the objective's, and those of `show`; of a sweep all sure ones."""
@@ -528,6 +547,15 @@ def _no_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_no_nan(v) for v in value]
     return value
+
+
+def _stop_text(stop: Stop) -> str:
+    conditions: tuple[Stop, ...] = getattr(stop, "conditions", ())
+    kind = str(getattr(stop, "kind", type(stop).__name__))
+    if conditions:
+        return f" {'and' if kind == 'all_of' else 'or'} ".join(map(_stop_text, conditions))
+    own = ", ".join(f"{name} = {value}" for name, value in stop if name != "kind" and value is not None)
+    return f"{kind.replace('_', ' ')}: {own}" if own else kind.replace("_", " ")
 
 
 def load_campaign(

@@ -15,6 +15,7 @@ from hpcagent.campaign.plots import available
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.table import Table
 from hpcagent.errors import BadInput
+from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.space import Params
 from hpcagent.policies.gp import Array
 from hpcagent.policies.surrogate import MetricModel
@@ -178,8 +179,8 @@ class Played:
         return np.quantile(np.array(rows), p, axis=0).tolist()  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class Replay:
+@dataclass(frozen=True, repr=False)
+class Replay(Displayed):
     """What came of it.
 
     Attributes:
@@ -221,6 +222,20 @@ class Replay:
     of_best: bool
     workers: int
     table_world: bool
+
+    def _card(self) -> Card:
+        said = list(self.conclusions) or [self._luck()]
+        facts = [
+            ("question", self.campaign.objective),
+            ("recorded in", self.run_dir),
+            ("surrogate", "\n".join(map(str, self.errors))),
+            ("conclusions", "\n".join(said)),
+            ("warnings", "\n".join(self.warnings)),
+        ]
+        table = self.table()
+        policies = ", ".join(p.policy for p in self.played)
+        tables = [Rows(table.title, table.header, table.rows)]
+        return Card("Replay", self.campaign.name, facts, tables, brief=f"{policies} played; {self.run_dir}")
 
     def table(self) -> Table:
         """The real campaign, the recorded policy in this world, and the others: medians over the seeds."""

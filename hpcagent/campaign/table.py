@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcagent.html import Rows, table_html
 from hpcagent.shown import plain
 
 __all__ = ["Table", "headed"]
@@ -25,11 +26,7 @@ class Table:
         return "\n".join([self.title, *text])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in self.header)
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
-        return f"<table><caption>{escape(self.title)}</caption><tr>{head}</tr>{body}</table>"
+        return table_html(Rows(self.title, self.header, self.rows))
 
 
 def headed(name: str, unit: str) -> str:

@@ -68,6 +68,8 @@ class Tally:
 
     def take(self, event: Event) -> None:
         """Take in one event."""
+        if event.kind == "report":
+            return  # comes after the end, and counts nothing
         if event.kind == "opened":
             self.before, self.results = event.runs, list(event.results)
             best = self.best()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from hpcagent.errors import BadInput, nearest
+from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.base import RECORDED, Record
 from hpcagent.model.space import Parameter, Space
 from hpcagent.model.texts import Line, checked_name
@@ -105,7 +106,7 @@ class Resources(Record):
         return self.nodes * self.ranks_per_node * self.threads_per_rank
 
 
-class Contract(Record):
+class Contract(Displayed, Record):
     """What an app promises, before anything runs.
 
     Attributes:
@@ -193,6 +194,31 @@ class Contract(Record):
                 f"at least {least}.",
                 value=values[0],
             )
+
+    def _card(self) -> Card:
+        return Card("Contract", f"{self.name} {self.version}", self._facts(), self._tables(), brief=self._brief())
+
+    def _brief(self) -> str:
+        names = ", ".join(m.name for m in self.metrics)
+        return f"{', '.join(self.space.names) or 'no parameters'} -> {names or 'no metrics'}"
+
+    def _facts(self) -> list[tuple[str, object]]:
+        r = self.resources
+        size = f"{r.nodes} node(s) x {r.ranks_per_node} rank(s) x {r.threads_per_rank} thread(s)"
+        size += f", {r.gpus_per_node} GPU(s) on each node" if r.gpus_per_node else ""
+        size += f", at most {r.walltime_s:g} s" if r.walltime_s else ""
+        return [
+            ("about", self.description),
+            ("deprecated", self.deprecated or ""),
+            ("inputs", ", ".join(self.inputs)),
+            ("a run takes", size),
+            ("expected time", f"{self.estimated_runtime_s:g} s"),
+            ("can fail as", ", ".join(self.failure_modes)),
+        ]
+
+    def _tables(self) -> tuple[Rows, ...]:
+        rows = [[m.name, "" if m.unit == "1" else m.unit, m.description] for m in self.metrics]
+        return (*self.space._rows(), *((Rows("", ["metric", "unit", "about"], rows),) if rows else ()))
 
     def takes(self, n: int) -> bool:
         """Whether `n` upstream results are what it needs.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from hpcagent.errors import BadInput, nearest
+from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build
 from hpcagent.model.contract import Contract
 
@@ -91,7 +92,7 @@ class Constraint(Record):
         return f"{self.metric} {'<=' if self.sign < 0 else '>='} {self.limit:g}"
 
 
-class Objective(Record):
+class Objective(Displayed, Record):
     """One or more goals under constraints.
 
     Example:
@@ -147,6 +148,9 @@ class Objective(Record):
             if names.count(name) > 1:
                 raise BadInput(f"the goal {name!r} stands there {names.count(name)} times; drop all but one.")
         return self
+
+    def _card(self) -> Card:
+        return Card("Objective", str(self))
 
     @property
     def metrics(self) -> tuple[str, ...]:

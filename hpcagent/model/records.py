@@ -8,6 +8,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic import Field
 
+from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, Meaning, RunStates, meaning
@@ -25,6 +26,7 @@ __all__ = [
     "Role",
     "Side",
     "Status",
+    "params_text",
 ]
 
 Status = Literal["COMPLETED", "FAILED", "STOPPED"]
@@ -34,7 +36,17 @@ Side = Literal["above", "below"]
 NAMESPACE: UUID = uuid5(NAMESPACE_URL, "https://hpcagent.example/execution")
 
 
-class Manifest(Record):
+def params_text(params: Params) -> str:
+    """Parameters on one line, numbers in brief.
+
+    Example:
+        >>> params_text({"x": 0.123456, "style": "opt"})
+        'x = 0.1235, style = opt'
+    """
+    return ", ".join(f"{n} = {f'{v:.4g}' if isinstance(v, float) else v}" for n, v in params.items())
+
+
+class Manifest(Displayed, Record):
     """One run as it was asked for; written before it is submitted, never changed.
 
     Attributes:
@@ -80,6 +92,19 @@ class Manifest(Record):
     priority: int = 0
     created_at: float = 0.0
     origin: Shown = ""
+
+    def _card(self) -> Card:
+        point = params_text(self.params)
+        facts = [
+            ("app", f"{self.app} {self.app_version}"),
+            ("parameters", point),
+            ("role", self.role),
+            ("batch", self.batch),
+            ("seed", f"{self.seed}, replicate {self.replicate}" if self.replicate else self.seed),
+            ("asked by", self.requested_by),
+            ("execution id", self.execution_id),
+        ]
+        return Card("Manifest", f"run {self.index} of {self.app}", facts, brief=f"{self.role}; {point}")
 
     @staticmethod
     def identify(
@@ -167,7 +192,7 @@ class InnerRun(Record):
     node_hours: float = 0.0
 
 
-class Result(Record):
+class Result(Displayed, Record):
     """What came back from one run.
 
     Attributes:
@@ -211,6 +236,35 @@ class Result(Record):
     parts: tuple[InnerRun, ...] = ()
     files: dict[str, str] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
+
+    def _card(self) -> Card:
+        m, failure = self.manifest, self.failure
+        why = "" if failure is None else f"{failure.name}: {failure.message}"
+        point = params_text(m.params)
+        numbers = ", ".join(f"{n} = {v:.4g}" for n, v in self.metrics.items())
+        facts = [
+            ("state", self.state),
+            ("why", why),
+            ("what may help", "" if failure is None else failure.repair or ""),
+            ("parameters", point),
+            ("not to be believed", self.distrusted or ""),
+            ("notes", "\n".join(self.notes)),
+            ("took", f"{self.cost.wall_s:.3g} s on {self.host or 'an unnamed host'}"),
+            ("made of", f"{len(self.parts)} inner runs" if self.parts else ""),
+            ("files in", self.workdir),
+            ("execution id", m.execution_id),
+        ]
+        rows = [
+            [n, f"{v:.6g}", f"{self.uncertainty[n]:.2g}" if n in self.uncertainty else "", self._unit(n)]
+            for n, v in self.metrics.items()
+        ]
+        table = (Rows("", ["metric", "value", "standard error", "unit"], rows),) if rows else ()
+        brief = f"{self.state}; {point}; {why or numbers}"
+        return Card("Result", f"run {m.index} of {m.app}", facts, table, brief=brief)
+
+    def _unit(self, metric: str) -> str:
+        unit = self.units.get(metric, "1")
+        return "" if unit == "1" else unit
 
     @property
     def ok(self) -> bool:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from hpcagent.errors import BadInput, nearest
+from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.allowed import Region
 from hpcagent.model.base import Record, Scalar, build
 from hpcagent.model.conditions import holds
@@ -35,7 +36,7 @@ WORD = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+./-]*\Z")
 LONGEST_TEXT = 4096
 
 
-class Parameter(Record):
+class Parameter(Displayed, Record):
     """One knob: a number between bounds with a unit, one of a few choices, or a text that is set and not varied.
 
     Use `Float`, `Int`, `Choice` or `Text` to make one.
@@ -142,6 +143,14 @@ class Parameter(Record):
         if self.kind == "text":
             return "any text"
         return f"[{self.low:g}, {self.high:g}]{self._suffix}"
+
+    def _card(self) -> Card:
+        default = "" if self.default is None else f"{self.default}{self._suffix}"
+        spread = "logarithmic" if self.log else ""
+        facts = [("allowed", self.range), ("default", default), ("scale", spread), ("when", self.when or "")]
+        brief = "; ".join([self.range, *(f"{name} {text}" for name, text in facts[1:] if text)])
+        name = "" if self.name == "_" else self.name
+        return Card("Parameter", name, [*facts, ("about", self.description)], brief=brief)
 
     @property
     def _suffix(self) -> str:
@@ -412,7 +421,7 @@ def _made(name: str, **fields: Any) -> Parameter:
     return build(Parameter, {"name": name, **fields}, where="" if name == "_" else str(name))
 
 
-class Space(Record):
+class Space(Displayed, Record):
     """The parameters that may be set together, in a fixed order.
 
     Attributes:
@@ -432,6 +441,28 @@ class Space(Record):
 
     parameters: tuple[Parameter, ...] = ()
     constraints: tuple[Constraint, ...] = ()
+
+    def _card(self) -> Card:
+        brief = ", ".join(f"{p.name} in {p.range}" for p in self.parameters)
+        kept = "\n".join(map(str, self.constraints))
+        title = f"{len(self)} parameter{'' if len(self) == 1 else 's'}"
+        return Card("Space", title, [("constraints", kept)], self._rows(), brief=brief)
+
+    def _rows(self) -> tuple[Rows, ...]:
+        """Its parameters as a table, if it has any; a column that would be empty is left out."""
+        if not self.parameters:
+            return ()
+        columns: dict[str, list[object]] = {
+            "parameter": [p.name for p in self.parameters],
+            "allowed": [p.range for p in self.parameters],
+            "default": [p.default for p in self.parameters],
+            "scale": ["log" if p.log else None for p in self.parameters],
+            "when": [p.when for p in self.parameters],
+            "about": [p.description or None for p in self.parameters],
+        }
+        kept = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
+        rows = zip(*kept.values(), strict=True)
+        return (Rows("", list(kept), [["" if cell is None else cell for cell in row] for row in rows]),)
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

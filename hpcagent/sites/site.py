@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.errors import AppFailed, BadInput, BlockLost, SiteFailed, nearest
+from hpcagent.html import Card
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, kind_of_error, known_kind
 from hpcagent.owners import require_own_links, user_name
@@ -298,6 +299,19 @@ class Site:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _card(self) -> Card:
+        facts = [
+            ("profile", f"{self.profile.name} ({self.profile.kind})"),
+            ("state", "closed" if self._closed else "open"),
+            ("runs at once", self.workers),
+            ("runs in", self.work_dir),
+            ("Parsl's logs", self.run_dir),
+        ]
+        return Card("Site", self.profile.name, facts)
+
+    def _repr_html_(self) -> str:
+        return self._card().html()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
