@@ -1,4 +1,4 @@
-"""What a process was started with and may be missing: its three streams, its working directory."""
+"""What a process was started with and may be missing (streams, working directory), and whether it is a notebook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from pathlib import Path
 
 from hpcagent.errors import BadInput
 
-__all__ = ["WORKING_DIRECTORY_GONE", "open_closed_streams", "require_working_directory", "working_directory"]
+__all__ = [
+    "WORKING_DIRECTORY_GONE",
+    "in_notebook",
+    "open_closed_streams",
+    "require_working_directory",
+    "working_directory",
+]
 
 WORKING_DIRECTORY_GONE = (
     "the working directory of this process was deleted, so that no relative path leads anywhere and no program "
@@ -48,3 +54,16 @@ def require_working_directory() -> None:
     """Raise `BadInput` if the working directory was deleted."""
     if working_directory() is None:
         raise BadInput(WORKING_DIRECTORY_GONE[0].upper() + WORKING_DIRECTORY_GONE[1:])
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook.
+
+    Example:
+        >>> in_notebook()
+        False
+    """
+    if "IPython" not in sys.modules:
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"

@@ -17,6 +17,7 @@ from hpcagent.campaign.table import headed
 from hpcagent.html import escaped
 from hpcagent.model.records import Result
 from hpcagent.shown import plain
+from hpcagent.surroundings import in_notebook
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -33,7 +34,6 @@ __all__ = [
     "Opening",
     "View",
     "closed_at_the_end",
-    "in_notebook",
     "opening_view",
     "progress_view",
     "together",
@@ -406,19 +406,6 @@ def watch(coordinator: Coordinator | Campaign) -> View:
 
 def _on_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook.
-
-    Example:
-        >>> in_notebook()
-        False
-    """
-    if "IPython" not in sys.modules:
-        return False
-    shell = sys.modules["IPython"].get_ipython()
-    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 
 
 class NotebookView:

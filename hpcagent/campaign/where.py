@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from hpcagent.campaign.record import Campaign, load_run
-from hpcagent.campaign.view import in_notebook
 from hpcagent.shown import without_secrets
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.site import workers_of
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import RunDir
+from hpcagent.surroundings import in_notebook
 
 if TYPE_CHECKING:
     from hpcagent.sites.site import Site
