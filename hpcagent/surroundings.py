@@ -1,4 +1,4 @@
-"""What a process was started with and may be missing (streams, working directory), and whether it is a notebook."""
+"""What a process was started with and may lack (streams, working directory), and whether it is a notebook."""
 
 from __future__ import annotations
 

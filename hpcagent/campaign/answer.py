@@ -305,7 +305,6 @@ class CampaignResult(Displayed):
         # Without what fits models (`missed_text`): a cell that ends in `result` answers at once.
         counts, best = self.counts, self.best
         runs = f"{sum(counts.values())} runs, {state_counts(counts)}"
-        goal = self.campaign.objective.goal.metric
         facts: list[tuple[str, object]] = [
             ("question", self.campaign.objective),
             ("runs", f"{runs}; {self.charged}"),
@@ -316,9 +315,10 @@ class CampaignResult(Displayed):
             ("notes", "\n".join((*self.disturbed, *self.remarks))),
         ]
         if best is None:
-            said = "no run has completed with the objective's metrics"
+            said = "" if self.campaign.sweep else "no run has completed with the objective's metrics"
             facts.append(("answer", said))
         else:
+            goal = self.campaign.objective.goal.metric
             label = "best" if best.feasible else "most probable"
             said = f"{label}: {point_text(best.params, best.units)}, {goal} = {best.expected_text(goal)}"
             facts += [(label, point_text(best.params, best.units)), *best._card().facts]
@@ -327,7 +327,7 @@ class CampaignResult(Displayed):
         tables = [Rows(table.title, table.header, table.rows)] if table.rows else []
         facts.append(("everything is in", self.run_dir))
         folded = [(f"all {len(self.results)} runs", self._all_rows())]
-        return Card("CampaignResult", self.campaign.name, facts, tables, folded, brief=f"{runs}; {said}")
+        return Card(type(self).__name__, self.campaign.name, facts, tables, folded, brief=f"{runs}; {said}")
 
     def _all_rows(self) -> Rows:
         campaign = self.campaign

@@ -160,7 +160,7 @@ class SweepPoint(Estimate):
         return "; ".join(words)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SweepResult(CampaignResult):
     """A sweep as it stands. It has no best point and no regret: nothing was looked for."""
 

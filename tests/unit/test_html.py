@@ -113,3 +113,12 @@ def test_short_texts_decide_nothing():
     one, other = ha.Float(0, 1, description="a" * 400), ha.Float(0, 1, description="a" * 400 + "b")
     assert repr(one) == repr(other) and one != other
     assert one.model_dump_json() != other.model_dump_json()
+
+
+def test_a_sweep_has_a_card_without_a_best_point(tmp_path):
+    plan = ha.Sweep(ha.find_app("synthetic"), {"x": {}}, levels=3, replicates=1)
+    swept = ha.run(plan, site="threads", run_dir=tmp_path / "r", progress=False)
+    assert repr(swept).startswith("<SweepResult ") and len(repr(swept)) <= LONGEST_REPR + 40
+    text = read(swept._repr_html_()).text
+    assert "all 3 runs" in text and "best" not in text
+    read(plan._repr_html_())
