@@ -72,7 +72,7 @@ BUILT_IN = {
     "vacancy_migration": "hpcagent.apps.chains.neb",
     "phonons": "hpcagent.apps.chains.phonons",
     "crystal_phonons": "hpcagent.apps.chains.phonons",
-    "molecule": "hpcagent.apps.chains.vibrations",
+    "molecule_vibrations": "hpcagent.apps.chains.vibrations",
     "melt_quench": "hpcagent.apps.chains.argon",
     "argon_diffusion": "hpcagent.apps.chains.argon",
     "water_box": "hpcagent.apps.chains.water",

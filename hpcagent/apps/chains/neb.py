@@ -96,7 +96,8 @@ def neb(initial: Any, final: Any, *, run: Run, **params: Any) -> Outcome:
     Both ends are relaxed, `images` are put between them, and the band is relaxed until the forces across the path
     are below `fmax`; the highest image climbs from 5 `fmax` on (G. Henkelman, B. P. Uberuaga and H. Jonsson, J.
     Chem. Phys. 113, 9901 (2000), doi:10.1063/1.1329672). Tangents are the improved ones
-    (doi:10.1063/1.1323224). First path: S. Smidstrup et al., J. Chem. Phys. 140, 214106 (2014), doi:10.1063/1.4878664.
+    (doi:10.1063/1.1323224). First path: S. Smidstrup et al., J. Chem. Phys. 140, 214106 (2014),
+    doi:10.1063/1.4878664.
 
     Each image of each step is a run of its own: all of a step run side by side, on as many workers as there are
     images, and an interrupted band goes on where it was, since every step that is there answers at once. The price

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from hpcagent.model.records import Result
 
-__all__ = ["DISPLACED", "TOLERANCE", "moved_atoms", "structure_at", "vibrations"]
+__all__ = ["DISPLACED", "TOLERANCE", "molecule_vibrations", "moved_atoms", "structure_at", "vibrations"]
 
 TOLERANCE = {
     "tolerance": Float(
@@ -102,7 +102,7 @@ def vibrations(
 
 
 @chain(
-    name="molecule",
+    name="molecule_vibrations",
     version="1.0.0",
     parameters={"name": Text(default="H2O", description="atom or molecule of ase.build.molecule")}
     | LEVEL
@@ -118,7 +118,7 @@ def vibrations(
     failure_modes=("BadMolecule", *vibrations.contract.failure_modes),
     vary=("name", "temperature"),
 )
-def molecule(name: str, run: Run, **params: Any) -> Any:
+def molecule_vibrations(name: str, run: Run, **params: Any) -> Any:
     """A molecule from its name: relaxed, its frequencies, zero-point energy and free energy as an ideal gas."""
     built = build_molecule(name=name)
     return vibrations.with_settings(**own_settings(run.settings))(built, **params)

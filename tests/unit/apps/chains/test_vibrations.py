@@ -37,7 +37,7 @@ def emt_n2(d: float) -> float:
 
 
 def test_nitrogen_vibrates_at_the_root_of_k_over_mu_and_another_temperature_computes_nothing(here):
-    result = ha.apps.molecule(name="N2", engine="emt", fmax=1e-4).result()
+    result = ha.apps.molecule_vibrations(name="N2", engine="emt", fmax=1e-4).result()
     assert result.ok, result.failure
     bond = read(Path(result.workdir) / result.artifacts["structure"]).get_distance(0, 1)
     h = 1e-3
@@ -53,7 +53,9 @@ def test_nitrogen_vibrates_at_the_root_of_k_over_mu_and_another_temperature_comp
     rotation = units._k * units._Nav * math.log((1.0977 / bond) ** 2)
     assert result["entropy"] + rotation == pytest.approx(191.61, abs=0.15)
     before = Counter(json.loads(f.read_text())["app"] for f in here.glob("work/*/manifest.json"))
-    hot = ha.apps.molecule(name="N2", engine="emt", fmax=1e-4, temperature=500.0, pressure=10.0).result()
+    hot = ha.apps.molecule_vibrations(
+        name="N2", engine="emt", fmax=1e-4, temperature=500.0, pressure=10.0
+    ).result()
     after = Counter(json.loads(f.read_text())["app"] for f in here.glob("work/*/manifest.json"))
     assert before["dft_energy"] == after["dft_energy"] == 12 and after["vibration_modes"] == 2
     # 206.74 at 500 K and 1 bar (NIST-JANAF), with R ln 10 less at 10 bar; EMT's vibration is softer than the true
@@ -73,7 +75,7 @@ def test_nitrogen_vibrates_at_the_root_of_k_over_mu_and_another_temperature_comp
     ],
 )
 def test_entropies_are_those_of_tables(here, name, frequencies, entropy, spin):
-    result = ha.apps.molecule(name=name, engine="tblite", fmax=1e-3).result()
+    result = ha.apps.molecule_vibrations(name=name, engine="tblite", fmax=1e-3).result()
     assert result.ok, result.failure
     found = np.loadtxt(Path(result.workdir) / result.artifacts["frequencies"], delimiter=",", skiprows=1, ndmin=2)
     assert found[:, 1] == pytest.approx(frequencies, abs=2)
