@@ -651,7 +651,7 @@ def apps(
         for found in list_apps():
             kind = "chain" if found.chain else found.contract.app_type
             say(f"{found.name:21} {kind:11} {found.contract.description}")
-        own = "your own input script: name its path (`apps lammps --schema`: its contract's TOML)"
+        own = "your own input script, or TOML of any program: name its path (`apps lammps`: a contract's schema)"
         say(f"{'lammps':21} {'simulation':11} {own}")
         return
     if name == "lammps":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -406,3 +408,25 @@ def test_a_script_that_each_run_gets_is_started_by_what_runs_it(tmp_path, called
     assert called(ha.executable("sh job.sh", **given), n=3)["metrics"] == {"x": 3.0}
     with pytest.raises(BadInput, match="name what runs it"):
         ha.executable("./job.sh", **given)
+
+
+@pytest.mark.skipif(find_spec("mpi4py") is None, reason="needs mpi4py")
+def test_ranks_are_started_by_the_launcher_and_know_each_other(tmp_path, called):
+    (tmp_path / "rank.py").write_text(
+        "from mpi4py import MPI\n"
+        "world = MPI.COMM_WORLD\n"
+        "total = world.allreduce(world.Get_rank() + 1)\n"
+        "if world.Get_rank() == 0: print('sum', total, 'of', world.Get_size())\n"
+    )
+    app = ha.executable(
+        [sys.executable, "rank.py", "{ranks}"],
+        parameters={"ranks": ha.Int(1, 4)},
+        metrics={"sum": ha.from_regex(r"sum (\d+)", unit="1")},
+        files=["rank.py"],
+        resources_from={"ranks_per_node": "ranks"},
+        relative_to=tmp_path,
+    )
+    result = called(app, ranks=3)
+    assert result["status"] == "COMPLETED", result
+    assert result["metrics"] == {"sum": 6.0}
+    assert "-n 3" in (Path(result["workdir"]) / "command.txt").read_text()
