@@ -58,7 +58,8 @@ def bridge() -> float:
 
 def test_an_adatom_hops_over_the_bridge_where_its_mode_is_imaginary(here):
     first, second = gold_on_aluminium()
-    result = ha.apps.neb(first, second, engine="emt", images=3, verify="yes").result()
+    # Two images: neither is at the saddle, half way, but where one climbs.
+    result = ha.apps.neb(first, second, engine="emt", images=2, verify="yes").result()
     assert result.ok, result.failure
     assert result["barrier"] == pytest.approx(bridge(), abs=2e-3)
     assert result["barrier"] == pytest.approx(0.374, abs=2e-3)  # ASE's tutorial
@@ -67,15 +68,15 @@ def test_an_adatom_hops_over_the_bridge_where_its_mode_is_imaginary(here):
     assert result["n_imaginary"] == 1 and result["imaginary_frequency"] < 0
     assert result["barrier_fit"] == pytest.approx(result["barrier"], abs=2e-3)
     band = read(Path(result.workdir) / result.artifacts["band"], ":")
-    assert len(band) == 5 and band[2].get_potential_energy() - band[0].get_potential_energy() == pytest.approx(
-        result["barrier"], abs=1e-6
-    )
-    # Held layers have not moved; the images' runs are three for each step.
+    assert len(band) == 4 and max(e.get_potential_energy() for e in band) - band[
+        0
+    ].get_potential_energy() == pytest.approx(result["barrier"], abs=1e-6)
+    # Held layers have not moved.
     assert band[2].positions[:8] == pytest.approx(first.positions[:8], abs=1e-6)
     # At most: the start, all steps, one more when the image begins to climb; and seven for the modes.
-    assert 3 * result["n_steps"] <= computed(here) <= 3 * (result["n_steps"] + 2) + 7
-    again = ha.apps.neb(first, second, engine="emt", images=3, verify="yes", fmax=0.04).result()
-    assert again.ok and again["barrier"] == pytest.approx(result["barrier"], abs=1e-3)
+    assert 2 * result["n_steps"] <= computed(here) <= 2 * (result["n_steps"] + 2) + 7
+    lower = ha.apps.neb(first, second, engine="emt", images=2, climb="no").result()
+    assert lower.ok and lower["barrier"] < result["barrier"] - 0.02
 
 
 def test_a_band_that_was_not_done_is_a_failure_by_its_name_and_going_on_repeats_nothing(here):
