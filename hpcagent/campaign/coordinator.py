@@ -15,9 +15,11 @@ from hpcagent.campaign.answer import CampaignResult, answer, event_text
 from hpcagent.campaign.asking import Asking, OwnRun, Results
 from hpcagent.campaign.batch import Batch, Event
 from hpcagent.campaign.budget import refuse_small_cap
+from hpcagent.campaign.changes import change_text, changeable, changed_event
 from hpcagent.campaign.compare import Comparison, compare
 from hpcagent.campaign.late import REMEMBERED, LateRuns
 from hpcagent.campaign.planner import Asked, Planner
+from hpcagent.campaign.played import policy_of
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.recorded import rebuilt_event, replayed
 from hpcagent.campaign.rolling import Suggester, due, in_flight
@@ -27,6 +29,7 @@ from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_runs import PlannedRuns
+from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.campaign.told import BY_HAND, Measured, told_event, told_result
 from hpcagent.campaign.view import View, closed_at_the_end, opening_view, progress_view, together
 from hpcagent.campaign.warm import read_earlier
@@ -54,7 +57,8 @@ from hpcagent.errors import (
 from hpcagent.html import Card, Displayed
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
-from hpcagent.policies.base import Policy, make_policy
+from hpcagent.policies.base import Policy
+from hpcagent.policies.design import POINTS
 from hpcagent.sites import ledger
 from hpcagent.sites.profile import Profile, find_profile
 from hpcagent.sites.reap import end_leftovers, told
@@ -147,13 +151,7 @@ class Coordinator(Displayed):
         if progress is None and watch is None:
             self._view = opening_view(campaign)
         self._watch = together(watch, self._view)
-        self._policy: Policy = make_policy(
-            campaign.policy.name,
-            space=campaign.search,
-            objective=campaign.objective,
-            seed=campaign.seed,
-            **campaign.policy_options,
-        )
+        self._policy: Policy = policy_of(campaign)
         # Read now for the same reason; a campaign that was begun has them in its journal.
         self._written: Campaign | None = None
         self._warm = None if self.folder.exists else read_earlier(campaign, run_dir=self.folder.root)
@@ -234,12 +232,14 @@ class Coordinator(Displayed):
             self._site = self._open_site()
             # The default batch depends on the site; from here on it is written down.
             self._settle_batch_size(resumed)
-            self._write_down()
+            if not resumed:
+                self._write_down()
             self._journal = Journal.open(self.folder.events, beside=self.folder.work)
             self._state = replayed(self.folder, self.campaign, look=True, results=False) if resumed else State()
             damage = self._state.remarks  # as it was before anything was put back
             lacking = self._state.lacking()
             self._check_files()
+            changed = self._note_changes()
             self._take_earlier()
             self._spending = self._make_spending()
             self._runner = self._make_runner()
@@ -283,6 +283,8 @@ class Coordinator(Displayed):
         again += f"; {unknown}" if unknown else ""
         again += f", on {self._site.profile.name}"
         again += "" if self._state.warm is None else f"; begins with {self._state.warm}"
+        again += f"; {changed}" if changed else ""
+        again += f"; each point is run once: {self.campaign.single}" if self.campaign.single else ""
         again += f"; {busy(crowded)}" if crowded else ""
         self._tell("opened", results=tuple(self._state.in_order()), reason=again)
         self._tell_news()
@@ -302,9 +304,11 @@ class Coordinator(Displayed):
         lock.acquire()
         try:
             self._settle_app(resumed)
-            self._write_down()
+            if not resumed:
+                self._write_down()
             self._journal = Journal.open(self.folder.events)
             self._state = replayed(self.folder, self.campaign, look=True, results=False)
+            self._note_changes()
             self._note_rebuilt()
             self._take_earlier()
         finally:
@@ -312,6 +316,16 @@ class Coordinator(Displayed):
                 self._journal.close()
                 self._journal = None
             lock.release()
+
+    def _note_changes(self) -> str:
+        """Write down what differs from what was written, the journal first: it says who decided what, and when."""
+        if self._written is None:
+            return ""
+        event = changed_event(self._written, self.campaign)
+        if event is not None:
+            self._note(event, sync=True)
+        self._write_down()
+        return "" if event is None else change_text(self._state.changes[-1])
 
     def _note_rebuilt(self) -> None:
         """Write what damage has taken from the journal into it again."""
@@ -414,14 +428,30 @@ class Coordinator(Displayed):
         if resumed:
             self._written = load_run(self.folder.root)
             app = self._same_app(self._written)
+            self._grow_hypercube(self._written)
         else:
             app = self.campaign.app.frozen()
         self.campaign = self.campaign.model_copy(update={"app": app})
 
+    def _grow_hypercube(self, written: Campaign) -> None:
+        """A larger Latin hypercube keeps the points of the one that was run, and appends others of its size."""
+        then, now = written.policy, self.campaign.policy
+        kinds = {(p.name, p.options.get("design")) for p in (then, now)}
+        if kinds != {(SWEEP, "latin_hypercube")} or "block" in now.options:
+            return
+        block = then.options.get("block", then.options.get("points", POINTS))
+        if block == now.options.get("points", POINTS):
+            return
+        choice = now.model_copy(update={"options": {**now.options, "block": block}})
+        self.campaign = self.campaign.model_copy(update={"policy": choice})
+        self._policy = policy_of(self.campaign)
+        self._planned = PlannedRuns(self.campaign)
+
     def _same_app(self, written: Campaign) -> App:
         ours, theirs = self.campaign.identity(), written.identity()
         app = self.campaign.app.continuing(written.app)
-        changed = [key for key in ours if ours[key] != theirs[key] and (key != "app" or app is None)]
+        free = changeable(written, self.campaign) | ({"app"} if app is not None else set())
+        changed = [key for key in ours if ours[key] != theirs[key] and key not in free]
         inputs = changed_inputs(written.app, self.campaign.app)
         if inputs:
             done = replayed(self.folder, written, look=True).finished

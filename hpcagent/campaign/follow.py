@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcagent.campaign.answer import event_text
 from hpcagent.campaign.batch import Event
+from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.late import LateRun
 from hpcagent.campaign.record import load_run
 from hpcagent.campaign.recorded import begun_state
@@ -148,6 +149,8 @@ class _Follower:
             return self._event("late", reason=LateRun.words(event))
         if kind == "rebuilt":
             return self._event("site", reason="; ".join(event.get("remarks", ())))
+        if kind == "changed":
+            return self._event("site", reason=change_text(event))
         if kind == "interrupted":
             return self._event("site", reason="the coordinator was interrupted")
         return None

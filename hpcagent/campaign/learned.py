@@ -7,7 +7,7 @@ what the policy used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -151,7 +151,9 @@ def _foretold(result: CampaignResult) -> tuple[tuple[Prediction, ...], tuple[tup
     """
     campaign = result.campaign
     seen = {o.index: o for o in projected(campaign, observations(campaign, result.results, result.comparison))}
-    taken = [d for d in decisions(result.run_dir) if any(m.index in seen for m in d.manifests)]
+    # Of an earlier time with another objective, too, the models are asked for what is looked for now.
+    asked_then = (replace(d, campaign=campaign) for d in decisions(result.run_dir))
+    taken = [d for d in asked_then if any(m.index in seen for m in d.manifests)]
     found: list[Prediction] = []
     asked: list[tuple[float, bool]] = []
     moments = 0

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hpcagent.campaign.changes import as_begun
 from hpcagent.campaign.compare import compare, observations, projected
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.recorded import begun_state, replayed
@@ -117,9 +118,13 @@ def decisions(run_dir: str | Path) -> Iterator[Decision]:
     campaign = load_run(run_dir, to_read=True)
     folder = RunDir(run_dir)
     state = begun_state(folder, campaign)
+    # Each question was put to the policy of its time.
+    campaign, *later = as_begun(campaign, [e for e in read_events(folder.events) if e.get("event") == "changed"])
     for event in read_events(folder.events):
         before = list(state.manifests)
         state.read(event)
+        if event.get("event") == "changed":
+            campaign = later.pop(0)
         if event.get("event") in ("manifests", "told"):
             suggested = _new(event, state, {m.execution_id for m in before})
             if suggested:
@@ -230,8 +235,10 @@ def replays(run_dir: str | Path) -> list[Difference]:
     """
     different = []
     policy: Policy | None = None
+    asked: Campaign | None = None
     for decision in decisions(run_dir):
-        policy = policy or policy_of(decision.campaign)
+        if policy is None or decision.campaign is not asked:
+            asked, policy = decision.campaign, policy_of(decision.campaign)
         search = decision.campaign.search
         answer = policy.suggest(decision.history, decision.n, decision.pending)
         points = [

@@ -582,12 +582,14 @@ def load_campaign(
 def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | None) -> dict[str, Any]:
     """A campaign's TOML, with its app, and its files found beside it."""
     data = read_toml(path)
+    swept: Any = None
     for key, value in (changes or {}).items():
         # Of the two tables that exclude each other, the one that is asked for now.
         table = key.partition(".")[0]
         other = {"policy": "sweep", "sweep": "policy"}.get(table)
         if other is not None and table not in data:
-            data.pop(other, None)
+            dropped = data.pop(other, None)
+            swept = dropped if other == "sweep" else None
         _set(data, key, value, str(path))
     if app is None:
         if "app" not in data:
@@ -603,6 +605,8 @@ def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | Non
         # What is given beside the file is relative to where it is given.
         place = Path() if "earlier" in (changes or {}) else path.parent
         data["earlier"] = [_from(place, folder) for folder in data["earlier"]]
+    if isinstance(swept, Mapping):  # another policy goes on in the space that the sweep spanned
+        data["space"] = spanned(app.contract.space, swept, data.get("space"))
     data["app"] = app
     data.setdefault("name", path.stem)
     return data

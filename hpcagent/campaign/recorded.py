@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from hpcagent.apps.worker import final_result
+from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.state import State
 from hpcagent.model.base import explain, read_record
@@ -49,9 +50,10 @@ class Snapshot:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What could not be read of the record, and what was put back, in sentences without a full stop."""
+        """What could not be read of the record, was put back, or changed, in sentences without a full stop."""
         said = (self.campaign.app.unknown_before, damage(self.folder.jobs))
-        return (*self.campaign._unread, *self.state.remarks, *(remark for remark in said if remark))
+        changes = map(change_text, self.state.changes)
+        return (*self.campaign._unread, *self.state.remarks, *(remark for remark in said if remark), *changes)
 
 
 def snapshot(run_dir: str | Path, campaign: Campaign | None = None) -> Snapshot:

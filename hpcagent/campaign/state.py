@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.same_files import FilesOfLevel, level_key
 from hpcagent.campaign.warm import WarmStart
 from hpcagent.model.base import canonical_json, explain, read_record
@@ -71,6 +72,7 @@ class State:
         files: Key of `same_files.level_key` -> the files of the runs at that level.
         rows: Every result as it was recorded, those that a later one of the same run has replaced included.
         busy: Of each session that began on a busy machine, how busy, and which speeds that concerns.
+        changes: Events of what was changed when it was gone on with.
         warm: What it began with: runs of earlier campaigns (see `warm.earlier_observations`), or None.
     """
 
@@ -118,6 +120,7 @@ class State:
         self.files: dict[str, FilesOfLevel] = {}
         self.rows: list[Result] = []
         self.busy: list[str] = []
+        self.changes: list[Mapping[str, Any]] = []
         self.warm: WarmStart | None = None
         self._part_manifests: dict[str, Manifest] = {}
         self._batches: dict[int, list[str]] = {}
@@ -214,6 +217,9 @@ class State:
         elif kind == "files":
             of = (event["app"], event["params"], event["settings"])
             self.files.setdefault(level_key(*of), FilesOfLevel(*of, event.get("function", ""))).add(event)
+        elif kind == "changed":
+            change_text(event)  # raises where it is none
+            self.changes.append(event)
         elif kind == "warm_start":
             self.warm = WarmStart.recorded(event)
         elif kind == "part_results":

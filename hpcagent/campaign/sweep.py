@@ -252,6 +252,8 @@ def sweep_answer(campaign: Campaign, results: Sequence[Result], plain: Mapping[s
         _point(campaign, {n: p[n] for n in names if n in p}, here.get(k, []), replicates if k in asked else 0)
         for k, p in {**asked, **found}.items()
     ]
+    if found and design is not None and design.design == "grid":  # values added in several goes, in their order
+        points.sort(key=lambda point: [_place(p, point.params.get(p.name)) for p in campaign.search.parameters])
     remarks = list(plain["remarks"])
     if campaign.single:
         remarks.append(f"each point is run once: {campaign.single}")
@@ -261,6 +263,14 @@ def sweep_answer(campaign: Campaign, results: Sequence[Result], plain: Mapping[s
         )
     fields = {**plain, "remarks": tuple(remarks)}
     return SweepResult(campaign=campaign, results=tuple(results), points=tuple(points), **fields)
+
+
+def _place(parameter: Parameter, value: Scalar | None) -> tuple[float, str]:
+    """Where a value stands among those of its parameter: numbers by size, choices in their order."""
+    if parameter.choices:
+        known = parameter.choices.index(value) if value in parameter.choices else len(parameter.choices)
+        return float(known), str(value)
+    return (math.inf, "") if value is None or isinstance(value, str) else (float(value), "")
 
 
 def _constant(campaign: Campaign) -> Params:

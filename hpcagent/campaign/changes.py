@@ -1,0 +1,105 @@
+"""What may change in a campaign while its runs stay what they are, and how that is written down and told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from hpcagent.campaign.record import Campaign, PolicyChoice
+from hpcagent.campaign.sweep_space import SWEEP
+from hpcagent.errors import BadInput
+from hpcagent.model.base import canonical_json
+from hpcagent.model.objective import NO_OBJECTIVE, Objective
+
+__all__ = ["as_begun", "before", "change_text", "changeable", "changed_event"]
+
+LONGEST_TOLD = 160
+
+
+def changeable(written: Campaign, given: Campaign) -> frozenset[str]:
+    """The parts of `Campaign.identity` that may differ: none of them decides what a run gives.
+
+    The space may, where a sweep is gone on with or begins: a design grows, and a campaign looks around in it.
+    """
+    sweeps = SWEEP in (written.policy.name, given.policy.name)
+    return frozenset({"objective", "policy", *(["space"] if sweeps else [])})
+
+
+def changed_event(written: Campaign, given: Campaign) -> dict[str, Any] | None:
+    """What is written into the journal where a campaign goes on otherwise than it did; None where it does not."""
+    old, new = _parts(written), _parts(given)
+    changes = {
+        name: {"old": old[name], "new": new[name]}
+        for name in old
+        if canonical_json(_plain(old[name])) != canonical_json(_plain(new[name]))
+    }
+    return {"event": "changed", "changes": changes} if changes else None
+
+
+def _parts(campaign: Campaign) -> dict[str, Any]:
+    return {
+        "until": campaign.until.toml(),
+        "policy": campaign.policy.toml(),
+        "objective": campaign.objective.toml(),
+        "space": campaign.space,
+    }
+
+
+def _plain(value: Any) -> Any:
+    # Without what canonical JSON refuses: a limit may be an infinity.
+    return json.loads(json.dumps(value, default=str), parse_constant=str)
+
+
+def before(campaign: Campaign, changes: Mapping[str, Any]) -> Campaign:
+    """The campaign as it was before these changes.
+
+    Raises:
+        BadInput: They are not the changes of a campaign.
+    """
+    old = {name: part["old"] for name, part in changes.items() if isinstance(part, Mapping) and "old" in part}
+    update: dict[str, Any] = {}
+    if isinstance(old.get("policy"), Mapping):
+        update["policy"] = PolicyChoice.model_validate(old["policy"])
+    if "objective" in old:
+        update["objective"] = Objective.model_validate(old["objective"]) if old["objective"] else NO_OBJECTIVE
+    if "space" in old:
+        update["space"] = old["space"]
+    return campaign.model_copy(update=update)
+
+
+def as_begun(campaign: Campaign, events: Iterable[Mapping[str, Any]]) -> list[Campaign]:
+    """The campaign as it was before each of its changes, the first first, and as it is now.
+
+    Args:
+        campaign: As it is now.
+        events: Its events `changed`, in their order.
+    """
+    found = [campaign]
+    for event in reversed(list(events)):
+        changes = event.get("changes")
+        try:
+            found.append(before(found[-1], changes) if isinstance(changes, Mapping) else found[-1])
+        except (BadInput, ValueError):  # a damaged line: what it was is not known
+            found.append(found[-1])
+    return found[::-1]
+
+
+def change_text(event: Mapping[str, Any]) -> str:
+    """A change in words, without a full stop.
+
+    Example:
+        >>> change_text({"at": 0.0, "changes": {"until": {"old": {"max_runs": 8}, "new": {"max_runs": 12}}}})
+        'changed 1970-01-01 00:00 UTC: until from {"max_runs": 8} to {"max_runs": 12}'
+    """
+    when = datetime.fromtimestamp(event["at"], UTC).strftime("%Y-%m-%d %H:%M UTC")
+    told = [
+        f"{name} from {_short(part['old'])} to {_short(part['new'])}" for name, part in event["changes"].items()
+    ]
+    return f"changed {when}: {'; '.join(told)}"
+
+
+def _short(value: Any) -> str:
+    text = "none" if value in ({}, None) else json.dumps(value)
+    return text if len(text) <= LONGEST_TOLD else f"{text[: LONGEST_TOLD - 3]}..."

@@ -1,0 +1,157 @@
+"""Sweeps: every point of a design, errors over replicates, growing in the same folder, an objective on top."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign.played import decisions, replays
+from hpcagent.campaign.record import load_campaign, load_run
+from hpcagent.campaign.status import status_of
+from hpcagent.errors import BadInput, RunDirChanged
+from hpcagent.policies.design import Design
+from hpcagent.policies.replicates import mean_error
+from hpcagent.store.journal import read_events
+
+# Metric by seed, so that errors are known by hand: replicates 0, 1, 2 of seed 0 give T - 1, T, T + 1.
+KELVIN = ha.Float(0, 1000, unit="K")
+
+
+@ha.app(parameters={"T": KELVIN, "style": ha.Choice("a", "b", default="a")}, metrics={"length": "angstrom"})
+def rod(T: float, style: str, run: ha.Run) -> dict[str, float]:  # noqa: N803
+    if style == "b" and T > 300:
+        raise ValueError("too hot for b")
+    return {"length": T - 1 + run.seed}
+
+
+@ha.app(parameters={"T": KELVIN}, metrics={"length": "angstrom"}, seeded=False)
+def exact_rod(T: float) -> dict[str, float]:  # noqa: N803
+    return {"length": 2 * T}
+
+
+def swept(folder, *args, **options):
+    return ha.run(ha.Sweep(*args, **options), run_dir=folder, site="threads", progress=False)
+
+
+def test_the_error_of_a_mean_is_by_students_t():
+    # Student 1908; t of 68.27 % for 1, 2 and 9 degrees of freedom: 1.837, 1.321, 1.059 (any table of t).
+    for values, t in (([0, 2], 1.837), ([0, 1, 2], 1.321), (list(range(10)), 1.059)):
+        n = len(values)
+        s = math.sqrt(sum((v - sum(values) / n) ** 2 for v in values) / (n - 1))
+        mean, error = mean_error(values)
+        assert mean == sum(values) / n and error == pytest.approx(t * s / math.sqrt(n), rel=1e-3)
+    assert mean_error([3.0]) == (3.0, None)
+
+
+def test_a_sweep_gives_every_point_with_the_error_over_replicates_and_says_what_failed(tmp_path):
+    result = swept(tmp_path, rod, {"T": [100, 400], "style": ["a", "b"]}, replicates=3)
+    assert [p.params for p in result.points] == [{"T": t, "style": s} for t in (100.0, 400.0) for s in "ab"]
+    first, last = result.points[0], result.points[-1]
+    assert first.metrics == {"length": 100.0} and first.values["length"] == (99.0, 100.0, 101.0)
+    assert first.uncertainty["length"] == pytest.approx(1.321 / math.sqrt(3), rel=1e-3)
+    assert last.runs == 0 and last.failed == 3 and "too hot for b" in str(result.table())
+    assert result.best is None and result.exit_code == 0 and "Student's t" in str(result.table())
+    assert result.points == ha.read_run(tmp_path).points
+    assert "sweep of T in [100, 400] K" in str(status_of(tmp_path)) and "best" not in str(result)
+    assert replays(tmp_path) == [] and "suggested by sweep" in str(ha.explain(tmp_path, 0))
+
+
+def test_more_points_values_and_replicates_run_only_what_is_new(tmp_path):
+    swept(tmp_path, rod, {"T": [100, 300]}, replicates=2)
+    result = swept(tmp_path, rod, {"T": [100, 200, 300]}, replicates=3)
+    assert len(result.results) == 9 and {p.runs for p in result.points} == {3}
+    assert [r.manifest.params["T"] for r in result.results[4:]].count(200.0) == 3
+    # Values by themselves are added to those that are there.
+    result = swept(tmp_path, rod, {"T": [50]}, replicates=1)
+    assert [(p.params["T"], p.runs) for p in result.points] == [(50, 1), (100, 3), (200, 3), (300, 3)]
+    assert len([e for e in read_events(tmp_path / "events.jsonl") if e["event"] == "changed"]) == 2
+    assert replays(tmp_path) == []
+
+
+def test_a_larger_hypercube_and_a_longer_sequence_keep_their_points(tmp_path):
+    for design in ("latin_hypercube", "sobol"):
+        folder = tmp_path / design
+        small = swept(folder, rod, {"T": {}, "style": {}}, design=design, points=4, replicates=1)
+        large = swept(folder, rod, {"T": {}, "style": {}}, design=design, points=8, replicates=1)
+        assert len(large.results) == 8
+        assert [p.params for p in large.points[:4]] == [p.params for p in small.points]
+    # A Latin hypercube: each quarter of the range once in each block of four.
+    found = [p.params["T"] for p in ha.read_run(tmp_path / "latin_hypercube").points]
+    assert [sorted(int(t // 250) for t in block) for block in (found[:4], found[4:])] == [[0, 1, 2, 3]] * 2
+
+
+def test_designs_keep_only_points_that_the_space_allows():
+    space = ha.Space.of(x=ha.Float(0, 1), y=ha.Float(0, 1), constraints=["x + y <= 1"])
+    assert len(Design(space, levels=3, replicates=1).points) == 6  # of 9: three have a sum above 1
+    for design in ("sobol", "latin_hypercube"):
+        found = Design(space, design=design, points=12).points
+        assert len(found) == 12 and all(p["x"] + p["y"] <= 1 for p in found)
+    with pytest.raises(BadInput, match="x \\+ y <= 1"):
+        Design(space, design="list", points=[{"x": 1, "y": 1}])
+
+
+def test_replicates_that_would_be_copies_are_not_run_and_it_is_said(tmp_path):
+    result = swept(tmp_path, exact_rod, {"T": [1, 2]}, replicates=3)
+    assert len(result.results) == 2 and result.points[1].metrics["length"] == 4.0
+    assert "each point is run once: no seed decides what exact_rod gives" in str(result)
+    assert "no ±: there is one run at a point" in str(result.table())
+
+
+def test_an_objective_on_top_makes_the_sweep_the_beginning_of_a_campaign(tmp_path):
+    swept(tmp_path, rod, {"T": [100, 200, 300]}, replicates=2)
+    on_top = ha.Campaign(rod, ha.minimize("length"), space={"T": {"low": 50, "high": 300}}, until=ha.max_runs(10))
+    result = ha.run(on_top, run_dir=tmp_path, site="threads", progress=False)
+    assert len(result.results) == 10 and result.best is not None and result.best.params["T"] < 100
+    assert "policy from" in str(result) and "objective from none" in str(result)
+    asked = [d.campaign.policy.name for d in decisions(tmp_path)]
+    assert asked[0] == "sweep" and asked[-1] == "bayes" and replays(tmp_path) == []
+    (changed,) = [e for e in read_events(tmp_path / "events.jsonl") if e["event"] == "changed"]
+    assert changed["changes"]["objective"] == {"old": {}, "new": {"minimize": "length"}} and changed["at"] > 1e9
+    with pytest.raises(RunDirChanged, match="seed"):
+        ha.run(on_top.model_copy(update={"seed": 5}), run_dir=tmp_path, site="threads", progress=False)
+    # By the shell's way, from the folder alone; the other policy decides from then on.
+    ha.run(ha.Sweep(synthetic, {"x": [0.1, 0.9]}, replicates=1), run_dir=tmp_path / "s", site="threads")
+    changes = {"objective.maximize": "value", "policy": "random", "until.max_runs": 5}
+    more = ha.run(load_run(tmp_path / "s", changes=changes), run_dir=tmp_path / "s", site="threads")
+    assert len(more.results) == 5 and more.best is not None and replays(tmp_path / "s") == []
+
+
+def test_a_sweep_is_read_from_toml_and_written_back(tmp_path):
+    path = tmp_path / "rod.toml"
+    path.write_text(
+        'app = "synthetic"\nshow = ["value"]\n[sweep]\nreplicates = 2\nvalues = { x = [0.1, 0.3] }\n'
+        "levels = { y = 3 }\n[space]\ny = {}\n[until]\nnode_hours = 1\n"
+    )
+    campaign = load_campaign(path)
+    assert campaign.sweep and campaign.search["x"].range == "[0.1, 0.3]" and campaign.until.cap() == 1
+    (tmp_path / "again.toml").write_text(campaign.toml())
+    assert load_campaign(tmp_path / "again.toml").identity() == campaign.identity()
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "words"),
+    [
+        ({"T": [100, 2000]}, {}, "outside"),
+        ({"T": 5}, {}, "give a list of values"),
+        ({"T": ha.Float(0, 5, unit="ps")}, {}, "in ps, and the app takes K"),
+        ({"T": []}, {}, "one or more"),
+        ({"T": {}}, {"replicates": 0}, "replicates=0"),
+        ({"T": {}}, {"design": "gird"}, "did you mean 'grid'"),
+        ({"T": {}}, {"points": 3}, "takes levels and values, not points"),
+        ({}, {"design": "list"}, "a list of points"),
+        ({"T": {}}, {"metrics": ["lenght"]}, "did you mean 'length'"),
+        ({"T": {}}, {"until": {"plateau": {"batches": 2}}}, "until.plateau need"),
+        ({"T": {}}, {"confirm": {"top": 1}}, "confirm need"),
+    ],
+)
+def test_a_wrong_sweep_is_one_sentence_before_anything_runs(space, options, words):
+    with pytest.raises(BadInput, match=words):
+        ha.Sweep(rod, space, **options)
+
+
+def test_without_an_objective_there_is_only_a_sweep():
+    with pytest.raises(BadInput, match="the objective is missing"):
+        ha.Campaign(rod, space={"T": {}}, policy="grid")
