@@ -65,6 +65,7 @@ _WHERE = {
     "at_most": "hpcagent.model.objective",
     "chain": "hpcagent.apps.chain",
     "executable": "hpcagent.apps.executable.contract",
+    "enqueue": "hpcagent.campaign.enqueued",
     "explain": "hpcagent.campaign.explain",
     "find_app": "hpcagent.apps.catalog",
     "follow": "hpcagent.campaign.follow",
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.batch import Event as Event
     from hpcagent.campaign.coordinator import Coordinator as Coordinator
     from hpcagent.campaign.coordinator import run as run
+    from hpcagent.campaign.enqueued import enqueue as enqueue
     from hpcagent.campaign.explain import Explanation as Explanation
     from hpcagent.campaign.explain import explain as explain
     from hpcagent.campaign.follow import follow as follow

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hpcagent.campaign.own_points import own_point
 from hpcagent.campaign.planner import Asked, Planner
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.state import State
-from hpcagent.campaign.told import own_point
 from hpcagent.errors import BadInput, BudgetSpent, Interrupted
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params

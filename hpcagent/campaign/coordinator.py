@@ -17,6 +17,7 @@ from hpcagent.campaign.batch import Batch, Event
 from hpcagent.campaign.budget import refuse_small_cap
 from hpcagent.campaign.changes import change_text, changeable, changed_event
 from hpcagent.campaign.compare import Comparison, compare
+from hpcagent.campaign.enqueued import Enqueued, Queue, add
 from hpcagent.campaign.late import REMEMBERED, LateRuns
 from hpcagent.campaign.planner import Asked, Planner
 from hpcagent.campaign.played import policy_of
@@ -173,6 +174,7 @@ class Coordinator(Displayed):
         self._in_vain = -1
         self._late = LateRuns(self.folder.work)
         self._watched_batches = 0
+        self._looked_at = -1
         self._mended = self._results_before = 0
         self._other: Result | None = None
         self._turn = threading.RLock()
@@ -254,6 +256,7 @@ class Coordinator(Displayed):
                 self._signals,
                 began=self._opened_at,
                 site=self._site.about,
+                queue=Queue(self.folder, self.campaign, self._state, remark=self._remark),
             )
             note_site(self.folder, self._site.profile)
             load = machine_load()  # before the first run: the load is that of others
@@ -431,7 +434,10 @@ class Coordinator(Displayed):
             self._grow_hypercube(self._written)
         else:
             app = self.campaign.app.frozen()
-        self.campaign = self.campaign.model_copy(update={"app": app})
+        points = self.campaign.points
+        if self._written is not None:  # what was enqueued then and not run yet is not forgotten
+            points = self._written.enqueue(*points).points
+        self.campaign = self.campaign.model_copy(update={"app": app, "points": points})
 
     def _grow_hypercube(self, written: Campaign) -> None:
         """A larger Latin hypercube keeps the points of the one that was run, and appends others of its size."""
@@ -662,6 +668,23 @@ class Coordinator(Displayed):
                 self._apply_rules([result])
         return result
 
+    def enqueue(self, points: Sequence[Mapping[str, object]]) -> Enqueued:
+        """Have points of one's own run before the policy's, with the loop's next batch; see `ha.enqueue`.
+
+        Raises:
+            BadInput: A point is not allowed; none was added.
+        """
+        self.open()
+        assert self._planner is not None and self._planner.queue is not None
+        with self._turn:
+            added, known = add(self.folder, self.campaign, self._state, points)
+            self._planner.queue.look(force=True)
+            waiting = len(self._planner.queue.waiting())
+            return Enqueued(added, known, waiting, True, None, self._planner.room(), self.folder.root)
+
+    def _remark(self, words: str) -> None:
+        self._tell("site", reason=words)
+
     @property
     def over(self) -> str | None:
         """Why the loop would begin no further batch (budget, stop condition), or None: for scripts that ask."""
@@ -740,6 +763,8 @@ class Coordinator(Displayed):
                 self._refuse_other()
             if reason is None and self._other is None:
                 reason = plans.over() or self._fill(runner, plans)
+                if reason is not None:  # the last chance of what somebody has enqueued
+                    self._start(plans.queued(len(self._state.manifests) + plans.size, look=True))
             if reason is not None or self._other is not None:
                 # An answer that is still to come would be of no use.
                 self._asked = None
@@ -772,6 +797,11 @@ class Coordinator(Displayed):
                 if n <= 0:
                     # Nothing to add now; with no room at all the budget is planned out.
                     return "the budget of runs is planned out." if room is not None and room <= 0 else None
+                own = plans.queued(n, look=len(self._state.results) // plans.size > self._looked_at)
+                self._looked_at = len(self._state.results) // plans.size
+                if own:
+                    self._start(own)
+                    continue
                 if self._in_vain == len(self._state.rows):
                     return None  # it had nothing to suggest, and nothing has changed
                 self._asked, question = plans.asking(n, runner.running.values())
@@ -986,6 +1016,8 @@ class Coordinator(Displayed):
         return finished
 
     def _finish(self, reason: str) -> None:
+        unrun = "" if self._planner is None else self._planner.left_in_queue()
+        reason = f"{reason.rstrip('.')}. {unrun}" if unrun else reason
         with self._signals.held():
             self._reason = reason
             if self._state.stopped != reason or not self._state.over(attended=True):

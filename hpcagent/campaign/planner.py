@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpcagent.campaign.compare import compare, full_fidelity, observations, projected
+from hpcagent.campaign.enqueued import Queue
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
@@ -60,6 +61,7 @@ class Planner:
         signals: Held while a plan is written down.
         began: Unix time at which this session began, in seconds.
         site: What the site says of itself, for the files that decide numbers; see `App.manifest`.
+        queue: Points that somebody has enqueued.
     """
 
     def __init__(
@@ -73,11 +75,12 @@ class Planner:
         *,
         began: float,
         site: Mapping[str, Any] | None = None,
+        queue: Queue | None = None,
     ) -> None:
         assert campaign.batch_size is not None
         self.campaign, self.policy, self.state = campaign, policy, state
         self.spending, self.journal, self.signals = spending, journal, signals
-        self.began, self.site = began, site
+        self.began, self.site, self.queue = began, site, queue
         self.size = campaign.batch_size
         self.search, self.digest = campaign.search, campaign.app.digest
         self._history: list[Observation] = []
@@ -87,6 +90,13 @@ class Planner:
 
     def next_batch(self) -> list[Manifest] | str:
         """The next batch, or the confirmation, or why it is over."""
+        own = self.queued(self.size, look=True)
+        if own:
+            left = self.size - len(own)
+            room = self.room()
+            left = left if room is None else min(room, left)
+            more = left > 0 and self.over() is None and not self._confirmed()
+            return own + (self._plan_batch(self.spending.most(left), beside=own) if more else [])
         reason = self.over()
         if reason is None and not self._confirmed():
             room = self.room()
@@ -105,6 +115,30 @@ class Planner:
                 reason = "no run has completed, so there is none to repeat with what is left of the budget."
         # Opened again after its end, it ended for the reason that it ended for.
         return reason or self.spending.planned_out or self.state.stopped or "its contenders are confirmed."
+
+    def queued(self, n: int, *, look: bool) -> list[Manifest]:
+        """Up to `n` runs at points that somebody has enqueued, as far as there is room for them.
+
+        Args:
+            n: Most runs, a reference included.
+            look: Look now whether points were added, not only every now and then.
+        """
+        if self.queue is None or n <= 0:
+            return []
+        self.queue.look(force=look)
+        room = self.room()
+        n = n if room is None else min(n, room)
+        points = self.queue.waiting()[: max(0, n - self._references(n))]
+        if not points or self.hopeless() is not None:
+            return []
+        rolling = self.campaign.mode == "rolling"
+        batch = None if rolling else 1 + self.state.last_batch
+        return self.own(points, batch=batch, reference=not rolling and n > len(points))
+
+    def left_in_queue(self) -> str:
+        """How many enqueued points are not run, in words; empty where none is left."""
+        left = 0 if self.queue is None else len(self.queue.waiting())
+        return f"{left} enqueued point(s) were not run: there was no room for them." if left else ""
 
     def over(self) -> str | None:
         """Why no further batch begins, if so."""
@@ -234,14 +268,16 @@ class Planner:
 
         return answer
 
-    def _plan_batch(self, n: int) -> list[Manifest]:
-        batch = 1 + self.state.last_batch
+    def _plan_batch(self, n: int, *, beside: Sequence[Manifest] = ()) -> list[Manifest]:
+        """A batch as the policy suggests it, or the rest of one, beside runs that are planned in it."""
+        batch = self.state.last_batch + (not beside)
         # A design counts what the machine has lost as given: the same run is made again when it is resumed.
-        lost = self._under_way() if self.campaign.policy.name == SWEEP else []
-        asked = Asked(n - self._references(n), len(self.state.rows), tuple(m.index for m in lost))
+        lost = self._under_way() if self.campaign.policy.name == SWEEP else [*beside]
+        references = 0 if beside else self._references(n)
+        asked = Asked(n - references, len(self.state.rows), tuple(m.index for m in lost))
         suggested = self._question(asked.n, self._as_pending(lost))() if asked.n > 0 else []
         points: list[tuple[Params, Role]] = [(p, "suggested") for p in suggested]
-        if points and self._references(n):
+        if points and references:
             # In the middle of the batch: it then stands for the machine's speed before and after.
             points.insert(len(points) // 2, (self._reference_point(), "reference"))
         return self._plan(points, batch, asked=asked)

@@ -15,6 +15,7 @@ from pydantic_core import from_json
 from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app
+from hpcagent.campaign.own_points import distinct, own_point
 from hpcagent.campaign.rules import Rule
 from hpcagent.campaign.sweep_space import SWEEP, in_vain, needless, spanned
 from hpcagent.errors import BadInput, nearest
@@ -167,6 +168,7 @@ class Campaign(Displayed, Record):
         show: Metrics shown in tables and reports beside those of the objective.
         cache: A folder in which the inner runs of chains lie, so that campaigns share them; None: each its own.
         earlier: Folders of campaigns with the same app whose results this one begins with.
+        points: Points of one's own, which are run before the policy's; see `enqueue`.
         context: Circumstances that are no parameters, e.g. `{"atoms": 32000, "node_type": "cpu"}`: contextual
             policies learn from earlier campaigns of other circumstances.
 
@@ -201,6 +203,7 @@ class Campaign(Displayed, Record):
     show: tuple[str, ...] = ()
     cache: str | None = None
     earlier: tuple[str, ...] = ()
+    points: tuple[Params, ...] = ()
     context: Params = {}
     _unread: tuple[str, ...] = PrivateAttr(default=())  # what `load_run` has left out, for the reader
 
@@ -293,6 +296,9 @@ class Campaign(Displayed, Record):
             for name, value in self.confirm.baseline.items():
                 whole[name].validated(value)
         self._check_context()
+        if self.points:
+            checked = [own_point(self, p, where=f"points[{i}]") for i, p in enumerate(self.points)]
+            object.__setattr__(self, "points", distinct(checked))
         if self.earlier:
             # By their whole paths: a campaign is resumed from anywhere.
             folders = tuple(str(Path(folder).expanduser().absolute()) for folder in self.earlier)
@@ -321,6 +327,27 @@ class Campaign(Displayed, Record):
                 f"a sweep has no objective, and {' and '.join(extra)} need(s) one; drop it, or name an objective.",
                 value=extra[0],
             )
+
+    def enqueue(self, *points: Mapping[str, Scalar]) -> Campaign:
+        """This campaign with points of one's own, which are run before what the policy suggests.
+
+        They count in the budget, and each is run once: also when it was run before the campaign is resumed.
+
+        Args:
+            points: Points of the varied parameters.
+
+        Raises:
+            BadInput: A point is not allowed.
+
+        Example:
+            >>> from hpcagent.apps.landscape import synthetic
+            >>> from hpcagent.model.objective import maximize
+            >>> campaign = Campaign(synthetic, maximize("value"), space={"x": {}, "y": {}})
+            >>> campaign.enqueue({"x": 0.5, "y": 0.25}).points
+            ({'x': 0.5, 'y': 0.25},)
+        """
+        checked = [own_point(self, p, where=f"enqueue, point {i}") for i, p in enumerate(points)]
+        return self.model_copy(update={"points": distinct([*self.points, *checked])})
 
     def _check_context(self) -> None:
         for name, value in self.context.items():
@@ -511,6 +538,8 @@ class Campaign(Displayed, Record):
             data["settings"] = self.settings
         if self.fidelity is not None:
             data["fidelity"] = self.fidelity.model_dump()
+        if self.points:
+            data["points"] = [dict(p) for p in self.points]
         if self.context:
             data["context"] = self.context
         if self.rules:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from hpcagent.campaign.own_points import own_point
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State, result_event
 from hpcagent.errors import BadInput, nearest
@@ -20,7 +21,7 @@ from hpcagent.store.files import refusing_clearly, write_whole
 from hpcagent.store.rundir import RunDir
 from hpcagent.units import convert
 
-__all__ = ["BY_HAND", "Measured", "own_point", "told_event", "told_result"]
+__all__ = ["BY_HAND", "Measured", "told_event", "told_result"]
 
 BY_HAND = "by hand"
 """Where a result comes from if nobody says."""
@@ -29,45 +30,6 @@ _LONGEST_ORIGIN = 200
 
 Measured: TypeAlias = float | tuple[float, str]
 """A number in the unit of the contract, or a number with its own unit: `(1.5, "kJ/mol")`."""
-
-
-def own_point(campaign: Campaign, params: Mapping[str, object], *, where: str) -> Params:
-    """A point that somebody has chosen, as a point of the campaign's search space.
-
-    Args:
-        campaign: Whose.
-        params: Its varied parameters; others may be named with the value that the campaign holds them at.
-        where: For the error message.
-
-    Raises:
-        BadInput: A parameter is unknown, missing or out of bounds, or is not varied and has another value.
-    """
-    if not isinstance(params, Mapping):
-        raise BadInput(f"{where}: a point is a mapping of parameters to values; got {params!r}.", value=params)
-    search, whole = campaign.search, campaign.app.contract.space
-    varied = {name: value for name, value in params.items() if name in search}
-    point = search.validated(varied, where=where)
-    silent = [name for name in point if name not in varied and not search[name].constant]
-    if silent:
-        raise BadInput(
-            f"{where}: {', '.join(silent)} is varied by this campaign and not named; a point names all of "
-            f"{', '.join(search.names)}.",
-            value=silent,
-        )
-    constant = campaign.complete(point)
-    for name, value in params.items():
-        if name in search:
-            continue
-        if name not in whole:
-            raise BadInput(f"{where}: unknown parameter {name!r}; {nearest(name, search.names)}", value=name)
-        if whole[name].validated(value) != constant[name]:
-            raise BadInput(
-                f"{where}: {name}={value!r}, but this campaign does not vary {name!r}, which is "
-                f"{constant[name]!r} in all of its runs. Name it in the campaign's space to vary it; varied: "
-                f"{', '.join(search.names)}.",
-                value=value,
-            )
-    return point
 
 
 def told_result(

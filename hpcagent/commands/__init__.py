@@ -9,7 +9,10 @@ import typer
 __all__ = ["add_all"]
 
 # In the order in which `hpcagent --help` lists them.
-GROUPS: tuple[str, ...] = ("init",)
+GROUPS: tuple[str, ...] = (
+    "init",
+    "enqueue",
+)
 
 
 def add_all(cli: typer.Typer) -> None:
