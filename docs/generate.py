@@ -55,6 +55,7 @@ NEEDS = {
     "smiles_to_xyz": "`build`",
     "cut_slab": "`dft`",
     "point_defect": "`dft`",
+    "magnetic_ordering": "`dft`",
     "adsorption_sites": "`dft`",
     "place_adsorbate": "`dft`",
     "packmol_box": "`ase`, the program `packmol`",

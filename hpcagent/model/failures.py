@@ -310,6 +310,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
     "building": (
         _is("BadLattice BadMolecule BadSmiles BadCounts", "contract", "a name or number that means nothing: the message says which are known"),
         _is("TooFewAtoms NoCell NoSite NoSuchAtom", "contract", "the structure has no such atoms, cell or site"),
+        _is("BadMoments TooManyOrderings", "contract", "moments that cannot be read, or too many atoms that have some: the message says what is allowed"),
         _is("BadFace NoTermination NotSymmetric NoSymmetry", "contract", "Miller indices, a surface or positions that the crystal has not got: the message says which it has"),
         _is("Overlap", "contract", "the adsorbate is too near: larger `height`"),
         _is("NoEmbedding", "simulation", "RDKit finds no geometry"),

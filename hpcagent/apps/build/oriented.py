@@ -19,7 +19,7 @@ from hpcagent.errors import AppFailed
 if TYPE_CHECKING:
     from ase import Atoms
 
-__all__ = ["SYMPREC", "Cut", "Face", "asked", "face", "formula", "operations"]
+__all__ = ["SYMPREC", "Cut", "Face", "asked", "conventional", "face", "formula", "operations"]
 
 SYMPREC = 0.01
 """Distance up to which atoms count as the same under an operation, in angstrom."""
@@ -107,13 +107,7 @@ def face(bulk: Atoms, miller: tuple[int, int, int], *, of: str = "conventional",
         >>> [cut.top for cut in face(bulk("MgO", "rocksalt", a=4.21), (1, 0, 0)).cuts]
         ['MgO']
     """
-    if not bulk.pbc.all() or bulk.cell.rank < 3:
-        raise AppFailed(
-            f"{bulk.symbols} is no crystal: a face needs a structure that is periodic in three directions (pbc is "
-            f"{bulk.pbc.tolist()}).",
-            kind="contract",
-            name="NoCell",
-        )
+    _check_crystal(bulk)
     if not any(miller):
         raise AppFailed(
             "h = k = l = 0 is no face.", kind="contract", name="BadFace", repair="at least one of h, k, l not 0"
@@ -176,6 +170,25 @@ def asked(atoms: Atoms, question: Any) -> Any:
             name="NoSymmetry",
         )
     return found
+
+
+def conventional(bulk: Atoms) -> tuple[Atoms, Any]:
+    """The primitive cell, reduced, and the vectors of the conventional one: (3, 3), rows, in angstrom.
+
+    Raises:
+        AppFailed: `NoCell`, `NoSymmetry`, `NoEngine`.
+    """
+    _check_crystal(bulk)
+    return _cells(bulk, "conventional")
+
+
+def _check_crystal(bulk: Atoms) -> None:
+    if not bulk.pbc.all() or bulk.cell.rank < 3:
+        raise AppFailed(
+            f"{bulk.symbols} is no crystal: it must be periodic in three directions (pbc is {bulk.pbc.tolist()}).",
+            kind="contract",
+            name="NoCell",
+        )
 
 
 def _cells(bulk: Atoms, of: str) -> tuple[Atoms, Any]:

@@ -223,7 +223,7 @@ def keep_structure(run: Run, atoms: Atoms) -> dict[str, str]:
     from ase.calculators.singlepoint import SinglePointCalculator
 
     calculator = atoms.calc
-    known = ("energy", "free_energy", "forces", "stress", "magmom", "dipole")
+    known = ("energy", "free_energy", "forces", "stress", "magmom", "magmoms", "dipole")
     results = {k: v for k, v in calculator.results.items() if k in known}
     atoms.calc = SinglePointCalculator(atoms, **results)
     try:
