@@ -34,7 +34,7 @@ from hpcagent.model.space import Params
 from hpcagent.policies.missed import Missed, missed, undecided
 from hpcagent.policies.points import Key, key
 from hpcagent.policies.ranking import Agreement, agreements
-from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
+from hpcagent.policies.recommend import ASKED_CONFIDENCE, Estimate, Recommendation, estimates, recommend
 from hpcagent.sites.ledger import ELSEWHERE, Entry, read_ledger
 from hpcagent.store.columns import Column, columns_of
 from hpcagent.store.frames import to_pandas, to_xarray
@@ -450,6 +450,41 @@ class CampaignResult(Displayed):
         )
 
     @property
+    def single_text(self) -> str:
+        """Why the best single run is not the answer, where it was at another point and better; empty otherwise."""
+        objective, best = self.campaign.objective, self.best
+        if best is None or not best.feasible or len(objective.goals) != 1 or best.exact:
+            return ""
+        goal, top = objective.goal, self._best_single()
+        if top is None or key(_varied(self.campaign, top.manifest.params)) == key(best.params):
+            return ""
+        value = top.metrics[goal.metric]
+        point = next((e for e in self.points if key(e.params) == key(top.manifest.params)), None)
+        answered = goal.score(best.expected.get(goal.metric, best.metrics[goal.metric]))
+        if point is None or goal.score(value) <= answered:
+            return ""
+        if point.probability_feasible < min(best.probability_feasible, ASKED_CONFIDENCE):
+            why = f"P(feasible) there is {point.probability_feasible:.2f}, of {ASKED_CONFIDENCE:g} asked for"
+        elif key(point.params) in {key(self.campaign.complete(tie)) for tie in best.ties}:
+            why = "within the noise the two cannot be told apart, and the answer is the better known one"
+        elif goal.metric in point.expected and point.score < answered:
+            said = with_error(point.expected[goal.metric], point.expected_error.get(goal.metric))
+            why = f"by the models of all runs {said} is to be expected there"
+        else:
+            return ""
+        had = f"{goal.metric} = {number(value)}"
+        return f"the best single run, no. {top.manifest.index}, had {had}; it is not the answer, as {why}"
+
+    def _best_single(self) -> Result | None:
+        """The feasible run with the best goal, of those whose values are to be believed."""
+        campaign, objective = self.campaign, self.campaign.objective
+        done = [
+            r for r in self.results if r.ok and campaign.full(r.manifest.params) and objective.known(r.metrics)
+        ]
+        kept = [r for r in done if objective.feasible(r.metrics) and (r.distrusted is None or not campaign.timed)]
+        return max(kept, key=lambda r: objective.goal.score(r.metrics[objective.goal.metric]), default=None)
+
+    @property
     def agreements(self) -> tuple[Agreement, ...]:
         """With a fidelity: how far each level ranks the points as the next one does, and what that leaves open."""
         fidelity = self.campaign.fidelity
@@ -468,7 +503,7 @@ class CampaignResult(Displayed):
     def disturbed(self) -> list[str]:
         """What disturbed the measured speeds, as lines: a busy machine, runs without their core."""
         lines = [f"a session began on a busy machine ({crowd} measured then may be too low" for crowd in self.busy]
-        if not self.distrusted:
+        if not self.distrusted or not self.campaign.timed:
             return lines
         campaign = self.campaign
         twins = {m: campaign.app.contract.metric(m).undisturbed for m in campaign.judged}
@@ -523,6 +558,7 @@ class CampaignResult(Displayed):
                 )
             missed = self.missed_text if self.best.feasible else ""
             lines += [f"  {missed}"] if missed else []
+            lines += [f"  {self.single_text}"] if self.single_text else []
             lines += [f"  {s}" for s in self.speedups]
             lines += [f"  {ranked}" for ranked in self.agreements]
         if self.front:

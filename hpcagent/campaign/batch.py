@@ -99,7 +99,7 @@ def _remark(campaign: Campaign, result: Result) -> str:
     words += [f"told: {result.manifest.origin}"] if result.manifest.origin else []
     if campaign.objective.known(result.metrics) and not campaign.objective.feasible(result.metrics):
         words.append("infeasible")
-    if result.distrusted is not None:
+    if result.distrusted is not None and campaign.timed:
         words.append("distrusted")
         words += [f"{m} {number(v)} by CPU time" for m, v in estimated(campaign, result).items()]
     return ", ".join(words)

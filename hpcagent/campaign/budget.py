@@ -26,6 +26,8 @@ RISK = 0.001
 EARLY_RISK, EARLY = 0.02, 10
 """That of a plan while fewer runs are known: their spread is then mostly that of not knowing, which goes away by
 running. Before the first there is only the contract's estimate, which may be wrong by any factor."""
+UNKNOWABLE = 5.0
+"""Where a tenth of the runs differ by more than this factor from what was typical, the factor helps nobody."""
 RESERVE_RISK = 0.05
 """Probability with which a plan may leave too little for the whole confirmation, which then has fewer runs."""
 
@@ -304,7 +306,12 @@ def costs(results: Sequence[Result]) -> str | None:
     middle = _quantile(logs, 0.5)
     width = _quantile(sorted(abs(x - middle) for x in logs), 0.9)
     ratio, spread = math.exp(middle), math.exp(width)
-    return f"{words} (median ratio after the first batch {ratio:.2f}, 90 % within x{spread:.2g} of it)"
+    if spread > UNKNOWABLE:
+        return f"{words} (too different from run to run for forecasts of single runs)"
+    return (
+        f"{words} (after the first batch a run took {ratio:.2f} times its forecast in the median, and 90 % of the "
+        f"runs that within a factor of {spread:.2g})"
+    )
 
 
 def _quantile(values: Sequence[float], p: float) -> float:

@@ -231,6 +231,8 @@ def observations(
 ) -> list[Observation]:
     """What a policy sees: finished runs with speeds that can be compared, without infrastructure failures."""
     counted = [r for r in results if r.shown]
+    if not campaign.timed:  # an energy is what it is, whoever else was on the core
+        counted = [r if r.distrusted is None else r.model_copy(update={"distrusted": None}) for r in counted]
     sound = {_same(r, comparison) for r in counted if r.ok and r.distrusted is None}
     # An estimate is not averaged with a measurement: where there is one a disturbed run's speed is not used.
     found = [

@@ -119,6 +119,10 @@ class Confirm(Record):
         return (self.top + bool(self.baseline)) * self.replicates
 
 
+# Units of measured wall times and of rates by them; times of the simulated world are in fs to ns.
+_MEASURED_TIMES = frozenset({"s", "min", "h", "1/s"})
+
+
 class Fidelity(Record):
     """A parameter whose values are cheaper and dearer ways to the same metric.
 
@@ -438,6 +442,21 @@ class Campaign(Displayed, Record):
     def exact(self) -> bool:
         """Whether the objective's metrics are known to be without noise."""
         return all(self.noise.get(m) == 0.0 for m in self.judged)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it asks for a metric that a busy machine changes: a speed, or a time that was measured.
+
+        Only then a run that did not have its core tells less. Of an app that does not say which of its metrics are
+        speeds nobody knows, so there it is True.
+        """
+        contract = self.app.contract
+        speeds = {name for m in contract.metrics if m.undisturbed for name in (m.name, m.undisturbed)}
+        speeds |= {m.name for m in contract.metrics if m.unit in _MEASURED_TIMES}
+        if not any(m.undisturbed for m in contract.metrics):
+            return True
+        asked = (*self.judged, *self.shown, *self.until.metrics(), *(rule.metric for rule in self.rules))
+        return not speeds.isdisjoint(asked)
 
     @property
     def noise(self) -> dict[str, float]:

@@ -162,6 +162,7 @@ def _answer(result: CampaignResult) -> str:
     lines += ["", f"P(feasible) = {best.probability_feasible:.2f}, from {best.origin}.{by}"]
     missed = result.missed_text if best.feasible else ""
     lines += [f"- {missed}"] if missed else []
+    lines += [f"- {result.single_text}"] if result.single_text else []
     lines += [f"- {s}" for s in result.speedups]
     lines += [f"- {ranked}" for ranked in result.agreements]
     if best.ties:
@@ -359,7 +360,7 @@ def _row(result: CampaignResult, r: Result, metrics: tuple[str, ...]) -> list[st
         remark = "infeasible"
     if r.manifest.origin:
         remark = f"{remark} told: {r.manifest.origin}".strip()
-    if r.distrusted:
+    if r.distrusted and campaign.timed:
         guesses = [f"{m} {number(v)} by CPU time" for m, v in estimated(campaign, r).items()]
         remark = f"{remark} distrusted".strip() + (f" ({', '.join(guesses)})" if guesses else "")
     return [*cells, remark, f"work/{r.manifest.execution_id[:8]}..."]

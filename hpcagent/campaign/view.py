@@ -136,7 +136,8 @@ class Tally:
             guess = estimated(self.campaign, best).get(goal)
             value = best.metrics[goal] if guess is None else guess
             source = "" if guess is None else " (estimated from CPU time)"
-            parts.append(f"best run {goal} {number(value)}{source}")
+            # The answer pools runs and wants P(feasible); it may be another point, with a smaller number.
+            parts.append(f"best single run: {goal} {number(value)}{source}")
         left = self.left()
         if left is not None and self.runs < (self.budget or 0):
             hours = f" and {left[1]:.2g} node-hours" if self.outlook is None else ""
@@ -302,7 +303,7 @@ def _cells(campaign: Campaign, result: Result) -> list[str]:
         return [*cells, f"[red]{result.state}: {escape(result.failure.name)}[/red]"]
     if not campaign.objective.feasible(result.metrics):
         return [*cells, "[yellow]infeasible[/yellow]"]
-    return [*cells, "[dim]distrusted[/dim]" if result.distrusted else ""]
+    return [*cells, "[dim]distrusted[/dim]" if result.distrusted and campaign.timed else ""]
 
 
 def duration(seconds: float) -> str:

@@ -45,6 +45,14 @@ NOTABLE = 0.01
 LEAST = 1e-6  # of the spread of the measured values: nothing is known more precisely
 
 
+LOST = 0.5  # an expected regret of so large a share of the answer is not knowing anything yet
+
+
+def _brief(value: float) -> str:
+    """Two digits, without an exponent where none is needed: 110, not 1.1e+02."""
+    return f"{float(f'{value:.2g}'):.15g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.2g}"
+
+
 class Missed(Record):
     """What a better point than the answer may be worth.
 
@@ -64,10 +72,15 @@ class Missed(Record):
     notable: float
 
     def __str__(self) -> str:
+        if np.isfinite(self.share) and self.share > LOST:
+            return (
+                f"too little is known to say what was missed: by the models, {self.metric} of an allowed point may be "
+                f"better by {_brief(self.expected)} on average, over half of the answer's value; run more"
+            )
         share = f" ({self.share:.1%})" if np.isfinite(self.share) else ""
         return (
-            f"expected regret {self.expected:.2g}{share} of {self.metric}; 95 % sure that no allowed point is "
-            f"better by more than {self.at_most:.2g}, by the models"
+            f"expected regret {_brief(self.expected)}{share}: so much better in {self.metric} the best allowed "
+            f"point may be, on average; 95 % sure that it is not by more than {_brief(self.at_most)}, by the models"
         )
 
 

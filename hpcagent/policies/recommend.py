@@ -38,6 +38,10 @@ MOST_RISK = 5.0
 SURELY = 0.97  # so sure that being surer is worth nothing more
 
 
+ASKED_CONFIDENCE = 0.9
+"""P(every limit is kept) that an answer has, unless somebody asks for another."""
+
+
 class Estimate(Record):
     """What is known of one point.
 
@@ -121,7 +125,7 @@ def recommend(
     objective: Objective,
     *,
     space: Space | None = None,
-    confidence: float = 0.9,
+    confidence: float = ASKED_CONFIDENCE,
     noise: Mapping[str, float] | None = None,
 ) -> Recommendation | None:
     """Return the point to use, or None where no run completed with the objective's metrics.

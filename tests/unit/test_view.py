@@ -41,7 +41,7 @@ def test_lines_tell_each_batch_with_best_failures_and_what_is_left():
         view(event)
     first, batch, last = stream.getvalue().splitlines()
     assert first == "synthetic: new" and last == "stopped: enough."
-    assert "3/36 runs; 3 running; failed: 1 SyntheticCrash; best run value 11" in batch
+    assert "3/36 runs; 3 running; failed: 1 SyntheticCrash; best single run: value 11" in batch
     # Half a node-hour for each of two completed of three runs, 33 to go.
     assert "11 node-hours left" in batch
 
@@ -83,7 +83,7 @@ def test_the_best_so_far_is_that_of_earlier_sessions_too():
     view(Event("opened", reason="resumed", results=(result(9),), runs=1, budget=36))
     view(Event("finished", results=(result(0),), runs=2, budget=36))
     view(Event("batch", results=(result(0),), runs=2, budget=36))
-    assert "best run value 19" in stream.getvalue().splitlines()[-1]
+    assert "best single run: value 19" in stream.getvalue().splitlines()[-1]
 
 
 def test_many_quick_batches_do_not_fill_a_log():

@@ -474,8 +474,8 @@ def test_estimated_against_actual_cost_in_a_sentence() -> None:
     # By hand: sums 4 and 23.5; the median of 0.5, 1, 2; 9 of 10 parts of the way between ln 2 and ln 2. The first
     # batch, forecast before anything was known, says nothing of the forecasts.
     assert words == (
-        "estimated 4, actual 23.5 node-hours of 4 run(s) (median ratio after the first batch 1.00, "
-        "90 % within x2 of it)"
+        "estimated 4, actual 23.5 node-hours of 4 run(s) (after the first batch a run took 1.00 times its forecast "
+        "in the median, and 90 % of the runs that within a factor of 2)"
     )
     assert costs(results[:3]) == "estimated 3, actual 21.5 node-hours of 3 run(s)"
     assert costs(results[:2]) is None

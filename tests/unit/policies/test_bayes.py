@@ -16,7 +16,7 @@ from hpcagent.model.space import Choice, Float, Int, Space
 from hpcagent.policies.acquisition import Acquisition, answer_gain, incumbents
 from hpcagent.policies.base import make_policy
 from hpcagent.policies.gp import GP, Features, NoFit
-from hpcagent.policies.missed import missed
+from hpcagent.policies.missed import LOST, Missed, missed
 from hpcagent.policies.recommend import recommend
 from hpcagent.policies.surrogate import MetricModel, Surrogate
 from hpcagent.policies.trend import Scale
@@ -591,7 +591,13 @@ def test_little_is_missed_once_the_whole_range_was_run_and_much_after_a_corner()
     corner = missed(runs(np.linspace(0, 0.15, 6)), objective, {"x": 0.15}, space=space)
     assert all_over.expected < 0.02 and all_over.at_most < 0.03 and all_over.notable < 0.2
     assert corner.expected > 5 * all_over.expected and corner.notable > 0.5
-    assert "expected regret" in str(corner)
+    said = "expected regret" if corner.share <= LOST else "too little is known to say what was missed"
+    assert said in str(corner)
+    regret = Missed(metric="y", expected=110.4, share=0.04, at_most=392.0, notable=0.5)
+    assert str(regret).startswith("expected regret 110 (4.0%): so much better in y") and "more than 390," in str(
+        regret
+    )
+    assert "320" not in str(regret.model_copy(update={"share": 3.202}))  # says nothing but that nothing is known
 
 
 def test_nothing_is_said_of_what_was_missed_with_several_goals():
