@@ -74,13 +74,14 @@ class Missed(Record):
     def __str__(self) -> str:
         if np.isfinite(self.share) and self.share > LOST:
             return (
-                f"too little is known to say what was missed: by the models, {self.metric} of an allowed point may be "
-                f"better by {_brief(self.expected)} on average, over half of the answer's value; run more"
+                f"too little is known to say what was missed: by the models, {self.metric} of an allowed point "
+                f"may be better by {_brief(self.expected)} on average, over half of the answer's value; run more"
             )
         share = f" ({self.share:.1%})" if np.isfinite(self.share) else ""
         return (
             f"expected regret {_brief(self.expected)}{share}: so much better in {self.metric} the best allowed "
-            f"point may be, on average; 95 % sure that it is not by more than {_brief(self.at_most)}, by the models"
+            f"point may be, on average; 95 % sure that it is not better by more than {_brief(self.at_most)}, by "
+            "the models"
         )
 
 
