@@ -36,6 +36,7 @@ _WHERE = {
     "Event": "hpcagent.campaign.batch",
     "Explanation": "hpcagent.campaign.explain",
     "Failure": "hpcagent.model.records",
+    "File": "hpcagent.model.space",
     "Float": "hpcagent.model.space",
     "HpcAgentError": "hpcagent.errors",
     "Int": "hpcagent.model.space",
@@ -159,6 +160,7 @@ if TYPE_CHECKING:
     from hpcagent.model.records import Observation as Observation
     from hpcagent.model.records import Result as Result
     from hpcagent.model.space import Choice as Choice
+    from hpcagent.model.space import File as File
     from hpcagent.model.space import Float as Float
     from hpcagent.model.space import Int as Int
     from hpcagent.model.space import Space as Space

@@ -1,15 +1,20 @@
-"""What a process was started with and may lack (streams, working directory), and whether it is a notebook."""
+"""What a process was started with and may lack (streams, working directory), and what it is: a notebook, a worker."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from hpcagent.errors import BadInput
 
 __all__ = [
     "WORKING_DIRECTORY_GONE",
+    "import_on_a_worker",
+    "importing_on_a_worker",
     "in_notebook",
     "open_closed_streams",
     "require_working_directory",
@@ -67,3 +72,21 @@ def in_notebook() -> bool:
         return False
     shell = sys.modules["IPython"].get_ipython()
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+_ON_A_WORKER: ContextVar[bool] = ContextVar("importing_on_a_worker", default=False)
+
+
+@contextlib.contextmanager
+def import_on_a_worker() -> Iterator[None]:
+    """Inside, what a module of the user's says of files is not held against this machine."""
+    token = _ON_A_WORKER.set(True)
+    try:
+        yield
+    finally:
+        _ON_A_WORKER.reset(token)
+
+
+def importing_on_a_worker() -> bool:
+    """Whether this is such an import: files that a module names may be on another machine, or gone."""
+    return _ON_A_WORKER.get()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import PrivateAttr, field_serializer
 
 from hpcagent.apps import carried
+from hpcagent.apps.chosen import chosen
 from hpcagent.apps.deciding import declared, with_files
 from hpcagent.apps.made_with import sha256
 from hpcagent.apps.modules import own_modules
@@ -20,6 +21,7 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
 from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.files import contents
 from hpcagent.model.records import Manifest, Role
 from hpcagent.model.space import Parameter, Params, Space
 
@@ -311,8 +313,10 @@ class App(Displayed, Record):
         values: Params = dict(params)  # type: ignore[arg-type]  # checked, here or by the caller
         if not checked:
             values = self.contract.space.validated(params, where=f"app {self.name} {self.contract.version}")
-        digest = with_files(
-            self.digest if digest is None else digest, declared(self.function, values, self.settings, site)
+        digest = self._with_files(
+            self.digest if digest is None else digest,
+            values,
+            declared(self.function, values, self.settings, site),
         )
         return Manifest(
             execution_id=Manifest.identify(
@@ -360,6 +364,7 @@ class App(Displayed, Record):
             attempt: 1, or more after an infrastructure failure.
         """
         files = declared(self.function, manifest.params, self.settings, site)
+        choices = chosen(self.contract.space, manifest.params, work.parent)
         return {
             "manifest": manifest.model_dump(),
             "function": self.function or self._sent or (self._callable and carried.carry(self._callable)),
@@ -371,14 +376,22 @@ class App(Displayed, Record):
             "files": files,
             "modules": self.made_of,
             "outdated": self._outdated(manifest, files),
-        }
+        } | ({"chosen": choices} if choices else {})
+
+    def _with_files(self, digest: str, params: Mapping[str, Any], files: Mapping[str, str]) -> str:
+        """The digest with the files that decide the numbers at a point: declared, or chosen by it."""
+        return with_files(digest, {**files, **contents(self.contract.space.parameters, params)})
 
     def _outdated(self, manifest: Manifest, files: Mapping[str, str]) -> bool:
         """Whether files have changed since the manifest was made; of one without its files nobody knows."""
         if not files:
             return False
         digest = self.digest
-        return manifest.input_digest not in (digest, with_files(digest, files))
+        params = manifest.params
+        return manifest.input_digest not in (
+            self._with_files(digest, params, {}),
+            self._with_files(digest, params, files),
+        )
 
     def promises(self, required: Iterable[str] = ()) -> dict[str, tuple[str, bool]]:
         """Metric -> (unit, whether a run without it is a failure)."""
@@ -451,7 +464,7 @@ def app(
 
     Args:
         metrics: Name -> unit (or a `Metric`) of every number it returns.
-        parameters: Name -> `Float(...)`, `Int(...)` or `Choice(...)`.
+        parameters: Name -> `Float(...)`, `Int(...)`, `Choice(...)` or `File(...)`.
         name: The app's name; the function's name by default.
         version: Semantic version; change it when the meaning of the result changes.
         inputs: Names of the input runs it takes, e.g. `("run",)`.

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.carried import Carried
+from hpcagent.apps.chosen import placed
 from hpcagent.apps.made_with import OtherFile, changed_files, newer_versions, other_files
 from hpcagent.apps.modules import OtherModule, loaded, other_modules
 from hpcagent.apps.printed import reading
@@ -31,6 +32,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
 from hpcagent.model.failures import KINDS, known_kind, meaning
 from hpcagent.owners import own_link
+from hpcagent.surroundings import import_on_a_worker
 
 __all__ = ["execute", "execute_as_result", "execute_each", "final_result", "read_result", "with_reuse_said"]
 
@@ -264,7 +266,7 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     function = _function(order["function"])
     at_import = loaded(modules)
     _refuse_others({name: modules[name] for name in at_import - before}, {})
-    outcome = _call(function, order["manifest"]["params"], run)
+    outcome = _call(function, placed(order, run), run)
     try:
         later = loaded(modules) - at_import
         _refuse_others({name: modules[name] for name in later}, {} if "only_read" in settings else settings)
@@ -315,7 +317,8 @@ def _function(reference: str | Carried | Callable[..., Any]) -> Callable[..., An
 def _imported(reference: str) -> Callable[..., Any]:
     module, _, name = reference.partition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
+        with import_on_a_worker():
+            function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise AppFailed(
             f"the worker cannot import {reference!r} ({error}); install the module that defines the app "

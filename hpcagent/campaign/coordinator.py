@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from hpcagent.apps.base import App
+from hpcagent.apps.chosen import keep
 from hpcagent.campaign.answer import CampaignResult, answer, event_text
 from hpcagent.campaign.asking import Asking, OwnRun, Results
 from hpcagent.campaign.batch import Batch, Event
@@ -480,6 +481,7 @@ class Coordinator(Displayed):
             raise refusal(str(self.folder.root), changed, done=self._state.finished, elsewhere=True)
 
     def _write_down(self) -> None:
+        keep(self.folder.root, self.campaign.app.contract.space)
         write_whole(self.folder.campaign, self.campaign.toml())
         write_whole(self.folder.app, self.campaign.app.model_dump_json(indent=1))
 

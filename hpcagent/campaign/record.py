@@ -22,6 +22,7 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_record, read_toml
 from hpcagent.model.contract import Resources
+from hpcagent.model.files import without_paths
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
 from hpcagent.model.records import params_text
 from hpcagent.model.space import Params, Space
@@ -570,7 +571,7 @@ class Campaign(Displayed, Record):
         parts: dict[str, Any] = {
             "app": [self.app.name, self.app.contract.version, self.app.digest],
             "objective": self.objective.toml(),
-            "space": self.search.model_dump(mode="json"),
+            "space": without_paths(self.search.model_dump(mode="json")),
             "fixed": self.fixed,
             "policy": self.policy.toml(),
             "mode": self.mode,

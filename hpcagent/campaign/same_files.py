@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hpcagent.apps.chosen import changed_choices
 from hpcagent.apps.deciding import declared, places
 from hpcagent.apps.made_with import OtherFile, changed_files, other_files
 from hpcagent.apps.modules import other_modules
@@ -45,9 +46,10 @@ def changed_inputs(recorded: App, given: App) -> tuple[str, ...]:
         given: The app that is to go on: the same record, or one of a script that was started again.
     """
     files = other_files(given.settings, gone=True)
+    choices = changed_choices(recorded.contract.space, given.contract.space)
     if not given.is_recorded:  # made anew, of the files as they are now
         files += _other_content(recorded, given)
-    clauses = [*map(str, other_modules(recorded.modules or recorded.modules_later)), *map(str, files)]
+    clauses = [*map(str, other_modules(recorded.modules or recorded.modules_later)), *map(str, files), *choices]
     if clauses and not recorded.modules_later:
         return tuple(clauses)
     return (*clauses, *_changed_code(recorded, given))

@@ -28,6 +28,7 @@ from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record
 from hpcagent.model.contract import Contract
+from hpcagent.model.files import contents
 from hpcagent.model.records import Observation, Result, Side
 from hpcagent.model.space import Params
 from hpcagent.policies.base import is_contextual
@@ -328,6 +329,10 @@ def _check(campaign: Campaign, old: Campaign, folder: str) -> None:
             "say so in [context] of both and take a contextual policy (linucb, linear_thompson); else leave the "
             "folder out.",
         )
+    had = contents(old.app.contract.space.parameters)
+    for name, digest in contents(campaign.app.contract.space.parameters).items():
+        if had.get(name, digest) != digest:
+            raise _differs(folder, f"the content of the file of {name}", had[name][:12], digest[:12])
     before = _constants(old)
     for name, value in _constants(campaign).items():
         if name in before and before[name] != value:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,10 +21,11 @@ from hpcagent.model.allowed import Region
 from hpcagent.model.base import Record, Scalar, build
 from hpcagent.model.conditions import holds
 from hpcagent.model.constraints import Constraint
+from hpcagent.model.files import FileChoice, check_files, file_choices
 from hpcagent.model.texts import LONGEST_NAME, Line
 from hpcagent.model.within import check_rules, without_known
 
-__all__ = ["Choice", "Float", "Int", "Parameter", "Params", "Space", "Text"]
+__all__ = ["Choice", "File", "Float", "Int", "Parameter", "Params", "Space", "Text"]
 
 Params: TypeAlias = dict[str, Scalar]
 
@@ -39,7 +41,7 @@ LONGEST_TEXT = 4096
 class Parameter(Displayed, Record):
     """One knob: a number between bounds with a unit, one of a few choices, or a text that is set and not varied.
 
-    Use `Float`, `Int`, `Choice` or `Text` to make one.
+    Use `Float`, `Int`, `Choice`, `File` or `Text` to make one.
 
     Attributes:
         name: An identifier, as the app spells it.
@@ -53,6 +55,7 @@ class Parameter(Displayed, Record):
         description: One sentence.
         when: A condition on other parameters, e.g. `solver == 'mg'`; the parameter is left out of points where it
             is not kept. None: it is a part of every point.
+        files: Where the choices are names of files: those files (see `File`).
     """
 
     name: str
@@ -65,12 +68,13 @@ class Parameter(Displayed, Record):
     default: Scalar | None = None
     description: str = ""
     when: str | None = None
+    files: tuple[FileChoice, ...] = ()
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `when` where there is none: digests of campaigns stay what they were."""
+        """Without `when` and `files` where there are none: digests of campaigns stay what they were."""
         data: dict[str, Any] = dump(self)
-        return {k: v for k, v in data.items() if k != "when" or v is not None}
+        return {k: v for k, v in data.items() if k not in ("when", "files") or v}
 
     @field_validator("choices", "default", mode="before")
     @classmethod
@@ -107,6 +111,8 @@ class Parameter(Displayed, Record):
             raise BadInput(f"parameter {self.label} lists a choice twice: {list(self.choices)}.")
         if self.low is not None or self.high is not None or self.log:
             raise BadInput(f"parameter {self.label} is a choice; low, high and log do not apply.")
+        if self.files and not set(self.choices) <= {file.name for file in self.files}:
+            raise BadInput(f"parameter {self.label} has choices that are none of its files: {self.range}.")
         for choice in self.choices:
             if isinstance(choice, str) and (not WORD.match(choice) or ".." in choice):
                 raise BadInput(
@@ -395,6 +401,41 @@ def Choice(  # noqa: N802
     return _made(name, kind="choice", choices=choices, **rest)
 
 
+def File(  # noqa: N802
+    *paths: str | Path,
+    default: str | None = None,
+    name: str = "_",
+    description: str = "",
+    when: str | None = None,
+) -> Parameter:
+    """A parameter that takes one of a few files: structures, potentials, inputs.
+
+    Points, tables and the answer have the file's name; its content decides the execution id. A function gets the
+    path of a copy in the run's own directory, a program its name there.
+
+    Args:
+        paths: The files; relative ones lie in the working directory.
+        default: Name of one of them, used where a campaign does not say.
+        name: An identifier; given by where the parameter is put.
+        description: One sentence.
+        when: A condition on other parameters (see `Parameter`).
+
+    Raises:
+        BadInput: A file is not there or cannot be read, or two have the same content.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for lattice in ("fcc", "bcc"):
+        ...         _ = pathlib.Path(folder, f"{lattice}.xyz").write_text(lattice)
+        ...     File(f"{folder}/fcc.xyz", f"{folder}/bcc.xyz").range
+        '{fcc.xyz, bcc.xyz}'
+    """
+    files = file_choices(paths, where="" if name == "_" else name)
+    rest = {"default": default, "description": description, "when": when}
+    return _made(name, kind="choice", choices=tuple(file.name for file in files), files=files, **rest)
+
+
 def Text(  # noqa: N802
     *, default: str | None = None, name: str = "_", description: str = "", when: str | None = None
 ) -> Parameter:
@@ -477,6 +518,7 @@ class Space(Displayed, Record):
             if names.count(name) > 1:
                 raise BadInput(f"parameter {name!r} is given twice.")
         check_rules(self.parameters, self.constraints)
+        check_files(self.parameters)
         return self
 
     @classmethod

@@ -17,6 +17,7 @@ from hpcagent.apps.made_with import sha256
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar, build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.files import with_file_choices
 from hpcagent.model.space import Parameter, Space
 
 __all__ = ["FAILURE_MODES", "FUNCTION", "PROGRAM", "executable", "executable_file", "flat", "settings_records"]
@@ -179,7 +180,7 @@ def executable_file(path: str | Path) -> App:
     path = Path(path)
     where = str(path)
     said = build(ProgramFile, read_toml(path), where=where)
-    parameters = tuple(_parameter(name, data, where) for name, data in said.parameters.items())
+    parameters = tuple(_parameter(name, data, where, path.parent) for name, data in said.parameters.items())
     return _app(said, Space.made(parameters, said.constraints), path.parent, where, source=str(path))
 
 
@@ -196,13 +197,13 @@ def _shown(command: str | Sequence[str | Sequence[str]]) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _parameter(name: str, data: Mapping[str, Any], where: str) -> Parameter:
+def _parameter(name: str, data: Mapping[str, Any], where: str, folder: Path) -> Parameter:
     """One `[parameters.NAME]` table: the keys of a parameter; its kind may be left out where it is clear."""
-    given = dict(data)
     place = f"{where}, parameters.{name}"
+    given = with_file_choices(data, folder, place)
     if "kind" not in given:
         bounds = [given.get("low"), given.get("high")]
-        if "choices" in given:
+        if given.get("choices"):
             given["kind"] = "choice"
         elif all(type(bound) is int for bound in bounds):
             raise BadInput(

@@ -24,6 +24,7 @@ from hpcagent.apps.made_with import sha256
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.files import with_file_choices
 from hpcagent.model.space import Parameter, Space
 from hpcagent.units import STYLES, factor, unit_style
 
@@ -47,6 +48,7 @@ class Variable(Record):
     unit: str | None = None
     log: bool = False
     choices: tuple[Scalar, ...] = ()
+    files: tuple[str, ...] = ()
     default: Scalar | None = None
     description: str = ""
 
@@ -181,7 +183,7 @@ def lammps(
 
     Args:
         script: Path of an input script or of its contract, or the name of a packaged input.
-        variables: Name -> `Float(...)`, `Int(...)` or `Choice(...)` for the script's `${variables}`.
+        variables: Name -> `Float(...)`, `Int(...)`, `Choice(...)` or `File(...)` for the script's `${variables}`.
         contract: Path of the contract, where it does not lie beside the script.
         metrics: Names of the metrics promised.
         resources: What one run occupies.
@@ -222,7 +224,7 @@ def lammps(
         )
     file = _with_given(file, columns or {}, checks or {}, log or {}, seed_variables)
     read = read_script(script_path)
-    space = _space(read, file, variables or {}, where)
+    space = _space(read, file, variables or {}, where, script_path.parent)
     deciding = file.resources_from if resources_from is None else dict(resources_from)
     check_names(space, where, "name it in `seed_variables` instead")
     _check_variables(read, space, file, where, deciding)
@@ -415,15 +417,15 @@ def _stem(script: Path) -> str:
     return "".join(c if c.isalnum() or c in "_-" else "_" for c in name) or "lammps"
 
 
-def _space(read: Script, file: ContractFile, given: Mapping[str, Parameter], where: str) -> Space:
+def _space(read: Script, file: ContractFile, given: Mapping[str, Parameter], where: str, folder: Path) -> Space:
     parameters: dict[str, Parameter] = {}
     for name, variable in file.variables.items():
-        parameters[name] = _parameter(name, variable, where)
+        parameters[name] = _parameter(name, variable, where, folder)
     for name, parameter in given.items():
         if not isinstance(parameter, Parameter):
             raise BadInput(
                 f"variables={{{name!r}: {parameter!r}}}: a variable is given as ha.Float(low, high, unit=...), "
-                "ha.Int(...) or ha.Choice(...).",
+                "ha.Int(...), ha.Choice(...) or ha.File(...).",
                 value=parameter,
             )
         parameters[name] = parameter.model_copy(update={"name": name})
@@ -431,9 +433,9 @@ def _space(read: Script, file: ContractFile, given: Mapping[str, Parameter], whe
     return Space(parameters=tuple(with_defaults))
 
 
-def _parameter(name: str, variable: Variable, where: str) -> Parameter:
-    data: dict[str, Any] = variable.model_dump(exclude_none=True)
-    kind = variable.kind or ("choice" if variable.choices else "float")
+def _parameter(name: str, variable: Variable, where: str, folder: Path) -> Parameter:
+    data: dict[str, Any] = with_file_choices(variable.model_dump(exclude_none=True), folder, f"{where}, {name}")
+    kind = variable.kind or ("choice" if data["choices"] else "float")
     if variable.unit is None:
         if kind != "choice":
             raise BadInput(f"{where}, variables.{name}: the key 'unit' is missing; write '1' for a pure number.")
