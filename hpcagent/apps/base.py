@@ -316,7 +316,7 @@ class App(Displayed, Record):
         digest = self._with_files(
             self.digest if digest is None else digest,
             values,
-            declared(self.function, values, self.settings, site),
+            declared(self.function, values, self._settings_at(values), site),
         )
         return Manifest(
             execution_id=Manifest.identify(
@@ -363,12 +363,13 @@ class App(Displayed, Record):
             promises: From `promises`, with the metrics that must be there beyond those the contract requires.
             attempt: 1, or more after an infrastructure failure.
         """
-        files = declared(self.function, manifest.params, self.settings, site)
+        settings = self._settings_at(manifest.params)
+        files = declared(self.function, manifest.params, settings, site)
         choices = chosen(self.contract.space, manifest.params, work.parent)
         return {
             "manifest": manifest.model_dump(),
             "function": self.function or self._sent or (self._callable and carried.carry(self._callable)),
-            "settings": self.settings,
+            "settings": settings,
             "workdir": f"{work}/{manifest.execution_id}",
             "promises": self.promises() if promises is None else promises,
             "site": site,
@@ -377,6 +378,11 @@ class App(Displayed, Record):
             "modules": self.made_of,
             "outdated": self._outdated(manifest, files),
         } | ({"chosen": choices} if choices else {})
+
+    def _settings_at(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings, with the names of files that a point chooses: they lie in the run's own directory."""
+        names = [f.name for p in self.contract.space.parameters for f in p.files if params.get(p.name) == f.name]
+        return {**self.settings, "chosen": names} if names else self.settings
 
     def _with_files(self, digest: str, params: Mapping[str, Any], files: Mapping[str, str]) -> str:
         """The digest with the files that decide the numbers at a point: declared, or chosen by it."""

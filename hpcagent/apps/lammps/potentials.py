@@ -39,7 +39,7 @@ def elsewhere(
     names, _ = _named(settings, params)
     if not names:
         return ()
-    beside = set(settings.get("files") or ())
+    beside = {*(settings.get("files") or ()), *(settings.get("chosen") or ())}
     return tuple(_found(tuple(name for name in names if name not in beside), site))
 
 

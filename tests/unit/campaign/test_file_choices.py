@@ -160,7 +160,7 @@ def test_equal_names_in_several_folders_are_told_apart(tmp_path):
         parameter.choices == ("fcc_POSCAR", "bcc_POSCAR") and parameter.narrowed(choices=["fcc_POSCAR"]).constant
     )
     one, other = ha.File(tmp_path / "fcc" / "POSCAR"), ha.File(tmp_path / "bcc" / "POSCAR")
-    with pytest.raises(BadInput, match="both have a file 'POSCAR', of different contents"):
+    with pytest.raises(BadInput, match="both have a file 'POSCAR' of different contents"):
         Space.of(one=one, other=other)
 
 
@@ -181,3 +181,20 @@ def test_a_lammps_script_and_a_program_find_the_file_by_its_name_in_their_direct
     app = ha.find_app(str(folder / "prog.toml"))
     with ha.open_site("threads"):
         assert [app(structure=name).result()["n"] for name in ("b.txt", "c.txt")] == [2.0, 3.0]
+
+    for name, n in (("one.data", 1), ("two.data", 2)):
+        head = f"x\n\n{n} atoms\n1 atom types\n\n0 9 xlo xhi\n0 9 ylo yhi\n0 9 zlo zhi\n\nMasses\n\n1 1.0\n\nAtoms\n\n"
+        lines = (f"{i} 1 {2 * i} 0.5 0.5\n" for i in range(1, n + 1))
+        (folder / name).write_text(head + "".join(lines))
+    (folder / "in.cell").write_text(
+        "units lj\nread_data ${structure}\npair_style lj/cut 2.0\npair_coeff * * 1 1\nfix 1 all nve\nthermo 10\n"
+        "timestep ${dt}\nrun 20\n"
+    )
+    (folder / "in.cell.toml").write_text(
+        '[variables.structure]\nfiles = ["one.data", "two.data"]\n'
+        '[variables.dt]\nlow = 0.001\nhigh = 0.002\nunit = "tau"\n'
+    )
+    md = ha.lammps(folder / "in.cell")
+    with ha.open_site("threads"):
+        runs = [md(structure=name, dt=0.001).result() for name in ("one.data", "two.data")]
+    assert [run["n_atoms"] for run in runs] == [1, 2], runs
