@@ -1,4 +1,4 @@
-"""What a process was started with and may lack (streams, working directory), and what it is: a notebook, a worker."""
+"""What a process was started with and may lack (streams, working directory); notebook or worker?"""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def _parameter(name: str, data: Mapping[str, Any], where: str, folder: Path) -> 
     given = with_file_choices(data, folder, place)
     if "kind" not in given:
         bounds = [given.get("low"), given.get("high")]
-        if given.get("choices"):
+        if "choices" in given:
             given["kind"] = "choice"
         elif all(type(bound) is int for bound in bounds):
             raise BadInput(
