@@ -135,7 +135,7 @@ class Reading(Record):
         for name in {name for names in only.values() for name in names} & self.model_fields_set:
             if name not in only[ways[0]] and name not in ways:
                 raise BadInput(f"{name} does not go with {ways[0]}.", value=name)
-        if ways[0] in ("column", "array") and self.file == PRINTED and ways[0] == "array":
+        if ways[0] == "array" and self.file == PRINTED:
             raise BadInput("array needs a file.", value=self.file)
         if isinstance(self.column, bool):
             raise BadInput(f"column={self.column} is neither a title nor a number.", value=self.column)
