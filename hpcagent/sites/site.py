@@ -364,7 +364,7 @@ def open_site(
 
     Args:
         profile: A profile's name, its file, the profile itself, or `auto`: the one of this machine.
-        run_dir: Folder for Parsl's logs in `parsl/NNN`, the ledger of jobs in `jobs.jsonl` and the runs in `work/`.
+        run_dir: Folder for Parsl's logs in `parsl/NNN`, the ledger of jobs in `jobs.jsonl`, runs in `work/`.
             Not given: `runs/site-TIME`, whose logs are removed when the site is closed, and whose runs are kept
             (private: a temporary one, except with a batch system, whose nodes would not see it).
         workers: Tasks at once, in place of the profile's `max_workers_per_node` of its first executor.
