@@ -3,7 +3,8 @@
 These are the places where the distance to the nearest atom of the surface, seen from above, is smallest, has a
 saddle, and is largest: atoms, midpoints of edges of the Gabriel graph (K. R. Gabriel, R. R. Sokal, Syst. Zool. 18,
 259 (1969)), and corners of the Voronoi diagram that lie inside of the atoms around them. So none is missing:
-on a periodic surface there are as many bridges as atoms and hollows together (Euler's formula for the torus).
+on a periodic surface there are as many bridges as atoms and hollows together (Euler's formula for the torus), but
+for those nearer to each other than 0.1 angstrom, which count as one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.apps.build.oriented import operations
@@ -99,16 +101,20 @@ def _critical(slab: Atoms, surface: Any) -> list[tuple[Any, tuple[int, ...]]]:
     from scipy.spatial import Delaunay, cKDTree
 
     short = minkowski_reduce(slab.cell.array, pbc=(True, True, False))[0][:2]
-    images = np.array([(i, j, 0) for i in range(-3, 4) for j in range(-3, 4)]) @ np.vstack([short, [0, 0, 0]])
+    # Half of the sum of both vectors is as far as a point can be from an atom.
+    across = float(np.linalg.norm(short[:, :2], axis=1).sum())
+    heights = 1 / np.linalg.norm(np.linalg.inv(short[:, :2]), axis=0)
+    most = [int(np.ceil(2.1 * across / height)) + 1 for height in heights]
+    steps = product(range(-most[0], most[0] + 1), range(-most[1], most[1] + 1))
+    images = np.array([(i, j, 0) for i, j in steps]) @ np.vstack([short, [0, 0, 0]])
     points = (slab.positions[surface][:, None] + images[None]).reshape(-1, 3)
     owner = np.repeat(surface, len(images))
     flat, near = points[:, :2], cKDTree(points[:, :2])
     # Beyond this the triangles are those of a border that is none.
     middle = slab.positions[surface, :2].mean(axis=0)
-    reach = 1.6 * np.linalg.norm(short[:, :2], axis=1).sum()
     simplices = Delaunay(flat).simplices
     corners = flat[simplices]
-    simplices = simplices[np.linalg.norm(corners.mean(axis=1) - middle, axis=1) < reach]
+    simplices = simplices[np.linalg.norm(corners.mean(axis=1) - middle, axis=1) < 1.1 * across]
     found: list[tuple[Any, tuple[int, ...]]] = [(slab.positions[i], (int(i),)) for i in surface]
     edges = {tuple(sorted((int(s[i]), int(s[i - 1])))) for s in simplices for i in range(3)}
     for one, other in sorted(edges):

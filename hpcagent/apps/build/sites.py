@@ -62,6 +62,12 @@ def adsorption_sites(depth: float, run: Run) -> Outcome:
     metrics = {"n_sites": float(len(found)), "n_surface_atoms": float(tops)}
     metrics |= {f"n_{kind}": float(kinds.count(kind)) for kind in KINDS}
     notes = tuple(f"site {number}: {place.name}" for number, place in enumerate(found))
+    bridges = sum(place.alike for place in found if place.kind == "bridge")
+    if 2 * bridges != sum(place.alike for place in found):
+        notes += (
+            "some sites are within 0.1 angstrom of each other and count as one: bridges are not as many as tops and "
+            "hollows together",
+        )
     return Outcome(metrics=metrics, artifacts={"sites": "sites.csv"}, notes=notes)
 
 

@@ -207,6 +207,7 @@ def test_an_atom_is_put_on_a_site_by_its_number(build: Build):
         radii = {"Cu": 1.32, "Au": 1.36}  # Cordero et al. 2008; O: 0.66
         touching = [i for i, d in enumerate(distances) if d < radii[both.symbols[i]] + 0.66 + 0.1]
         assert sorted(touching) == sorted(set(map(int, row["atoms"].split()))), row["name"]
+    assert not any("count as one" in note for note in listed.notes)
     failure = build(place_adsorbate, slab, as_input(Atoms("O")), site=9).failure
     assert failure is not None and failure.name == "NoSite" and "bridge Au-Cu" in failure.message
 
