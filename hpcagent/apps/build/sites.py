@@ -65,8 +65,8 @@ def adsorption_sites(depth: float, run: Run) -> Outcome:
     bridges = sum(place.alike for place in found if place.kind == "bridge")
     if 2 * bridges != sum(place.alike for place in found):
         notes += (
-            "some sites are within 0.1 angstrom of each other and count as one: bridges are not as many as tops and "
-            "hollows together",
+            "some sites are within 0.1 angstrom of each other and count as one: bridges are not as many as tops "
+            "and hollows together",
         )
     return Outcome(metrics=metrics, artifacts={"sites": "sites.csv"}, notes=notes)
 
