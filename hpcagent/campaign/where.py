@@ -92,7 +92,11 @@ def starting(site: Site | Profile, workers: int | None, *, inside: bool = False)
     if not isinstance(site, Profile):
         return f"starting on the open site {site.profile.name}"
     if site.batch:
-        where = "the nodes of this job" if inside else f"the coordinator here, its jobs on {site.kind.upper()}"
+        where = (
+            "the nodes of this job"
+            if inside
+            else f"the coordinator here, its jobs on {'Slurm' if site.kind == 'slurm' else 'PBS'}"
+        )
         return f"starting {site.name}: {where}"
     count = workers or workers_of(site)
     what = "thread" if site.kind == "threads" else "worker"
