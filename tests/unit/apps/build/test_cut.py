@@ -67,6 +67,9 @@ FACES = [
     (MGO, "111", 4.21**2 * sqrt(3) / 4, ["Mg", "O"]),
     (GAAS, "110", 5.65**2 / sqrt(2), ["AsGa"]),
     (GAAS, "111", 5.65**2 * sqrt(3) / 4, ["As", "Ga"]),
+    # Planes that a screw axis maps on each other are one surface: two of hcp, six of rutile (100).
+    (bulk("Mg", a=3.21, c=5.21), "001", 3.21**2 * sqrt(3) / 2, ["Mg"]),
+    (TIO2, "100", 4.59 * 2.96, ["O", "O", "Ti"]),
     # Rutile (110): bridging oxygen, bare Ti2O2, and two rows of oxygen.
     (TIO2, "110", 4.59 * sqrt(2) * 2.96, ["O", "O", "O2Ti2"]),
 ]
