@@ -430,3 +430,27 @@ def test_ranks_are_started_by_the_launcher_and_know_each_other(tmp_path, called)
     assert result["status"] == "COMPLETED", result
     assert result["metrics"] == {"sum": 6.0}
     assert "-n 3" in (Path(result["workdir"]) / "command.txt").read_text()
+
+
+def test_a_file_that_a_parameter_chooses_lies_in_the_run_under_its_name(tmp_path, python, called):
+    for name, text in (("fcc.xyz", "12"), ("bcc.xyz", "8")):
+        (tmp_path / name).write_text(text)
+    tool = python("print('x=' + open(sys.argv[1]).read(), open('in.txt').read())")
+    (tmp_path / "in.txt").write_text("read ${structure}")
+    given = {
+        "parameters": {"structure": ha.File(tmp_path / "fcc.xyz", tmp_path / "bcc.xyz")},
+        "metrics": {"x": ha.from_regex(r"x=(\d+)", unit="1")},
+        "relative_to": tmp_path,
+    }
+    app = ha.executable(f"{tool} {{structure}}", templates=["in.txt"], **given)
+    for name, neighbours in (("fcc.xyz", 12), ("bcc.xyz", 8)):
+        result = called(app, structure=name)
+        assert result["metrics"] == {"x": neighbours}
+        assert f"read {name}" in (Path(result["workdir"]) / "output.txt").read_text()
+    before = app.manifest({"structure": "bcc.xyz"}).execution_id
+    (tmp_path / "bcc.xyz").write_text("9")
+    edited = {**given, "parameters": {"structure": ha.File(tmp_path / "fcc.xyz", tmp_path / "bcc.xyz")}}
+    again = ha.executable(f"{tool} {{structure}}", templates=["in.txt"], **edited)
+    assert again.manifest({"structure": "bcc.xyz"}).execution_id != before
+    with pytest.raises(BadInput, match="rename one"):
+        ha.executable(f"{tool} {{structure}}", files=["fcc.xyz"], **edited)
