@@ -183,12 +183,12 @@ class World:
         if self.surrogate is None:
             return []
         features, rng = self.surrogate.features, np.random.default_rng(0)
-        sample = features.snapped(features.from_cube(rng.random((CANDIDATES, features.size))))
+        sample = features.kept(features.snapped(features.drawn(rng, CANDIDATES)))
         found = self._top(self._full(np.vstack([sample, self._rows(self.points)])))
         for width in (0.1, 0.03, 0.01, 0.003, 0.001):
             near = np.repeat(found, NEAR, axis=0)
             near = near + width * rng.standard_normal(near.shape) * features.numeric
-            steps = self._full(np.vstack([features.snapped(near), features.steps(found)]))
+            steps = self._full(features.kept(np.vstack([features.snapped(near), features.steps(found)])))
             found = self._top(np.vstack([found, steps]))
         return features.points(found)
 

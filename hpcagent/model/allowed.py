@@ -40,6 +40,7 @@ MOST_LISTED = 100_000
 LONGEST_SEQUENCE = 1 << 16
 """So much of a sequence is sorted through before chains walk."""
 FIRST_BLOCK = 1 << 10
+COVER = 1 << 10
 CHAINS, SHRINKS, BURN_IN = 128, 24, 100
 SEARCHED, ROUNDS = 512, 120
 CURVE = 1025
@@ -522,6 +523,19 @@ class Region:
         )
 
     @cached_property
+    def cover(self) -> list[Params]:
+        """Allowed points all over the space, at most 1024, always the same.
+
+        Raises:
+            BadInput: There is none.
+        """
+        units = np.random.default_rng(0).random((LONGEST_SEQUENCE, len(self.parameters)))
+        found = self.sequence(lambda stop: units[:stop], COVER)
+        if not found:
+            raise self.empty()
+        return found
+
+    @cached_property
     def middle(self) -> Params:
         """An allowed point near the middle of the space.
 
@@ -531,10 +545,7 @@ class Region:
         centre = self.points(self.columns(np.full((1, len(self.parameters)), 0.5)), [0])[0]
         if self.allowed(centre):
             return centre
-        rng = np.random.default_rng(0)
-        found = self.every
-        if found is None:
-            found = self.sequence(lambda stop: rng.random((stop, len(self.parameters))), 64)
+        found = self.cover if self.every is None else self.every
         if not found:
             raise self.empty()
         return min(found, key=lambda p: float(((self.space.to_unit(p) - 0.5) ** 2).sum()))

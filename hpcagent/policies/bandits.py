@@ -31,7 +31,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Parameter, Params, Space
 from hpcagent.policies.base import one_goal
-from hpcagent.policies.points import generator, inside, located, whole
+from hpcagent.policies.points import Key, generator, inside, key, located, whole
 from hpcagent.policies.trend import Array, tame
 
 __all__ = ["UCB", "EpsilonGreedy", "Thompson"]
@@ -87,6 +87,9 @@ class Bandit:
         if math.prod(self.parts) > MOST_BUCKETS:
             raise BadInput(f"{math.prod(self.parts)} buckets are too many; ask for fewer.", value=buckets)
         self.cells = list(product(*(range(n) for n in self.parts)))
+        if not space.simple:
+            self._inside = _points_by_cell(space, self.cells, self.parts)
+            self.cells = list(self._inside)
         self._number = {cell: i for i, cell in enumerate(self.cells)}
 
     def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
@@ -107,14 +110,25 @@ class Bandit:
         raise NotImplementedError
 
     def _point(self, arm: int, rng: np.random.Generator) -> Params:
+        if not self.space.simple:
+            return self._allowed_point(arm, rng)
         where = rng.random(len(self.parts)) if self.jitter else np.full(len(self.parts), 0.5)
         cell = np.array(self.cells[arm], dtype=float)
         return self.space.from_unit((cell + where) / np.array(self.parts, dtype=float))
 
+    def _allowed_point(self, arm: int, rng: np.random.Generator) -> Params:
+        """An allowed point of the bucket: near its middle, or with `jitter` any."""
+        points = self._inside[self.cells[arm]]
+        return dict(points[int(rng.integers(len(points))) if self.jitter else 0])
+
     def _bucket(self, params: Params) -> int:
-        units = self.space.to_unit(params)
-        cell = tuple(min(max(int(u * n), 0), n - 1) for u, n in zip(units, self.parts, strict=True))
-        return self._number[cell]
+        cell = _cell_of(self.space, params, self.parts)
+        if cell in self._number:
+            return self._number[cell]
+        # A corner of what is allowed that no point was found in: the nearest bucket has it.
+        cells = np.array(self.cells, dtype=float) / np.array(self.parts, dtype=float)
+        away = np.abs(cells - np.array(cell, dtype=float) / np.array(self.parts, dtype=float)).sum(axis=1)
+        return int(np.argmin(away))
 
     def _arms(self, history: Sequence[Observation], pending: Sequence[Params]) -> Arms:
         runs = located(self.space, history)
@@ -154,6 +168,34 @@ class Bandit:
         if self.reward == "gated":
             worst = min(worst, 0.0)
         return [worst if not o.completed else r for o, r in zip(runs, rewards, strict=True)]
+
+
+def _cell_of(space: Space, params: Params, parts: Sequence[int]) -> tuple[int, ...]:
+    units = space.to_unit(params)
+    return tuple(min(max(int(u * n), 0), n - 1) for u, n in zip(units, parts, strict=True))
+
+
+def _points_by_cell(
+    space: Space, cells: Sequence[tuple[int, ...]], parts: Sequence[int]
+) -> dict[tuple[int, ...], list[Params]]:
+    """Allowed points of each bucket that has any, the nearest to its middle first.
+
+    Those that cover the space, and the middles themselves; what is left out of a point lies in the middle bucket.
+    """
+    region, size = space.region, np.array(parts, dtype=float)
+    columns = region.settled(region.columns((np.array(cells, dtype=float) + 0.5) / size))
+    middles = region.points(columns, np.flatnonzero(region.kept(columns)))
+    found: dict[tuple[int, ...], dict[Key, Params]] = {}
+    for p in [*(p for p in middles if space.allows(p)), *region.cover]:
+        found.setdefault(_cell_of(space, p, parts), {})[key(p)] = p
+    if not found:
+        raise region.empty()
+
+    def by_distance(cell: tuple[int, ...]) -> list[Params]:
+        middle = np.array(cell, dtype=float) + 0.5
+        return sorted(found[cell].values(), key=lambda p: float(((space.to_unit(p) * size - middle) ** 2).sum()))
+
+    return {cell: by_distance(cell) for cell in cells if cell in found}
 
 
 class Arms:

@@ -19,7 +19,10 @@ The rules every policy keeps (checked by `hpcagent.testing.PolicyContract`):
 7. A policy that steers by one goal refuses an objective with several; a sweep takes any objective.
 8. `role == "earlier"` is a run of another campaign: data, but not a suggestion of this one.
    Its `context` says under which circumstances it ran, where they differ from this campaign's.
-9. `bounds` of an observation says which metrics of a run that was stopped early are only bounds.
+9. In a space with constraints or conditional parameters every suggestion is allowed (`Space.allows`), and what is
+   not active at a point is left out of it, as it is in the history. What a policy from outside suggests is led
+   back there where it does not see to it (`hpcagent.policies.kept`).
+10. `bounds` of an observation says which metrics of a run that was stopped early are only bounds.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
+from hpcagent.policies.kept import Kept
 
 __all__ = [
     "ENTRY_POINTS",
@@ -148,6 +152,8 @@ def make_policy(name: str, *, space: Space, objective: Objective, seed: int = 0,
     policy: Policy = factory(space=space, objective=objective, seed=seed, **options)
     if not callable(getattr(policy, "suggest", None)):
         raise BadInput(f"{name!r} made a {type(policy).__name__}, which has no method suggest.", value=name)
+    if not space.simple and name not in BUILT_IN:
+        return Kept(policy, space, seed=seed)
     return policy
 
 

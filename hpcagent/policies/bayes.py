@@ -321,6 +321,9 @@ class _Search:
         space = self.policy.space
         if space.size > ENUMERATED:
             return None
+        if not space.simple:
+            every = space.region.every
+            return None if every is None else self._at_last_level(self.features.rows(every))
         values = [
             range(int(p.low or 0), int(p.high or 0) + 1) if p.kind == "int" else p.levels(1)
             for p in space.parameters
@@ -331,7 +334,10 @@ class _Search:
     def _at_last_level(self, rows: Array) -> Array:
         if self.levels is None or not len(rows):
             return rows
-        return np.unique(self.features.with_choice(rows, self.place, self.columns[-1]), axis=0)
+        there = self.features.with_choice(rows, self.place, self.columns[-1])
+        if not self.features.simple:
+            there = self.features.kept(self.features.snapped(there))
+        return np.unique(there, axis=0)
 
     def _as_it_counts(self, s: Surrogate) -> Surrogate:
         """The models with every measured point taken at the last level, where an answer has to be."""
@@ -341,14 +347,14 @@ class _Search:
         """Points to begin from; one in `part` of them."""
         f, rng = self.features, self.rng
         around = AROUND // part
-        cube = f.from_cube(rng.random((SPREAD_OUT // part, f.size)))
+        cube = f.drawn(rng, SPREAD_OUT // part)
         low, high = box if box is not None else (np.zeros(len(f.of)), np.ones(len(f.of)))
         found = [np.where(f.numeric, low + cube * (high - low), cube)]
         for top in self.tops:
             for width in WIDTHS:
                 near = np.repeat(top[None], around, axis=0)
                 moved = rng.random((around, f.size)) < max(0.5, min(1.0, 2 / f.size))
-                near = near + width * rng.standard_normal(near.shape) * moved[:, f.of] * f.numeric
+                near = near + width * self._directions(near.shape) * moved[:, f.of] * f.numeric
                 for j in np.flatnonzero(f.choices):
                     columns = f.columns(int(j))
                     values = columns.stop - columns.start
@@ -357,7 +363,17 @@ class _Search:
                         math.sqrt(0.5) * np.eye(values)[rng.integers(values, size=around)][changed]
                     )
                 found.append(np.where(f.numeric, np.clip(near, low, high), near))
-        return self._at_last_level(f.snapped(np.vstack(found)))
+        return self._at_last_level(f.kept(f.snapped(np.vstack(found))))
+
+    def _directions(self, shape: tuple[int, ...]) -> Array:
+        """Normal random steps; where not all is allowed half of them have the shape of what is."""
+        steps = self.rng.standard_normal(shape)
+        f = self.features
+        if f.simple or len(f.cover) < 2:
+            return steps
+        which = self.rng.integers(len(f.cover), size=(2, len(steps)))
+        apart = 3.0 * (f.cover[which[0]] - f.cover[which[1]])
+        return np.where((self.rng.random(len(steps)) < 0.5)[:, None], apart, steps)
 
     def _box(self) -> tuple[Array, Array] | None:
         """The trust region around the best point; None with few numbers, or before anything is allowed."""
@@ -379,13 +395,17 @@ class _Search:
         if self.whole is not None:
             return self._unused(self.whole, worth(self.whole, slopes=False)[0])
         rows = self._candidates(box, 1 if closely else 4)
+        if not len(rows):
+            return None
         values = worth(rows, slopes=False)[0]
         starts = _apart(rows[np.argsort(-values, kind="stable")[:200]], STARTS if closely else 1)
         if worth.weights is not None:
             ends = self._wandered(worth, starts)
         else:
             ends = self._climbed(worth, starts, box, STEPS if closely else STEPS // 2)
-        steps = self._at_last_level(self.features.steps(np.vstack([ends, starts])[:STARTS]))
+            if not self.features.simple:
+                ends = self._along_borders(worth, starts, ends, closely=closely)
+        steps = self._at_last_level(self.features.kept(self.features.steps(np.vstack([ends, starts])[:STARTS])))
         tried = np.vstack([ends, starts, steps])
         return self._unused(tried, worth(tried, slopes=False)[0]) if len(tried) else None
 
@@ -410,19 +430,41 @@ class _Search:
         ends[:, moving] = flat.reshape(k, m)
         return self.features.snapped(ends)
 
+    def _along_borders(self, worth: Acquisition, starts: Array, ends: Array, *, closely: bool) -> Array:
+        """What was climbed to, led back to what is allowed, and then along its border by ever smaller steps."""
+        f = self.features
+        low, high = np.zeros(len(ends)), np.ones(len(ends))
+        for _ in range(8):  # how far each can go on its way
+            middle = 0.5 * (low + high)
+            there = f.snapped(starts + middle[:, None] * (ends - starts))
+            good = np.array([len(f.kept(row[None])) > 0 for row in there])
+            low, high = np.where(good, middle, low), np.where(good, high, middle)
+        back = f.snapped(starts + low[:, None] * (ends - starts))
+        at = f.kept(np.vstack([starts, back, ends]))
+        for width in (0.03, 0.01, 0.003, 0.001) if closely else (0.01,):
+            best = at[np.argsort(-worth(at, slopes=False)[0], kind="stable")[:STARTS]]
+            near = np.repeat(best, AROUND, axis=0)
+            near = near + width * self._directions(near.shape) * f.numeric
+            at = np.vstack([best, f.kept(f.snapped(near))])
+        order = np.argsort(-worth(at, slopes=False)[0], kind="stable")
+        return np.asarray(at[order[:STARTS]])
+
     def _wandered(self, worth: Acquisition, starts: Array) -> Array:
         """Uphill by random steps, where the worth has no simple derivative."""
         f = self.features
         for width in (0.1, 0.03, 0.01, 0.003):
             steps = self.rng.standard_normal((16, *starts.shape)) * f.numeric * width
-            rows = self._at_last_level(f.snapped(np.vstack([starts, *(starts + s for s in steps)])))
+            rows = self._at_last_level(f.kept(f.snapped(np.vstack([starts, *(starts + s for s in steps)]))))
             starts = _apart(rows[np.argsort(-worth(rows, slopes=False)[0], kind="stable")], STARTS)
         return starts
 
     def _unused(self, rows: Array, values: Array) -> Array | None:
         for i in np.argsort(-values, kind="stable"):
             row: Array = rows[i]
-            if key(self.features.points(row[None])[0]) not in self.used or self._lower(row) is not None:
+            point = self.features.points(row[None])[0]
+            if not self.policy.space.allows(point):
+                continue  # by the rounding of a strict constraint
+            if key(point) not in self.used or self._lower(row) is not None:
                 return row
         return None
 

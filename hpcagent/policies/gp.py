@@ -29,7 +29,7 @@ from scipy.linalg import lapack, solve_triangular
 from scipy.optimize import fmin_l_bfgs_b
 
 from hpcagent.model.base import Scalar
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Parameter, Params, Space
 
 __all__ = ["GP", "Array", "Density", "Features", "Kernel", "NoFit", "one_thread"]
 
@@ -80,8 +80,9 @@ def one_thread() -> AbstractContextManager[Any]:
 class Features:
     """Points of a space as rows of numbers: a coordinate in [0, 1] for a number, a column per value of a choice.
 
-    Constants have no column. A row of a choice has 1/sqrt(2) in the column of its value, so that the squared
-    distance of two different values is 1.
+    Constants have no column; what is not active at a point has a fixed value there (0.5; no value of a choice), so
+    points that differ in nothing else are one. A row of a choice has 1/sqrt(2) in the column of its value, so that
+    the squared distance of two different values is 1.
 
     Attributes:
         space: The space.
@@ -105,6 +106,7 @@ class Features:
         self.of = np.array(of, dtype=int)
         self.numeric = np.array(numeric, dtype=bool)
         self.size = len(self._varied)
+        self.simple = space.simple
         self.choices = np.array([p.kind == "choice" for p in self._varied], dtype=bool)
 
     @property
@@ -118,16 +120,15 @@ class Features:
         for p, columns in zip(self._varied, self._columns, strict=True):
             if p.kind == "choice":
                 at = {c: i for i, c in enumerate(p.choices)}
-                which = [at[point[p.name]] for point in points]
-                rows[np.arange(len(points)), columns.start + np.array(which, dtype=int)] = math.sqrt(0.5)
+                there = [i for i, point in enumerate(points) if p.name in point]
+                which = [at[points[i][p.name]] for i in there]
+                rows[there, columns.start + np.array(which, dtype=int)] = math.sqrt(0.5)
                 continue
-            values = np.array([point[p.name] for point in points], dtype=float)
-            low, high = float(p.low or 0), float(p.high or 0)
-            if p.kind == "int":
-                values, high = values + 0.5, high + 1
-            if p.log:
-                values, low, high = np.log(values), math.log(low), math.log(high)
-            rows[:, columns.start] = (values - low) / (high - low)
+            # nan: not active there
+            values = np.array([point.get(p.name, math.nan) for point in points], dtype=float)
+            rows[:, columns.start] = _coordinates(p, values)
+        if not self.simple:
+            rows[np.isnan(rows)] = 0.5
         return rows
 
     def points(self, rows: Array) -> list[Params]:
@@ -145,7 +146,10 @@ class Features:
         return found
 
     def snapped(self, rows: Array) -> Array:
-        """The rows moved onto points of the space: whole numbers, one value of a choice, inside the bounds."""
+        """The rows moved onto points of the space: whole numbers, one value of a choice, inside the bounds.
+
+        Equalities are settled and what is not active has its fixed value; see `kept` for other constraints.
+        """
         rows = np.array(rows, dtype=float)
         for p, columns in zip(self._varied, self._columns, strict=True):
             if p.kind == "choice":
@@ -157,7 +161,49 @@ class Features:
             if p.kind == "int":
                 u = _whole(u, float(p.low or 0), float(p.high or 0) + 1, log=p.log)
             rows[:, columns.start] = u
+        return rows if self.simple or not len(rows) else self._settled(rows)
+
+    def _cube(self, rows: Array) -> Array:
+        """The rows as points of the unit cube of the whole space."""
+        cube = np.full((len(rows), len(self.space)), 0.5)
+        for p, columns in zip(self._varied, self._columns, strict=True):
+            k = self.space.names.index(p.name)
+            if p.kind == "choice":
+                cube[:, k] = (np.argmax(rows[:, columns], axis=1) + 0.5) / len(p.choices)
+            else:
+                cube[:, k] = rows[:, columns.start]
+        return cube
+
+    def _settled(self, rows: Array) -> Array:
+        region = self.space.region
+        columns = region.settled(region.columns(self._cube(rows)))
+        active = region.active(columns)
+        moved = {name for one in region.equalities for name in (*one.shared, one.follows)}
+        rows = rows.copy()
+        for p, where in zip(self._varied, self._columns, strict=True):
+            if p.name in moved:
+                rows[:, where] = _coordinates(p, columns[p.name])[:, None]
+            if p.name in active:
+                rows[~active[p.name], where] = 0.0 if p.kind == "choice" else 0.5
         return rows
+
+    def kept(self, rows: Array) -> Array:
+        """The rows (see `snapped`) that keep the constraints of the space."""
+        if self.simple or not len(rows):
+            return rows
+        region = self.space.region
+        return np.asarray(rows[region.kept(region.settled(region.columns(self._cube(rows))))])
+
+    @cached_property
+    def cover(self) -> Array:
+        """`(up to 1024, columns)` allowed points that cover the space."""
+        return self.rows(self.space.region.cover)
+
+    def drawn(self, rng: np.random.Generator, n: int) -> Array:
+        """`n` allowed points, choices with equal shares."""
+        if self.simple or not len(self.cover):
+            return self.from_cube(rng.random((n, self.size)))
+        return np.asarray(self.cover[rng.integers(len(self.cover), size=n)])
 
     def from_cube(self, cube: Array) -> Array:
         """Rows for points of the unit cube of the varied parameters, `(m, size)`; choices get equal shares."""
@@ -206,6 +252,16 @@ class Features:
                     moved[:, self._columns[j].start] += step
                     found.append(moved)
         return self.snapped(np.vstack(found)) if found else rows[:0]
+
+
+def _coordinates(p: Parameter, values: Array) -> Array:
+    """Where in [0, 1] values of a number lie."""
+    low, high = float(p.low or 0), float(p.high or 0)
+    if p.kind == "int":
+        values, high = values + 0.5, high + 1
+    if p.log:
+        values, low, high = np.log(values), math.log(low), math.log(high)
+    return np.asarray((values - low) / (high - low))
 
 
 def _whole(u: Array, low: float, high: float, *, log: bool) -> Array:

@@ -138,8 +138,8 @@ def missed(
                 for top in (*tops, *answer)
                 for width in WIDTHS
             ]
-            cover = f.from_cube(rng.random((COVERING, f.size)))
-            rows = np.vstack([f.held(f.snapped(np.vstack([cover, *near])), held or {}), s.rows])
+            cover = f.drawn(rng, COVERING)
+            rows = np.vstack([f.kept(f.held(f.snapped(np.vstack([cover, *near])), held or {})), s.rows])
             rough, rows = _rough(s), np.unique(rows, axis=0)
             regret, value = _regrets(rough, np.vstack([answer, rows[_promising(rough, rows)]]), rng)
             at_most = float(np.quantile(regret, CERTAIN))

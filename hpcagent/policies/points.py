@@ -13,7 +13,19 @@ from hpcagent.model.base import Scalar
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 
-__all__ = ["Key", "fraction", "generator", "given", "inside", "key", "located", "shares", "usable", "whole"]
+__all__ = [
+    "Key",
+    "fraction",
+    "generator",
+    "given",
+    "inside",
+    "key",
+    "led_back",
+    "located",
+    "shares",
+    "usable",
+    "whole",
+]
 
 Key: TypeAlias = tuple[tuple[str, Scalar], ...]
 
@@ -26,12 +38,47 @@ def key(params: Mapping[str, Scalar]) -> Key:
 def inside(space: Space, params: Mapping[str, Scalar]) -> Params | None:
     """The point as the space sees it, or None where it is not a point of the space.
 
-    A history may hold runs from before the space was narrowed, and references outside of it.
+    A history may hold runs from before the space was narrowed, and references outside of it or against its
+    constraints. Parameters that are not active at the point are left out.
     """
     try:
-        return {p.name: p.validated(params[p.name]) for p in space.parameters}
+        if space.simple:
+            return {p.name: p.validated(params[p.name]) for p in space.parameters}
+        known = space.validated({name: params[name] for name in space.names if name in params})
+        return known if all(name in params for name in known) else None
     except (BadInput, KeyError):
         return None
+
+
+def led_back(space: Space, params: Params, known: Sequence[Params]) -> Params:
+    """The point, or where it is forbidden the furthest allowed one on the way to it from the nearest known.
+
+    Args:
+        space: The space.
+        params: A point whose numbers are within their bounds.
+        known: Allowed points; without any the middle of the space is taken.
+
+    Example:
+        >>> from hpcagent.model.space import Float
+        >>> space = Space.of(x=Float(0, 1), y=Float(0, 1), constraints=["x + y <= 1"])
+        >>> round(led_back(space, {"x": 1.0, "y": 1.0}, [{"x": 0.0, "y": 0.0}])["x"], 3)
+        0.5
+    """
+    if space.allows(params):
+        return params
+    goal = space.to_unit(params)
+    starts = np.array([space.to_unit(p) for p in known or [space.middle]])
+    nearest = int(np.argmin(((starts - goal) ** 2).sum(axis=1)))
+    start = starts[nearest]
+    best, low, high = dict((known or [space.middle])[nearest]), 0.0, 1.0
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        there = space.from_unit(start + middle * (goal - start))
+        if space.allows(there):
+            best, low = there, middle
+        else:
+            high = middle
+    return best
 
 
 def located(space: Space, history: Sequence[Observation]) -> list[tuple[Params, Observation]]:

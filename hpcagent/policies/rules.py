@@ -30,7 +30,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import one_goal
-from hpcagent.policies.points import fraction, generator, given, inside, key, located, shares, whole
+from hpcagent.policies.points import fraction, generator, given, inside, key, led_back, located, shares, whole
 from hpcagent.policies.recommend import Estimate, estimates
 from hpcagent.policies.sweeps import LatinHypercube, Sobol
 from hpcagent.policies.trend import Array, Scale, Trend, chance, tame
@@ -290,10 +290,16 @@ class _View:
             if safe is None:
                 continue
             params = self.space.from_unit(safe)
+            if not self.space.simple:
+                params = self._allowed(params)
             if key(params) not in used:
                 used.add(key(params))
                 found.append(params)
         return found
+
+    def _allowed(self, params: Params) -> Params:
+        """The point, or the furthest allowed one on the way to it."""
+        return led_back(self.space, params, [p for p, o in self.runs if o.completed])
 
     def _safe(self, point: Array) -> Array | None:
         """The point, or the furthest on the way from the nearest completed run that isn't expected to fail."""

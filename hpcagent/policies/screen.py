@@ -12,7 +12,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import one_goal
-from hpcagent.policies.points import Key, fraction, given, key, whole
+from hpcagent.policies.points import Key, fraction, given, inside, key, whole
 from hpcagent.policies.ranking import DOUBT, chances, level_estimates, level_scores
 from hpcagent.policies.sweeps import Grid, Sobol
 
@@ -65,7 +65,8 @@ class Screen:
         self.levels: tuple[Scalar, ...] = tuple(fidelity["levels"])
         self.keep = whole("keep", keep)
         self.doubt = 1.0 if doubt == 1 else fraction("doubt", doubt)
-        rest = Space(parameters=tuple(p for p in space.parameters if p.name != self.parameter))
+        # At the level that counts; other levels may allow less, or more.
+        rest = space.without({self.parameter: self.levels[-1]})
         if points is None:
             self.design = Grid(rest, levels=whole("grid", grid)).points
         else:
@@ -91,7 +92,8 @@ class Screen:
 
     def _not_asked(self, points: Sequence[Params], level: Scalar, asked: Collection[Key]) -> list[Params]:
         at_level = [self._ordered({**p, self.parameter: level}) for p in points]
-        return [p for p in at_level if key(p) not in asked]
+        found = [p for p in at_level if key(p) not in asked]
+        return found if self.space.simple else [p for p in found if inside(self.space, p) == p]
 
     def _doubtful(self, history: Sequence[Observation], before: Scalar | None, level: Scalar) -> list[Params]:
         """Points of the level before that may be the best of this one, most likely first."""
@@ -109,7 +111,7 @@ class Screen:
         return [dict(p) for p in sorted(chance, key=lambda p: -chance[p]) if chance[p] >= self.doubt]
 
     def _ordered(self, params: Params) -> Params:
-        return {name: params[name] for name in self.space.names}
+        return {name: params[name] for name in self.space.names if name in params}
 
     def _best(self, history: Sequence[Observation], level: Scalar) -> list[Params]:
         """The `keep` best points of a level.

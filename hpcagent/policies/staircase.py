@@ -74,6 +74,31 @@ class Staircase:
             raise BadInput(f"a staircase over {size} points is too large; use fewer levels.", value=size)
         shape = [range(len(axis)) for axis in self.axes]
         self.grid: NDArray[np.int64] = np.array(list(product(*shape)), dtype=np.int64)
+        if not space.simple:
+            self._check_simple_enough(space)
+            self.grid = np.array([g for g in self.grid if space.allows(self._point(g))], dtype=np.int64)
+            if not len(self.grid):
+                raise BadInput(
+                    f"no point of the staircase keeps the constraints ({'; '.join(map(str, space.constraints))}); "
+                    "use more levels.",
+                    value=size,
+                )
+
+    @staticmethod
+    def _check_simple_enough(space: Space) -> None:
+        """Its order needs every parameter in every point, each with values of its own."""
+        conditional = [p.name for p in space.parameters if p.when is not None]
+        equal = [one.follows for one in space.region.equalities]
+        for names, why in (
+            (conditional, "is not a part of every point (when)"),
+            (equal, "follows from others (==)"),
+        ):
+            if names:
+                raise BadInput(
+                    f"policy 'staircase' steps along every parameter by itself, but {names[0]!r} {why}; take "
+                    "'bayes' or 'quality_first'.",
+                    value=names[0],
+                )
 
     def _axis(self, name: str, levels: int | Mapping[str, int], falling: bool) -> list[Scalar]:
         p = self.space[name]

@@ -103,12 +103,13 @@ def contenders(
 
 def _found(models: Surrogate, probability: float, held: Mapping[str, Scalar]) -> Params | None:
     f, rng = models.features, np.random.default_rng(0)
-    rows = f.held(np.vstack([f.snapped(f.from_cube(rng.random((SAMPLE, f.size)))), models.rows]), held)
+    rows = f.kept(f.held(np.vstack([f.snapped(f.drawn(rng, SAMPLE)), models.rows]), held))
     best = _top(models, rows, probability)
     for width in WIDTHS:
         near = np.repeat(best, NEAR, axis=0)
         near = near + width * rng.standard_normal(near.shape) * f.numeric
-        best = _top(models, f.held(np.vstack([best, f.snapped(near), f.steps(best)]), held), probability)
+        found = f.kept(f.held(np.vstack([best, f.snapped(near), f.steps(best)]), held))
+        best = _top(models, found, probability)
     if _sure(models, best[:1])[0] < probability:
         return None
     return f.points(best[:1])[0]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Parameter, Params, Space
 from hpcagent.policies.points import given, key, whole
 
 __all__ = ["Grid", "LatinHypercube", "Random", "Sobol"]
@@ -59,12 +59,18 @@ class Grid:
             for name, n in levels.items():
                 space[name]
                 whole(f"levels of {name!r}", n)
-            size = math.prod(len(p.levels(levels.get(p.name, 3))) for p in space.parameters)
+            size = math.prod(len(p.levels(levels.get(p.name, 3))) for p in _chosen(space))
         else:
-            size = math.prod(len(p.levels(whole("levels", levels))) for p in space.parameters)
+            size = math.prod(len(p.levels(whole("levels", levels))) for p in _chosen(space))
         if size > MOST_GRID_POINTS:
             raise BadInput(f"a grid of {size:g} points is too large; use fewer levels, or sobol.", value=size)
         self.points = space.grid(levels)
+        if not self.points:
+            raise BadInput(
+                f"no point of the grid keeps the constraints ({'; '.join(map(str, space.constraints))}); use more "
+                "levels, or sobol.",
+                value=size,
+            )
         if order == "shuffled":
             turns = np.random.default_rng([abs(int(seed)), 0x67726964]).permutation(len(self.points))
             self.points = [self.points[i] for i in turns]
@@ -75,12 +81,21 @@ class Grid:
         return [dict(p) for p in self.points if key(p) not in used][: max(n, 0)]
 
 
+def _chosen(space: Space) -> list[Parameter]:
+    """The parameters that have levels of their own; others follow from them."""
+    follow = set() if space.simple else {one.follows for one in space.region.equalities}
+    return [p for p in space.parameters if p.name not in follow]
+
+
 class PointSequence:
     """An endless sequence of points of the unit cube, mapped to the space, without repeats."""
 
     def __init__(self, space: Space, objective: Objective | None = None, *, seed: int = 0) -> None:
         self.space = space
         self.seed = abs(int(seed))
+
+    even = True
+    """Whether points of a thin region are chosen for being far from each other."""
 
     def unit_points(self, stop: int) -> NDArray[np.float64]:
         """The first `stop` points (or more) of the sequence, `(>= stop, len(space))`."""
@@ -104,6 +119,11 @@ class PointSequence:
     def _onwards(self, start: int, n: int) -> Iterator[Params]:
         # In a finite space the sequence meets old points ever more often; then the rest is listed instead.
         stop = start + n + 64
+        if not self.space.simple:
+            found = self.space.region.sequence(self.unit_points, stop, seed=self.seed, even=self.even)
+            if not found:
+                raise self.space.region.empty()
+            return (dict(p) for p in found[start:])
         units = self.unit_points(stop)
         return (self.space.from_unit(u) for u in units[start:stop])
 
@@ -118,6 +138,8 @@ class PointSequence:
 
 
 def _every_point(space: Space) -> list[Params]:
+    if not space.simple:
+        return [dict(p) for p in space.region.every or ()]
     levels = {
         p.name: 1 if p.kind == "choice" or p.low is None or p.high is None else int(p.high - p.low) + 1
         for p in space.parameters
@@ -134,6 +156,8 @@ class Random(PointSequence):
         objective: Not used.
         seed: Decides the points.
     """
+
+    even = False
 
     def unit_points(self, stop: int) -> NDArray[np.float64]:
         """The first `stop` points of the stream."""

@@ -26,7 +26,7 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.adapters.imputation import Told, told
 from hpcagent.policies.base import Reason
-from hpcagent.policies.points import generator, given, inside, key, whole
+from hpcagent.policies.points import generator, given, inside, key, led_back, whole
 from hpcagent.policies.sweeps import Sobol
 
 __all__ = ["Adapter", "isolated", "needed", "table"]
@@ -110,12 +110,15 @@ class Adapter:
         if n <= 0:
             return []
         near_failed = _NearFailed(self.free, parts)
+        known = [t.params for t in data if not t.imputed]
         found: list[Params] = []
         risky: list[Params] = []
         self._load()
         with isolated(seed, self.loggers), closing(self.ask(self._useful(parts), waiting, n, seed)) as asked:
             for point in islice(asked, self.asks * n):
                 params = self._whole(point)
+                if not self.space.simple:
+                    params = led_back(self.space, params, known)
                 if key(params) in used:
                     continue
                 used.add(key(params))
@@ -134,7 +137,8 @@ class Adapter:
         return [data[i] for i in sorted(kept | set(newest[: self.most_runs - len(kept)]))]
 
     def _part(self, params: Params) -> Params:
-        return {name: params[name] for name in self.free.names}
+        """The free part of a point; what is not active there has the middle of its range: optimisers need one."""
+        return {p.name: params.get(p.name, p.from_unit(0.5)) for p in self.free.parameters}
 
     def _whole(self, point: Mapping[str, Any]) -> Params:
         """A point of the space: constants put back, numbers within the bounds and of ten digits."""
@@ -142,11 +146,14 @@ class Adapter:
         for p in self.space.parameters:
             if p.constant:
                 values[p.name] = p.levels(1)[0]
+            elif p.name not in point:
+                continue
             elif p.kind == "float":
                 values[p.name] = float(f"{float(point[p.name]):.10g}")
             else:
                 values[p.name] = point[p.name]
-        return self.space.validated(self.space.clipped(values))
+        near = self.space.clipped(values)
+        return self.space.validated(near) if self.space.simple else near
 
 
 class _NearFailed:

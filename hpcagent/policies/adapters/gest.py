@@ -109,7 +109,7 @@ class Gest(Adapter):
                     return
                 points = [self._point(row) for row in rows]
                 yield from points
-                generator.ingest([self._row(t) for t in believed(data, points)])
+                generator.ingest([self._row(t) for t in believed(data, [self._part(p) for p in points])])
                 size = 1
         finally:
             finalize = getattr(generator, "finalize", None)
