@@ -751,7 +751,7 @@ def _show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path |
         say(f"note: {note}")
     say(f"first batch ({len(made.manifests)} runs):")
     for manifest in made.manifests:
-        shown = {n: manifest.params[n] for n in campaign.search.names}
+        shown = {n: manifest.params[n] for n in campaign.search.names if n in manifest.params}
         say(f"  {manifest.execution_id}  {point_text(shown, units)}")
     if made.jobs is not None:
         say(f"each job (PORT and MARK are settled at the start):\n{masked(made.jobs.script.rstrip())}")

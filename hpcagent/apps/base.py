@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -366,18 +366,22 @@ class App(Displayed, Record):
         settings = self._settings_at(manifest.params)
         files = declared(self.function, manifest.params, settings, site)
         choices = chosen(self.contract.space, manifest.params, work.parent)
-        return {
-            "manifest": manifest.model_dump(),
-            "function": self.function or self._sent or (self._callable and carried.carry(self._callable)),
-            "settings": settings,
-            "workdir": f"{work}/{manifest.execution_id}",
-            "promises": self.promises() if promises is None else promises,
-            "site": site,
-            "attempt": attempt,
-            "files": files,
-            "modules": self.made_of,
-            "outdated": self._outdated(manifest, files),
-        } | ({"chosen": choices} if choices else {})
+        return (
+            {
+                "manifest": manifest.model_dump(),
+                "function": self.function or self._sent or (self._callable and carried.carry(self._callable)),
+                "settings": settings,
+                "workdir": f"{work}/{manifest.execution_id}",
+                "promises": self.promises() if promises is None else promises,
+                "site": site,
+                "attempt": attempt,
+                "files": files,
+                "modules": self.made_of,
+                "outdated": self._outdated(manifest, files),
+            }
+            | self._left_out(manifest)
+            | ({"chosen": choices} if choices else {})
+        )
 
     def _settings_at(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The settings, with the names of files that a point chooses: they lie in the run's own directory."""
@@ -387,6 +391,12 @@ class App(Displayed, Record):
     def _with_files(self, digest: str, params: Mapping[str, Any], files: Mapping[str, str]) -> str:
         """The digest with the files that decide the numbers at a point: declared, or chosen by it."""
         return with_files(digest, {**files, **contents(self.contract.space.parameters, params)})
+
+    def _left_out(self, manifest: Manifest) -> dict[str, Any]:
+        """The defaults of parameters that are left out of the manifest, for the function's arguments."""
+        rest = {p.name: p.default for p in self.contract.space.parameters if p.name not in manifest.params}
+        given = {name: default for name, default in rest.items() if default is not None}
+        return {"left_out": given} if given else {}
 
     def _outdated(self, manifest: Manifest, files: Mapping[str, str]) -> bool:
         """Whether files have changed since the manifest was made; of one without its files nobody knows."""
@@ -462,6 +472,7 @@ def app(
     settings: Mapping[str, Any] | None = None,
     files: tuple[str, ...] = (),
     vary: tuple[str, ...] = (),
+    constraints: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], App]:
     """Turn a Python function into an app.
 
@@ -486,6 +497,7 @@ def app(
             `with_settings` does not say otherwise.
         files: Names of settings that are paths of files; the function finds them in `run.settings["paths"]`.
         vary: Parameters that a campaign varies if it does not say.
+        constraints: Conditions on parameters that every run keeps, e.g. `["x + y <= 1"]`.
 
     Raises:
         BadInput: A parameter is not an argument of the function, or an argument has no parameter.
@@ -518,6 +530,7 @@ def app(
             settings=settings,
             files=files,
             vary=vary,
+            constraints=constraints,
         )
 
     return wrap
@@ -535,6 +548,7 @@ def app_of(
     settings: Mapping[str, Any] | None = None,
     files: tuple[str, ...] = (),
     vary: tuple[str, ...] = (),
+    constraints: Sequence[str] = (),
     inputs: tuple[str, ...] = (),
     resources_from: Mapping[str, str] | None = None,
     **contract: Any,
@@ -544,7 +558,7 @@ def app_of(
     Raises:
         BadInput: A parameter is not an argument of the function, or an argument has no parameter.
     """
-    space = Space.of(**(parameters or {}))
+    space = Space.made(Space.of(**(parameters or {})).parameters, constraints)
     check_names(space, f"app {name or function.__name__}", "use `run.seed`")
     _check_signature(function, space, inputs if chain else ())
     lines = (inspect.getdoc(function) or "").splitlines()
@@ -658,6 +672,15 @@ def _check_signature(function: Callable[..., Any], space: Space, inputs: tuple[s
         del arguments[place]
     if any(a.kind is a.VAR_KEYWORD for a in arguments.values()):
         return
+    for p in space.parameters:
+        if p.when is not None and p.default is None:
+            argument = arguments.get(p.name)
+            if argument is not None and argument.default is argument.empty:
+                raise BadInput(
+                    f"argument {p.name!r} of {function.__name__}() is left out where {p.when!r} is not kept, and "
+                    f"has no default; write {p.name}=... in its definition, or give the parameter a default.",
+                    value=p.name,
+                )
     for name in space.names:
         if name not in arguments:
             raise BadInput(

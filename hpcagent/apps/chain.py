@@ -12,7 +12,7 @@ import inspect
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import replace
@@ -123,6 +123,8 @@ class ChainRun:
     def function(self, run: Run, **params: Any) -> Outcome:
         """Call the chain's function and wait for all that it has asked for."""
         own = chain_function(self._app)
+        rest = (p for p in self._app.contract.space.parameters if p.name not in params)
+        params |= {p.name: p.default for p in rest if p.default is not None}
         if "run" in inspect.signature(own).parameters:
             params["run"] = run
         token = CALLER.set(self)
@@ -416,6 +418,7 @@ def chain(
     settings: Mapping[str, Any] | None = None,
     files: tuple[str, ...] = (),
     vary: tuple[str, ...] = (),
+    constraints: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], App]:
     """Turn a function that calls apps into a chain: an app whose runs are made of other apps' runs.
 
@@ -441,6 +444,7 @@ def chain(
         settings: Plain data handed to the function as `run.settings`.
         files: Names of settings that are paths of files.
         vary: Parameters that a campaign varies if it does not say.
+        constraints: Conditions on parameters that every run keeps, e.g. `["x + y <= 1"]`.
 
     Raises:
         BadInput: A parameter is not an argument of the function, or an argument has no parameter.
@@ -472,6 +476,7 @@ def chain(
             settings=settings,
             files=files,
             vary=vary,
+            constraints=constraints,
         )
 
     return wrap

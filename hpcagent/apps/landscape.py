@@ -45,6 +45,7 @@ FACTOR = {"plain": 1.0, "tuned": 1.25, "heavy": 0.8}
         "error": Metric(name="error", unit="1", direction="minimize", description="1 at x = 0.6"),
     },
     estimated_runtime_s=0.01,
+    vary=("x", "y", "style"),  # not what a run costs, nor how it fails
 )
 def synthetic(
     x: float,

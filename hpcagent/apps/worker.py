@@ -266,7 +266,7 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     function = _function(order["function"])
     at_import = loaded(modules)
     _refuse_others({name: modules[name] for name in at_import - before}, {})
-    outcome = _call(function, placed(order, run), run)
+    outcome = _call(function, {**order.get("left_out", {}), **placed(order, run)}, run)
     try:
         later = loaded(modules) - at_import
         _refuse_others({name: modules[name] for name in later}, {} if "only_read" in settings else settings)

@@ -247,7 +247,7 @@ class CampaignResult(Displayed):
         header += [headed(m, units[m]) for m in metrics] + ["P(feasible)", "runs"]
         rows = []
         for e in self.points[:n]:
-            cells = [number(e.params[name]) for name in campaign.search.names]
+            cells = [number(e.params[name]) if name in e.params else "-" for name in campaign.search.names]
             for m in metrics:
                 if m in e.expected:
                     cells.append(with_error(e.expected[m], e.expected_error[m]))
@@ -706,7 +706,7 @@ def _well_known(found: Recommendation | None, ran: Collection[Key]) -> Recommend
 
 
 def _varied(campaign: Campaign, params: Params) -> Params:
-    return {name: params[name] for name in campaign.search.names}
+    return {name: params[name] for name in campaign.search.names if name in params}
 
 
 def _best(

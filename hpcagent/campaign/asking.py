@@ -245,7 +245,7 @@ class Asking:
             )
         self._start(planned)
         names = self._planner.search.names
-        return {key({k: m.params[k] for k in names}): m for m in planned if m.role != "reference"}
+        return {key({k: m.params[k] for k in names if k in m.params}): m for m in planned if m.role != "reference"}
 
     def _place(self, n: int) -> tuple[int | None, bool]:
         """Number of the batch of the next `n` runs, and whether they are its first.

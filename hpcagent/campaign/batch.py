@@ -75,7 +75,7 @@ class Batch(Displayed):
         rows = []
         for result in self.results:
             cells = [str(result.manifest.index)]
-            cells += [number(result.manifest.params[n]) for n in names]
+            cells += [number(result.manifest.params[n]) if n in result.manifest.params else "-" for n in names]
             cells += [number(result.metrics[m]) if m in result.metrics else "-" for m in metrics]
             rows.append([*cells, _remark(campaign, result)])
         return header, rows

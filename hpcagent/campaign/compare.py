@@ -299,10 +299,10 @@ def projected(campaign: Campaign, seen: Sequence[Observation]) -> list[Observati
     A reference or baseline that differs in a parameter that is not varied is another system; it is left out.
     """
     names = campaign.search.names
-    middle = campaign.complete(campaign.search.from_unit([0.5] * len(names)))
+    middle = campaign.complete(campaign.search.middle)
     constant = {name: value for name, value in middle.items() if name not in names}
     return [
-        replace(o, params={name: o.params[name] for name in names})
+        replace(o, params={name: o.params[name] for name in names if name in o.params})
         for o in seen
         if all(o.params.get(name) == value for name, value in constant.items())
     ]

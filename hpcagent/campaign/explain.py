@@ -257,7 +257,7 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
         execution_id=manifest.execution_id,
         batch=manifest.batch,
         role=manifest.role,
-        params={n: manifest.params[n] for n in names},
+        params={n: manifest.params[n] for n in names if n in manifest.params},
         units={p.name: p.unit for p in campaign.search.parameters},
         policy=campaign.policy.name,
         status="no result" if seen.result is None else seen.result.status,
@@ -406,7 +406,7 @@ class _Outcome:
 
 def _suggested(decision: Decision, manifest: Manifest, seen: _Outcome) -> dict[str, Any]:
     campaign = decision.campaign
-    point = {n: manifest.params[n] for n in campaign.search.names}
+    point = {n: manifest.params[n] for n in campaign.search.names if n in manifest.params}
     answer, trouble = _asked_again(decision)
     place = next((i for i, r in enumerate(answer) if r.params == point), None)
     reason = Reason(point, "") if place is None else answer[place]

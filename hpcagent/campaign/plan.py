@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpcagent.apps.launch import DEFAULT_WALLTIME_S
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.ruled import notes as notes_of_space
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.campaign.warm import earlier_observations, read_earlier
 from hpcagent.errors import AppFailed, BadInput
@@ -99,7 +100,8 @@ def plan(
     budget = PlannedRuns(campaign).count(())
     manifests = _first_batch(campaign, count, budget, profile)
     estimate = contract.estimated_runtime_s
-    started = _started(campaign, manifests)
+    said = notes_of_space(campaign)
+    started = (*said, *_started(campaign, manifests))
     # In batch mode, a batch waits for its last run before the next one is suggested.
     size = len(manifests) if campaign.mode == "batch" else count
     expected_s = None if budget is None else math.ceil(budget / size) * math.ceil(size / count) * estimate
@@ -118,10 +120,11 @@ def plan(
         if worst is not None and expected is not None:
             expected = min(expected, worst)
         if campaign.app.chain:
-            return Plan(manifests, profile, count, budget, None, None, None, jobs, (*notes, _of_chains(campaign)))
+            notes = (*said, *notes, _of_chains(campaign))
+            return Plan(manifests, profile, count, budget, None, None, None, jobs, notes)
         return Plan(manifests, profile, count, budget, expected_s, worst, expected, jobs, (*notes, *started))
     if campaign.app.chain:
-        return Plan(manifests, profile, count, budget, None, None, None, None, (_of_chains(campaign),))
+        return Plan(manifests, profile, count, budget, None, None, None, None, (*said, _of_chains(campaign)))
     resources = contract.resources
     cores = resources.ranks_per_node * resources.threads_per_rank
     share = min(1.0, cores / (profile.node_cores or len(usable_cores()))) if resources.nodes == 1 else 1.0

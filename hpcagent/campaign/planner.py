@@ -299,7 +299,7 @@ class Planner:
         return [m for m in self.state.manifests if not self.state.final(m.execution_id)]
 
     def _as_pending(self, manifests: Sequence[Manifest]) -> list[Params]:
-        return [{name: m.params[name] for name in self.search.names} for m in manifests]
+        return [{name: m.params[name] for name in self.search.names if name in m.params} for m in manifests]
 
     def ask(self, n: int, pending: Sequence[Manifest], besides: Sequence[Params]) -> tuple[Asked, list[Params]]:
         """What the policy would have run next; nothing is planned.
@@ -415,7 +415,7 @@ class Planner:
         for _ in range(confirm.replicates):
             # Where there are fewer contenders than asked for, the first ones are repeated more often.
             points += [(found[i % len(found)], "replicate") for i in range(confirm.top)]
-            if confirm.baseline:
+            if confirm.baseline and self.campaign.allows({**found[0], **confirm.baseline}):
                 points.append(({**found[0], **confirm.baseline}, "replicate"))
         batch = 1 + self.state.last_batch
         if self.campaign.reference is not None:

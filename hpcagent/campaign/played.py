@@ -72,7 +72,7 @@ class Decision:
     def points(self) -> list[Params]:
         """The points as the policy gave them: the varied parameters."""
         names = self.campaign.search.names
-        return [{name: m.params[name] for name in names} for m in self.manifests]
+        return [{name: m.params[name] for name in names if name in m.params} for m in self.manifests]
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,11 @@ def _decision(
         }
     names = campaign.search.names
     by_index = {m.index: m for m in before} if asked.get("pending") else {}
-    pending = tuple({n: by_index[i].params[n] for n in names} for i in asked.get("pending", ()) if i in by_index)
+    pending = tuple(
+        {n: by_index[i].params[n] for n in names if n in by_index[i].params}
+        for i in asked.get("pending", ())
+        if i in by_index
+    )
     pending += tuple(asked.get("besides", ()))
     return Decision(
         campaign,

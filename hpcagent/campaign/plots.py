@@ -224,6 +224,8 @@ def _few(params: Params, x: Parameter, y: Parameter | None) -> Params:
 def _at(parameter: Parameter | None, o: Observation) -> float:
     if parameter is None:
         return 0.0
+    if parameter.name not in o.params:
+        return math.nan  # not active there
     value = o.params[parameter.name]
     return float(parameter.choices.index(value)) if parameter.kind == "choice" else float(value)
 
@@ -349,7 +351,7 @@ def _best_run(figure: Any, result: CampaignResult, seen: Sequence[Observation]) 
 
 
 def _varied(result: CampaignResult, found: Result) -> dict[str, float | int | str]:
-    return {n: found.manifest.params[n] for n in result.campaign.search.names}
+    return {n: v for n, v in found.manifest.params.items() if n in result.campaign.search}
 
 
 def _run_of_best(result: CampaignResult) -> Result | None:

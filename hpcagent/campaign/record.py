@@ -16,11 +16,13 @@ from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app
 from hpcagent.campaign.own_points import distinct, own_point
+from hpcagent.campaign.ruled import by_default, check_rules_of, narrowed, ruled
 from hpcagent.campaign.rules import Rule
 from hpcagent.campaign.sweep_space import SWEEP, in_vain, needless, spanned
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_record, read_toml
+from hpcagent.model.constraints import Constraint
 from hpcagent.model.contract import Resources
 from hpcagent.model.files import without_paths
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
@@ -152,8 +154,11 @@ class Campaign(Displayed, Record):
         description: One or two sentences.
         app: What runs.
         objective: What is to be made large or small, under which limits. A sweep needs none.
-        space: Parameter name -> narrower range (`{}` for the whole one). Only these are varied; by default
-            those that the app names (`vary`), or all without a default value, or all if there are none.
+        constraints: Conditions that every run keeps beside those of the app, e.g. `["x + y <= 1"]`.
+        space: Parameter name -> narrower range (`{}` for the whole one), and `when` for one that is left out of
+            runs in which a condition is not kept. Only these are varied; by default those that the app names
+            (`vary`), or all without a default value, or if there are none all but those that decide how much of a
+            machine a run takes.
         fixed: Values of parameters that are not varied (the rest take their defaults).
         policy: Who suggests.
         until: When to stop.
@@ -190,6 +195,7 @@ class Campaign(Displayed, Record):
     app: App
     objective: Objective = NO_OBJECTIVE
     space: dict[str, dict[str, Any]] | None = None
+    constraints: tuple[Constraint, ...] = ()
     fixed: Params = {}
     policy: PolicyChoice = PolicyChoice()
     until: Stop = max_runs(DEFAULT_RUNS)
@@ -292,7 +298,8 @@ class Campaign(Displayed, Record):
                 f"the space is empty: nothing varies. Name parameters of app {self.app.name!r} in space; "
                 f"known: {', '.join(whole.names) or 'none'}."
             )
-        self.complete(self.search.from_unit([0.5] * len(self.search)))
+        check_rules_of(self)
+        self.complete(self.search.middle)
         if self.reference is not None:
             self.complete(self.reference.params)
             if self.reference.metric is not None:
@@ -486,23 +493,35 @@ class Campaign(Displayed, Record):
     @property
     def search(self) -> Space:
         """The space the policy suggests in."""
-        whole = self.app.contract.space
+        whole = self.whole
         ranges = self.space
         if self.policy.name == SWEEP:
             ranges = spanned(whole, self.policy.options, ranges)
-        if ranges is not None:
-            return Space(parameters=tuple(whole[n] for n in ranges)).narrowed(ranges)
-        if self.app.vary:
-            named = [whole[n] for n in self.app.vary if n not in self.fixed]
-            if named:
-                return Space(parameters=tuple(named))
-        left = [p for p in whole.parameters if p.name not in self.fixed and p.kind != "text"]
-        chosen = [p for p in left if p.default is None] or left
-        return Space(parameters=tuple(chosen))
+        names = by_default(self.app, self.fixed) if ranges is None else list(ranges)
+        return narrowed(whole, names, ranges or {}, self.fixed)
+
+    @property
+    def whole(self) -> Space:
+        """The app's space, with the campaign's own constraints and conditions."""
+        return ruled(self.app.contract.space, self.space, self.constraints)
 
     def complete(self, params: Mapping[str, Scalar]) -> Params:
-        """All of the app's parameters: those given, the fixed ones, and defaults for the rest."""
-        return self.app.contract.space.validated({**self.fixed, **params}, where=f"app {self.app.name}")
+        """All of the app's parameters: those given, the fixed ones, and defaults for the rest.
+
+        Those that are not active there are left out.
+
+        Raises:
+            BadInput: A value is not allowed, or a constraint is not kept.
+        """
+        return self.whole.validated({**self.fixed, **params}, where=f"app {self.app.name}")
+
+    def allows(self, params: Mapping[str, Scalar]) -> bool:
+        """Whether a run with these parameters, the rest as `complete` has it, keeps every constraint."""
+        try:
+            self.complete(params)
+        except BadInput:
+            return False
+        return True
 
     @property
     def largest(self) -> Resources:
@@ -511,7 +530,7 @@ class Campaign(Displayed, Record):
         if not contract.resources_from:
             return contract.resources
         reachable = contract.largest_resources(search).model_dump()
-        middle = search.from_unit([0.5] * len(search))
+        middle = search.middle
         points: list[Params] = [{}]
         points += [] if self.reference is None else [self.reference.params]
         points += [] if self.confirm is None else [self.confirm.baseline]
@@ -542,6 +561,8 @@ class Campaign(Displayed, Record):
             data["objective"] = self.objective.toml()
         if self.space is not None:
             data["space"] = self.space
+        if self.constraints:
+            data["constraints"] = [c.text for c in self.constraints]
         if self.fixed:
             data["fixed"] = self.fixed
         if self.policy.name == SWEEP:

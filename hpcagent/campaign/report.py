@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.learned import Learned, Progress, learned
 from hpcagent.campaign.table import headed
 from hpcagent.campaign.view import duration
+from hpcagent.model.base import Scalar
 from hpcagent.model.failures import state_counts
 from hpcagent.model.records import Failure, Result
 from hpcagent.policies.insight import Bin
@@ -133,9 +134,14 @@ def _head(result: CampaignResult) -> str:
     return "\n".join(lines)
 
 
+def _cell(params: Mapping[str, Scalar], name: str) -> str:
+    """A parameter's value; a dash where it is not active."""
+    return number(params[name]) if name in params else "-"
+
+
 def _middle(result: CampaignResult) -> dict[str, float | int | str]:
     space = result.campaign.search
-    return space.from_unit([0.5] * len(space))
+    return space.middle
 
 
 def _answer(result: CampaignResult) -> str:
@@ -183,7 +189,7 @@ def _front(result: CampaignResult) -> list[str]:
     lines = ["", f"The point above is the best by {goals[0]}. No measured run beats these in every goal:", ""]
     lines += [_line(header), "|---" * len(header) + "|"]
     for r in sorted(result.front, key=lambda r: campaign.objective.goal.score(r.metrics[goals[0]]), reverse=True):
-        cells = [str(r.manifest.index), *(number(r.manifest.params[n]) for n in names)]
+        cells = [str(r.manifest.index), *(_cell(r.manifest.params, n) for n in names)]
         lines.append(_line([*cells, *(number(r.metrics[m]) for m in goals)]))
     return lines
 
@@ -351,7 +357,7 @@ def _batches(result: CampaignResult) -> str:
 def _row(result: CampaignResult, r: Result, metrics: tuple[str, ...]) -> list[str]:
     campaign = result.campaign
     cells = [str(r.manifest.index), str(r.manifest.batch), r.manifest.role]
-    cells += [number(r.manifest.params[n]) for n in campaign.search.names]
+    cells += [_cell(r.manifest.params, n) for n in campaign.search.names]
     cells += [number(r.metrics[m]) if m in r.metrics else "-" for m in metrics]
     remark = ""
     if r.failure is not None:

@@ -138,7 +138,7 @@ class RunTimes:
         self._break_off = (0.0, 1.0, 0.0)
         self._worst = 1.0
         rng = np.random.default_rng(0)
-        points = (self._search.from_unit(rng.random(len(self._search))) for _ in range(16))
+        points = self._search.sample(rng, 16)
         self._few = [campaign.complete(point) for point in points]
 
     def learn(self, results: Sequence[Result]) -> None:
@@ -371,7 +371,7 @@ def _columns(campaign: Campaign) -> list[tuple[float, Column]]:
         columns.append((SLOPE, lambda params: math.log(contract.resources_for(params).cores)))
     if campaign.reference is not None or (campaign.confirm is not None and campaign.confirm.baseline):
         # A reference or baseline that differs in what is not varied is another system, with times of its own.
-        middle = campaign.complete(search.from_unit([0.5] * len(search)))
+        middle = campaign.complete(search.middle)
         fixed = {name: value for name, value in middle.items() if name not in search}
         columns.append((ELSEWHERE, lambda params: float(any(params.get(n, v) != v for n, v in fixed.items()))))
     return columns

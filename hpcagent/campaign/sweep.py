@@ -275,7 +275,7 @@ def _place(parameter: Parameter, value: Scalar | None) -> tuple[float, str]:
 
 def _constant(campaign: Campaign) -> Params:
     search = campaign.search
-    middle = campaign.complete(search.from_unit([0.5] * len(search)))
+    middle = campaign.complete(search.middle)
     return {name: value for name, value in middle.items() if name not in search}
 
 

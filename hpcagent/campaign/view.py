@@ -297,7 +297,9 @@ class Live:
 def _cells(campaign: Campaign, result: Result) -> list[str]:
     from rich.markup import escape
 
-    cells = [escape(plain(number(result.manifest.params[n]))) for n in campaign.search.names]
+    cells = [
+        escape(plain(number(p[n]))) if n in (p := result.manifest.params) else "-" for n in campaign.search.names
+    ]
     cells += [number(result.metrics[m]) if m in result.metrics else "-" for m in campaign.shown]
     if result.failure is not None:
         return [*cells, f"[red]{result.state}: {escape(result.failure.name)}[/red]"]

@@ -194,7 +194,10 @@ def earlier_observations(
     names, links = campaign.search.names, _links(campaign, warm, results)
     if warm._known is None or warm._known[0] != (names, links):
         seen = (o for o, *_ in _compared(warm, links))
-        warm._known = (names, links), [replace(o, params={n: o.params[n] for n in names}) for o in seen]
+        warm._known = (
+            (names, links),
+            [replace(o, params={n: o.params[n] for n in names if n in o.params}) for o in seen],
+        )
     return list(warm._known[1])
 
 
@@ -294,7 +297,7 @@ def _unvaried(campaign: Campaign, params: Params) -> bool:
 
 def _constants(campaign: Campaign) -> Params:
     search = campaign.search
-    middle = campaign.complete(search.from_unit([0.5] * len(search)))
+    middle = campaign.complete(search.middle)
     return {name: value for name, value in middle.items() if name not in search}
 
 

@@ -108,12 +108,12 @@ class Region:
         active = self.active(columns)
         good = np.ones(size, dtype=bool)
         for node, names in self.rules:
-            good &= np.asarray(holds(node, columns), dtype=bool) | self._off(names, active, size)
+            good &= np.asarray(holds(node, columns), dtype=bool) | self.off(names, active, size)
         for one in self.equalities:
             for name in (*one.shared, one.follows):
                 p = self.space[name]
                 inside = (columns[name] >= p.low) & (columns[name] <= p.high)
-                good &= inside | self._off({name}, active, size)
+                good &= inside | self.off({name}, active, size)
         return good
 
     def room(self, columns: Columns) -> Array:
@@ -123,12 +123,12 @@ class Region:
         total = np.zeros(size)
         for node, names in self.rules:
             by = np.nan_to_num(np.asarray(margin(node, columns), dtype=float), nan=-1e6, neginf=-1e6)
-            broken = ~np.asarray(holds(node, columns), dtype=bool) & ~self._off(names, active, size)
+            broken = ~np.asarray(holds(node, columns), dtype=bool) & ~self.off(names, active, size)
             total += np.where(broken, np.minimum(by, 0.0) - 1e-12, 0.0)
         return total
 
     @staticmethod
-    def _off(names: frozenset[str] | set[str], active: Mapping[str, Mask], size: int) -> Mask:
+    def off(names: frozenset[str] | set[str], active: Mapping[str, Mask], size: int) -> Mask:
         """Where one of the parameters is left out."""
         off = np.zeros(size, dtype=bool)
         for name in names:
@@ -151,7 +151,7 @@ class Region:
 
     def _settle(self, one: Equality, columns: Columns, *, move: bool) -> None:
         active = self.active(columns)
-        on = ~self._off(one.names, active, len(columns[one.follows]))
+        on = ~self.off(one.names, active, len(columns[one.follows]))
         if not on.any():
             return
         part = {name: column[on] for name, column in columns.items()}
@@ -215,9 +215,9 @@ class Region:
                 # Only what a rounding has left over is taken up here.
                 near = np.abs(exact - columns[name]) <= slack
                 columns[name] = np.where(near, exact, columns[name])
-            clipped = np.clip(columns[name], p.low, p.high)
+            clipped = np.clip(columns[name], p.low, p.high) + 0.0
             over = (clipped != columns[name]) & (np.abs(clipped - columns[name]) <= slack)
-            columns[name] = np.where(over, clipped, columns[name])
+            columns[name] = np.where(over, clipped, columns[name]) + 0.0
             if not over.any():
                 return
 
@@ -511,7 +511,7 @@ class Region:
         columns = self.settled(self.columns(rng.random((4096, len(self.parameters)))))
         shares = []
         for (node, names), rule in zip(self.rules, self.space.constraints, strict=True):
-            off = self._off(names, self.active(columns), 4096)
+            off = self.off(names, self.active(columns), 4096)
             shares.append((float(np.mean(np.asarray(holds(node, columns), dtype=bool) | off)), str(rule)))
         least, rule_text = min(shares)
         said = "; ".join(text for _, text in shares)

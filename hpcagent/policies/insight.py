@@ -19,7 +19,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.gp import GP, Array
-from hpcagent.policies.points import inside
+from hpcagent.policies.points import inside, key
 from hpcagent.policies.surrogate import MetricModel, Surrogate
 from hpcagent.policies.trend import tame
 
@@ -262,7 +262,12 @@ def _closeness(model: MetricModel, runs: Array, point: Array, columns: slice, ne
 
 
 def _along(space: Space, point: Params, name: str) -> list[Params]:
-    return [{**point, name: value} for value in space[name].levels(ALONG)]
+    along = [{**point, name: value} for value in space[name].levels(ALONG)]
+    if space.simple:
+        return along
+    # Equalities are settled by the others; what is not allowed is no part of the slice.
+    found = {key(p): p for q in along for p in [space.region.point(q)] if name in p and space.allows(p)}
+    return list(found.values())
 
 
 # -- predictions --------------------------------------------------------------------------------
