@@ -125,6 +125,10 @@ class Design:
         size = math.prod(len(axis) for axis in axes)
         if size > MOST_GRID_POINTS:
             raise BadInput(f"a grid of {size:g} points is too large; use fewer levels, or sobol.", value=size)
+        if not self.space.simple:
+            # What follows from others (the last part of a sum) has no levels of its own, unless values are listed.
+            found = self.space.region.combined(axes)
+            return (p for p in found if all(p[n] in values[n] for n in values if n in p))
         return self._allowed(dict(zip(self.space.names, point, strict=True)) for point in product(*axes))
 
     def _listed(self, points: Any) -> Iterator[Params]:
@@ -139,6 +143,9 @@ class Design:
 
     def _sequence(self, sequence: Sobol | LatinHypercube, count: int) -> Iterator[Params]:
         """The first `count` different points of an endless sequence that the space allows."""
+        if not self.space.simple:
+            yield from self.space.region.sequence(sequence.unit_points, count, seed=self.seed)
+            return
         found: set[Key] = set()
         stop, seen, in_vain = max(count, 1), 0, 0
         while len(found) < count and in_vain < MOST_IN_VAIN:
