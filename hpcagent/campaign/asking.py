@@ -152,7 +152,7 @@ class Asking:
         names = self._planner.search.names
         found: list[Params] = []
         for manifest in self._state.waiting(give_up=frozenset(self._runner.given_up)):
-            point = {name: manifest.params[name] for name in names}
+            point = {name: manifest.params[name] for name in names if name in manifest.params}
             mark = key(point)
             waits = manifest.role == "suggested" and manifest.execution_id not in self._runner.running
             if waits and mark not in self._again and len(found) < n:
@@ -167,7 +167,10 @@ class Asking:
 
     def told(self, result: Result) -> None:
         """A point that was asked for has its result."""
-        self._offers.pop(key({n: result.manifest.params[n] for n in self._planner.search.names}), None)
+        self._offers.pop(
+            key({n: result.manifest.params[n] for n in self._planner.search.names if n in result.manifest.params}),
+            None,
+        )
 
     # -- running ------------------------------------------------------------------------------
 
