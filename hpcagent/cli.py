@@ -62,7 +62,7 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
 """Exit code -> what it means in brief, for --help, and what more docs/reference/cli.md says of it, in Markdown."""
 
 _BEGUN_S = 30.0
-QUICK_RUNS = 200
+QUICK_RUNS = 100
 """With more results than this the models of the answer take longer than `status` may."""
 NOTHING_WORKED = 1
 

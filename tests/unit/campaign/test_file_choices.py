@@ -80,6 +80,7 @@ def test_an_edited_file_is_refused_and_one_that_was_moved_or_is_gone_goes_on(tmp
     assert ids(more)[:6] == ids(first) and len(more.results) == 9 and all(r.ok for r in more.results)
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_moved_away_from_its_files_is_resumed_from_its_own_copies(tmp_path):
     files(tmp_path / "in")
     (tmp_path / "sized.py").write_text(
@@ -130,6 +131,17 @@ def test_a_copy_that_was_tampered_with_is_not_computed_with(tmp_path):
     with pytest.raises(ha.AppFailed, match="not computed") as caught:
         placed(order, Run(workdir=tmp_path))
     assert caught.value.details["name"] == "FilesChanged"
+
+
+def test_a_chain_gets_the_path_and_an_inner_run_too(tmp_path):
+    inner = made(*files(tmp_path / "in"))
+
+    @ha.chain(parameters={"structure": ha.File(*files(tmp_path / "in")[:2])}, metrics={"both": "1"})
+    def both(structure: Path) -> dict[str, float]:
+        return {"both": 10 * len(structure.read_text()) + inner(structure="c.txt", k=0.3).result()["y"]}
+
+    with ha.open_site("threads"):
+        assert both(structure="b.txt").result()["both"] == 23.0
 
 
 @pytest.mark.parametrize(
