@@ -23,6 +23,7 @@ _WHERE = {
     "App": "hpcagent.apps.base",
     "AppFailed": "hpcagent.errors",
     "BadInput": "hpcagent.errors",
+    "Attached": "hpcagent.campaign.attached",
     "Batch": "hpcagent.campaign.batch",
     "BudgetSpent": "hpcagent.errors",
     "Campaign": "hpcagent.campaign.record",
@@ -62,6 +63,7 @@ _WHERE = {
     "all_of": "hpcagent.policies.stop",
     "any_of": "hpcagent.policies.stop",
     "app": "hpcagent.apps.base",
+    "attach": "hpcagent.campaign.attached",
     "at_least": "hpcagent.model.objective",
     "at_most": "hpcagent.model.objective",
     "chain": "hpcagent.apps.chain",
@@ -74,6 +76,7 @@ _WHERE = {
     "from_column": "hpcagent.apps.executable.record",
     "from_json": "hpcagent.apps.executable.record",
     "from_regex": "hpcagent.apps.executable.record",
+    "gather": "hpcagent.campaign.awaited",
     "lammps": "hpcagent.apps.lammps.contract",
     "load_campaign": "hpcagent.campaign.record",
     "make_policy": "hpcagent.policies.base",
@@ -90,6 +93,7 @@ _WHERE = {
     "replay": "hpcagent.campaign.whatif",
     "report": "hpcagent.campaign.report",
     "run": "hpcagent.campaign.coordinator",
+    "run_async": "hpcagent.campaign.awaited",
     "run_mpi": "hpcagent.apps.launch",
     "submit": "hpcagent.campaign.submit",
     "target": "hpcagent.policies.stop",
@@ -116,6 +120,10 @@ if TYPE_CHECKING:
     from hpcagent.apps.run import Run as Run
     from hpcagent.campaign.answer import CampaignResult as CampaignResult
     from hpcagent.campaign.answer import read_run as read_run
+    from hpcagent.campaign.attached import Attached as Attached
+    from hpcagent.campaign.attached import attach as attach
+    from hpcagent.campaign.awaited import gather as gather
+    from hpcagent.campaign.awaited import run_async as run_async
     from hpcagent.campaign.batch import Batch as Batch
     from hpcagent.campaign.batch import Event as Event
     from hpcagent.campaign.coordinator import Coordinator as Coordinator

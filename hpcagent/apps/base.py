@@ -187,6 +187,17 @@ class App(Displayed, Record):
             copy._sent = carried.carry(self._callable)
         return copy
 
+    @property
+    def sent(self) -> carried.Carried | None:
+        """The function of a script or notebook as it goes to other processes; None for one that is imported."""
+        return self._sent
+
+    def carrying(self, function: carried.Carried) -> App:
+        """A copy, read back from a record, that runs a function which was carried here by value."""
+        copy = self._changed()
+        copy._sent, copy._callable, copy._frozen = function, function.function(), True
+        return copy
+
     def without_modules(self) -> App:
         """A frozen copy that goes on as a record of before modules counted has it."""
         return self.frozen()._changed(modules={}, inner={}, code_form=0)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hpcagent.apps.base import App
 from hpcagent.apps.chosen import keep
 from hpcagent.campaign.answer import CampaignResult, answer, event_text
 from hpcagent.campaign.asking import Asking, OwnRun, Results
+from hpcagent.campaign.awaited import Awaited
 from hpcagent.campaign.batch import Batch, Event
 from hpcagent.campaign.budget import refuse_small_cap
 from hpcagent.campaign.changes import change_text, changeable, changed_event
@@ -69,6 +70,9 @@ from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal
 from hpcagent.store.metrics_file import MetricsFile
 from hpcagent.store.rundir import Lock, RunDir
+
+if TYPE_CHECKING:
+    from hpcagent.campaign.attached import Attached
 
 __all__ = ["Coordinator", "run"]
 
@@ -180,6 +184,8 @@ class Coordinator(Displayed):
         self._other: Result | None = None
         self._turn = threading.RLock()
         self._asking: Asking | None = None
+        self._awaited: Awaited | None = None
+        self._interrupted = False
 
     def _card(self) -> Card:
         state = "open" if self._runner is not None else "finished" if self._reason is not None else "not open"
@@ -193,6 +199,12 @@ class Coordinator(Displayed):
         ]
         brief = f"{state}; {self._state.ended} runs ended, {running} running; {self.folder.root}"
         return Card("Coordinator", self.campaign.name, facts, brief=brief)
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of its site."""
+        wanted = self._wanted_site
+        return wanted.profile if isinstance(wanted, Site) else wanted
 
     # -- opening and closing ------------------------------------------------------------------
 
@@ -219,10 +231,41 @@ class Coordinator(Displayed):
         words = stopped_words(error, self.campaign, self.folder, self._state.finished)
         return Stopped(words, getattr(error, "name", "Ctrl-C"))
 
+    async def __aenter__(self) -> Coordinator:
+        """Open it in a thread of its own: the event loop goes on."""
+        self._awaited = Awaited(self)
+        await self._awaited.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._awaited is not None
+        awaited, self._awaited = self._awaited, None
+        await awaited.close()
+        ended = awaited.ended_by()
+        if ended is not None and kind is not None:
+            raise ended from None
+
+    async def __aiter__(self) -> AsyncIterator[Batch]:
+        """Do as `for`, in an event loop, which goes on meanwhile; inside of `async with`."""
+        if self._awaited is None:
+            raise BadInput(
+                "async for batch in coordinator goes inside of: async with Coordinator(...) as coordinator."
+            )
+        async for batch in self._awaited.batches():
+            yield batch
+
+    def interrupt(self) -> None:
+        """Have whoever waits for its runs stop waiting, with `Interrupted`; may be called from any thread."""
+        self._interrupted = True
+        self._wake()
+
     def open(self) -> None:
         """Lock the folder, replay its journal, open the site and take up what was left."""
         if self._runner is not None:
             return
+        self._interrupted = False
         resumed = self.folder.exists
         self.folder.create()
         self._signals.install()
@@ -855,6 +898,8 @@ class Coordinator(Displayed):
     def _wait(self, runner: Runner) -> None:
         # The wait itself may be interrupted, taking in what arrived may not.
         runner.peek(TICK_S)
+        if self._interrupted:
+            raise Interrupted("the coordinator was interrupted; what has finished is kept.")
         with self._turn:
             self._take_in(runner)
 
@@ -1099,6 +1144,7 @@ def _scale(comparison: Comparison | None, batch: int) -> float | None:
     return None if comparison is None else comparison.of(batch)
 
 
+@overload
 def run(
     campaign: Campaign | str | Path,
     *,
@@ -1109,7 +1155,37 @@ def run(
     inside: bool = False,
     progress: bool | View | None = None,
     report: bool = False,
-) -> CampaignResult:
+    detach: Literal[False] = False,
+) -> CampaignResult: ...
+
+
+@overload
+def run(
+    campaign: Campaign | str | Path,
+    *,
+    site: str | Path | Site | Profile | None = None,
+    run_dir: str | Path | None = None,
+    workers: int | None = None,
+    watch: None = None,
+    inside: bool = False,
+    progress: bool | None = None,
+    report: bool = False,
+    detach: Literal[True],
+) -> Attached: ...
+
+
+def run(
+    campaign: Campaign | str | Path,
+    *,
+    site: str | Path | Site | Profile | None = None,
+    run_dir: str | Path | None = None,
+    workers: int | None = None,
+    watch: Callable[[Event], None] | None = None,
+    inside: bool = False,
+    progress: bool | View | None = None,
+    report: bool = False,
+    detach: bool = False,
+) -> CampaignResult | Attached:
     """Run a campaign to its end, or go on with it if its folder is there.
 
     Args:
@@ -1123,9 +1199,11 @@ def run(
             line for each batch on stderr, for long campaigns not more than one in ten seconds. None: unless there
             is a `watch`. Or a view of your own.
         report: Write the report with plots when it has ended; see `CampaignResult.report`.
+        detach: Run it in a process of its own that outlives this one, and return when it has begun.
 
     Returns:
-        The answer: `best`, `speedups`, `results`, `reason`.
+        The answer: `best`, `speedups`, `results`, `reason`. With `detach` what follows, waits for and stops it;
+        see `attach`.
 
     Raises:
         Interrupted: Ctrl-C, SIGTERM or SIGHUP (a lost connection); the message says how to go on.
@@ -1139,6 +1217,14 @@ def run(
         >>> result.best.feasible
         True
     """
+    if detach:
+        from hpcagent.campaign.attached import run_detached
+
+        if watch is not None or not (progress is None or isinstance(progress, bool)):
+            raise BadInput(
+                "with detach=True nobody here is told of events: wait(progress=...) on what it returns."
+            )
+        return run_detached(campaign, site=site, run_dir=run_dir, workers=workers, inside=inside, report=report)
     if not isinstance(campaign, Campaign):
         campaign = load_campaign(campaign)
     view: View | None

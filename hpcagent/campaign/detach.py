@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcagent.errors import HpcAgentError, SiteFailed
 from hpcagent.store.files import open_plain, refusing_clearly
 
-__all__ = ["Detached", "detach"]
+__all__ = ["Detached", "apart", "detach", "heard_from"]
 
 _STARTED = b"started"
 
@@ -64,7 +64,7 @@ def detach(work: Callable[[Callable[[], None]], int], *, log: Path) -> Detached:
     pid = os.fork()
     if pid == 0:
         os.close(heard)
-        _be_apart(work, output, told)
+        apart(work, output, told)
     os.close(told)
     os.close(output)
     try:
@@ -74,8 +74,34 @@ def detach(work: Callable[[Callable[[], None]], int], *, log: Path) -> Detached:
         os.kill(pid, signal.SIGTERM)  # not begun yet: nobody knows of it
         os.waitpid(pid, 0)
         raise
+    _heard(answer, pid, log, fresh=fresh, folder_is_new=folder_is_new)
+    return Detached(pid, socket.gethostname(), log)
+
+
+def heard_from(pid: int, heard: int, log: Path) -> None:
+    """Wait until a process that is to be `apart` says that it has begun.
+
+    Args:
+        pid: The process, a child of this one.
+        heard: Descriptor by which it says so.
+        log: Where it prints.
+
+    Raises:
+        HpcAgentError: What kept it from beginning, as if it had been raised here.
+    """
+    try:
+        with os.fdopen(heard, "rb") as pipe:
+            answer = pipe.read()
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+        raise
+    _heard(answer, pid, log, fresh=False, folder_is_new=False)
+
+
+def _heard(answer: bytes, pid: int, log: Path, *, fresh: bool, folder_is_new: bool) -> None:
     if answer == _STARTED:
-        return Detached(pid, socket.gethostname(), log)
+        return
     _, status = os.waitpid(pid, 0)
     if answer:
         if fresh:
@@ -92,8 +118,14 @@ def detach(work: Callable[[Callable[[], None]], int], *, log: Path) -> Detached:
     )
 
 
-def _be_apart(work: Callable[[Callable[[], None]], int], output: int, told: int) -> None:
-    """Never returns."""
+def apart(work: Callable[[Callable[[], None]], int], output: int, told: int) -> None:
+    """Leave the session, do the work, end this process with its exit code; never returns.
+
+    Args:
+        work: Is called with a function to call once it has begun.
+        output: Descriptor that takes what is printed.
+        told: Descriptor by which the process that started this one hears that it has begun, or why not.
+    """
     code = 1
     begun = False
 
