@@ -61,8 +61,11 @@ def _of_file(path: Path) -> App:
     from hpcagent.apps.executable.contract import executable_file
     from hpcagent.apps.lammps.contract import lammps
 
-    if path.suffix == ".toml" and "command" in read_toml(path):
-        return executable_file(path)
+    if path.suffix == ".toml":
+        data = read_toml(path)
+        # The metrics of a LAMMPS contract are a list, and its parameters are called variables.
+        if {"command", "parameters"} & set(data) or isinstance(data.get("metrics"), dict):
+            return executable_file(path)
     return lammps(path)
 
 

@@ -142,23 +142,26 @@ def executable(
         "description": description,
         "command": command if isinstance(command, str) else _listed(command),
         "constraints": constraints,
-        "constants": dict(constants or {}),
+        "constants": _given(constants),
         "templates": _texts(templates),
         "files": _texts(files),
         "links": _texts(links),
         "stdin": stdin,
         "stdout": stdout,
-        "env": dict(env or {}),
-        "metrics": dict(metrics),
-        "failures": dict(failures or {}),
-        "success": tuple(success),
-        "artifacts": dict(artifacts or {}),
-        "remove": tuple(remove),
+        "env": _given(env),
+        "metrics": metrics,
+        "failures": _given(failures),
+        "success": success,
+        "artifacts": _given(artifacts),
+        "remove": remove,
         "resources": resources or Resources(),
-        "resources_from": dict(resources_from or {}),
+        "resources_from": _given(resources_from),
         "estimated_runtime_s": estimated_runtime_s,
-        "vary": tuple(vary),
+        "vary": vary,
     }
+    for what, given in (("parameters", parameters), ("metrics", metrics)):
+        if not isinstance(given, Mapping):
+            raise BadInput(f"{what}={given!r}: give a dict of them by name.", value=given)
     for metric, how in metrics.items():
         if not isinstance(how, Reading):
             raise BadInput(
@@ -172,7 +175,17 @@ def executable(
     return _app(said, space, Path(relative_to or "").expanduser(), where, source=_shown(command))
 
 
+def _given(table: Mapping[str, Any] | None) -> Any:
+    """What was given for a table; what is none is refused with the others."""
+    return {} if table is None else table
+
+
 def _listed(command: Sequence[str | Sequence[str]]) -> tuple[str | tuple[str, ...], ...]:
+    if not isinstance(command, Sequence) or not all(isinstance(w, (str, Path, list, tuple)) for w in command):
+        raise BadInput(
+            f"the command {command!r:.100} is neither a text nor a list of words; write it as one text.",
+            value=command,
+        )
     return tuple(str(word) if isinstance(word, (str, Path)) else tuple(map(str, word)) for word in command)
 
 
@@ -284,14 +297,15 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
 
 
 def _metric(name: str, how: Reading) -> Metric:
-    return Metric(
-        name=name,
-        unit=how.unit,
-        description=how.description or _described(how),
-        direction=how.direction,
-        required=how.required,
-        noise=how.noise,
-    )
+    data = {
+        "name": name,
+        "unit": how.unit,
+        "description": how.description or _described(how),
+        "direction": how.direction,
+        "required": how.required,
+        "noise": how.noise,
+    }
+    return build(Metric, data, where=f"metrics.{name}")
 
 
 def _described(how: Reading) -> str:

@@ -306,6 +306,14 @@ def test_what_is_to_be_removed_goes_and_nothing_behind_a_link_does(tmp_path, pyt
         ("seq {n}", {"metrics": {"x": "out.json"}}, "say how it is read"),
         ("seq {n}", {"metrics": {"x": ha.from_json("stdout", "x", unit="1")}}, 'needs stdout = "json"'),
         ("seq {n}", {"vary": ["m"]}, "'m'"),
+        ("seq {n}", {"metrics": ["x"]}, "give a dict"),
+        ("seq {n}", {"metrics": {"a/b": ONE["x"]}}, "'/'"),
+        ("seq {n}", {"parameters": {"n": 3}}, "Int(...)"),
+        ("seq {n}", {"failures": ["late"]}, "failures"),
+        ("seq {n}", {"success": 0}, "success"),
+        ("seq {n}", {"templates": "in.txt"}, "['in.txt']"),
+        (["seq", 3], {}, "list of words"),
+        (None, {}, "list of words"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_reason(command, more, words):
