@@ -127,7 +127,8 @@ class Asking:
         self._again: dict[Key, Manifest] = {}
         self._claimed: deque[str] = deque()
         self._stepping = self._closed = False
-        self._batch, self._in_batch = -1, 0
+        self._batch: int | None = None  # the one that is being filled
+        self._in_batch = 0
         self._open_batches: list[int] = []
 
     # -- asking -------------------------------------------------------------------------------

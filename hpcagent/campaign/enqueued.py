@@ -57,15 +57,14 @@ class Enqueued:
         words += [f"{len(self.known)} known before and not added"] if self.known else []
         words.append(f"{self.waiting} wait to be run")
         text = ", ".join(words)
+        more = ""
         if self.room is not None and self.waiting > self.room:
-            text += (
-                f"; the budget has room for {self.room} more run(s): `hpcagent resume {self.run_dir} --set "
-                "until.max_runs=N` gives more"
-            )
+            text += f"; the budget has room for {self.room} more run(s)"
+            more = " --set until.max_runs=N"
         if self.attended:
-            return f"{text}; the coordinator that is at it takes them with its next batch"
-        done = " (it has stopped)" if self.ended else ""
-        return f"{text}; no coordinator is at it{done}: `hpcagent resume {self.run_dir}` runs them"
+            return f"{text}; the coordinator that is at it takes them with its next batch, as far as there is room"
+        done = "the campaign has stopped" if self.ended else "no coordinator is at it"
+        return f"{text}; {done}: `hpcagent resume {self.run_dir}{more}` runs them"
 
 
 def enqueue(run_dir: str | Path, points: Sequence[Mapping[str, object]]) -> Enqueued:

@@ -53,6 +53,9 @@ def test_what_ask_gives_is_what_the_policy_suggests_and_the_record_replays(tmp_p
         results = coordinator.run_points([*second, {"x": 1.0, "y": 0.5}, *first[::-1]])
         assert [r.manifest.role for r in results] == ["suggested"] * 2 + ["enqueued"] + ["suggested"] * 3
         assert results[2]["height"] == 10.0
+        # Grouped like the policy's own: four to a batch, or by position.
+        numbers = sorted((r.manifest.index, r.manifest.batch) for r in results)
+        assert numbers[0] == (0, 0) and all(0 <= batch <= 2 for _, batch in numbers)
         assert coordinator.ask(2) == design[5:]  # points of one's own are no suggestions
         assert coordinator.result().best is not None
     assert [len(d.manifests) for d in decisions(tmp_path / "r")] == [2, 3] or mode
@@ -225,8 +228,10 @@ def test_the_loop_goes_on_after_a_script_and_finish_ends_it(tmp_path: Path) -> N
     told: list[ha.Event] = []
     with ha.Coordinator(campaign(), site="threads", run_dir=tmp_path / "r", watch=told.append) as coordinator:
         coordinator.submit([{"x": i / 2, "y": 0.0} for i in range(6)])
-        batches = [len(batch.results) for batch in coordinator]
-        assert sum(batches) == 20 and coordinator.result().reason is not None
+        batches = [(batch.number, len(batch.results)) for batch in coordinator]
+        result = coordinator.result()
+        assert [r.manifest.batch for r in result.results[:6]] == [0] * 6  # submitted at once
+        assert batches == [(0, 6), (1, 4), (2, 4), (3, 4), (4, 2)] and result.reason is not None
     assert sum(len(e.results) for e in told if e.kind == "batch") == 20
     with opened(tmp_path / "s") as coordinator:
         coordinator.submit([{"x": 1.0, "y": 0.5}])
