@@ -110,7 +110,8 @@ def test_a_cancelled_task_closes_its_campaign_cleanly(tmp_path: Path, how: str) 
         assert task is not None
         end = task.cancel if how == "cancel" else lambda: os.kill(os.getpid(), signal.SIGTERM)
         asyncio.get_running_loop().call_later(1.0, end)
-        await ha.run_async(campaign(40, 0.2), site="threads", run_dir=tmp_path / "r", progress=False)
+        one_batch = campaign(40, 0.2).model_copy(update={"batch_size": 40})  # it does not wait for the batch
+        await ha.run_async(one_batch, site="threads", run_dir=tmp_path / "r", progress=False)
 
     with pytest.raises(asyncio.CancelledError if how == "cancel" else Interrupted):
         asyncio.run(main())
