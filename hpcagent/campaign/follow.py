@@ -17,7 +17,7 @@ from hpcagent.campaign.recorded import begun_state
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.standing import ROLE, Standing, job_words, standing
 from hpcagent.campaign.sweep_runs import PlannedRuns
-from hpcagent.campaign.where import busy
+from hpcagent.campaign.where import busy, going_on
 from hpcagent.errors import HpcAgentError
 from hpcagent.model.failures import state_counts
 from hpcagent.sites.ledger import Entry, read_ledger
@@ -209,7 +209,7 @@ class _Follower:
         reap = f" `hpcagent reap {root}` ends the jobs that may be left." if jobs else ""
         return (
             f"not finished, and no coordinator is at it{begun}, as far as this machine can tell. "
-            f"`hpcagent resume {root}` goes on.{reap}"
+            f"It goes on with {going_on(load_run(root, to_read=True), root)}.{reap}"
         )
 
 
