@@ -389,7 +389,8 @@ def test_a_folder_of_before_modules_counted_says_so_and_later_edits_are_refused(
     told: list[ha.Event] = []
     result = again(4)
     words = f"whether the code of {study.name}, {study.name}_deep, {study.name}_helper"
-    assert words in told[0].reason and said in told[0].reason
+    opened = next(event.reason for event in told if event.kind == "opened")
+    assert words in opened and said in opened
     for found in (result, ha.read_run(folder)):
         assert any(words in remark and said in remark for remark in found.remarks) and said in str(found)
     follower = next(iter(ha.follow(folder)))

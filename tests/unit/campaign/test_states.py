@@ -114,8 +114,9 @@ def test_resuming_runs_those_again_and_only_those(tmp_path):
     assert ha.run(campaign(), site="threads", run_dir=folder).reason == REASON  # the machine is as it was
     (folder / "repaired").touch()
     result = ha.run(campaign(), site="threads", run_dir=folder, watch=heard.append)
-    assert "resumed with 4 finished run(s); 2 that were given up are run again" in heard[0].reason
-    assert heard[0].runs == 4 and heard[-1].runs == 6
+    opened = next(event for event in heard if event.kind == "opened")
+    assert "resumed with 4 finished run(s); 2 that were given up are run again" in opened.reason
+    assert opened.runs == 4 and heard[-1].runs == 6
     assert result.reason == read_run(folder).reason == REPAIRED and result.exit_code == 0
     assert result.counts == {"completed": 5, "failed": 1}
     assert call("status", folder, "--follow")[0] == 0
