@@ -800,7 +800,7 @@ def _answer_data(result: Any) -> dict[str, Any]:
             "earlier_runs": best.earlier,
         },
         "speedups": [{"over": s.over, "factor": s.factor, "error": s.error} for s in result.speedups],
-    }
+    } | ({"points": result.data()} if result.campaign.sweep else {})
 
 
 @contextlib.contextmanager

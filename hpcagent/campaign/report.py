@@ -12,6 +12,8 @@ from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, num
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.learned import Learned, Progress, learned
+from hpcagent.campaign.sweep import SweepResult
+from hpcagent.campaign.sweep_report import sweep_text
 from hpcagent.campaign.table import headed
 from hpcagent.campaign.view import duration
 from hpcagent.model.base import Scalar
@@ -56,21 +58,23 @@ def report(run_dir: str | Path, *, plots: bool = True) -> Written:
         StoreFull: The report cannot be written.
     """
     from hpcagent.campaign.plots import available, draw
+    from hpcagent.campaign.sweep_plots import draw_sweep
 
     result = read_run(run_dir)
     folder = RunDir(run_dir).report
     with refusing_clearly(folder):
         folder.mkdir(exist_ok=True)
-    found = _learned(result)
+    swept = result if isinstance(result, SweepResult) else None
+    found = Learned() if swept is not None else _learned(result)
     drawn: list[Path] = []
     note = ""
     if plots and available():
         with refusing_clearly(folder):
-            drawn = draw(result, folder, found)
+            drawn = draw(result, folder, found) if swept is None else draw_sweep(swept, folder)
     elif plots:
         note = "no plots: install the extra `plots`, pip install 'hpcagent[plots]'"
     path = folder / "report.md"
-    write_whole(path, _text(result, found, drawn, note))
+    write_whole(path, _text(result, found, drawn, note) if swept is None else sweep_text(swept, drawn, note))
     return Written(path, tuple(drawn), note)
 
 

@@ -176,10 +176,15 @@ class SweepResult(CampaignResult):
         for point in self.points[:n]:
             cells = [number(point.params[name]) if name in point.params else "-" for name in campaign.search.names]
             for m in metrics:
-                found = with_error(point.metrics[m], point.uncertainty.get(m)) if m in point.metrics else "-"
+                found = _digits(point.metrics[m], point.uncertainty.get(m)) if m in point.metrics else "-"
                 cells.append(f"{found} *" if point.error_of.get(m) == "run" else found)
             rows.append([*cells, point.what])
         return Table(f"{campaign.name}: {self.error_text}", header, rows)
+
+    def data(self) -> list[dict[str, Any]]:
+        """The points as plain data: `params`, `metrics`, `uncertainty` and `error_of`, runs, failures."""
+        fields = {"params", "metrics", "uncertainty", "error_of", "runs", "waiting", "failures", "values"}
+        return [point.model_dump(mode="json", include=fields) for point in self.points]
 
     @property
     def error_text(self) -> str:
@@ -263,6 +268,19 @@ def sweep_answer(campaign: Campaign, results: Sequence[Result], plain: Mapping[s
         )
     fields = {**plain, "remarks": tuple(remarks)}
     return SweepResult(campaign=campaign, results=tuple(results), points=tuple(points), **fields)
+
+
+def _digits(value: float, error: float | None) -> str:
+    """A value and its ±, both to the second digit of that.
+
+    Example:
+        >>> _digits(3.62714, 0.000031), _digits(104.2, 3.46), _digits(2.5, None)
+        ('3.627140 ± 0.000031', '104.2 ± 3.5', '2.5')
+    """
+    decimals = 1 - math.floor(math.log10(error)) if error else -1
+    if error is None or not 0 <= decimals <= 8 or abs(value) >= 1e6:
+        return with_error(value, error)
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
 
 def _place(parameter: Parameter, value: Scalar | None) -> tuple[float, str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
+from typer.testing import CliRunner
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.played import decisions, replays
 from hpcagent.campaign.record import load_campaign, load_run
 from hpcagent.campaign.status import status_of
+from hpcagent.cli import cli
+from hpcagent.commands.sweep import _axis
 from hpcagent.errors import BadInput, RunDirChanged
 from hpcagent.policies.design import Design
 from hpcagent.policies.replicates import mean_error
@@ -155,3 +159,54 @@ def test_a_wrong_sweep_is_one_sentence_before_anything_runs(space, options, word
 def test_without_an_objective_there_is_only_a_sweep():
     with pytest.raises(BadInput, match="the objective is missing"):
         ha.Campaign(rod, space={"T": {}}, policy="grid")
+
+
+def test_every_chosen_metric_is_drawn_against_what_was_varied(tmp_path):
+    plans = {
+        "line": ({"x": [0.1, 0.5]}, {}),
+        "bars": ({"style": {}}, {}),
+        "lines": ({"x": [0.1, 0.5], "style": {}}, {}),
+        "map": ({"x": {}, "y": {}}, {"levels": 7}),
+        "dots": ({"x": {}, "y": {}}, {"design": "sobol", "points": 8}),
+        "matrix": ({"x": {}, "y": {}, "style": {}}, {"levels": 2}),
+    }
+    pytest.importorskip("matplotlib")
+    for name, (space, options) in plans.items():
+        fixed = {"run_time_s": 0.0, "noise": 0.1}
+        swept(tmp_path / name, synthetic, space, replicates=2, metrics=["value"], fixed=fixed, **options)
+        written = ha.report(tmp_path / name)
+        assert [p.name for p in written.plots] == ["sweep_value.png"]
+        text = written.path.read_text()
+        assert "![sweep_value](sweep_value.png)" in text and "Student's t" in text and "best" not in text
+
+
+def test_a_sweep_by_the_shell_is_the_one_of_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    words = ["sweep", "synthetic", "x=0.1:0.5:3", "run_time_s=0", "--replicates", "2", "--metrics", "value"]
+    words += ["--site", "threads", "--no-plots"]
+    dry = runner.invoke(cli, [*words, "--dry-run"])
+    assert "6 runs at most" in dry.stdout and "x = 0.3" in dry.stdout and not (tmp_path / "runs").exists()
+    assert runner.invoke(cli, [*words, "--json"]).exit_code == 0
+    done = ha.read_run("runs/synthetic")
+    assert [p.params["x"] for p in done.points] == [0.1, 0.3, 0.5] and {p.runs for p in done.points} == {2}
+    # The folder by itself is gone on with; one value more, as many replicates.
+    again = runner.invoke(cli, ["sweep", "runs/synthetic", "x=0.1,0.3,0.5,0.7", *words[4:], "--json"])
+    answer = json.loads(again.stdout.splitlines()[-1])
+    assert answer["runs"] == 8 and [p["params"]["x"] for p in answer["points"]] == [0.1, 0.3, 0.5, 0.7]
+    (tmp_path / "points.csv").write_text("x,style\n0.2,plain\n0.4,tuned\n")
+    listed = ["sweep", "synthetic", "run_time_s=0", "--design", "list", "--from", "points.csv", "--run-dir", "l"]
+    assert runner.invoke(cli, [*listed, "--replicates", "1", "--site", "threads", "--no-plots"]).exit_code == 0
+    assert [p.params for p in ha.read_run("l").points] == [
+        {"x": 0.2, "style": "plain"},
+        {"x": 0.4, "style": "tuned"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("axis", "words"),
+    [("x", "write NAME="), ("x=1:2:3:4", "write NAME="), ("x=0:1:1", "how many"), ("x=0:1:3:log", "> 0")],
+)
+def test_an_axis_that_cannot_be_read_says_how_to_write_one(axis, words):
+    with pytest.raises(BadInput, match=words):
+        _axis(axis)
