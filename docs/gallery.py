@@ -1,7 +1,7 @@
 """Takes the pictures of `docs/gallery.md` from finished campaigns: python docs/gallery.py RUNS
 
-RUNS is a folder with one finished run directory for each campaign of `PICTURES`, e.g. after `hpcagent run si_eos`. Their
-reports are written anew first.
+RUNS is a folder with one finished run directory for each campaign of `PICTURES`, e.g. after `hpcagent run si_eos`.
+Their reports are written anew first.
 """
 
 from __future__ import annotations
