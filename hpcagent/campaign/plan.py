@@ -196,6 +196,7 @@ def _first_batch(campaign: Campaign, count: int, budget: int | None, profile: Pr
                 index=i,
                 role="suggested",
                 digest=digest,
+                checked=True,
                 site=about,
             )
         )

@@ -113,7 +113,9 @@ def _head(result: CampaignResult) -> str:
     units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
     lines = [f"# {campaign.name}", "", _flat(campaign.description or campaign.app.contract.description), ""]
     lines.append(f"- question: {campaign.objective}")
-    lines += [f"- varied: {p.name} in {p.range}" for p in campaign.search.parameters]
+    for p in campaign.search.parameters:
+        lines.append(f"- varied: {p.name} in {p.range}" + (f", when {p.when}" if p.when else ""))
+    lines += [f"- constraint: {c.text}" for c in campaign.search.constraints]
     constant = {n: v for n, v in campaign.complete(_middle(result)).items() if n not in campaign.search}
     if constant:
         lines.append(f"- constant: {point_text(constant, units)}")

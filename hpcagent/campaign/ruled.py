@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -112,15 +111,12 @@ def check_rules_of(campaign: Campaign) -> None:
 
 
 def check_left_out(app: App, p: Parameter) -> None:
-    """Refuse a conditional parameter that the app's function has no value for where it is left out."""
-    if p.default is not None or app.contract.space[p.name].default is not None:
-        return
-    function = app.plain_function
-    argument = None if function is None else inspect.signature(function).parameters.get(p.name)
-    if argument is None or argument.default is argument.empty:
+    """Refuse to leave a parameter out of the runs of an app that does not say what it is then."""
+    own = app.contract.space[p.name]
+    if own.when is None and own.default is None:
         raise BadInput(
             f"parameter {p.name!r} is left out of runs where {p.when!r} is not kept, but {app.name} has no "
-            "default for it; give the parameter one (default=...), or the function's argument.",
+            "default for it; give the app's parameter one (default=...), or the condition (when=...).",
             value=p.name,
         )
 

@@ -430,6 +430,13 @@ def _space(read: Script, file: ContractFile, given: Mapping[str, Parameter], whe
             )
         parameters[name] = parameter.model_copy(update={"name": name})
     with_defaults = [_with_default(read, p) for p in parameters.values()]
+    for p in with_defaults:
+        if p.when is not None and p.default is None:
+            raise BadInput(
+                f"{where}: variable {p.name!r} is left out where {p.when!r} is not kept, and has no default; give "
+                f"it one, or define it in the script (variable {p.name} index ...).",
+                value=p.name,
+            )
     return Space(parameters=tuple(with_defaults))
 
 
