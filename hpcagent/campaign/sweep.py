@@ -195,6 +195,14 @@ class SweepResult(CampaignResult):
             words.append("± is the standard error of the mean over the runs at a point, by Student's t (68 %)")
         if "run" in kinds:
             words.append("±, marked *: of one run, as the app states it; how runs differ is not in it")
+        shown = self.campaign.shown
+        several = [p for p in self.points if p.runs > 1 and set(shown) & set(p.metrics)]
+        copies = [p for p in several if not any(p.error_of.get(m) == "replicates" for m in shown)]
+        if copies:
+            words.append(
+                f"at {len(copies)} point(s) all runs agree to the last digit: they are copies of one (what runs there "
+                "uses neither seed nor replicate), and count as one"
+            )
         if not words:
             words.append("no ±: there is one run at a point, and the app states no error of it")
         return "; ".join(words)

@@ -250,6 +250,11 @@ def _prepared(
         if value is not None and value < 1:
             raise BadInput(f"{name}={value} must be at least 1.", value=value)
     campaign = load_run(run_dir, to_read=True)
+    if campaign.sweep:
+        raise BadInput(
+            f"{run_dir} is a sweep and has no objective that policies could be compared by; put one on it "
+            f"(`hpcagent resume {run_dir} --set objective.minimize=METRIC`). `hpcagent replay --check` works."
+        )
     if len(campaign.objective.goals) > 1:
         goals = ", ".join(g.metric for g in campaign.objective.goals)
         raise BadInput(

@@ -210,3 +210,16 @@ def test_a_sweep_by_the_shell_is_the_one_of_python(tmp_path, monkeypatch):
 def test_an_axis_that_cannot_be_read_says_how_to_write_one(axis, words):
     with pytest.raises(BadInput, match=words):
         _axis(axis)
+
+
+@ha.app(parameters={"T": KELVIN}, metrics={"length": "angstrom"})
+def careless_rod(T: float) -> dict[str, float]:  # noqa: N803
+    return {"length": T}
+
+
+def test_copies_of_one_run_have_no_error_and_a_sweep_is_not_replayed_by_policies(tmp_path):
+    result = swept(tmp_path, careless_rod, {"T": [1, 2]}, replicates=2)
+    assert "at 2 point(s) all runs agree to the last digit" in result.error_text
+    assert result.points[0].runs == 2 and result.points[0].uncertainty == {}
+    with pytest.raises(BadInput, match="no objective"):
+        ha.replay(tmp_path, policy="random")
