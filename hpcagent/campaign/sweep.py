@@ -200,8 +200,8 @@ class SweepResult(CampaignResult):
         copies = [p for p in several if not any(p.error_of.get(m) == "replicates" for m in shown)]
         if copies:
             words.append(
-                f"at {len(copies)} point(s) all runs agree to the last digit: they are copies of one (what runs there "
-                "uses neither seed nor replicate), and count as one"
+                f"at {len(copies)} point(s) all runs agree to the last digit: copies of one, which count as one "
+                "(what runs there uses neither seed nor replicate)"
             )
         if not words:
             words.append("no ±: there is one run at a point, and the app states no error of it")
