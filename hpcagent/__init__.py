@@ -68,6 +68,7 @@ _WHERE = {
     "at_most": "hpcagent.model.objective",
     "chain": "hpcagent.apps.chain",
     "executable": "hpcagent.apps.executable.contract",
+    "disk_use": "hpcagent.campaign.disk_use",
     "enqueue": "hpcagent.campaign.enqueued",
     "explain": "hpcagent.campaign.explain",
     "find_app": "hpcagent.apps.catalog",
@@ -78,6 +79,7 @@ _WHERE = {
     "from_regex": "hpcagent.apps.executable.record",
     "gather": "hpcagent.campaign.awaited",
     "lammps": "hpcagent.apps.lammps.contract",
+    "list_runs": "hpcagent.campaign.listed",
     "load_campaign": "hpcagent.campaign.record",
     "make_policy": "hpcagent.policies.base",
     "max_runs": "hpcagent.policies.stop",
@@ -90,6 +92,7 @@ _WHERE = {
     "plateau": "hpcagent.policies.stop",
     "read_run": "hpcagent.campaign.answer",
     "reap": "hpcagent.sites.reap",
+    "remove_run": "hpcagent.campaign.removed",
     "replay": "hpcagent.campaign.whatif",
     "report": "hpcagent.campaign.report",
     "run": "hpcagent.campaign.coordinator",
@@ -128,10 +131,12 @@ if TYPE_CHECKING:
     from hpcagent.campaign.batch import Event as Event
     from hpcagent.campaign.coordinator import Coordinator as Coordinator
     from hpcagent.campaign.coordinator import run as run
+    from hpcagent.campaign.disk_use import disk_use as disk_use
     from hpcagent.campaign.enqueued import enqueue as enqueue
     from hpcagent.campaign.explain import Explanation as Explanation
     from hpcagent.campaign.explain import explain as explain
     from hpcagent.campaign.follow import follow as follow
+    from hpcagent.campaign.listed import list_runs as list_runs
     from hpcagent.campaign.opened import CampaignRun as CampaignRun
     from hpcagent.campaign.opened import open_run as open_run
     from hpcagent.campaign.record import Campaign as Campaign
@@ -140,6 +145,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.record import Reference as Reference
     from hpcagent.campaign.record import load_campaign as load_campaign
     from hpcagent.campaign.regret import Replay as Replay
+    from hpcagent.campaign.removed import remove_run as remove_run
     from hpcagent.campaign.report import report as report
     from hpcagent.campaign.rules import Rule as Rule
     from hpcagent.campaign.submit import submit as submit

@@ -134,7 +134,8 @@ class InnerRuns:
         inner = Inner(one.app, one.manifest, one.inputs, self._state.parts.get(identity, one.chain))
         self._runs[identity] = inner
         known = self._state.part_results.get(identity)
-        if known is not None and self._state.final_part(identity):
+        # One whose folder was removed is run again: who asks for it may need its files.
+        if known is not None and self._state.final_part(identity) and identity not in self._state.freed:
             inner.result = known
             inner.shared = identity in self._state.shared_parts
         return inner

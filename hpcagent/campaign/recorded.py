@@ -117,6 +117,7 @@ def _take_result(state: State, result: Result | None, wrong: str) -> None:
     if result is not None:
         state.add_result(result)
         state.found += 1
+        state.read_from_work.add(result.manifest.execution_id)
     if wrong:
         state.unusable.append(wrong.rstrip("."))
 

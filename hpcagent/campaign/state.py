@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import time
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
@@ -56,6 +57,7 @@ class State:
         unrecorded: Those manifests, inner runs' included, of which the journal does not tell yet.
         began_at: When the campaign began, Unix time in seconds, if the journal's first line tells.
         found: How many results were read from the runs' own directories, as the journal does not have them.
+        read_from_work: Execution ids of those.
         unusable: What is wrong with results there that cannot be used as they are: sentences.
         elapsed_s: Wall time of the sessions so far, in seconds.
         node_hours: Node-hours of all results, and of attempts that were repeated.
@@ -74,6 +76,8 @@ class State:
         busy: Of each session that began on a busy machine, how busy, and which speeds that concerns.
         changes: Events of what was changed when it was gone on with.
         warm: What it began with: runs of earlier campaigns (see `warm.earlier_observations`), or None.
+        site: Name of the site of the last session; empty where that was not written down.
+        freed: Execution id of a run whose own folder was removed on purpose -> when, Unix time in seconds.
     """
 
     def __init__(self, *, app: tuple[str, str] | None = None, put_back: Iterable[Manifest] = ()) -> None:
@@ -94,6 +98,7 @@ class State:
         self.told_damage = 0
         self.doubled = 0
         self.found = 0
+        self.read_from_work: set[str] = set()
         self.unusable: list[str] = []
         self.unknown: dict[str, None] = {}
         self.strays: dict[str, None] = {}
@@ -122,6 +127,8 @@ class State:
         self.busy: list[str] = []
         self.changes: list[Mapping[str, Any]] = []
         self.warm: WarmStart | None = None
+        self.site = ""
+        self.freed: dict[str, float] = {}
         self._part_manifests: dict[str, Manifest] = {}
         self._batches: dict[int, list[str]] = {}
         self._by_id: dict[str, Manifest] = {}
@@ -231,6 +238,7 @@ class State:
             self._given_up.clear()
             self._not_started = frozenset()
             self._session_began = event["at"]
+            self.site = str(event.get("site", ""))
             if event.get("busy"):
                 self.busy.append(event["busy"])
         elif kind == "retry":
@@ -245,6 +253,8 @@ class State:
             self.stopped = event["reason"]
             self._stopped_since = True
             self._not_started = frozenset(map(str, event.get("not_started", ())))
+        elif kind == "freed":
+            self.freed.update(dict.fromkeys(map(str, event["runs"]), float(at)))
         elif kind == "damaged":
             self._damaged("it is no event in JSON.")
         elif kind == "doubled":
@@ -374,6 +384,12 @@ class State:
                 f"results of {len(self.strays)} run(s) in events.jsonl are left out, as neither it nor work/ says "
                 f"what was run: {some}"
             )
+        if self.freed:
+            when = time.strftime("%Y-%m-%d", time.localtime(max(self.freed.values())))
+            said.append(
+                f"the folders of {len(self.freed)} run(s) were removed to free space (last on {when}): their "
+                "numbers are here, their files are not"
+            )
         if self.doubled:
             said.append(f"{self.doubled} line(s) of events.jsonl stand there twice and count once")
         if self.unknown:
@@ -392,6 +408,7 @@ class State:
         """Take in the result of an inner run; one that another campaign has paid for costs nothing."""
         identity = result.manifest.execution_id
         self.part_results[identity] = result
+        self.freed.pop(identity, None)  # it was run again since
         if shared:
             self.shared_parts.add(identity)
         elif not result.parts:

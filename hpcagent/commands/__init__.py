@@ -13,6 +13,7 @@ GROUPS: tuple[str, ...] = (
     "init",
     "enqueue",
     "sweep",
+    "runs_commands",
 )
 
 

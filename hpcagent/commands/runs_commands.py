@@ -1,0 +1,87 @@
+"""`hpcagent list`, `du` and `rm`: many campaigns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpcagent.commands.common import JsonOption, RunDirArgument, say
+from hpcagent.errors import BadInput
+
+__all__ = ["add"]
+
+FolderArgument = Annotated[Path, typer.Argument(help="Where campaigns are; may be one itself.", metavar="FOLDER")]
+DepthOption = Annotated[int, typer.Option("--depth", min=0, help="Folders below it that are looked into.")]
+
+
+def add(cli: typer.Typer) -> None:
+    """Add the commands."""
+    cli.command("list")(list_)
+    cli.command()(du)
+    cli.command()(rm)
+
+
+def list_(
+    folder: FolderArgument = Path("runs"),
+    depth: DepthOption = 4,
+    size: Annotated[bool, typer.Option("--size", help="Also what each takes on the disk.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List campaigns: how far each is, who is at it, its best run; reads only."""
+    from hpcagent.campaign.listed import list_runs
+
+    found = list_runs(folder, depth=depth, size=size)
+    if not as_json:
+        say(found)
+        return
+    for path in found.unread:
+        say(f"{path} cannot be read", file=sys.stderr)
+    for one in found:
+        say(json.dumps(one.data()))
+
+
+def du(folder: FolderArgument = Path("runs"), depth: DepthOption = 4, as_json: JsonOption = False) -> None:
+    """Say what campaigns take on the disk: bytes and files by kind, the largest runs, what could be freed."""
+    from hpcagent.campaign.disk_use import disk_use
+
+    used = disk_use(folder, depth=depth)
+    if not as_json:
+        say(used)
+        return
+    for path in used.unread:
+        say(f"{path} cannot be read", file=sys.stderr)
+    for one in used:
+        say(json.dumps(one.data()))
+
+
+def rm(
+    run_dir: RunDirArgument,
+    keep_records: Annotated[
+        bool, typer.Option("--keep-records", help="Remove only the folders of finished runs.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove a campaign's folder, or free those of its runs and keep the records; asks first."""
+    from hpcagent.campaign.removed import remove_run
+
+    seen = remove_run(run_dir, keep_records=keep_records, dry_run=True)
+    if dry_run:
+        say(json.dumps(seen.data()) if as_json else seen)
+        return
+    if not yes:
+        if not sys.stdin.isatty():
+            raise BadInput(f"{seen}\nNothing was removed: there is no terminal to ask on; give --yes.")
+        say(seen, file=sys.stderr)
+        if not typer.confirm("Remove it for good?", default=False, err=True):
+            say("nothing was removed", file=sys.stderr)
+            return
+    done = remove_run(run_dir, keep_records=keep_records)
+    say(json.dumps(done.data()) if as_json else done)
+    if done.failed:
+        raise typer.Exit(1)
