@@ -11,6 +11,7 @@ from hpcagent.campaign.record import Campaign, PolicyChoice
 from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.errors import BadInput
 from hpcagent.model.base import canonical_json
+from hpcagent.model.constraints import Constraint
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
 
 __all__ = ["as_begun", "before", "change_text", "changeable", "changed_event"]
@@ -44,6 +45,7 @@ def _parts(campaign: Campaign) -> dict[str, Any]:
         "policy": campaign.policy.toml(),
         "objective": campaign.objective.toml(),
         "space": campaign.space,
+        "constraints": [c.text for c in campaign.constraints],
     }
 
 
@@ -66,6 +68,8 @@ def before(campaign: Campaign, changes: Mapping[str, Any]) -> Campaign:
         update["objective"] = Objective.model_validate(old["objective"]) if old["objective"] else NO_OBJECTIVE
     if "space" in old:
         update["space"] = old["space"]
+    if isinstance(old.get("constraints"), list):
+        update["constraints"] = tuple(Constraint.model_validate(text) for text in old["constraints"])
     return campaign.model_copy(update=update)
 
 

@@ -116,6 +116,10 @@ def test_an_objective_on_top_makes_the_sweep_the_beginning_of_a_campaign(tmp_pat
     assert changed["changes"]["objective"] == {"old": {}, "new": {"minimize": "length"}} and changed["at"] > 1e9
     with pytest.raises(RunDirChanged, match="seed"):
         ha.run(on_top.model_copy(update={"seed": 5}), run_dir=tmp_path, site="threads", progress=False)
+    # A condition that came later is not held against what was asked before.
+    ruled = ha.Sweep(rod, {"T": [100, 200, 300, 400]}, replicates=3, constraints=["T <= 350"])
+    assert len(ha.run(ruled, run_dir=tmp_path, site="threads", progress=False).points) >= 3
+    assert replays(tmp_path) == []
     # By the shell's way, from the folder alone; the other policy decides from then on.
     ha.run(ha.Sweep(synthetic, {"x": [0.1, 0.9]}, replicates=1), run_dir=tmp_path / "s", site="threads")
     changes = {"objective.maximize": "value", "policy": "random", "until.max_runs": 5}
