@@ -91,6 +91,11 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+def opening(told: list[str]) -> Callable[[ha.Event], None]:
+    """A watcher that hears what a session says when its folder is open."""
+    return lambda event: told.append(event.reason) if event.kind == "opened" and event.reason else None
+
+
 @pytest.mark.parametrize("how", DAMAGE)
 def test_who_only_reads_has_the_runs_of_a_damaged_line_of_manifests(folder, how):
     before, lines = outcome(folder), lines_of(folder)
@@ -119,9 +124,7 @@ def test_finished_runs_of_a_damaged_line_of_manifests_are_put_back_and_it_is_sai
         assert f"line {line + 1}: " in str(seen)
     # Who goes on repeats nothing, and writes it down, once.
     told: list[str] = []
-    result = ha.run(
-        campaign(), site=open_here(), run_dir=folder, watch=lambda e: told.append(e.reason) if e.reason else None
-    )
+    result = ha.run(campaign(), site=open_here(), run_dir=folder, watch=opening(told))
     assert outcome(folder) == before and result.node_hours == pytest.approx(seen.node_hours)
     assert "4 run(s) that were lost there were put back" in told[0]
     ha.run(campaign(), site=open_here(), run_dir=folder)
@@ -369,7 +372,7 @@ def test_results_on_a_line_that_is_gone_are_read_and_said_and_resume_says_what_w
     text = report(folder, plots=False).path.read_text()
     assert "events.jsonl does not have" in text and "12 runs, 12 completed" in text
     told: list[str] = []
-    ha.run(campaign(), site=open_here(), run_dir=folder, watch=lambda e: told.append(e.reason))
+    ha.run(campaign(), site=open_here(), run_dir=folder, watch=opening(told))
     assert f"{len(lost)} of them found in their own folders" in told[0]
     assert f"{len(lost)} of them events.jsonl has lost" in told[0]
     assert outcome(folder) == before and "events.jsonl" not in str(ha.read_run(folder))
