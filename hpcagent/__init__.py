@@ -64,6 +64,7 @@ _WHERE = {
     "any_of": "hpcagent.policies.stop",
     "app": "hpcagent.apps.base",
     "attach": "hpcagent.campaign.attached",
+    "archive": "hpcagent.campaign.archive",
     "at_least": "hpcagent.model.objective",
     "at_most": "hpcagent.model.objective",
     "chain": "hpcagent.apps.chain",
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
     from hpcagent.apps.run import Run as Run
     from hpcagent.campaign.answer import CampaignResult as CampaignResult
     from hpcagent.campaign.answer import read_run as read_run
+    from hpcagent.campaign.archive import archive as archive
     from hpcagent.campaign.attached import Attached as Attached
     from hpcagent.campaign.attached import attach as attach
     from hpcagent.campaign.awaited import gather as gather

@@ -71,7 +71,6 @@ cli = typer.Typer(
     help="Steered campaigns of simulations: from an input script and a question to an answer with an error bar.",
     epilog=f"Exit codes: {'; '.join(f'{code} {words}' for code, (words, _) in EXIT_CODES.items())}.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -340,29 +339,33 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Say how far a campaign is and who is at it; does not touch it."""
-    from hpcagent.campaign.recorded import snapshot
-    from hpcagent.campaign.status import status_of
+    from hpcagent.campaign.unpacked import opened_folder
 
     if follow:
         _follow(run_dir, as_json)
         return
+    with opened_folder(run_dir) as (folder, archive):
+        text = _status_text(folder, with_answer, as_json)
+        say(text if archive is None else archive.shown(text))
+
+
+def _status_text(run_dir: Path, with_answer: bool | None, as_json: bool) -> str:
+    from hpcagent.campaign.recorded import snapshot
+    from hpcagent.campaign.status import status_of
+
     read = snapshot(run_dir)
     now = status_of(run_dir, read)
     if with_answer is None:
         with_answer = as_json or len(read.results) <= QUICK_RUNS
     if not with_answer:
-        say(json.dumps({**now.data(), **_standing_data(now.standing)}) if as_json else now)
-        return
+        return json.dumps({**now.data(), **_standing_data(now.standing)}) if as_json else str(now)
     from hpcagent.campaign.answer import answer_of
 
     result = answer_of(read)
     if as_json:
-        say(json.dumps({**_answer_data(result), **_standing_data(now.standing)}))
-        return
-    say(result)
-    say(now.standing)
-    if now.goes_on:
-        say(f"not finished; it goes on with {now.goes_on}")
+        return json.dumps({**_answer_data(result), **_standing_data(now.standing)})
+    goes_on = f"\nnot finished; it goes on with {now.goes_on}" if now.goes_on else ""
+    return f"{result}\n{now.standing}{goes_on}"
 
 
 def _follow(run_dir: Path, as_json: bool) -> None:
@@ -444,9 +447,9 @@ def report(
     run_dir: RunDirArgument, plots: Annotated[bool, typer.Option(help="Draw the plots as well.")] = True
 ) -> None:
     """Write report/report.md and its plots anew from the recorded events."""
-    from hpcagent.campaign.report import report as write_report
+    from hpcagent.campaign.opened import open_run
 
-    say(write_report(run_dir, plots=plots))
+    say(open_run(run_dir).report(plots=plots))
 
 
 @cli.command()
@@ -533,14 +536,17 @@ def export(
 ) -> None:
     """Write all results as a table, with units in the header."""
     from hpcagent.campaign.recorded import snapshot
+    from hpcagent.campaign.unpacked import opened_folder
     from hpcagent.store.columns import columns_of
     from hpcagent.store.export import FORMATS, export_columns
 
     if to not in FORMATS:
         raise BadInput(f"--to {to!r}: known formats are {', '.join(FORMATS)}.", value=to)
-    read = snapshot(run_dir)
-    path = None if output == Path("-") else output or run_dir / f"results.{to}"
-    export_columns(columns_of(read.results, read.campaign.app.contract), path, to=to)
+    with opened_folder(run_dir) as (folder, archive):
+        read = snapshot(folder)
+        own = folder / f"results.{to}" if archive is None else Path(f"{read.campaign.name}_results.{to}")
+        path = None if output == Path("-") else output or own
+        export_columns(columns_of(read.results, read.campaign.app.contract), path, to=to)
     if path is not None:
         say(path)
 

@@ -36,20 +36,32 @@ class CampaignRun:
     models of the answer are fitted when that is; all properties then speak of that one moment, until `refresh`.
 
     Attributes:
-        folder: The folder.
+        folder: The folder; of an archive a temporary one with its records.
+        archive: The archive that it was opened from, or None.
     """
 
     def __init__(self, run_dir: str | Path) -> None:
         self.folder = Path(run_dir).expanduser()
+        self.archive: Path | None = None
+        if self.folder.is_file():
+            from hpcagent.campaign.unpacked import Unpacked
+
+            self.archive = self.folder
+            self._unpacked = Unpacked(self.folder)  # its folder is there as long as this is
+            self.folder = self._unpacked.folder
         self._campaign = load_run(self.folder, to_read=True)
 
     def __repr__(self) -> str:
-        return f"CampaignRun({str(self.folder)!r}: {self._campaign.name})"
+        return f"CampaignRun({str(self.archive or self.folder)!r}: {self._campaign.name})"
 
     def _repr_html_(self) -> str:
         from hpcagent.html import Card
 
-        facts = [("folder", self.folder), ("question", self._campaign.objective), ("status", self.status)]
+        facts = [
+            ("folder", self.archive or self.folder),
+            ("question", self._campaign.objective),
+            ("status", self.status),
+        ]
         return Card("CampaignRun", self._campaign.name, facts).html()
 
     @property
@@ -132,12 +144,15 @@ class CampaignRun:
     def report(self, *, plots: bool = True) -> Written:
         """Write report/report.md and its plots into the folder; returns where they are.
 
+        Of an archive they go into a folder of the working directory, NAME_report.
+
         Raises:
             StoreFull: The folder cannot be written.
         """
         from hpcagent.campaign.report import report
 
-        return report(self.folder, plots=plots)
+        to = None if self.archive is None else Path(f"{self._campaign.name}_report")
+        return report(self.folder, plots=plots, to=to)
 
     def explain(self, run: int | str) -> Explanation:
         """Say why a run was asked for, what was expected of it, and what came out.
@@ -181,7 +196,7 @@ def open_run(run_dir: str | Path) -> CampaignRun:
     """Open the folder of a campaign, finished or running, to look at what it holds. Nothing of it is changed.
 
     Args:
-        run_dir: The folder that `run` wrote.
+        run_dir: The folder that `run` wrote, or a file that `archive` wrote.
 
     Raises:
         BadInput: The folder is not that of a campaign, its files are damaged, or it belongs to another user.

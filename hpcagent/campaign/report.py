@@ -46,12 +46,13 @@ class Written:
         return f"{self.path}{plots}" + (f" ({self.note})" if self.note else "")
 
 
-def report(run_dir: str | Path, *, plots: bool = True) -> Written:
+def report(run_dir: str | Path, *, plots: bool = True, to: Path | None = None) -> Written:
     """Write the report of a campaign, finished or not.
 
     Args:
         run_dir: The campaign's folder.
         plots: Draw the plots as well (needs matplotlib).
+        to: The folder to write into; `report` in the campaign's by default.
 
     Raises:
         BadInput: The folder is not that of a campaign.
@@ -61,7 +62,7 @@ def report(run_dir: str | Path, *, plots: bool = True) -> Written:
     from hpcagent.campaign.sweep_plots import draw_sweep
 
     result = read_run(run_dir)
-    folder = RunDir(run_dir).report
+    folder = RunDir(run_dir).report if to is None else to
     with refusing_clearly(folder):
         folder.mkdir(exist_ok=True)
     swept = result if isinstance(result, SweepResult) else None

@@ -1,4 +1,4 @@
-"""`hpcagent list`, `du` and `rm`: many campaigns."""
+"""`hpcagent list`, `du`, `rm` and `archive`: many campaigns."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def add(cli: typer.Typer) -> None:
     cli.command("list")(list_)
     cli.command()(du)
     cli.command()(rm)
+    cli.command()(archive)
 
 
 def list_(
@@ -85,3 +86,21 @@ def rm(
     say(json.dumps(done.data()) if as_json else done)
     if done.failed:
         raise typer.Exit(1)
+
+
+def archive(
+    run_dir: RunDirArgument,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A .tar.gz, .tgz or .zip; by the folder's name, here.")
+    ] = None,
+    with_work: Annotated[
+        bool, typer.Option("--with-work", help="All files of runs and logs, also large and binary ones.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Pack a campaign into one file that opens elsewhere, read only; says what was left out."""
+    from hpcagent.campaign.archive import archive as write_archive
+
+    named = output if output is not None else Path(f"{run_dir.resolve().name}.tar.gz")
+    done = write_archive(run_dir, named, with_work=with_work)
+    say(json.dumps(done.data()) if as_json else done)

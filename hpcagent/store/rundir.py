@@ -54,6 +54,12 @@ class RunDir:
 
     def require(self) -> None:
         """Raise `BadInput` unless a campaign was begun here."""
+        if self.root.is_file():
+            raise BadInput(
+                f"{self.root} is a file. An archive is read only: `hpcagent status`, `report` and `export` "
+                "open it, and `ha.open_run`; nothing can be run in it.",
+                value=str(self.root),
+            )
         if not self.exists:
             raise BadInput(
                 f"{self.root} is not the folder of a campaign (it has no events.jsonl); name the folder that "
