@@ -69,6 +69,7 @@ _WHERE = {
     "at_most": "hpcagent.model.objective",
     "chain": "hpcagent.apps.chain",
     "executable": "hpcagent.apps.executable.contract",
+    "compare": "hpcagent.campaign.compared",
     "disk_use": "hpcagent.campaign.disk_use",
     "enqueue": "hpcagent.campaign.enqueued",
     "explain": "hpcagent.campaign.explain",
@@ -131,6 +132,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.awaited import run_async as run_async
     from hpcagent.campaign.batch import Batch as Batch
     from hpcagent.campaign.batch import Event as Event
+    from hpcagent.campaign.compared import compare as compare
     from hpcagent.campaign.coordinator import Coordinator as Coordinator
     from hpcagent.campaign.coordinator import run as run
     from hpcagent.campaign.disk_use import disk_use as disk_use

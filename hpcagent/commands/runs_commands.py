@@ -1,4 +1,4 @@
-"""`hpcagent list`, `du`, `rm` and `archive`: many campaigns."""
+"""`hpcagent list`, `du`, `rm`, `archive` and `compare`: many campaigns."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def add(cli: typer.Typer) -> None:
     cli.command()(du)
     cli.command()(rm)
     cli.command()(archive)
+    cli.command()(compare)
 
 
 def list_(
@@ -104,3 +105,21 @@ def archive(
     named = output if output is not None else Path(f"{run_dir.resolve().name}.tar.gz")
     done = write_archive(run_dir, named, with_work=with_work)
     say(json.dumps(done.data()) if as_json else done)
+
+
+def compare(
+    run_dirs: Annotated[
+        list[Path], typer.Argument(help="Two folders or archives, or more.", metavar="RUN_DIR...")
+    ],
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the best so far as .png, .pdf or .svg.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put campaigns side by side: settings, answers with errors, progress, points that both have run."""
+    from hpcagent.campaign.compared import compare as put_side_by_side
+
+    found = put_side_by_side(*run_dirs)
+    say(json.dumps(found.data()) if as_json else found)
+    if plot is not None:
+        say(found.plot(plot), file=sys.stderr if as_json else None)
