@@ -100,6 +100,7 @@ _WHERE = {
     "run": "hpcagent.campaign.coordinator",
     "run_async": "hpcagent.campaign.awaited",
     "run_mpi": "hpcagent.apps.launch",
+    "stop_run": "hpcagent.campaign.stopped",
     "submit": "hpcagent.campaign.submit",
     "target": "hpcagent.policies.stop",
     "wall_time": "hpcagent.policies.stop",
@@ -152,6 +153,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.removed import remove_run as remove_run
     from hpcagent.campaign.report import report as report
     from hpcagent.campaign.rules import Rule as Rule
+    from hpcagent.campaign.stopped import stop_run as stop_run
     from hpcagent.campaign.submit import submit as submit
     from hpcagent.campaign.sweep import Sweep as Sweep
     from hpcagent.campaign.sweep import SweepResult as SweepResult

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import os
 import pickle
-import signal
-import socket
 import sys
 import threading
 import time
@@ -16,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.campaign.detach import apart, heard_from
-from hpcagent.campaign.follow import follow, standing
+from hpcagent.campaign.follow import follow
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
+from hpcagent.campaign.stopped import stop_run
 from hpcagent.errors import BadInput, Interrupted
 from hpcagent.sites.launch import python_command
-from hpcagent.sites.schedulers.base import scheduler
 from hpcagent.store.files import open_plain, refusing_clearly
 from hpcagent.store.rundir import RunDir, holder
 
@@ -125,35 +123,7 @@ class Attached:
             BadInput: Its coordinator is this process, or one of another machine: the message says what to do.
             TimeoutError: It is not gone by then.
         """
-        now = standing(self.run_dir)
-        jobs = [entry for entry in now.jobs if (entry.about or {}).get("role") == "coordinator" and entry.job_id]
-        if not now.attended and not jobs:
-            return
-        if jobs:
-            kind = jobs[-1].scheduler
-            sent = {e.job_id: e.sent for e in jobs if e.job_id is not None and e.scheduler == kind}
-            scheduler(kind).cancel_and_see(sent, within_s=timeout_s)
-        else:
-            self._end(now.coordinator)
-        deadline = time.monotonic() + timeout_s
-        while self.running:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the coordinator of {self.run_dir} has not ended within {timeout_s:g} s.")
-            time.sleep(0.1)
-
-    def _end(self, who: Any) -> None:
-        if who is None:
-            raise BadInput(f"which process is at {self.run_dir} is not recorded; stop it where it was started.")
-        if who.host != socket.gethostname():
-            raise BadInput(
-                f"the coordinator of {self.run_dir} is {who}, and this is {socket.gethostname()}: stop it there, "
-                f"e.g. `ssh {who.host} kill -TERM {who.pid}`.",
-                value=who.host,
-            )
-        if who.pid == os.getpid():
-            raise BadInput("the coordinator is in this process: leave its `with`, or call its close().")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(who.pid, signal.SIGTERM)
+        stop_run(self.run_dir, within_s=timeout_s)
 
 
 def attach(run_dir: str | Path) -> Attached:

@@ -1,4 +1,4 @@
-"""`hpcagent list`, `du`, `rm`, `archive` and `compare`: many campaigns."""
+"""`hpcagent list`, `du`, `rm`, `archive`, `compare` and `stop`: many campaigns."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def add(cli: typer.Typer) -> None:
     """Add the commands."""
     cli.command("list")(list_)
     cli.command()(du)
+    cli.command()(stop)
     cli.command()(rm)
     cli.command()(archive)
     cli.command()(compare)
@@ -123,3 +124,21 @@ def compare(
     say(json.dumps(found.data()) if as_json else found)
     if plot is not None:
         say(found.plot(plot), file=sys.stderr if as_json else None)
+
+
+def stop(
+    run_dir: RunDirArgument,
+    within_s: Annotated[float, typer.Option("--within", min=1, help="Seconds to wait for its end.")] = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the coordinator of a campaign to stop, as Ctrl-C would, and wait until it has."""
+    from hpcagent.campaign.stopped import stop_run
+
+    try:
+        done = stop_run(run_dir, within_s=within_s)
+    except TimeoutError as error:
+        say(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    say(json.dumps(done.data()) if as_json else done)
+    if done.left:
+        raise typer.Exit(1)

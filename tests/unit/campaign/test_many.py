@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -198,3 +200,56 @@ def test_only_a_campaign_is_removed_and_only_what_is_its_own(ended, tmp_path, mo
     assert [p.name for p in ended.iterdir()] == ["notes.txt"] and (outside / "precious").exists()
     assert any("notes.txt" in words for words in done.kept) and any(str(outside) in words for words in done.kept)
     (ended / "notes.txt").unlink()
+
+
+def test_a_coordinator_is_stopped_as_by_ctrl_c_and_what_has_finished_is_kept(tmp_path):
+    folder = tmp_path / "run"
+    words = (
+        "run",
+        "synthetic",
+        "--site",
+        "threads",
+        "--run-dir",
+        folder,
+        "--no-plots",
+        "--set",
+        "fixed.run_time_s=0.5",
+    )
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "hpcagent.cli", *map(str, words)], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while not (folder / "events.jsonl").exists() or not ha.open_run(folder).results:
+        assert begun.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    assert next(iter(ha.list_runs(folder))).state == "running"
+    done = shell("stop", folder)
+    assert done.exit_code == 0 and f"stopped: process {begun.pid} on" in done.output
+    assert f"it goes on with `hpcagent resume {folder}`" in done.output
+    assert begun.wait(timeout=10) == 130
+    begun.communicate()
+    assert next(iter(ha.list_runs(folder))).state == "stopped"
+    assert 0 < ha.open_run(folder).status.counts["completed"] < 36
+
+
+def test_stopping_ends_nobody_who_is_not_the_coordinator(ended):
+    nothing = ha.stop_run(ended)
+    assert not nothing.stopped and "nothing was stopped" in str(nothing)
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    lock = Lock(ended)
+    lock.acquire()
+    try:
+        with pytest.raises(BadInput, match="in this process"):
+            ha.stop_run(ended)
+        for host, pid, words in (
+            (socket.gethostname(), stranger.pid, "does not have"),
+            ("n7", 1, "ssh n7 hpcagent"),
+        ):
+            (ended / ".lock").write_text(json.dumps({"host": host, "pid": pid, "since": 1.0}))
+            with pytest.raises(BadInput, match=words):
+                ha.stop_run(ended)
+        assert stranger.poll() is None
+    finally:
+        lock.release()
+        stranger.kill()
+        stranger.wait()
