@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.owners import require_own
 from hpcagent.sites.ledger import Entry
 from hpcagent.sites.reap import reap
-from hpcagent.sites.schedulers.base import scheduler
+from hpcagent.sites.schedulers.base import Scheduler, scheduler
 from hpcagent.store.rundir import Holder, RunDir, holder
 
 __all__ = ["Stopping", "end_coordinator", "stop_run"]
@@ -63,7 +64,9 @@ class Stopping:
         return "\n".join(self.words)
 
 
-def stop_run(run_dir: str | Path, *, within_s: float = 60.0) -> Stopping:
+def stop_run(
+    run_dir: str | Path, *, within_s: float = 60.0, ask: Callable[[str], Scheduler] = scheduler
+) -> Stopping:
     """Ask the coordinator of a campaign to stop, as Ctrl-C would, and wait until it has; harmless where none runs.
 
     What has finished is kept. A process of this machine is sent SIGTERM once it is seen to hold this folder's
@@ -73,6 +76,7 @@ def stop_run(run_dir: str | Path, *, within_s: float = 60.0) -> Stopping:
     Args:
         run_dir: The campaign's folder.
         within_s: How long to wait for its end, in seconds.
+        ask: Makes the scheduler of a kind.
 
     Raises:
         BadInput: The coordinator is this process, is on another machine, or cannot be seen to be one: what to do.
@@ -93,8 +97,8 @@ def stop_run(run_dir: str | Path, *, within_s: float = 60.0) -> Stopping:
     now = standing(root)
     ours = [e for e in now.jobs if (e.about or {}).get("role") == ROLE]
     if not now.attended and not ours:
-        return _told(folder, None, (), attended=False)
-    cancelled = _cancel(ours, within_s)
+        return _told(folder, None, (), ask, attended=False)
+    cancelled = _cancel(ours, within_s, ask)
     held, who = holder(root)
     here = who is not None and who.host == socket.gethostname() and _holds(who.pid, root)
     if held and (here or not cancelled):
@@ -106,15 +110,15 @@ def stop_run(run_dir: str | Path, *, within_s: float = 60.0) -> Stopping:
                 f"cancelling its jobs: `hpcagent status {root}`"
             )
         time.sleep(_LOOK_S)
-    return _told(folder, now.coordinator if now.attended else None, cancelled, attended=True)
+    return _told(folder, now.coordinator if now.attended else None, cancelled, ask, attended=True)
 
 
-def _cancel(jobs: list[Entry], within_s: float) -> tuple[str, ...]:
+def _cancel(jobs: list[Entry], within_s: float, ask: Callable[[str], Scheduler]) -> tuple[str, ...]:
     """Cancel the coordinator's own jobs, the one that runs and those that wait to follow it."""
     cancelled: list[str] = []
     for kind in dict.fromkeys(e.scheduler for e in jobs):
         sent = {e.job_id: e.sent for e in jobs if e.scheduler == kind and e.job_id is not None}
-        there = scheduler(kind)
+        there = ask(kind)
         alive = {i: sent[i] for i, job in there.ours(sent)[0].items() if not job.over}
         there.cancel_and_see(alive, within_s=within_s)
         cancelled += alive
@@ -174,12 +178,19 @@ def _holds(pid: int, root: Path) -> bool:
     return False
 
 
-def _told(folder: RunDir, who: Holder | None, jobs: tuple[str, ...], *, attended: bool) -> Stopping:
+def _told(
+    folder: RunDir,
+    who: Holder | None,
+    jobs: tuple[str, ...],
+    ask: Callable[[str], Scheduler],
+    *,
+    attended: bool,
+) -> Stopping:
     """What became of it; jobs that the coordinator left are ended, as `reap` does."""
     root, left, words = folder.root, [], []
     if attended:
         try:
-            left = [f"{job.job_id or job.name}: {job.words}" for job in reap(root) if job.done == "left"]
+            left = [f"{job.job_id or job.name}: {job.words}" for job in reap(root, ask=ask) if job.done == "left"]
         except HpcAgentError as error:
             left = [str(error)]
     read = snapshot(root)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ import hpcagent as ha
 from hpcagent.campaign.listed import find_campaigns
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput, RunDirLocked
+from hpcagent.sites.ledger import Ledger
+from hpcagent.sites.schedulers.base import Job, Scheduler
 from hpcagent.store.rundir import Lock
 
 
@@ -253,3 +256,30 @@ def test_stopping_ends_nobody_who_is_not_the_coordinator(ended):
         lock.release()
         stranger.kill()
         stranger.wait()
+
+
+def test_the_jobs_of_a_coordinator_and_its_successor_are_cancelled_and_no_strangers(ended):
+    class Three(Scheduler):
+        name = "slurm"
+        allocation = queues = history = version = submit = None
+
+        def jobs(self, job_ids):
+            return {i: taken[i] for i in job_ids if i in taken}
+
+        def named(self, name):
+            return [job for job in taken.values() if job.name == name]
+
+        def cancel(self, job_ids):
+            taken.update({i: replace(taken[i], state="cancelled") for i in job_ids})
+
+    Three.__abstractmethods__ = frozenset()
+    taken, ledger = {}, Ledger(ended / "jobs.jsonl")
+    for i, state in ((1, "running"), (2, "pending"), (3, "running")):
+        name = f"hpcagent.coordinator-{i}.0a1b2c3d"
+        ledger.submitting(name, "slurm", role="coordinator", nodes=1)
+        ledger.submitted(name, str(i))
+        taken[str(i)] = Job(str(i), state, name if i < 3 else "of-somebody-else")
+    done = ha.stop_run(ended, ask=lambda kind: Three())
+    assert done.stopped and done.jobs == ("1", "2") and done.left == ()
+    assert [job.state for job in taken.values()] == ["cancelled", "cancelled", "running"]
+    assert not ha.stop_run(ended).stopped  # the ledger has their ends
