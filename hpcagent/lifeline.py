@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 __all__ = [
+    "FORKS",
     "MARK",
     "adopt_orphans",
     "birth",
@@ -61,6 +62,14 @@ def _prctl() -> Callable[..., int] | None:
 def node_name() -> str:
     """This node as its scheduler calls it: where several nodes are one machine, the host name is not it."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+FORKS = threading.RLock()
+"""Held while a process is started with a `preexec_fn`, and while HDF5 is written.
+
+Before a fork Python takes the locks of `logging` and of h5py; h5py logs while it has its own. Where h5py was
+imported before `logging` the two would wait for each other for ever, if the runs are in the coordinator's process.
+"""
 
 
 def die_with_parent() -> None:

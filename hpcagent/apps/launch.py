@@ -32,7 +32,7 @@ from typing import Any, Literal
 from hpcagent.apps.printed import MAX_OUTPUT_MB, Printed, bytes_of, read_tail
 from hpcagent.apps.run import Run, note
 from hpcagent.errors import AppFailed, BadInput, nearest
-from hpcagent.lifeline import die_with_parent
+from hpcagent.lifeline import FORKS, die_with_parent
 
 __all__ = [
     "FIELDS",
@@ -659,16 +659,17 @@ def finish(
         stdin = subprocess.DEVNULL if given is None else opened.enter_context(given.open("rb"))
         try:
             # A session of its own, so that the walltime limit reaches every process of the run.
-            process = subprocess.Popen(
-                launch.words,
-                cwd=cwd,
-                env=launch.env,
-                stdin=stdin,
-                stdout=printed.end,
-                stderr=subprocess.STDOUT if apart is None else apart.end,
-                start_new_session=True,
-                preexec_fn=_prepared(launch),
-            )
+            with FORKS:
+                process = subprocess.Popen(
+                    launch.words,
+                    cwd=cwd,
+                    env=launch.env,
+                    stdin=stdin,
+                    stdout=printed.end,
+                    stderr=subprocess.STDOUT if apart is None else apart.end,
+                    start_new_session=True,
+                    preexec_fn=_prepared(launch),
+                )
         except OSError as error:
             raise AppFailed(
                 f"{launch.words[0]} cannot be started: {error.strerror}.",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcagent.errors import BadInput
+from hpcagent.lifeline import FORKS
 from hpcagent.model.contract import Contract
 from hpcagent.model.records import Result
 from hpcagent.store.columns import columns_of
@@ -66,7 +67,7 @@ def _rows_in(path: Path) -> int | None:
     import h5py
 
     try:
-        with h5py.File(path, "r") as file:
+        with FORKS, h5py.File(path, "r") as file:
             return len(file["index"])
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError):
         return None
@@ -92,7 +93,7 @@ def write_table(path: Path, columns: Mapping[str, list[Any]], units: Mapping[str
 
     # Built in memory, then written as plain bytes: HDF5 crashes the process if the disk fills while it writes.
     image = io.BytesIO()
-    with h5py.File(image, "w") as file:
+    with FORKS, h5py.File(image, "w") as file:
         for name, values in columns.items():
             data = _array(values)
             dataset = file.create_dataset(name, data=data, dtype=data.dtype)

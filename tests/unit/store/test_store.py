@@ -13,14 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcagent.apps.launch import run_mpi
+from hpcagent.apps.run import Run
 from hpcagent.errors import BadInput, RunDirLocked, StoreError, StoreFull
+from hpcagent.lifeline import FORKS
 from hpcagent.model.contract import Contract, Metric
 from hpcagent.model.records import Failure, Manifest, Result
 from hpcagent.model.space import Choice, Float, Space
 from hpcagent.store.export import export_table
 from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal, read_events
-from hpcagent.store.metrics_file import MetricsFile, read_table, table_of, units_of
+from hpcagent.store.metrics_file import MetricsFile, read_table, table_of, units_of, write_table
 from hpcagent.store.rundir import Lock, holder
 
 CONTRACT = Contract(
@@ -295,3 +298,22 @@ def test_one_line_of_any_length_does_not_stop_a_reader(tmp_path, monkeypatch):
     assert [e["event"] for e in read_events(path)] == ["a", "damaged", "b", "damaged"]
     Journal.open(path).close()
     assert (tmp_path / "events.torn").read_bytes() == b"y" * 3500 + b"\n"
+
+
+@pytest.mark.parametrize("what", ["write", "start"])
+def test_no_program_is_started_while_hdf5_is_written(tmp_path, what):
+    # Each would otherwise wait for a lock that the other has, where h5py was imported before logging.
+    done = threading.Event()
+
+    def work():
+        if what == "write":
+            write_table(tmp_path / "t.h5", {"a": ["text"]}, {})
+        else:
+            run_mpi(Run(workdir=tmp_path, site={}), ["true"])
+        done.set()
+
+    other = threading.Thread(target=work, daemon=True)
+    with FORKS:
+        other.start()
+        assert not done.wait(0.3)
+    assert done.wait(20)
