@@ -69,7 +69,7 @@ class TBLiteEngine:
         )
 
     def iterations(self, calculator: Any) -> tuple[Iteration, ...]:
-        """The rows of the last SCF; empty with a tblite that cannot be listened to (before 0.5)."""
+        """The rows of the last SCF; empty where tblite cannot be listened to (before 0.5, or it printed no text)."""
         return tuple(calculator.history)
 
     def repairs(self, level: Level) -> tuple[tuple[str, Level], ...]:
@@ -139,6 +139,7 @@ def _calculator_class() -> Any:
 
         def __init__(self, **keywords: Any) -> None:
             self.history: list[Iteration] = []
+            self._deaf = False
             super().__init__(**{"verbosity": 0, **keywords})
 
         def calculate(self, atoms: Any = None, properties: Any = None, system_changes: Any = ()) -> None:
@@ -146,6 +147,11 @@ def _calculator_class() -> Any:
             try:
                 super().calculate(atoms, properties, system_changes)
             except CalculationFailed as error:
+                if "codec can't decode" in str(error) and not self._deaf:
+                    # tblite 0.8 may print bytes that are no text, and takes that for an error: again, unheard.
+                    self._deaf, self._xtb, self._res = True, None, None
+                    self.calculate(atoms, properties, system_changes)
+                    return
                 if "not converged" not in str(error):
                     raise AppFailed(f"tblite failed: {error}.", name="EngineFailed") from None
                 raise NotConverged(
@@ -163,6 +169,9 @@ def _calculator_class() -> Any:
                 from tblite.ase import _create_api_calculator
 
                 self._xtb = _create_api_calculator(self.atoms, self.parameters)  # type: ignore[arg-type]
+                if self._deaf:
+                    self._xtb.set("verbosity", 0)
+                    return
                 try:
                     self._xtb._ctx = library.new_context(color=False, logger=self._hear)
                     self._xtb.set("verbosity", 1)

@@ -55,6 +55,18 @@ def test_what_it_prints_is_kept_from_the_output(tmp_path: Path, capfd: pytest.Ca
     assert capfd.readouterr().out == ""
 
 
+def test_bytes_that_are_no_text_cost_the_history_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    atoms = molecule("H2O")
+    made = calculator(atoms, tmp_path)
+    monkeypatch.setattr(type(made), "_hear", lambda self, said: b"\xfe".decode())
+    assert made.get_potential_energy(atoms) == pytest.approx(-137.96777594361677, abs=1e-4)
+    assert ENGINE.iterations(made) == ()
+    atoms.rattle(0.01, seed=1)
+    assert made.get_potential_energy(atoms) != pytest.approx(-137.9677759, abs=1e-6)
+
+
 def test_too_few_steps_are_not_converged_with_their_history(tmp_path: Path) -> None:
     atoms = molecule("H2O")
     with pytest.raises(NotConverged, match="did not converge in 2 steps") as failed:
