@@ -69,7 +69,7 @@ class TBLiteEngine:
         )
 
     def iterations(self, calculator: Any) -> tuple[Iteration, ...]:
-        """The rows of the last SCF; empty where tblite cannot be listened to (before 0.5, or it printed no text)."""
+        """The rows of the last SCF; empty where tblite is not heard (before 0.5, or what it says is no text)."""
         return tuple(calculator.history)
 
     def repairs(self, level: Level) -> tuple[tuple[str, Level], ...]:
