@@ -10,7 +10,28 @@ from hpcagent.apps.base import App
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import read_toml
 
-__all__ = ["find_app", "list_apps"]
+__all__ = ["find_app", "from_name", "list_apps"]
+
+_FROM_NAME = {
+    "adsorption_energy": "adsorption",
+    "dft_eos": "eos",
+    "neb": "vacancy_migration",
+    "phonons": "crystal_phonons",
+    "substitution": "crystal_substitution",
+    "surface_energy": "crystal_surface_energy",
+    "vacancy": "crystal_vacancy",
+    "vibrations": "molecule_vibrations",
+}
+
+
+def from_name(app: str) -> str:
+    """The built-in app that builds the input of another from a name; empty: there is none.
+
+    Example:
+        >>> from_name("phonons")
+        'crystal_phonons'
+    """
+    return _FROM_NAME.get(app, "")
 
 
 def find_app(reference: str, *, relative_to: Path | None = None) -> App:

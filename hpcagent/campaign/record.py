@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from hpcagent import packaged
 from hpcagent.apps.base import App
-from hpcagent.apps.catalog import find_app
+from hpcagent.apps.catalog import find_app, from_name
 from hpcagent.campaign.own_points import distinct, own_point
 from hpcagent.campaign.ruled import by_default, check_rules_of, narrowed, ruled
 from hpcagent.campaign.rules import Rule
@@ -263,6 +263,7 @@ class Campaign(Displayed, Record):
             # By their whole paths: a campaign is resumed from anywhere.
             paths = {n: p for n, p in changed.settings.get("paths", {}).items() if n in self.settings and p}
             object.__setattr__(self, "settings", self.settings | paths)
+        self._check_inputs()
         self.objective.check(self.app.contract)
         for name in self.until.metrics():
             self.app.contract.metric(name)
@@ -320,6 +321,20 @@ class Campaign(Displayed, Record):
         self._check_sweep()
         object.__setattr__(self, "name", self.name or as_name(self.app.name))
         return self
+
+    def _check_inputs(self) -> None:
+        """A campaign's points are parameters: what takes a structure or a run finds none."""
+        takes = self.app.contract.inputs
+        if not takes:
+            return
+        named = from_name(self.app.name)
+        instead = f"take {named}, which builds it from a name; or " if named else ""
+        raise BadInput(
+            f"the app {self.app.name!r} takes {', '.join(takes)} as input, and a campaign or sweep gives its runs "
+            f"parameters only: {instead}write a chain that builds or reads the input and calls "
+            f"{self.app.name}(...) with it (ten lines: docs, how-to 'Chains'), and vary the chain's parameters.",
+            value=self.app.name,
+        )
 
     def _check_sweep(self) -> None:
         if self.policy.name == SWEEP and "until" not in self.model_fields_set:

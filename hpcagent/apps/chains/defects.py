@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcagent.apps.build.defect import DEFECT, check_element, point_defect, sites_of
 from hpcagent.apps.chain import artifacts_of, chain, metrics_of
-from hpcagent.apps.chains.levels import level_of, own_settings
+from hpcagent.apps.chains.levels import level_of, own_settings, refuse_charge
 from hpcagent.apps.chains.references import BOX, atoms_of, reference
 from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.dft.relax import RELAXATION, dft_relax
@@ -57,7 +57,7 @@ METRICS = {
         ("n_sites", "1", "distinct atoms of that element", True),
     )
 }
-FAILURES = (*point_defect.contract.failure_modes, "NotRelaxed", "NotConverged", "BadLattice")
+FAILURES = (*point_defect.contract.failure_modes, "NotRelaxed", "NotConverged", "BadLattice", "Charged")
 
 
 @chain(
@@ -131,6 +131,7 @@ def _defect(
     if kind == "substitution":
         check_element(replacement)
     given = atoms_of(structure)
+    refuse_charge("vacancies" if kind == "vacancy" else "foreign atoms", given, params)
     taken = str(given.symbols[_first(given, params)])
     host = (
         relaxed(structure, cell="shape_and_volume", **level, **ways)

@@ -10,8 +10,18 @@ from hpcagent.apps.chain import metrics_of
 from hpcagent.apps.engines.base import KPOINTS, LEVEL
 from hpcagent.apps.engines.registry import engine
 from hpcagent.apps.engines.task import RANKS
+from hpcagent.apps.structures import total_charge
+from hpcagent.errors import AppFailed
 
-__all__ = ["FORCE_TOLERANCE", "fit_for_forces", "fixed_mesh", "level_of", "level_of_engine", "own_settings"]
+__all__ = [
+    "FORCE_TOLERANCE",
+    "fit_for_forces",
+    "fixed_mesh",
+    "level_of",
+    "level_of_engine",
+    "own_settings",
+    "refuse_charge",
+]
 
 FORCE_TOLERANCE = {"espresso": 1e-9, "vasp": 1e-8, "gpaw": 1e-8, "pyscf": 1e-9, "tblite": 1e-8}
 """Largest change of the energy in the last SCF step, in eV, with which small forces and stresses are good.
@@ -75,6 +85,28 @@ def fit_for_forces(params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
         return level, []
     level["tolerance"] = FORCE_TOLERANCE[level["engine"]]
     return level, [f"SCF converged to {level['tolerance']:g} eV, as small forces need"]
+
+
+def refuse_charge(what: str, atoms: Any, params: Mapping[str, Any]) -> None:
+    """Refuse a charge where every cell would bear it, the perfect one and the references too.
+
+    Args:
+        what: What is computed, in the plural: `vacancies`.
+        atoms: The structure.
+        params: The chain's parameters.
+
+    Raises:
+        AppFailed: `Charged`.
+    """
+    charge = params.get("charge") or total_charge(atoms)
+    if charge:
+        raise AppFailed(
+            f"{what} of charged cells (charge {charge:+g}) are not defined here: the cells that are compared "
+            "would all bear the charge, and its energy depends on the cell and on the Fermi level.",
+            kind="contract",
+            name="Charged",
+            repair="charge = 0, and a structure without charges",
+        )
 
 
 def own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

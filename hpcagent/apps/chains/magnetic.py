@@ -9,7 +9,8 @@ from typing import Any
 
 from hpcagent.apps.build.magnetic import ORDERED, magnetic_ordering
 from hpcagent.apps.chain import artifacts_of, chain, metrics_of
-from hpcagent.apps.chains.levels import level_of, own_settings
+from hpcagent.apps.chains.levels import level_of, own_settings, refuse_charge
+from hpcagent.apps.chains.references import atoms_of
 from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.dft.relax import RELAXATION, dft_relax
 from hpcagent.apps.engines.base import LEVEL
@@ -70,7 +71,13 @@ _LEVEL: dict[str, Parameter] = {name: p for name, p in LEVEL.items() if name not
     files=FILES,
     estimated_runtime_s=1200.0,
     seeded=False,
-    failure_modes=(*magnetic_ordering.contract.failure_modes, "BadSettings", "NotRelaxed", "NotConverged"),
+    failure_modes=(
+        *magnetic_ordering.contract.failure_modes,
+        "BadSettings",
+        "NotRelaxed",
+        "NotConverged",
+        "Charged",
+    ),
 )
 def magnetic_orderings(
     structure: Any,
@@ -99,6 +106,7 @@ def magnetic_orderings(
             name="BadSettings",
             repair="espresso, gpaw, vasp or pyscf",
         )
+    refuse_charge("magnetic orderings", atoms_of(structure), params)
     settings, level = own_settings(run.settings), level_of(params)
     wanted: dict[str, Any] = {name: params[name] for name in ORDERED}
     first = magnetic_ordering(structure, number=0, **wanted)

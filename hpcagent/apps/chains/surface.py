@@ -7,7 +7,8 @@ from typing import Any
 
 from hpcagent.apps.build.cut import CUT, cut_slab
 from hpcagent.apps.chain import artifacts_of, chain, metrics_of
-from hpcagent.apps.chains.levels import level_of, own_settings
+from hpcagent.apps.chains.levels import level_of, own_settings, refuse_charge
+from hpcagent.apps.chains.references import atoms_of
 from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.dft.relax import RELAXATION, dft_relax
 from hpcagent.apps.engines.base import LEVEL
@@ -70,6 +71,7 @@ J_PER_M2 = 16.02176634
         "TooFewRuns",
         "NotRelaxed",
         "NotConverged",
+        "Charged",
     ),
     vary=("h", "k", "l"),
 )
@@ -109,6 +111,7 @@ def surface_energy(
             name="TooFewRuns",
             repair="thicknesses = 3, or method = bulk",
         )
+    refuse_charge("surfaces", atoms_of(structure), params)
     if relax_bulk == "yes":
         bulk = relaxed(structure, cell="shape_and_volume", **level, **ways)
         crystal: Any = bulk

@@ -164,3 +164,34 @@ def test_distinct_atoms_of_a_compound_have_their_own_references(here):
 def test_an_atom_that_is_not_there_is_refused(app, params):
     failure = getattr(ha.apps, app)(bulk("Cu"), engine="emt", **params).result().failure
     assert failure.name == "NoSuchAtom"
+
+
+@pytest.mark.parametrize("app", ["vacancy", "substitution", "surface_energy"])
+def test_a_charge_is_refused_for_every_cell_would_bear_it(app):
+    charged = bulk("Cu", cubic=True)
+    charged.info["charge"] = 1
+    for structure, params in ((charged, {"engine": "emt"}), (bulk("Cu"), {"engine": "tblite", "charge": 1})):
+        failure = getattr(ha.apps, app)(structure, **params).result().failure
+        assert failure.name == "Charged" and "+1" in failure.message
+
+
+def test_a_campaign_of_a_chain_that_takes_a_structure_is_refused_with_the_one_that_builds_it():
+    with pytest.raises(ha.BadInput, match=r"takes structure as input.*crystal_substitution"):
+        ha.Campaign(
+            ha.find_app("substitution"),
+            ha.minimize("formation_energy"),
+            space={"replacement": {"choices": ["Au", "Ag"]}},
+        )
+    with pytest.raises(ha.BadInput, match="write a chain"):
+        ha.Sweep(ha.find_app("elastic"), {"fmax": {"choices": [0.1, 0.2]}})
+
+
+def test_a_named_crystal_has_the_energies_of_the_one_that_is_given(here):
+    for app, cell, params in (
+        ("vacancy", bulk("Cu", cubic=True), {"sizes": 1}),
+        ("substitution", bulk("Cu", cubic=True), {"sizes": 1, "replacement": "Au"}),
+        ("surface_energy", bulk("Cu"), {"thicknesses": 2}),
+    ):
+        given = ok(getattr(ha.apps, app)(cell, engine="emt", **params).result())
+        named = ok(getattr(ha.apps, f"crystal_{app}")(name="Cu", engine="emt", **params).result())
+        assert named.metrics == pytest.approx(given.metrics, abs=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,15 @@ def test_unpaired_electrons_come_from_the_structure_first() -> None:
 def test_it_has_no_bands(tmp_path: Path) -> None:
     with pytest.raises(AppFailed, match="computes no bands"):
         ENGINE.bands(None, bulk("Si"), Level("tblite"), None, Run(workdir=tmp_path))
+
+
+def test_threads_of_a_process_hear_the_same_scf_as_one_alone(tmp_path: Path) -> None:
+    def heard(seed: int) -> tuple[float, int]:
+        atoms = molecule("CH3OH")
+        atoms.rattle(0.05, seed=seed)  # type: ignore[no-untyped-call]
+        made = calculator(atoms, tmp_path)
+        return round(made.get_potential_energy(atoms), 6), len(ENGINE.iterations(made))
+
+    # Without a lock, lines were lost or no text (an error) in about 1 of 45 runs.
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(heard, range(500))) == [heard(seed) for seed in range(500)]
