@@ -487,8 +487,9 @@ def _table(header: list[str], rows: Iterable[list[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that neither ends the cell nor passes for HTML."""
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    """Text that neither ends the cell nor passes for HTML; in code nothing does, and `&lt;` would be seen."""
+    parts = re.split(r"(`[^`]*`)", text.replace("|", "\\|"))
+    return "".join(part if part.startswith("`") else part.replace("<", "&lt;") for part in parts)
 
 
 def current(page: str, text: str) -> str:

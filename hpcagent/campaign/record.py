@@ -23,7 +23,7 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_record, read_toml
 from hpcagent.model.constraints import Constraint
-from hpcagent.model.contract import Resources
+from hpcagent.model.contract import MEASURED_TIMES, Resources
 from hpcagent.model.files import without_paths
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
 from hpcagent.model.records import params_text
@@ -120,10 +120,6 @@ class Confirm(Record):
     def runs(self) -> int:
         """How many runs the confirmation takes."""
         return (self.top + bool(self.baseline)) * self.replicates
-
-
-# Units of measured wall times and of rates by them; times of the simulated world are in fs to ns.
-_MEASURED_TIMES = frozenset({"s", "min", "h", "1/s"})
 
 
 class Fidelity(Record):
@@ -475,7 +471,7 @@ class Campaign(Displayed, Record):
         """
         contract = self.app.contract
         speeds = {name for m in contract.metrics if m.undisturbed for name in (m.name, m.undisturbed)}
-        speeds |= {m.name for m in contract.metrics if m.unit in _MEASURED_TIMES}
+        speeds |= {m.name for m in contract.metrics if m.unit in MEASURED_TIMES}
         if not any(m.undisturbed for m in contract.metrics):
             return True
         asked = (*self.judged, *self.shown, *self.until.metrics(), *(rule.metric for rule in self.rules))
@@ -489,7 +485,9 @@ class Campaign(Displayed, Record):
         """
         contract = self.app.contract
         speeds = {name for m in contract.metrics if m.undisturbed for name in (m.name, m.undisturbed)}
-        exact = [] if contract.seeded else [m.name for m in contract.metrics if m.name not in speeds]
+        # That its copies agree is not that it knows no error: a mean over a trajectory has one.
+        free = contract.seeded or not contract.deterministic
+        exact = [] if free else [m.name for m in contract.metrics if m.name not in speeds]
         return dict.fromkeys(exact, 0.0) | {m.name: m.noise for m in contract.metrics if m.noise is not None}
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcagent.apps.base import App
+from hpcagent.model.contract import MEASURED_TIMES
 from hpcagent.model.space import Space
 from hpcagent.policies.stop import AllOf, AnyOf, DesignDone, MaxBatches, MaxRuns, NodeHours, Stop, WallTime
 
@@ -68,10 +69,12 @@ def in_vain(app: App, metrics: Sequence[str], *, exact: bool) -> str:
         return f"no seed decides what {app.name} gives, so a replicate would copy the first run"
     speeds = {name for m in app.contract.metrics if m.undisturbed for name in (m.name, m.undisturbed)}
     noisy = any(app.contract.metric(m).noise for m in metrics)
-    if app.settings.get("seed_variables") == [] and not noisy and not speeds & set(metrics):
+    speeds |= {m.name for m in app.contract.metrics if m.unit in MEASURED_TIMES}
+    if not app.contract.seeded and not noisy and not speeds & set(metrics):
         return (
-            f"no variable of {app.name} takes a seed, so a replicate would copy the first run (name it in "
-            "seed_variables, --seed-variable)"
+            f"no seed reaches {app.name}, so a replicate would copy the first run (write {{seed}} in its "
+            "command or template, name the variable in seed_variables, --seed-variable; or "
+            "state the noise of its metrics)"
         )
     return ""
 

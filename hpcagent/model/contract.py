@@ -15,7 +15,10 @@ from hpcagent.model.base import RECORDED, Record
 from hpcagent.model.space import Parameter, Space
 from hpcagent.model.texts import Line, checked_name
 
-__all__ = ["Contract", "Metric", "Resources"]
+__all__ = ["MEASURED_TIMES", "Contract", "Metric", "Resources"]
+
+MEASURED_TIMES = frozenset({"s", "min", "h", "1/s"})
+"""Units of measured wall times and of rates by them; times of the simulated world are in fs to ns."""
 
 # Resources that a parameter may decide.
 COUNTED = ("nodes", "ranks_per_node", "threads_per_rank", "gpus_per_node")

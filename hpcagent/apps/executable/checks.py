@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpcagent.apps.executable.record import OUTPUT, PRINTED, ProgramFile, json_path
@@ -18,6 +18,7 @@ __all__ = [
     "OWN",
     "check_choices",
     "check_left_out",
+    "check_places",
     "check_words",
     "flat",
     "known_names",
@@ -46,6 +47,37 @@ def check_choices(space: Space, paths: Mapping[str, str], where: str) -> None:
                     value=file.name,
                 )
         taken |= {file.name: f"a choice of {parameter.name!r}" for file in parameter.files}
+
+
+def check_places(said: ProgramFile, paths: Mapping[str, str], space: Space, where: str) -> None:
+    """Refuse files that cannot lie in one directory, and a metric that would be read from what a run is given.
+
+    Args:
+        said: The metrics.
+        paths: Files that each run is given, by name in its directory.
+        space: Parameters that choose a file.
+        where: For messages.
+
+    Raises:
+        BadInput: One file is to be the folder of another, or a metric's file is an input.
+    """
+    for name in paths:
+        folder = next((str(above) for above in PurePosixPath(name).parents if str(above) in {*paths, *OWN}), None)
+        if folder is not None:
+            raise BadInput(
+                f"{where}: {name!r} would lie in a folder {folder!r}, which is the name of "
+                f"{'a file of the library' if folder in OWN else 'another file'}; rename one of them.",
+                value=name,
+            )
+    given = {*paths, *(file.name for p in space.parameters for file in p.files)}
+    given |= {"command.txt", "manifest.json", "result.json", "stdin.json"}
+    for metric, how in said.metrics.items():
+        if how.file in given:
+            raise BadInput(
+                f"{where}, metrics.{metric}: {how.file!r} is there before the program begins, so an old number "
+                "could be read as its result; let the program write into a file of another name.",
+                value=how.file,
+            )
 
 
 def flat(command: Sequence[str | Sequence[str]]) -> list[str]:

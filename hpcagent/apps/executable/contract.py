@@ -14,6 +14,7 @@ from hpcagent.apps.executable.checks import (
     OWN,
     check_choices,
     check_left_out,
+    check_places,
     check_words,
     flat,
     known_names,
@@ -116,7 +117,7 @@ def executable(
             `exit_codes`, `kind`, `repair`.
         success: Exit codes that mean success.
         artifacts: Name -> file, or pattern of files, that a run must have written.
-        remove: Patterns of files that are removed when a run has succeeded.
+        remove: Patterns of files that are removed when a run has succeeded; artifacts stay.
         resources: What one run occupies: ranks, threads, walltime.
         resources_from: Resource -> the parameter that decides it, e.g. `{"ranks_per_node": "ranks"}`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
@@ -258,6 +259,7 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
     program = words[0]
     paths, settings_files = _files(said, program, folder, where)
     check_choices(space, paths, where)
+    check_places(said, {name: path for name, path in paths.items() if name != PROGRAM}, space, where)
     check_words(said, words[1:], folder, paths, where)
     settings: dict[str, Any] = {
         "name": said.name or _name(program),
@@ -286,6 +288,8 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
             "resources": said.resources,
             "resources_from": said.resources_from,
             "deterministic": False,
+            # Nothing else of a run differs from replicate to replicate.
+            "seeded": "seed" in used,
             "estimated_runtime_s": said.estimated_runtime_s,
             "failure_modes": tuple(dict.fromkeys((*FAILURE_MODES, *said.failures))),
         },

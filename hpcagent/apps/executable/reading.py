@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.apps.analysis.statistics import block_average
-from hpcagent.apps.bounded import LONGEST_LINE, require_room
+from hpcagent.apps.bounded import require_room
 from hpcagent.apps.executable.matching import LARGEST, Found
 from hpcagent.apps.executable.record import OUTPUT, PRINTED, Reading, json_path
+from hpcagent.apps.executable.tables import parse_number, read_table, wrong
 from hpcagent.apps.printed import read_bytes, too_large
 from hpcagent.errors import AppFailed, BadInput, nearest
 from hpcagent.units import factor
 
-__all__ = ["Number", "from_match", "json_text", "number_of", "parsed_json", "read_table", "reduced", "step_into"]
+__all__ = ["Number", "from_match", "json_text", "number_of", "parsed_json", "reduced", "step_into"]
 
 _Array = NDArray[np.float64]
 
@@ -84,10 +83,6 @@ def _there(metric: str, path: Path, read: Callable[[Path], Any]) -> Any:
             name="NoOutput",
             repair="look at what the program printed (output.txt), and at the name of the file it writes",
         ) from None
-
-
-def _wrong(metric: str, why: str, name: str = "BadOutput") -> AppFailed:
-    return AppFailed(f"the metric {metric!r}: {why}.", kind="contract", name=name)
 
 
 # ---- JSON
@@ -153,7 +148,7 @@ def step_into(metric: str, document: Any, steps: Sequence[str | int], file: str)
                 has = f"there is no element {step!r}: the list has {len(here)}"
             else:
                 has = f"there is {here!r:.60} and not an object with {step!r}"
-            raise _wrong(metric, f"in {where}: {has.rstrip('.')}", "MissingMetric")
+            raise wrong(metric, f"in {where}: {has.rstrip('.')}", "MissingMetric")
         so_far += f"[{step}]" if index is not None else f"{'.' * bool(so_far)}{step}"
     return here
 
@@ -161,7 +156,7 @@ def step_into(metric: str, document: Any, steps: Sequence[str | int], file: str)
 def _number(metric: str, value: Any, how: Reading) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         kind = "null" if value is None else f"{value!r:.60}"
-        raise _wrong(metric, f"{how.file} has {kind} there, which is no number")
+        raise wrong(metric, f"{how.file} has {kind} there, which is no number")
     try:
         return float(value)
     except OverflowError:
@@ -187,7 +182,7 @@ def from_match(metric: str, how: Reading, found: Found) -> Number:
             repair="look at what the program printed (output.txt), and at the name of the file it writes",
         )
     if not found["count"]:
-        raise _wrong(
+        raise wrong(
             metric,
             f"nothing in the {found['lines']:,} line(s) of {how.file} matches {how.regex!r}",
             "MissingMetric",
@@ -209,7 +204,7 @@ def _scale(metric: str, unit: str, how: Reading, where: str) -> float:
     try:
         return factor(unit, how.unit)
     except BadInput as error:
-        raise _wrong(
+        raise wrong(
             metric, f"{where} says {unit!r}, and it is in {how.unit}: {error.message.rstrip('.')}"
         ) from None
 
@@ -218,114 +213,7 @@ def _parsed(metric: str, text: str | None, where: str) -> float:
     try:
         return parse_number(text or "")
     except ValueError:
-        raise _wrong(metric, f"{where} has {text!r:.60}, which is no number") from None
-
-
-def parse_number(text: str) -> float:
-    """A number as programs print it; the exponents of Fortran's double precision are exponents.
-
-    Raises:
-        ValueError: It is none.
-
-    Example:
-        >>> parse_number("1.5D-03"), parse_number("-2")
-        (0.0015, -2.0)
-    """
-    if "_" in text:
-        raise ValueError(text)
-    try:
-        return float(text)
-    except ValueError:
-        return float(text.strip().upper().replace("D", "E", 1))
-
-
-# ---- tables
-
-
-def read_table(metric: str, path: Path, column: str | int) -> _Array:
-    """One column of a table: CSV with `,` or `;` between, or with tabs or blanks.
-
-    The titles are the first row if it is not all numbers, or the comment (`#`) right above the first row.
-
-    Returns:
-        (n_rows,) float64.
-
-    Raises:
-        AppFailed: `BadOutput`, `MissingMetric` or `FileTooLarge`.
-    """
-    values = array("d")
-    titles: list[str] | None = None
-    index: int | None = None
-    above = ""
-    split: Callable[[str], list[str]] | None = None
-    for number, line in enumerate(_lines(path), start=1):
-        if line.lstrip().startswith("#"):
-            above = line.strip().lstrip("#").strip() if split is None else above
-            continue
-        if not line.strip():
-            continue
-        if split is None:
-            split = _splitter(line)
-            cells = split(line)
-            titles = cells if _titled(cells) else (_splitter(above)(above) if above else None)
-            index = _index(metric, column, titles, len(cells), path.name)
-            if titles is cells:
-                continue
-        else:
-            cells = split(line)
-        assert index is not None
-        if not -len(cells) <= index < len(cells):
-            raise _wrong(metric, f"line {number:,} of {path.name} has {len(cells)} cell(s), no column {column!r}")
-        try:
-            values.append(parse_number(cells[index]))
-        except ValueError:
-            shown = cells[index] or "nothing"
-            raise _wrong(metric, f"line {number:,} of {path.name} has {shown!r:.60}, which is no number") from None
-        if not len(values) & 0xFFFF:
-            require_room(path, 8.0 * len(values), "its numbers take")
-    return np.array(values, dtype=np.float64)
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with path.open("rb") as file:
-        while line := file.readline(LONGEST_LINE + 1):
-            if len(line) > LONGEST_LINE:
-                raise AppFailed(
-                    f"{path.name} has a line of more than {LONGEST_LINE:,} bytes; it is no table.",
-                    kind="contract",
-                    name="BadOutput",
-                )
-            yield line.decode(errors="replace")
-
-
-def _splitter(line: str) -> Callable[[str], list[str]]:
-    for between in (",", ";", "\t"):
-        if between in line:
-            return lambda text: [cell.strip() for cell in next(csv.reader([text], delimiter=between))]
-    return lambda text: text.split()
-
-
-def _titled(cells: Sequence[str]) -> bool:
-    for cell in cells:
-        try:
-            parse_number(cell)
-        except ValueError:
-            return True
-    return False
-
-
-def _index(metric: str, column: str | int, titles: Sequence[str] | None, n: int, file: str) -> int:
-    if isinstance(column, int):
-        if not -n <= column < n:
-            raise _wrong(metric, f"{file} has {n} column(s), no column {column}", "MissingMetric")
-        return column
-    if titles is None:
-        raise _wrong(metric, f"{file} has no titles; name the column by its number", "MissingMetric")
-    if titles.count(column) != 1:
-        has = "two columns" if column in titles else "no column"
-        near = nearest(column, titles).rstrip(".")
-        raise _wrong(metric, f"{file} has {has} called {column!r}; {near}", "MissingMetric")
-    return list(titles).index(column)
+        raise wrong(metric, f"{where} has {text!r:.60}, which is no number") from None
 
 
 # ---- arrays
@@ -335,17 +223,17 @@ def _array(metric: str, path: Path, how: Reading) -> _Array:
     try:
         found = _npy(metric, path) if path.suffix == ".npy" else _hdf5(metric, path, how.array or "")
     except ValueError as error:
-        raise _wrong(metric, f"{path.name} is no array that can be read: {error}") from None
+        raise wrong(metric, f"{path.name} is no array that can be read: {error}") from None
     if how.column is not None:
         if (
             found.ndim != 2
             or not isinstance(how.column, int)
             or not -found.shape[1] <= how.column < found.shape[1]
         ):
-            raise _wrong(metric, f"the array of {path.name} has the shape {found.shape}, no column {how.column!r}")
+            raise wrong(metric, f"the array of {path.name} has the shape {found.shape}, no column {how.column!r}")
         found = found[:, how.column]
     if found.ndim > 1:
-        raise _wrong(metric, f"the array of {path.name} has the shape {found.shape}; name a column of it")
+        raise wrong(metric, f"the array of {path.name} has the shape {found.shape}; name a column of it")
     return np.atleast_1d(found)
 
 
@@ -356,7 +244,7 @@ def _npy(metric: str, path: Path) -> _Array:
 
 def _numbers(metric: str, found: Any, path: Path) -> _Array:
     if found.dtype.kind not in "iuf":
-        raise _wrong(metric, f"the array of {path.name} holds {found.dtype} and no numbers")
+        raise wrong(metric, f"the array of {path.name} holds {found.dtype} and no numbers")
     require_room(path, 8.0 * found.size, "its numbers take")
     return np.asarray(found[()], dtype=np.float64)
 
@@ -369,10 +257,10 @@ def _hdf5(metric: str, path: Path, name: str) -> _Array:
             found = file.get(name) if name else None
             if not isinstance(found, h5py.Dataset):
                 has = ", ".join(sorted(file)[:20])
-                raise _wrong(metric, f"{path.name} has no data set {name!r}; at its top: {has}", "MissingMetric")
+                raise wrong(metric, f"{path.name} has no data set {name!r}; at its top: {has}", "MissingMetric")
             return _numbers(metric, found, path)
     except OSError as error:
-        raise _wrong(metric, f"{path.name} is no HDF5 file that can be read: {error}") from None
+        raise wrong(metric, f"{path.name} is no HDF5 file that can be read: {error}") from None
 
 
 # ---- from many to one
@@ -406,7 +294,7 @@ def reduced(metric: str, values: _Array, how: Reading, rows: str = "rows") -> Nu
     first = int(len(values) * how.discard)
     kept = values[first:]
     if not len(kept):
-        raise _wrong(metric, f"{how.file} has no {rows}", "MissingMetric")
+        raise wrong(metric, f"{how.file} has no {rows}", "MissingMetric")
     bad = np.flatnonzero(~np.isfinite(kept))
     if bad.size:
         raise AppFailed(

@@ -340,7 +340,7 @@ class ProgramFile(Record):
         failures: Failures by name, and what tells of them.
         success: Exit codes that mean success.
         artifacts: Name -> file, or pattern of files, that a run must have written.
-        remove: Patterns of files that are removed when a run has succeeded.
+        remove: Patterns of files that are removed when a run has succeeded; artifacts stay.
         resources: What one run occupies.
         resources_from: Resource -> the parameter that decides it.
         estimated_runtime_s: Expected wall time of one run, in seconds.

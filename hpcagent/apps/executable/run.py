@@ -60,23 +60,25 @@ def executable_run(run: Run, **params: float | int | str) -> Outcome:
     }
     launch = planned(run, words, app=settings["name"], env=env)
     (run.workdir / "command.txt").write_text(f"{shlex.join(launch.words)}\n")
+    given = _given(run, values)
+    metrics, failures = _records(canonical_json([settings["metrics"], settings["failures"]]))
+    before = _there_already(run, metrics)
     finished = finish(
         launch,
         cwd=run.workdir,
         output=run.workdir / OUTPUT,
         limit=Limit.of(run),
-        given=_given(run, values),
+        given=given,
         errors=run.workdir / ERRORS if settings["stdout"] == "json" else None,
     )
-    metrics, failures = _records(canonical_json([settings["metrics"], settings["failures"]]))
     if finished.stopped is not None:
         raise finished.stopped.failure(wall_s=finished.wall_s, log_tail=_tail(run))
     found = _found(run, metrics, failures)
     _refuse_failed(run, finished, launch, failures, found)
     documents = {PRINTED: _answer(run)} if settings["stdout"] == "json" else {}
-    outcome = _read(run, metrics, found, documents)
+    outcome = _read(run, metrics, found, documents, before)
     artifacts = _artifacts(run) | {"output": OUTPUT, "command": "command.txt"}
-    _remove(run)
+    _remove(run, artifacts)
     return Outcome(
         metrics=outcome.metrics,
         uncertainty=outcome.uncertainty,
@@ -219,6 +221,42 @@ def _versions(run: Run, launch: Launch) -> dict[str, str]:
 
 
 # ---- how it ended
+
+
+def _state_of(path: Path) -> tuple[int, int] | None:
+    try:
+        now = path.stat()
+    except OSError:
+        return None
+    return now.st_mtime_ns, now.st_size
+
+
+def _there_already(run: Run, metrics: Mapping[str, Reading]) -> dict[str, tuple[tuple[int, int], str]]:
+    """Files of metrics that are there before the program begins: their time, size and digest."""
+    found = {}
+    for file in {how.file for how in metrics.values()} - {PRINTED, OUTPUT, ERRORS}:
+        path = run.workdir / file
+        state = _state_of(path)
+        if state is not None and path.is_file():
+            found[file] = (state, sha256(path))
+    return found
+
+
+def _refuse_unwritten(run: Run, metric: str, file: str, before: Mapping[str, tuple[tuple[int, int], str]]) -> None:
+    """Refuse a number that stood there before: it is not the program's."""
+    if file not in before:
+        return
+    state, digest = before[file]
+    path = run.workdir / file
+    # Clocks of file systems tick in milliseconds: a quick program may have written within the same one.
+    if _state_of(path) == state and sha256(path) == digest:
+        raise AppFailed(
+            f"the program ended well, but has not written {file}, from which the metric {metric!r} is read: the "
+            "file was there before the program began and is unchanged.",
+            kind="contract",
+            name="NoOutput",
+            repair="let the program write its numbers into a file of another name than its input",
+        )
 
 
 def _found(
@@ -385,12 +423,14 @@ def _read(
     metrics: Mapping[str, Reading],
     found: Mapping[tuple[str, str], Found],
     documents: dict[str, Any],
+    before: Mapping[str, tuple[tuple[int, int], str]],
 ) -> Outcome:
     values: dict[str, float] = {}
     errors: dict[str, float] = {}
     notes = []
     for name, how in metrics.items():
         try:
+            _refuse_unwritten(run, name, how.file, before)
             match = found.get(("metrics", name))
             number = (
                 number_of(name, how, run.workdir, documents) if match is None else from_match(name, how, match)
@@ -430,8 +470,8 @@ def _matching(run: Run, pattern: str) -> list[Path]:
     return [p for p in inside if not p.relative_to(run.workdir).parts[0].startswith("attempt-")]
 
 
-def _remove(run: Run) -> None:
-    kept = {OUTPUT, ERRORS, "command.txt", "manifest.json"}
+def _remove(run: Run, artifacts: Mapping[str, str]) -> None:
+    kept = {OUTPUT, ERRORS, "command.txt", "manifest.json", *artifacts.values()}
     for pattern in run.settings["remove"]:
         for path in _matching(run, pattern):
             if str(path.relative_to(run.workdir)) not in kept and _within(run.workdir, path):

@@ -253,6 +253,7 @@ def lammps(
             "resources": resources or file.resources,
             "resources_from": deciding,
             "deterministic": False,
+            "seeded": bool(file.seed_variables),
             "estimated_runtime_s": file.estimated_runtime_s,
             "failure_modes": FAILURE_MODES,
         },

@@ -269,6 +269,60 @@ def test_what_is_to_be_removed_goes_and_nothing_behind_a_link_does(tmp_path, pyt
     assert (outside / "a.tmp").read_text() == "mine"
 
 
+def test_a_number_that_was_there_before_is_no_result(tmp_path, python, called):
+    (tmp_path / "out.json").write_text('{"x": "${n}"}')
+    how = {"x": ha.from_json("out.json", "x", unit="1")}
+    tool = python("if sys.argv[1] != '1': json.dump({'x': 2.0}, open('out.json', 'w'))")
+    for way in ("files", "templates", "links"):
+        with pytest.raises(BadInput, match=r"metrics\.x: 'out\.json' is there before the program begins"):
+            ha.executable(
+                f"{tool} {{n}}", parameters={"n": N}, metrics=how, relative_to=tmp_path, **{way: ["out.json"]}
+            )
+    # What an app that was recorded before says is looked at where the run is.
+    (tmp_path / "out.json").write_text('{"x": 1.0}')
+    app = ha.executable(
+        f"{tool} {{n}}", parameters={"n": N}, metrics=how, files={"in.json": "out.json"}, relative_to=tmp_path
+    )
+    text = app.model_dump_json().replace("in.json", "out.json")
+    app = type(app).model_validate_json(text)
+    failed = called(app, n=1)["failure"]
+    assert (failed["name"], "has not written out.json" in failed["message"]) == ("NoOutput", True)
+    assert called(app, n=2)["metrics"] == {"x": 2.0}
+
+
+def test_an_artifact_is_not_removed(tmp_path, python, called):
+    tool = python("open('o.json', 'w').write('1'); open('p', 'w'); print('x=1')")
+    app = ha.executable(
+        tool, parameters={}, metrics=ONE, artifacts={"o": "o.json"}, remove=["*"], relative_to=tmp_path
+    )
+    result = called(app)
+    assert result["artifacts"]["o"] == "o.json"
+    assert sorted(p.name for p in Path(result["workdir"]).iterdir() if p.suffix != ".txt") == [
+        "manifest.json",
+        "o.json",
+        "result.json",
+    ]
+
+
+def test_replicates_of_a_program_without_a_seed_are_not_run(tmp_path, python):
+    tool = python("print('x=' + sys.argv[1])")
+
+    def made(command, **more):
+        x = ha.from_regex("x=(.*)", **{"unit": "1", **more})
+        return ha.executable(command, parameters={"n": N}, metrics={"x": x}, relative_to=tmp_path)
+
+    plain = made(f"{tool} {{n}}")
+    assert not plain.contract.seeded and made(f"{tool} {{n}} {{seed}}").contract.seeded
+    result = ha.run(ha.Sweep(plain, {"n": [1, 2]}, replicates=3), run_dir=tmp_path / "s", site="threads")
+    assert len(result.results) == 2 and "write {seed} in its command" in str(result)
+    # A measured time differs from run to run, and so does what states its noise.
+    for number, more in enumerate(({"unit": "s"}, {"noise": 0.1})):
+        sweep = ha.Sweep(made(f"{tool} {{n}}", **more), {"n": [1, 2]}, replicates=2)
+        assert len(ha.run(sweep, run_dir=tmp_path / f"{number}", site="threads").results) == 4
+    # Its numbers may have an error all the same: a campaign does not take them as exact.
+    assert not ha.Campaign(name="c", app=plain, objective=ha.minimize("x")).exact
+
+
 # ---- what is refused before anything runs
 
 

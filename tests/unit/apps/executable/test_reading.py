@@ -121,6 +121,54 @@ def test_a_table_that_is_not_as_expected_is_a_failure_with_its_line(tmp_path, te
     assert words in failed[1]
 
 
+@pytest.mark.parametrize(
+    ("text", "column", "words"),
+    [
+        # What stood in the first row was taken for titles, or counted as another number, without a word.
+        ("0 ******\n1 2.0\n2 4.0\n", 1, "line 1 of d has '******', which is no number"),
+        ("0 -nan(ind)\n1 2.0\n2 4.0\n", 1, "line 1 of d has '-nan(ind)'"),
+        ("NA\n2.0\n4.0\n", 0, "line 1 of d has 'NA'"),
+        ("1.234-103\n2.0\n", 0, "line 1 of d has '1.234-103'"),
+        ("t,300,400\n0,1,2\n1,3,4\n", 1, "titles, or a row?"),
+        ("0,5;1,5\n2,5;3,5\n4,5;5,5\n", 0, "decimal commas"),
+        ("t;T\n0,5;1,5\n", "T", "a decimal comma?"),
+        ("0,5\n2,5\n4,5\n", 0, "decimal comma?"),
+        ("1,000\n3,000\n", -1, "decimal comma?"),
+        ("1,000 2\n3,000 4\n", 0, "decimal commas"),
+        ("1.5,2 3\n4.5,5 6\n", 0, "'2 3'"),
+        ("0 1,5\n1 2,5\n", 1, "decimal commas"),
+        ("a;b,c\n1;2,3\n", 0, "',' and ';'"),
+        ("1 2 3\n4 5\n6 7 8\n", -1, "line 2 of d has 2 cell(s), and line 1 has 3"),
+        ("1 2\n4 5 6\n", 0, "line 2 of d has 3 cell(s)"),
+        ("1,2,3\n4;5;6\n", 0, "with ',' between"),
+        ('1,"2\n', 0, "no row of a table"),
+    ],
+)
+def test_a_table_that_can_be_meant_in_two_ways_is_refused(tmp_path, text, column, words):
+    assert words in why(ha.from_column("d", column, unit="K"), tmp_path, text)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "value"),
+    [
+        ("\ufefft,T\r1,2\r3,4\r", "T", 3),  # as spreadsheets write it
+        ("t,T\r\n1,2\r\n3,4\r\n", 0, 2),
+        ("t,300\n0,1\n1,3\n", "300", 2),
+        ("1 -nan 2\n3 4 4\n", 2, 3),
+        ("step,count\n1,2\n3,4\n", 0, 2),
+        ("1,2\n3,4\n", 1, 3),
+        (",T\n0,2\n1,4\n", 1, 3),  # as pandas writes it
+        ("1,\t2,\t5\n3,\t4,\t7\n", -1, 6),
+        ('"t; s","T, K"\n1,2\n3,4\n', "T, K", 3),
+        ("2024-01-01 10:00:00,2\n2024-01-01 11:00:00,4\n", 1, 3),
+        ("# t T P\n1,2,3\n3,4,5\n", "T", 3),
+    ],
+)
+def test_a_table_with_one_meaning_is_read(tmp_path, text, column, value):
+    (tmp_path / "d").write_bytes(text.encode())
+    assert read(ha.from_column("d", column, unit="K", series=False), tmp_path).value == value
+
+
 def test_the_error_of_a_mean_covers_though_rows_are_correlated(tmp_path):
     """First-order autoregressive rows with rho = 0.9: the error is sqrt(19) times that of independent ones."""
     rng, within, errors = np.random.default_rng(5), 0, []
