@@ -19,6 +19,7 @@ from hpcagent.campaign.compare import (
     full_fidelity,
     observations,
 )
+from hpcagent.campaign.counts import best_single, run_counts, told_note, told_words
 from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.opened import about
 from hpcagent.campaign.record import Campaign
@@ -97,7 +98,7 @@ class Best(Displayed):
         params: The varied parameters.
         metrics: Means over the runs there, in `units`.
         uncertainty: Standard error of each mean.
-        units: Unit of each metric and parameter.
+        units: Unit of each metric, and of each parameter that no metric has the name of.
         feasible: Whether it keeps the limits with the asked confidence.
         probability_feasible: P(every limit is kept).
         runs: Completed runs there.
@@ -111,6 +112,7 @@ class Best(Displayed):
         surer: Where it has less than the asked confidence, being so much better: the best point that has it, in
             words.
         estimated: Metrics that were not measured there but estimated from CPU time: no run had its core.
+        point_units: Unit of each parameter.
     """
 
     params: Params
@@ -129,9 +131,10 @@ class Best(Displayed):
     expected_error: dict[str, float] = field(default_factory=dict)
     surer: str = ""
     estimated: tuple[str, ...] = ()
+    point_units: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [point_text(self.params, self.units)]
+        lines = [point_text(self.params, self.point_units)]
         for name in self.shown:
             lines.append(f"  {name} = {self.value_text(name)}")
         trend = ", and the models of all" if self.expected and not self.exact else ""
@@ -143,14 +146,14 @@ class Best(Displayed):
         return "\n".join(lines)
 
     def _card(self) -> Card:
-        point = point_text(self.params, self.units)
+        point = point_text(self.params, self.point_units)
         values = [(name, self.value_text(name)) for name in self.shown]
         facts = [
             *values,
             ("P(feasible)", f"{self.probability_feasible:.2f}, from {self.origin}"),
             ("note", self.surer),
             ("not feasible", "" if self.feasible else "no point keeps every limit with the asked confidence"),
-            ("ties", "\n".join(point_text(t, self.units) for t in self.ties[:5])),
+            ("ties", "\n".join(point_text(t, self.point_units) for t in self.ties[:5])),
         ]
         said = "; ".join(f"{name} = {self.expected_text(name)}" for name in self.shown)
         return Card("Best", point, facts, brief=f"{said}; P(feasible) = {self.probability_feasible:.2f}")
@@ -320,8 +323,8 @@ class CampaignResult(Displayed):
         else:
             goal = self.campaign.objective.goal.metric
             label = "best" if best.feasible else "most probable"
-            said = f"{label}: {point_text(best.params, best.units)}, {goal} = {best.expected_text(goal)}"
-            facts += [(label, point_text(best.params, best.units)), *best._card().facts]
+            said = f"{label}: {point_text(best.params, best.point_units)}, {goal} = {best.expected_text(goal)}"
+            facts += [(label, point_text(best.params, best.point_units)), *best._card().facts]
             facts += [("compared", "\n".join(map(str, self.speedups)))]
         table = self.table()
         tables = [Rows(table.title, table.header, table.rows)] if table.rows else []
@@ -357,17 +360,12 @@ class CampaignResult(Displayed):
     @property
     def counts(self) -> dict[RunStates, int]:
         """State -> how many runs are in it; what was told is no run."""
-        told = {r.manifest.execution_id for r in self.results if r.manifest.origin}
-        if self.states:
-            return dict(Counter(state for i, state in self.states.items() if i not in told))
-        return dict(Counter(r.state for r in self.results if not r.manifest.origin))
+        return run_counts(self.results, self.states)
 
     @property
     def told_text(self) -> str:
         """How many results were told, and where they come from, in words; empty without any."""
-        told = Counter(r.manifest.origin for r in self.results if r.manifest.origin)
-        origins = ", ".join(f"{origin}: {n}" for origin, n in sorted(told.items()))
-        return f"and {told.total()} result(s) that were told, not run here ({origins})" if told else ""
+        return told_words(self.results)
 
     @property
     def given_up(self) -> tuple[Result, ...]:
@@ -455,10 +453,11 @@ class CampaignResult(Displayed):
         objective, best = self.campaign.objective, self.best
         if best is None or not best.feasible or len(objective.goals) != 1 or best.exact:
             return ""
-        goal, top = objective.goal, self._best_single()
+        goal, top = objective.goal, best_single(self.campaign, self.results)
         if top is None or key(_varied(self.campaign, top.manifest.params)) == key(best.params):
             return ""
-        value = top.metrics[goal.metric]
+        guessed = estimated(self.campaign, top).get(goal.metric)
+        value = top.metrics[goal.metric] if guessed is None else guessed
         point = next((e for e in self.points if key(e.params) == key(top.manifest.params)), None)
         answered = goal.score(best.expected.get(goal.metric, best.metrics[goal.metric]))
         if point is None or goal.score(value) <= answered:
@@ -472,17 +471,9 @@ class CampaignResult(Displayed):
             why = f"by the models of all runs {said} is to be expected there"
         else:
             return ""
-        had = f"{goal.metric} = {number(value)}"
-        return f"the best single run, no. {top.manifest.index}, had {had}; it is not the answer, as {why}"
-
-    def _best_single(self) -> Result | None:
-        """The feasible run with the best goal, of those whose values are to be believed."""
-        campaign, objective = self.campaign, self.campaign.objective
-        done = [
-            r for r in self.results if r.ok and campaign.full(r.manifest.params) and objective.known(r.metrics)
-        ]
-        kept = [r for r in done if objective.feasible(r.metrics) and (r.distrusted is None or not campaign.timed)]
-        return max(kept, key=lambda r: objective.goal.score(r.metrics[objective.goal.metric]), default=None)
+        had = f"{goal.metric} = {number(value)}" + ("" if guessed is None else " (estimated from CPU time)")
+        which = f"no. {top.manifest.index}{told_note(top)}"
+        return f"the best single run, {which}, had {had}; it is not the answer, as {why}"
 
     @property
     def agreements(self) -> tuple[Agreement, ...]:
@@ -607,10 +598,10 @@ def answer(
     ran = {key(o.params) for o in own if o.completed}
     noise = campaign.noise
     found = _well_known(recommend(seen, campaign.objective, space=campaign.smoothed, noise=noise), ran)
-    units = {m.name: m.unit for m in campaign.app.contract.metrics}
+    # A metric may have the name of a parameter: asked by that name, the unit is the metric's.
+    units = parameter_units(campaign) | {m.name: m.unit for m in campaign.app.contract.metrics}
     for result in results:
         units |= result.units
-    units |= {p.name: p.unit for p in campaign.app.contract.space.parameters}
     guessed = estimated_at(campaign, results)
     front: tuple[Result, ...] = ()
     if len(campaign.objective.goals) > 1:
@@ -705,6 +696,11 @@ def _well_known(found: Recommendation | None, ran: Collection[Key]) -> Recommend
     return found.model_copy(update={"best": best, "ties": others})
 
 
+def parameter_units(campaign: Campaign) -> dict[str, str]:
+    """Unit of each parameter of the app."""
+    return {p.name: p.unit for p in campaign.app.contract.space.parameters}
+
+
 def _varied(campaign: Campaign, params: Params) -> Params:
     return {name: params[name] for name in campaign.search.names if name in params}
 
@@ -730,6 +726,7 @@ def _best(
             found.metrics, found.uncertainty, comparison, estimates=estimates, runs=found.best.runs
         ),
         units=units,
+        point_units=parameter_units(campaign),
         feasible=found.feasible,
         probability_feasible=found.probability_feasible,
         runs=found.best.runs,
@@ -778,9 +775,10 @@ def _surer(campaign: Campaign, found: Recommendation, surer: Estimate, units: di
     goal = campaign.objective.goal.metric
     value = surer.expected.get(goal, surer.metrics[goal])
     unit = "" if units.get(goal, "1") == "1" else f" {units[goal]}"
+    point = point_text(_varied(campaign, surer.params), parameter_units(campaign))
     return (
         f"less sure than the {found.confidence:.2f} asked for, and so much better that it is worth the risk; the "
-        f"best that is as sure: {point_text(_varied(campaign, surer.params), units)}, {goal} = {number(value)}"
+        f"best that is as sure: {point}, {goal} = {number(value)}"
         f"{unit}, P(feasible) = {surer.probability_feasible:.2f}"
     )
 

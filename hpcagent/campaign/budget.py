@@ -26,6 +26,8 @@ RISK = 0.001
 EARLY_RISK, EARLY = 0.02, 10
 """That of a plan while fewer runs are known: their spread is then mostly that of not knowing, which goes away by
 running. Before the first there is only the contract's estimate, which may be wrong by any factor."""
+ALIKE = 1.05
+"""Within this factor a spread is said in per cent: 'a factor of 1' would say nothing."""
 UNKNOWABLE = 5.0
 """Where a tenth of the runs differ by more than this factor from what was typical, the factor helps nobody."""
 RESERVE_RISK = 0.05
@@ -308,10 +310,10 @@ def costs(results: Sequence[Result]) -> str | None:
     ratio, spread = math.exp(middle), math.exp(width)
     if spread > UNKNOWABLE:
         return f"{words} (too different from run to run for forecasts of single runs)"
-    return (
-        f"{words} (after the first batch a run took {ratio:.2f} times its forecast in the median, and 90 % of the "
-        f"runs that within a factor of {spread:.2g})"
-    )
+    took = f"{words} (after the first batch a run took {ratio:.2f} times its forecast in the median"
+    if spread < ALIKE:
+        return f"{took}, and 90 % of the runs within {100 * (ALIKE - 1):.0f} % of that)"
+    return f"{took}, and 90 % of the runs within a factor of {spread:.2g} of that)"
 
 
 def _quantile(values: Sequence[float], p: float) -> float:

@@ -314,7 +314,9 @@ class Coordinator(Displayed):
         except BaseException:
             self.close()
             raise
-        again = f"resumed with {self._state.finished} finished run(s)" if resumed else "new"
+        # A folder that only holds the question, written by `prepare`, has not begun.
+        begun = resumed and bool(self._state.manifests)
+        again = f"resumed with {self._state.finished} finished run(s)" if begun else "new"
         given_up = len(self._state.results) - self._state.finished
         again += f"; {given_up} that were given up are run again" if given_up else ""
         if recovered:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcagent.campaign.counts import told_note
 from hpcagent.campaign.numbers import with_error
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.standing import ROLE
@@ -298,7 +299,7 @@ def _in_brief(read: Snapshot, space: int | None, files: int | None) -> Listed:
         name=campaign.name,
         app=f"{campaign.app.name} {campaign.app.contract.version}",
         sweep=campaign.sweep,
-        runs=state.ended,
+        runs=state.ended - state.elsewhere,  # what was told is no run
         planned=PlannedRuns(campaign).count(state.manifests),
         points=points,
         best=f"{points} point{'' if points == 1 else 's'}" if campaign.sweep else _best_text(read),
@@ -325,4 +326,4 @@ def _best_text(read: Snapshot) -> str:
         error = best.uncertainty.get(goal.metric)
         shown = "estimated" if value is None else with_error(value, error) + ("" if unit == "1" else f" {unit}")
         said.append(f"{goal.metric} = {shown}")
-    return ", ".join(said)
+    return ", ".join(said) + told_note(best)

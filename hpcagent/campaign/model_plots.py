@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcagent.campaign.answer import CampaignResult, point_text
 from hpcagent.campaign.learned import Learned
+from hpcagent.campaign.table import headed
 from hpcagent.model.base import Scalar
 from hpcagent.model.space import Parameter
 from hpcagent.policies.insight import Bin, Prediction, Slice
@@ -45,9 +46,9 @@ def draw_learned(result: CampaignResult, found: Learned, folder: Path) -> list[P
 
 
 def _labels(result: CampaignResult) -> dict[str, str]:
+    """Of the metrics; a parameter may have the name of one, and another unit."""
     units = {m.name: m.unit for m in result.campaign.app.contract.metrics}
-    units |= {p.name: p.unit for p in result.campaign.app.contract.space.parameters}
-    return {name: name if unit == "1" else f"{name} ({unit})" for name, unit in units.items()}
+    return {name: headed(name, unit) for name, unit in units.items()}
 
 
 def _convergence(figure: Any, result: CampaignResult, found: Learned) -> bool:
@@ -121,7 +122,7 @@ def _slices(figure: Any, result: CampaignResult, found: Learned) -> bool:
         if s.name == names[0]:
             axes.set_ylabel(labels[s.metric])
         if s.metric == metrics[-1]:
-            axes.set_xlabel(labels[s.name])
+            axes.set_xlabel(headed(s.name, result.campaign.search[s.name].unit))
     for row, metric in zip(panels, metrics, strict=True):
         _scale_row(row, [s for s in found.slices if s.metric == metric])
     shown: dict[str, Any] = {}

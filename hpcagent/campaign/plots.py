@@ -11,6 +11,7 @@ from typing import Any
 from hpcagent.campaign.answer import CampaignResult, point_text
 from hpcagent.campaign.compare import observations
 from hpcagent.campaign.learned import Learned
+from hpcagent.campaign.table import headed
 from hpcagent.errors import HpcAgentError
 from hpcagent.model.objective import Goal
 from hpcagent.model.records import Observation, Result
@@ -82,9 +83,9 @@ _STYLE: dict[str, dict[str, Any]] = {
 
 
 def _labels(result: CampaignResult) -> dict[str, str]:
+    """Of the metrics; a parameter may have the name of one, and another unit."""
     units = {m.name: m.unit for m in result.campaign.app.contract.metrics}
-    units |= {p.name: p.unit for p in result.campaign.app.contract.space.parameters}
-    return {name: name if unit == "1" else f"{name} ({unit})" for name, unit in units.items()}
+    return {name: headed(name, unit) for name, unit in units.items()}
 
 
 def _progress(figure: Any, result: CampaignResult, seen: Sequence[Observation]) -> bool:
@@ -197,16 +198,15 @@ def _plane(figure: Any, result: CampaignResult, seen: Sequence[Observation], ran
             facecolors="none",
             edgecolors=RED,
             linewidths=1.5,
-            label=f"{name}: {point_text(_few(result.best.params, x, y), result.best.units)}",
+            label=f"{name}: {point_text(_few(result.best.params, x, y), result.best.point_units)}",
         )
-    labels = _labels(result)
-    axes.set_xlabel(labels[x.name])
+    axes.set_xlabel(headed(x.name, x.unit))
     if x.log:
         axes.set_xscale("log")
     if y is None:
         axes.set_yticks([])
     else:
-        axes.set_ylabel(labels[y.name])
+        axes.set_ylabel(headed(y.name, y.unit))
         if y.kind == "choice":
             axes.set_yticks(range(len(y.choices)), [str(c) for c in y.choices])
         elif y.log:
@@ -344,9 +344,8 @@ def _best_run(figure: Any, result: CampaignResult, seen: Sequence[Observation]) 
         axes.set_ylabel(f"{label} ({run.unit(column)})")
     rows[-1, 0].set_xlabel(f"time ({run.unit('time')})" if "time" in run else "step")
     label = "best point" if result.best is not None and result.best.feasible else "most probable point"
-    rows[0, 0].set_title(
-        f"{label}: {point_text(_varied(result, found), result.best.units if result.best else None)}", fontsize=10
-    )
+    places = None if result.best is None else result.best.point_units
+    rows[0, 0].set_title(f"{label}: {point_text(_varied(result, found), places)}", fontsize=10)
     return True
 
 

@@ -674,6 +674,7 @@ def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | Non
             dropped = data.pop(other, None)
             swept = dropped if other == "sweep" else None
         _set(data, key, value, str(path))
+    _drop_other_goals(data, changes or {})
     if app is None:
         if "app" not in data:
             raise BadInput(f"{path}: the key 'app' is missing; name a LAMMPS script, a contract or an app.")
@@ -786,6 +787,15 @@ def _find_config(source: str) -> Path:
     if path.suffix == ".toml" or "/" in source:
         raise BadInput(f"{source}: no such campaign file.", value=source)
     raise BadInput(f"no campaign {source!r}, neither a file nor packaged; {nearest(source, known)}", value=source)
+
+
+def _drop_other_goals(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """What is to be maximised or minimised is asked anew as a whole; limits stay."""
+    asked = {key.partition(".")[2] for key in changes if key in ("objective.maximize", "objective.minimize")}
+    objective = data.get("objective")
+    if asked and isinstance(objective, dict):
+        for key in {"maximize", "minimize", "goals"} - asked:
+            objective.pop(key, None)
 
 
 def _set(data: dict[str, Any], dotted: str, value: Any, where: str) -> None:

@@ -157,10 +157,10 @@ def _answer(result: CampaignResult) -> str:
         return "## Answer\n\nNone: no run completed with the objective's metrics."
     lines = ["## Answer", ""]
     if best.feasible:
-        lines.append(f"**{point_text(best.params, best.units)}**")
+        lines.append(f"**{point_text(best.params, best.point_units)}**")
     else:
         lines.append("**No point keeps every limit with P(feasible) >= 0.9.** The most probable one:")
-        lines += ["", point_text(best.params, best.units)]
+        lines += ["", point_text(best.params, best.point_units)]
     header = ("metric", "expected", "standard error", "measured mean", "standard error", "unit")
     lines += ["", _line(header), "|---" * len(header) + "|"]
     for name, value in sorted(best.metrics.items(), key=lambda item: (item[0] not in best.shown, item[0])):
@@ -179,7 +179,7 @@ def _answer(result: CampaignResult) -> str:
     lines += [f"- {s}" for s in result.speedups]
     lines += [f"- {ranked}" for ranked in result.agreements]
     if best.ties:
-        shown_ties = "; ".join(point_text(t, best.units) for t in best.ties[:5])
+        shown_ties = "; ".join(point_text(t, best.point_units) for t in best.ties[:5])
         lines.append(f"- not distinguishable from it within the noise ({len(best.ties)}): {shown_ties}")
     return "\n".join([*lines, *_front(result)])
 
@@ -191,8 +191,8 @@ def _front(result: CampaignResult) -> list[str]:
     campaign = result.campaign
     goals, names = [g.metric for g in campaign.objective.goals], campaign.search.names
     units = {m.name: m.unit for m in campaign.app.contract.metrics}
-    units |= {p.name: p.unit for p in campaign.search.parameters}
-    header = ["run", *(headed(n, units[n]) for n in (*names, *goals))]
+    header = ["run", *(headed(p.name, p.unit) for p in campaign.search.parameters)]
+    header += [headed(m, units[m]) for m in goals]
     lines = ["", f"The point above is the best by {goals[0]}. No measured run beats these in every goal:", ""]
     lines += [_line(header), "|---" * len(header) + "|"]
     for r in sorted(result.front, key=lambda r: campaign.objective.goal.score(r.metrics[goals[0]]), reverse=True):

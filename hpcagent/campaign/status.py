@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import estimated
+from hpcagent.campaign.counts import best_single, run_counts, told_note, told_words
 from hpcagent.campaign.numbers import point_text, with_error
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.standing import Standing, standing
@@ -29,7 +30,8 @@ class Status:
         name: The campaign's.
         question: Its objective, in words.
         run_dir: Its folder.
-        counts: State -> how many of the planned runs are in it; see `model.failures.RUN_STATES`.
+        counts: State -> how many of the planned runs are in it, without what was told; see
+            `model.failures.RUN_STATES`.
         failures: State (`failed`, `given up`) -> name of a failure -> runs.
         budget: Runs that it ends with, or None where that is open.
         node_hours: Node-hours that the runs had, without the idle part of jobs.
@@ -42,6 +44,8 @@ class Status:
         goes_on: The command that goes on with it; empty where nobody needs to.
         notes: What else is worth reading: of the record, and of the machine, in sentences without a full stop.
         sweep: Whether it has no objective, and so no best run.
+        told: How many results were told, not run here, and by whom, in words; empty without any.
+        limited: Whether its objective has limits.
     """
 
     name: str
@@ -59,16 +63,27 @@ class Status:
     goes_on: str = ""
     notes: tuple[str, ...] = ()
     sweep: bool = False
+    told: str = ""
+    limited: bool = False
 
     @property
     def runs(self) -> int:
-        """How many runs were planned so far."""
+        """How many runs were planned so far; what was told is none."""
         return sum(self.counts.values())
 
     @property
     def attended(self) -> bool:
         """Whether a coordinator is at it."""
         return self.standing.attended
+
+    @property
+    def _without_best(self) -> str:
+        completed = self.counts.get("completed", 0)
+        if not completed and not self.told:
+            return "no run has completed"
+        if not self.limited:
+            return "no completed run has the objective's metrics at full fidelity"
+        return "no completed run keeps the limits"
 
     def data(self) -> dict[str, Any]:
         """As plain data, without the answer."""
@@ -83,6 +98,7 @@ class Status:
             "node_hours": self.node_hours,
             "reason": self.reason,
             "run_dir": str(self.run_dir),
+            "told": self.told,
             "remarks": list(self.notes),
             "best_run": None
             if best is None
@@ -98,6 +114,7 @@ class Status:
         total = f" of {self.budget}" if self.budget is not None and self.budget > self.runs else ""
         lines = [f"{self.name}: {self.question}" if self.question else self.name]
         lines.append(f"{self.runs}{total} runs, {state_counts(self.counts)}, {self.node_hours:.2g} node-hours")
+        lines += [self.told] if self.told else []
         for state, found in self.failures.items():
             lines.append(f"{state}: " + ", ".join(f"{n} {name}" for name, n in sorted(found.items())))
         lines += [f"cost: {self.cost}"] if self.cost else []
@@ -111,7 +128,7 @@ class Status:
         elif self.sweep:
             lines.append(f"all points with their errors: hpcagent status {self.run_dir} --answer")
         else:
-            lines.append("no run has completed that keeps the limits")
+            lines.append(self._without_best)
         lines.append(str(self.standing))
         lines += [f"not finished; it goes on with {self.goes_on}"] if self.goes_on else []
         return "\n".join(lines)
@@ -151,7 +168,7 @@ def status_of(run_dir: str | Path, read: Snapshot | None = None) -> Status:
         name=campaign.name,
         question=f"sweep of {ranges_text(campaign)}" if campaign.sweep else str(campaign.objective),
         run_dir=read.folder.root,
-        counts=dict(Counter(states.values())),
+        counts=run_counts(read.results, states),
         failures={called: dict(names) for called, names in failures.items()},
         budget=PlannedRuns(campaign).count(state.manifests),
         node_hours=state.node_hours,
@@ -163,28 +180,22 @@ def status_of(run_dir: str | Path, read: Snapshot | None = None) -> Status:
         goes_on="" if read.reason is not None or now.attended else going_on(campaign, run_dir),
         notes=(*crowded, *read.remarks),
         sweep=campaign.sweep,
+        told=told_words(read.results),
+        limited=bool(campaign.objective.constraints),
     )
 
 
 def best_run(read: Snapshot) -> Result | None:
-    """The best single run that kept the limits, by what was measured, or estimated where it had no core."""
-    campaign = read.campaign
-    objective = campaign.objective
-    if campaign.sweep:
-        return None
-    done = (r for r in read.results if r.ok and campaign.full(r.manifest.params))
-    known = [(r, r.metrics | estimated(campaign, r)) for r in done]
-    kept = [(r, m) for r, m in known if objective.known(m) and objective.feasible(m)]
-    best = max(kept, key=lambda one: objective.score(one[1]), default=None)
-    return None if best is None else best[0]
+    """The best single result of a folder that kept the limits; see `counts.best_single`."""
+    return best_single(read.campaign, read.results)
 
 
 def _in_words(read: Snapshot, best: Result) -> str:
     campaign = read.campaign
     units = {m.name: m.unit for m in campaign.app.contract.metrics} | best.units
-    units |= {p.name: p.unit for p in campaign.app.contract.space.parameters}
+    places = {p.name: p.unit for p in campaign.app.contract.space.parameters}
     point = {name: best.manifest.params[name] for name in campaign.search.names if name in best.manifest.params}
-    said = [f"run {best.manifest.index}: {point_text(point, units)}"]
+    said = [f"run {best.manifest.index}{told_note(best)}: {point_text(point, places)}"]
     guessed = estimated(campaign, best)
     for name in campaign.shown:
         value, error, how = best.metrics.get(name), best.uncertainty.get(name), ""

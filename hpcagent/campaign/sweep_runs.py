@@ -58,5 +58,6 @@ class PlannedRuns:
         if self._known is None or self._known[0] != len(manifests):
             ran = (inside(self._space, m.params) for m in manifests if m.role != "repeat")
             left = len(self._design.lacking(p for p in ran if p is not None))
-            self._known = len(manifests), len(manifests) + left
+            own = sum(not m.origin for m in manifests)  # what was told is no run
+            self._known = len(manifests), own + left
         return self._known[1] if self._budget is None else min(self._budget, self._known[1])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hpcagent.campaign.answer import number
 from hpcagent.campaign.compare import estimated
+from hpcagent.campaign.counts import best_single, told_note
 from hpcagent.campaign.table import headed
 from hpcagent.html import escaped
 from hpcagent.model.records import Result
@@ -100,14 +101,7 @@ class Tally:
 
     def best(self) -> Result | None:
         """The best single feasible run so far (the answer itself pools repeats)."""
-        objective = self.campaign.objective
-        if not objective.goals:
-            return None
-        done = (r for r in (*self.earlier, *self.results) if r.ok and self.campaign.full(r.manifest.params))
-        known = [(r, r.metrics | estimated(self.campaign, r)) for r in done]
-        kept = [(r, m) for r, m in known if objective.known(m) and objective.feasible(m)]
-        best = max(kept, key=lambda one: objective.score(one[1]), default=None)
-        return None if best is None else best[0]
+        return best_single(self.campaign, (*self.earlier, *self.results))
 
     def left(self) -> tuple[float, float] | None:
         """Seconds and node-hours that the remaining runs will probably take."""
@@ -135,7 +129,7 @@ class Tally:
             goal = self.campaign.objective.goal.metric
             guess = estimated(self.campaign, best).get(goal)
             value = best.metrics[goal] if guess is None else guess
-            source = "" if guess is None else " (estimated from CPU time)"
+            source = told_note(best) if guess is None else " (estimated from CPU time)"
             # The answer pools runs and wants P(feasible); it may be another point, with a smaller number.
             parts.append(f"best single run: {goal} {number(value)}{source}")
         left = self.left()

@@ -169,6 +169,10 @@ def test_told_results_are_marked_learnt_from_and_cost_nothing(tmp_path: Path) ->
         assert coordinator.over is not None  # two runs: the told ones do not count
     result = ha.read_run(tmp_path / "r")
     assert sum(result.counts.values()) == 2
+    status = ha.open_run(tmp_path / "r").status
+    assert (status.runs, status.counts) == (2, result.counts) and next(iter(ha.list_runs(tmp_path))).runs == 2
+    assert "and 3 result(s) that were told, not run here (by hand: 1, lab: 2)" in str(status)
+    assert "best run: run 1 (told, not run here: by hand): x = 1" in str(status)  # 10.5 told, 10.0 run
     assert "and 3 result(s) that were told, not run here (by hand: 1, lab: 2)" in str(result)
     assert result.best is not None and result.best.params == {"x": 1.0, "y": 0.5}
     assert "1 run(s) here, 1 told result(s), not run here" in str(result.best)

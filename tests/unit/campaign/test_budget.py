@@ -475,7 +475,11 @@ def test_estimated_against_actual_cost_in_a_sentence() -> None:
     # batch, forecast before anything was known, says nothing of the forecasts.
     assert words == (
         "estimated 4, actual 23.5 node-hours of 4 run(s) (after the first batch a run took 1.00 times its forecast "
-        "in the median, and 90 % of the runs that within a factor of 2)"
+        "in the median, and 90 % of the runs within a factor of 2 of that)"
+    )
+    alike = [results[0], *(ended({"x": 0.1 * i}, 3600.0, estimated_node_hours=1.0, batch=1) for i in range(3))]
+    assert (costs(alike) or "").endswith(
+        "1.00 times its forecast in the median, and 90 % of the runs within 5 % of that)"
     )
     assert costs(results[:3]) == "estimated 3, actual 21.5 node-hours of 3 run(s)"
     assert costs(results[:2]) is None

@@ -1,0 +1,63 @@
+"""What is counted of a campaign, and which single run was the best, the same wherever it is said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from hpcagent.campaign.compare import estimated
+from hpcagent.campaign.record import Campaign
+from hpcagent.model.failures import RunStates
+from hpcagent.model.records import Result
+
+__all__ = ["best_single", "run_counts", "told_note", "told_words"]
+
+
+def run_counts(results: Iterable[Result], states: Mapping[str, RunStates]) -> dict[RunStates, int]:
+    """State -> how many runs are in it; what was told is no run.
+
+    Args:
+        results: Those that there are.
+        states: Execution id -> state of every planned run; empty where only the results are known.
+    """
+    results = tuple(results)
+    told = {r.manifest.execution_id for r in results if r.manifest.origin}
+    if states:
+        return dict(Counter(state for i, state in states.items() if i not in told))
+    return dict(Counter(r.state for r in results if not r.manifest.origin))
+
+
+def told_words(results: Iterable[Result]) -> str:
+    """How many results were told, and where they come from; empty without any."""
+    told = Counter(r.manifest.origin for r in results if r.manifest.origin)
+    origins = ", ".join(f"{origin}: {n}" for origin, n in sorted(told.items()))
+    return f"and {told.total()} result(s) that were told, not run here ({origins})" if told else ""
+
+
+def told_note(result: Result) -> str:
+    """What stands behind a result that was told, as " (told by a friend, not run here)"; empty for a run."""
+    return f" (told, not run here: {result.manifest.origin})" if result.manifest.origin else ""
+
+
+def best_single(campaign: Campaign, results: Iterable[Result]) -> Result | None:
+    """The best single result that kept the limits: as measured, or as estimated where the run had no core.
+
+    Where a speed is asked for, a run without its core of which nothing can be estimated counts only where there is
+    no other. It is not the answer: of noisy runs the best one was lucky.
+
+    Returns:
+        The result; None where none completed and kept the limits, and in a sweep.
+    """
+    objective = campaign.objective
+    if not objective.goals:
+        return None
+    kept: list[tuple[bool, float, Result]] = []
+    for result in results:
+        if not result.ok or not campaign.full(result.manifest.params):
+            continue
+        guessed = estimated(campaign, result)
+        metrics = result.metrics | guessed
+        if objective.known(metrics) and objective.feasible(metrics):
+            believed = result.distrusted is None or not campaign.timed or bool(guessed)
+            kept.append((believed, objective.score(metrics), result))
+    return max(kept, key=lambda one: one[:2], default=(False, 0.0, None))[2]

@@ -1,0 +1,64 @@
+"""What an answer says: units that stand beside the right number, one best run everywhere, goals that are replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign.record import load_run
+from hpcagent.campaign.status import status_of
+
+
+@ha.app(parameters={"value": ha.Float(0, 1, unit="nm")}, metrics={"value": "eV"})
+def gap(value: float) -> dict[str, float]:
+    return {"value": -((value - 0.3) ** 2)}
+
+
+@ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "eV"})
+def broken(x: float) -> dict[str, float]:
+    raise ValueError("no")
+
+
+def test_a_metric_with_the_name_of_a_parameter_keeps_its_own_unit(tmp_path: Path) -> None:
+    question = ha.Campaign(gap, ha.maximize("value"), policy={"name": "grid", "levels": 4}, until=ha.max_runs(4))
+    result = ha.run(question, site="threads", run_dir=tmp_path / "r", progress=False)
+    assert result.best is not None
+    assert str(result.best).startswith("value = 0.3333 nm\n  value = -0.001111 eV")
+    assert (result.best.units, result.best.point_units) == ({"value": "eV"}, {"value": "nm"})
+    assert result.table().header[:2] == ["value (nm)", "value (eV)"]
+    assert ": value = 0.3333 nm; value = -0.001111 eV" in str(ha.open_run(tmp_path / "r").status)
+    report = ha.report(tmp_path / "r", plots=False).path.read_text()
+    assert "value = 0.3333 nm" in report and "| eV |" in report
+
+
+@pytest.mark.parametrize(
+    ("changes", "goals"),
+    [
+        ({"objective.minimize": "value"}, "minimize value"),
+        ({"objective.minimize": "error"}, "minimize error"),
+        ({"objective.maximize": "value"}, "maximize value"),
+        (
+            {"objective.minimize": "error", "objective.maximize": "value"},
+            "maximize value and minimize error",
+        ),
+        ({"until.max_runs": 5}, "maximize error"),
+    ],
+)
+def test_goals_that_are_set_replace_those_before_and_limits_stay(
+    tmp_path: Path, changes: dict[str, Any], goals: str
+) -> None:
+    objective = ha.maximize("error", subject_to={"error": ha.at_most(3.0)})
+    asked = ha.Campaign(synthetic, objective, policy="sobol", until=ha.max_runs(1))
+    ha.run(asked, site="threads", run_dir=tmp_path / "r", progress=False)
+    found = str(load_run(tmp_path / "r", changes=changes).objective)
+    assert found == f"{goals} subject to error <= 3"
+
+
+def test_without_a_run_that_counts_the_status_says_what_is_missing(tmp_path: Path) -> None:
+    asked = ha.Campaign(broken, ha.maximize("y"), policy="sobol", until=ha.max_runs(2))
+    ha.run(asked, site="threads", run_dir=tmp_path / "r", progress=False)
+    assert "\nno run has completed\n" in str(status_of(tmp_path / "r"))
