@@ -46,6 +46,7 @@ __all__ = [
     "SiteFailed",
     "StoreError",
     "StoreFull",
+    "in_brief",
     "nearest",
 ]
 
@@ -211,6 +212,20 @@ class AppFailed(HpcAgentError):
         **details: Any,
     ) -> None:
         super().__init__(message, kind=kind, name=name, log_tail=log_tail, repair=repair, **details)
+
+
+def in_brief(value: object, most: int = 80) -> str:
+    """A value that was given, for a message: not longer than that, whatever it is.
+
+    Example:
+        >>> in_brief("a" * 500, 12), in_brief(10**5000)
+        ("'aaaaaaaa...", 'a number of more than 4300 digits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more digits
+        text = "a number of more than 4300 digits"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

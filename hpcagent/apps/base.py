@@ -22,7 +22,7 @@ from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
 from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.files import contents
-from hpcagent.model.records import Manifest, Role
+from hpcagent.model.records import LARGEST_WHOLE, Manifest, Role, checked_counter
 from hpcagent.model.space import Parameter, Params, Space
 
 if TYPE_CHECKING:
@@ -321,6 +321,8 @@ class App(Displayed, Record):
         Raises:
             BadInput: A parameter is unknown, missing or not allowed.
         """
+        checked_counter("replicate", replicate)
+        checked_counter("seed", seed, least=-LARGEST_WHOLE)
         values: Params = dict(params)  # type: ignore[arg-type]  # checked, here or by the caller
         if not checked:
             values = self.contract.space.validated(params, where=f"app {self.name} {self.contract.version}")

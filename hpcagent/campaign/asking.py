@@ -6,22 +6,26 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpcagent.campaign.own_points import own_point
 from hpcagent.campaign.planner import Asked, Planner
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.state import State
-from hpcagent.errors import BadInput, BudgetSpent, Interrupted
-from hpcagent.model.records import Manifest, Result
+from hpcagent.errors import BadInput, BudgetSpent, Interrupted, in_brief
+from hpcagent.model.records import Manifest, Result, checked_counter
 from hpcagent.model.space import Params
 from hpcagent.policies.points import Key, key, whole
+from hpcagent.policies.stop import Stop
 
 __all__ = ["Asking", "OwnRun", "Results"]
 
 # How long somebody waits for the one who takes results in.
 TICK_S = 0.2
+
+MOST_ASKED = 10_000
+"""Points of one question: a policy holds all of them in memory, and compares each with the others."""
 
 
 class OwnRun:
@@ -135,7 +139,7 @@ class Asking:
 
     def ask(self, n: int) -> list[Params]:
         """See `Coordinator.ask`."""
-        whole("n", n)
+        whole("n", n, most=MOST_ASKED)
         with self._turn:
             points = self._left_over(n)
             if len(points) == n:
@@ -177,9 +181,11 @@ class Asking:
 
     def submit(self, points: Sequence[Mapping[str, object]], *, replicate: int, claim: bool) -> list[OwnRun]:
         """See `Coordinator.submit`; with `claim` the results come out of `next_result` as well."""
-        if isinstance(points, (Mapping, str)):
-            raise BadInput("submit takes a list of points: submit([{'x': 1.0}]).", value=points)
-        whole("replicate", replicate, least=0)
+        if isinstance(points, (Mapping, str)) or not isinstance(points, Iterable):
+            raise BadInput(
+                f"submit takes a list of points: submit([{{'x': 1.0}}]); got {in_brief(points)}.", value=points
+            )
+        checked_counter("replicate", replicate)
         campaign = self._planner.campaign
         checked = [own_point(campaign, p, where=f"point {i}") for i, p in enumerate(points)]
         with self._turn:
@@ -222,8 +228,9 @@ class Asking:
             if w.offer is not None:
                 self._offers[key(w.point)] = w.offer
         raise BudgetSpent(
-            f"{n} run(s) are asked for, but {words} (until = {planner.campaign.until}). None of them was begun. "
-            "Give the campaign a larger budget and run the script again: what is on record is not run again.",
+            f"{n} run(s) are asked for, but {words} ({_in_words(planner.campaign.until)}). None of them was "
+            "begun. Give the campaign a larger budget and run the script again: what is on "
+            "record is not run again.",
             room=room,
         )
 
@@ -344,3 +351,11 @@ class Asking:
             raise Interrupted(
                 "the coordinator was closed; what had not ended is run again when it is asked for again."
             )
+
+
+def _in_words(until: Stop) -> str:
+    """What bounds the runs of a campaign, as it stands in its TOML."""
+    runs, cap = until.budget(), until.cap()
+    said = [] if runs is None else [f"max_runs = {runs}"]
+    said += [] if cap is None else [f"node_hours = {cap:g}"]
+    return f"until: {', '.join(said)}"

@@ -185,7 +185,7 @@ class Coordinator(Displayed):
         self._turn = threading.RLock()
         self._asking: Asking | None = None
         self._awaited: Awaited | None = None
-        self._interrupted = False
+        self._interrupted = self._left = False
 
     def _card(self) -> Card:
         state = "open" if self._runner is not None else "finished" if self._reason is not None else "not open"
@@ -218,6 +218,7 @@ class Coordinator(Displayed):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._left = True
         try:
             self.close()
         except KeyboardInterrupt as again:
@@ -242,6 +243,7 @@ class Coordinator(Displayed):
     ) -> None:
         assert self._awaited is not None
         awaited, self._awaited = self._awaited, None
+        self._left = True
         await awaited.close()
         ended = awaited.ended_by()
         if ended is not None and kind is not None:
@@ -265,7 +267,7 @@ class Coordinator(Displayed):
         """Lock the folder, replay its journal, open the site and take up what was left."""
         if self._runner is not None:
             return
-        self._interrupted = False
+        self._interrupted = self._left = False
         resumed = self.folder.exists
         self.folder.create()
         self._signals.install()
@@ -568,9 +570,18 @@ class Coordinator(Displayed):
         )
 
     def _asks(self) -> Asking:
-        self.open()
+        self._open_unless_left()
         assert self._asking is not None
         return self._asking
+
+    def _open_unless_left(self) -> None:
+        """Open it where nobody has yet; not again behind the end of its `with`, where nobody would close it."""
+        if self._runner is None and self._left:
+            raise BadInput(
+                "the coordinator was closed at the end of its `with` block; what is to run goes inside of it, or "
+                "into another: with Coordinator(...) as coordinator. What is on record is not run again."
+            )
+        self.open()
 
     def _start_own(self, manifests: Sequence[Manifest]) -> None:
         if not manifests:
@@ -699,8 +710,8 @@ class Coordinator(Displayed):
                 self.folder,
                 self._state,
                 params,
-                metrics or {},
-                uncertainty=uncertainty or {},
+                {} if metrics is None else metrics,
+                uncertainty={} if uncertainty is None else uncertainty,
                 failure=failure,
                 origin=origin,
                 replicate=replicate,
@@ -721,7 +732,7 @@ class Coordinator(Displayed):
         Raises:
             BadInput: A point is not allowed; none was added.
         """
-        self.open()
+        self._open_unless_left()
         assert self._planner is not None and self._planner.queue is not None
         with self._turn:
             added, known = add(self.folder, self.campaign, self._state, points)

@@ -26,7 +26,7 @@ from hpcagent.model.constraints import Constraint
 from hpcagent.model.contract import MEASURED_TIMES, Resources
 from hpcagent.model.files import without_paths
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
-from hpcagent.model.records import params_text
+from hpcagent.model.records import checked_counter, params_text
 from hpcagent.model.space import Params, Space
 from hpcagent.model.texts import as_name, checked_name
 from hpcagent.policies.base import is_contextual, takes_option
@@ -249,8 +249,7 @@ class Campaign(Displayed, Record):
             value = getattr(self, key)
             if value is not None and value < least:
                 raise BadInput(f"{key}={value} must be at least {least}.", value=value)
-        if self.seed < 0:
-            raise BadInput(f"seed={self.seed} must be a whole number >= 0.", value=self.seed)
+        checked_counter("seed", self.seed)
         if self.batch_size == 1 and self.reference is not None:
             raise BadInput("batch_size=1 leaves no run beside the reference; take at least 2.", value=1)
         if self.settings:

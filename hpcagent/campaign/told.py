@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from hpcagent.campaign.own_points import own_point
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State, result_event
-from hpcagent.errors import BadInput, nearest
+from hpcagent.errors import BadInput, in_brief, nearest
 from hpcagent.model.base import canonical_json
 from hpcagent.model.contract import Metric
-from hpcagent.model.records import Failure, Manifest, Result
+from hpcagent.model.records import Failure, Manifest, Result, checked_counter
 from hpcagent.model.space import Params
 from hpcagent.store.files import refusing_clearly, write_whole
 from hpcagent.store.rundir import RunDir
@@ -55,6 +55,16 @@ def told_result(
         BadInput: Point, metric, unit, number or origin is wrong, or the repetition was told with other numbers.
     """
     origin = _origin(origin)
+    for name, given in (("metrics", metrics), ("uncertainty", uncertainty)):
+        if not isinstance(given, Mapping):
+            raise BadInput(
+                f"tell: {name}={in_brief(given)}: give a dict of numbers by name, as {{'energy': -1.5}}.",
+                value=given,
+            )
+    if not isinstance(failure, str):
+        raise BadInput(
+            f"tell: failure={in_brief(failure)} must say in words why there are no numbers.", value=failure
+        )
     values = campaign.complete(own_point(campaign, params, where="tell"))
     if bool(metrics) == bool(failure):
         raise BadInput("tell: give the metrics that were measured, or failure='why there are none'; one of both.")
@@ -63,8 +73,7 @@ def told_result(
     if numbers:
         _refuse_without(campaign, numbers)
     first = 0 if replicate is None else replicate
-    if isinstance(first, bool) or not isinstance(first, int) or first < 0:
-        raise BadInput(f"tell: replicate={replicate!r} must be a whole number >= 0.", value=replicate)
+    checked_counter("tell: replicate", first)
     while True:
         manifest = _manifest(campaign, state, values, origin, first, suggested=suggested)
         made = _result(campaign, folder, manifest, numbers, errors, failure, origin)
@@ -153,15 +162,17 @@ def _number(value: object, metric: Metric, where: str) -> float:
         value, unit = value
     try:
         number = float(value)  # type: ignore[arg-type]  # whatever is no number is refused
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
+    if not isinstance(value, (bool, str)) and unit != metric.unit:
+        number = convert(number, unit, metric.unit)
     if isinstance(value, (bool, str)) or not math.isfinite(number):
         raise BadInput(
-            f"{where} = {value!r} is no finite number; in {metric.unit}, or (number, 'unit'). What could not be "
-            "measured is told by failure='why'.",
+            f"{where} = {in_brief(value)} is no finite number; in {metric.unit}, or (number, 'unit'). What could "
+            "not be measured is told by failure='why'.",
             value=value,
         )
-    return number if unit == metric.unit else convert(number, unit, metric.unit)
+    return number
 
 
 def _refuse_without(campaign: Campaign, numbers: Mapping[str, float]) -> None:

@@ -8,6 +8,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic import Field
 
+from hpcagent.errors import BadInput, in_brief
 from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
@@ -46,6 +47,24 @@ def params_text(params: Params) -> str:
     return ", ".join(f"{n} = {f'{v:.4g}' if isinstance(v, float) else v}" for n, v in params.items())
 
 
+LARGEST_WHOLE = 2**63 - 1
+"""The largest seed and replicate: tables hold whole numbers of 64 bits."""
+
+
+def checked_counter(name: str, value: object, *, least: int = 0) -> int:
+    """A seed or a replicate that a run's record can hold.
+
+    Raises:
+        BadInput: It is no whole number, or too large or small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_WHOLE:
+        raise BadInput(
+            f"{name}={in_brief(value)} must be a whole number, {least} to {LARGEST_WHOLE} (2**63 - 1).",
+            value=value,
+        )
+    return int(value)
+
+
 class Manifest(Displayed, Record):
     """One run as it was asked for; written before it is submitted, never changed.
 
@@ -78,8 +97,8 @@ class Manifest(Displayed, Record):
     app_version: str
     input_digest: str = ""
     params: Params = Field(default_factory=dict)
-    seed: int = 0
-    replicate: int = 0
+    seed: int = Field(default=0, ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)
+    replicate: int = Field(default=0, ge=0, le=LARGEST_WHOLE)
     upstream: tuple[str, ...] = ()
     role: Role = "suggested"
     batch: int = 0

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hpcagent.errors import BadInput
+from hpcagent.errors import BadInput, in_brief
 from hpcagent.model.base import Scalar
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
@@ -118,11 +118,13 @@ def generator(seed: int, history: Sequence[Observation], pending: Sequence[Param
     return np.random.default_rng([abs(int(seed)), len(history), len(pending)])
 
 
-def whole(name: str, value: Any, *, least: int = 1) -> int:
-    """Return `value` as a whole number of at least `least`, or raise `BadInput`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise BadInput(f"{name}={value!r} must be a whole number, at least {least}.", value=value)
-    return value
+def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
+    """Return `value` as a whole number of at least `least` (and at most `most`), or raise `BadInput`."""
+    right = isinstance(value, int) and not isinstance(value, bool)
+    if not right or value < least or (most is not None and value > most):
+        upper = "" if most is None else f" and at most {most}"
+        raise BadInput(f"{name}={in_brief(value)} must be a whole number, at least {least}{upper}.", value=value)
+    return int(value)
 
 
 def shares(noise: Mapping[str, Any] | None) -> dict[str, float]:

@@ -111,7 +111,7 @@ def test_what_an_interrupted_script_was_given_and_had_sent_is_given_first(tmp_pa
 def test_the_budget_holds_for_points_of_ones_own(tmp_path: Path) -> None:
     with opened(tmp_path / "r", until=ha.max_runs(3)) as coordinator:
         coordinator.run_points([{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 0.0}])
-        with pytest.raises(BudgetSpent, match="room for 1 more") as refused:
+        with pytest.raises(BudgetSpent, match=r"room for 1 more \(until: max_runs = 3\)") as refused:
             coordinator.submit([{"x": 2.0, "y": 0.0}, {"x": 3.0, "y": 0.0}])
         assert refused.value.room == 1 and len(ran) == 2
         asked = coordinator.ask(2)
@@ -197,6 +197,15 @@ def test_told_results_are_marked_learnt_from_and_cost_nothing(tmp_path: Path) ->
         ({"height": 1.0}, {"origin": "lab\n\x1b[2J"}, "origin"),
         ({"height": 1.0}, {"failure": "both"}, "one of both"),
         ({}, {}, "one of both"),
+        ([("height", 1.0)], {}, "give a dict of numbers"),
+        ("height", {}, "give a dict of numbers"),
+        ({"height": 1.0}, {"uncertainty": [0.1]}, "uncertainty=.*give a dict"),
+        ({"height": 10**400}, {}, "no finite number"),
+        ({"height": 10**5000}, {}, "a number of more than 4300 digits"),
+        ({"height": (1e308, "m")}, {}, "no finite number"),
+        ({}, {"failure": 123}, "failure=123 must say in words"),
+        ({"height": 1.0}, {"replicate": 10**30}, r"replicate=10{30} must be a whole number, 0 to \d+"),
+        ({"height": 1.0}, {"replicate": 10**5000}, "replicate=a number of more"),
     ],
 )
 def test_what_cannot_be_true_is_not_told(
@@ -208,6 +217,45 @@ def test_what_cannot_be_true_is_not_told(
             coordinator.tell(asked, metrics, **more)
         assert not list((tmp_path / "r" / "work").iterdir())
         assert coordinator.tell(asked, {"height": 1.0}).manifest.role == "suggested"  # it is still asked for
+
+
+def test_what_no_table_holds_is_refused_and_the_largest_is_kept(tmp_path: Path) -> None:
+    point = {"x": 0.0, "y": 0.0}
+    with opened(tmp_path / "r") as coordinator:
+        for call in (coordinator.run_points, coordinator.submit):
+            with pytest.raises(BadInput, match="replicate=18446744073709551616"):
+                call([point], replicate=2**64)
+        for nothing in (None, 3, "x"):
+            with pytest.raises(BadInput, match="submit takes a list of points"):
+                coordinator.submit(nothing)
+        for n in (0, 10**9, 10**5000):
+            with pytest.raises(BadInput, match="at least 1 and at most 10000"):
+                coordinator.ask(n)
+        coordinator.tell(point, {"height": 1.0}, replicate=2**63 - 1)
+        assert coordinator.run_points([point], replicate=2**63 - 1)[0].ok
+    frame = ha.open_run(tmp_path / "r").to_pandas()
+    assert list(frame["replicate"]) == [2**63 - 1] * 2
+    with pytest.raises(BadInput, match="seed=9223372036854775808"):
+        campaign(seed=2**63)
+    with pytest.raises(BadInput, match="seed"):
+        hill.manifest(point, seed=2**64)
+
+
+def test_behind_its_with_block_a_coordinator_is_closed(tmp_path: Path) -> None:
+    with opened(tmp_path / "r") as coordinator:
+        assert coordinator.run_points([{"x": 0.0, "y": 0.0}])[0].ok
+    for late in (
+        lambda: coordinator.submit([{"x": 1.0, "y": 0.0}]),
+        lambda: coordinator.ask(1),
+        lambda: coordinator.tell({"x": 1.0, "y": 0.0}, {"height": 1.0}),
+        lambda: coordinator.enqueue([{"x": 1.0, "y": 0.0}]),
+    ):
+        with pytest.raises(BadInput, match="closed at the end of its `with` block"):
+            late()
+    with opened(tmp_path / "r") as other:  # nobody holds the lock
+        assert other.ask(1)
+    with coordinator:  # meant so
+        assert coordinator.ask(1)
 
 
 def test_told_again_is_one_measurement_and_survives_a_damaged_journal(tmp_path: Path) -> None:
