@@ -15,10 +15,13 @@ from hpcagent.model.space import Choice, Float, Int, Parameter
 if TYPE_CHECKING:
     from ase import Atoms
 
-__all__ = ["THERMO", "free_energies"]
+__all__ = ["THERMO", "check_spin", "free_energies"]
 
 _LOW = 100.0  # 1/cm; kT at 298 K is 207
 _ZERO = 1.0
+# Ground terms S or Sigma: no orbital degeneracy.
+_NO_ORBITAL = ("H", "Li", "Na", "K", "N", "P", "O2", "S2", "CN")
+_NEARLY = (0.1, 0.2, 0.3)  # angstrom
 
 THERMO: dict[str, Parameter] = {
     "model": Choice(
@@ -93,6 +96,7 @@ def free_energies(
             name="BadModel",
             repair="model = 'harmonic'",
         )
+    check_spin(spin)
     gas = free and model != "harmonic"
     found = int((frequencies < -_ZERO).sum())
     if found != imaginary:
@@ -112,6 +116,9 @@ def free_energies(
     if gas:
         values, said = _gas(atoms, quanta, known, temperature, pressure, symmetry_number, spin)
         notes += said
+        cold = _too_cold(atoms, temperature, values["entropy"])
+        if cold:
+            return metrics, [*notes, cold]
     else:
         thermo = HarmonicThermo(quanta)
         values = {
@@ -155,12 +162,64 @@ def _gas(
         f"ideal gas at {temperature:g} K and {pressure:g} bar: {geometry_of(atoms)}, symmetry number {turns}"
         f"{'' if sigma else ' (found)'}, spin {total:g}{' (by the moment)' if spin < 0 and moment else ''}"
     )
+    notes = [said]
+    if total and geometry_of(atoms) != "nonlinear" and str(atoms.symbols) not in _NO_ORBITAL:
+        notes.append(
+            "degeneracy is that of the spin alone: where the ground term has an orbital one (C, O, F, Cl; OH, NO) "
+            "up to R ln 3 of entropy is missing"
+        )
+    if not sigma:
+        notes += _nearly(atoms, turns)
     return {
         "enthalpy_correction": float(thermo.get_enthalpy(temperature, verbose=False)),
         "entropy": float(thermo.get_entropy(temperature, pressure=pressure * 1e5, verbose=False)),
         "symmetry_number": float(turns),
         "spin": total,
-    }, [said]
+    }, notes
+
+
+def check_spin(spin: float) -> None:
+    """Refuse what is no spin.
+
+    Raises:
+        AppFailed: `BadModel`.
+    """
+    if spin != -1 and (spin < 0 or 2 * spin % 1):
+        raise AppFailed(
+            f"spin={spin:g} is no total spin: those are 0, 0.5, 1, ...; -1 takes it from the moment.",
+            kind="contract",
+            name="BadModel",
+            repair="half the number of unpaired electrons",
+        )
+
+
+def _too_cold(atoms: Atoms, temperature: float, entropy: float) -> str:
+    """Why there is no free energy at this temperature, where rotation or translation are no classical ones."""
+    from ase import units
+
+    inertia = atoms.get_moments_of_inertia()
+    inertia = inertia[inertia > 1e-3]
+    joules = units._hbar**2 / (2 * inertia * units._amu * 1e-20)
+    coldest = float(joules.max() / units._k) if len(inertia) else 0.0
+    if temperature < coldest:
+        return (
+            f"no free energy at {temperature:g} K: rotations count as classical ones, and the rotational "
+            f"temperature is {coldest:.3g} K"
+        )
+    if entropy < 0:
+        return f"no free energy at {temperature:g} K: the entropy of an ideal gas is negative there"
+    return ""
+
+
+def _nearly(atoms: Atoms, found: int) -> list[str]:
+    """Says that a molecule is nearly more symmetric than it was found: a loose relaxation hides its symmetry."""
+    more, off = max((symmetry_number(atoms, tolerance), -tolerance) for tolerance in _NEARLY)
+    if more <= found:
+        return []
+    return [
+        f"symmetry number {found}, but {more} if atoms may be {-off:g} angstrom off: relax further (smaller "
+        f"fmax), or give symmetry_number; R ln({more}/{found}) of entropy depends on it"
+    ]
 
 
 def _rotors(quanta: list[float], atoms: Atoms, temperature: float, cutoff: float) -> float:

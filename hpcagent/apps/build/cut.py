@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hpcagent.apps.base import app
 from hpcagent.apps.build.crystal import SIZE, size
 from hpcagent.apps.build.oriented import Cut, Face, face, formula
+from hpcagent.apps.build.slab import check_held
 from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, write_structure
@@ -82,6 +83,7 @@ CUT = {
         "BadFace",
         "NoCell",
         "NoSymmetry",
+        "TooManyHeld",
         "NoTermination",
         "NotSymmetric",
         "NoStructure",
@@ -119,6 +121,7 @@ def cut_slab(run: Run, *, h: int, k: int, l: int, **params: Any) -> Outcome:  # 
     whole = _stoichiometric(slab, seen.unit)
     polar = not alike and _dipole(slab)
     slab.center(vacuum=params["vacuum"], axis=2)
+    check_held(params["fixed_layers"], count)
     if params["fixed_layers"]:
         from ase.constraints import FixAtoms
 
@@ -135,6 +138,8 @@ def cut_slab(run: Run, *, h: int, k: int, l: int, **params: Any) -> Outcome:  # 
     notes: tuple[str, ...] = (
         f"({h} {k} {l}) of {formula(seen.unit)}, termination {cut.number}: {cut.top} over {cut.beneath}",
     )
+    if params["fixed_layers"] == count:
+        notes += ("all of its atoms are held",)
     if bulk.get_initial_magnetic_moments().any():
         notes += ("initial moments of the crystal were left out",)
     artifacts = write_structure(run, slab) | {"terminations": "terminations.csv"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 
 from hpcagent.apps.base import app
+from hpcagent.apps.build.binding import ATOM, binding_atom
 from hpcagent.apps.build.crystal import SIZE, size
 from hpcagent.apps.build.places import KINDS, places
 from hpcagent.apps.build.slab import add_to, upright, z_of_contact
@@ -73,7 +74,7 @@ def adsorption_sites(depth: float, run: Run) -> Outcome:
 
 @app(
     name="place_adsorbate",
-    version="1.0.0",
+    version="2.0.0",
     inputs=("slab", "adsorbate"),
     parameters={
         "site": Int(0, 10_000, default=0, description="number of the distinct site, as adsorption_sites lists it"),
@@ -84,7 +85,7 @@ def adsorption_sites(depth: float, run: Run) -> Outcome:
             default=0.0,
             description="of the binding atom above the site's atoms; 0: as covalent radii say",
         ),
-        "atom": Int(0, 10_000, default=0, description="index of the adsorbate's atom that binds"),
+        "atom": ATOM,
         "orient": Choice(
             "up", "as_given", default="up", description="up: the adsorbate's centre is put above the binding atom"
         ),
@@ -119,6 +120,7 @@ def place_adsorbate(site: int, height: float, atom: int, orient: str, depth: flo
             repair="one of them",
         )
     x, y, z = found[site].position
+    atom, notes = binding_atom(molecule, atom)
     upright(molecule, atom, orient)
     above = height or z_of_contact(slab, molecule.numbers[atom], (x, y)) - z
     both, contact = add_to(slab, molecule, atom, (x, y, z + above))
@@ -126,5 +128,5 @@ def place_adsorbate(site: int, height: float, atom: int, orient: str, depth: flo
     return Outcome(
         metrics=size(both) | metrics,
         artifacts=write_structure(run, both),
-        notes=(f"site {site}: {found[site].name}",),
+        notes=(f"site {site}: {found[site].name}", *notes),
     )

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from hpcagent.apps.base import app
+from hpcagent.apps.build.binding import ATOM, binding_atom
 from hpcagent.apps.build.crystal import SIZE, in_words, size
 from hpcagent.apps.engines.packages import needs
 from hpcagent.apps.run import Outcome, Run
@@ -47,7 +48,7 @@ TOO_CLOSE = 0.75
             name="layer_spacing", unit="angstrom", description="mean distance between layers", required=False
         ),
     },
-    failure_modes=("BadLattice", "NoEngine"),
+    failure_modes=("BadLattice", "TooManyHeld", "NoEngine"),
     estimated_runtime_s=0.1,
 )
 def build_slab(
@@ -81,6 +82,7 @@ def build_slab(
         atoms = make(name, size=(nx, ny, layers), vacuum=vacuum, **given)
     except (ValueError, KeyError, RuntimeError, TypeError, AssertionError) as error:
         raise _no_slab(name, facet, a, error) from None
+    check_held(fixed_layers, layers)
     if root > 1:
         atoms = _turned(atoms, root, facet)
     if fixed_layers:
@@ -92,6 +94,21 @@ def build_slab(
     if layers > 1:
         metrics["layer_spacing"] = float(heights[0] - heights[1]) / (layers - 1)
     return Outcome(metrics=metrics, artifacts=write_structure(run, atoms))
+
+
+def check_held(held: int, layers: int) -> None:
+    """Refuse to hold more layers than there are.
+
+    Raises:
+        AppFailed: `TooManyHeld`.
+    """
+    if held > layers:
+        raise AppFailed(
+            f"fixed_layers={held}, but the slab has {layers} layers: none would move.",
+            kind="contract",
+            name="TooManyHeld",
+            repair="more layers, or fewer held ones",
+        )
 
 
 def _turned(slab: Any, root: int, facet: str) -> Any:
@@ -147,7 +164,7 @@ def _no_slab(name: str, facet: str, a: float, error: Exception) -> AppFailed:
 
 @app(
     name="add_adsorbate",
-    version="1.0.0",
+    version="2.0.0",
     inputs=("slab", "adsorbate"),
     parameters={
         "site": Choice(*SITES, default="ontop", description="hollow: the widest; fcc, hcp: of three atoms"),
@@ -158,7 +175,7 @@ def _no_slab(name: str, facet: str, a: float, error: Exception) -> AppFailed:
             default=0.0,
             description="of the binding atom above the top layer; 0: as covalent radii say",
         ),
-        "atom": Int(0, 10_000, default=0, description="index of the adsorbate's atom that binds"),
+        "atom": ATOM,
         "orient": Choice(
             "up", "as_given", default="up", description="up: the adsorbate's centre is put above the binding atom"
         ),
@@ -193,7 +210,7 @@ def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, ru
     needs("ase", "pip install 'hpcagent[ase]'")
 
     slab, molecule = read_structure(run, 0), read_structure(run, 1)
-    _check_atom(molecule, atom)
+    atom, notes = binding_atom(molecule, atom)
     if not slab.get_tags().any():
         slab.set_tags(_layers(slab))
     found = sites(slab, site)
@@ -209,27 +226,13 @@ def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, ru
     above = height or _height(slab, molecule.numbers[atom], found[nth], top)
     both, contact = add_to(slab, molecule, atom, (*found[nth], float(top + above)))
     metrics = {"height": float(above), "closest_contact": contact, "n_sites": float(len(found))}
-    return Outcome(metrics=size(both) | metrics, artifacts=write_structure(run, both))
-
-
-def _check_atom(molecule: Any, atom: int) -> None:
-    if atom >= len(molecule):
-        raise AppFailed(
-            f"atom={atom}, but the adsorbate has {len(molecule)} atoms, counted from 0.",
-            kind="contract",
-            name="NoSuchAtom",
-        )
+    return Outcome(metrics=size(both) | metrics, artifacts=write_structure(run, both), notes=notes)
 
 
 def upright(molecule: Any, atom: int, orient: str) -> None:
-    """Turn a molecule so that its centre is above the atom that binds, if `orient` is `up`.
-
-    Raises:
-        AppFailed: `NoSuchAtom`.
-    """
+    """Turn a molecule so that its centre is above the atom that binds, if `orient` is `up`."""
     import numpy as np
 
-    _check_atom(molecule, atom)
     if orient == "up" and len(molecule) > 1:
         arm = molecule.get_center_of_mass() - molecule.positions[atom]
         if np.linalg.norm(arm) > 1e-6:

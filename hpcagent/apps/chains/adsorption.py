@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcagent.apps.analysis.adsorption import adsorption_energy_of
+from hpcagent.apps.build.binding import ATOM
 from hpcagent.apps.build.molecule import build_molecule
 from hpcagent.apps.build.slab import FACETS, SITES, add_adsorbate, build_slab
 from hpcagent.apps.chain import artifacts_of, chain
@@ -25,6 +26,7 @@ PLACED = {
     "height": Float(
         0.0, 20.0, unit="angstrom", default=0.0, description="above the top layer; 0: by covalent radii"
     ),
+    "atom": ATOM,
     "reference": Text(default="", description="molecule that the energy refers to, e.g. O2; empty: the adsorbate"),
     "share": Float(0.001, 1000.0, default=1.0, description="molecules of it that one adsorbate is made of"),
     "reference_magmom": Float(
@@ -58,7 +60,7 @@ METRICS = {
 
 @chain(
     name="adsorption_energy",
-    version="1.0.0",
+    version="2.0.0",
     inputs=("slab", "adsorbate"),
     parameters=PLACED | LEVEL | RANKS,
     metrics=METRICS,
@@ -66,7 +68,7 @@ METRICS = {
     files=FILES,
     estimated_runtime_s=300.0,
     seeded=False,
-    failure_modes=("LevelsDiffer", "AtomsDiffer", "NoSite", "Overlap", "NotRelaxed", "NotConverged"),
+    failure_modes=("LevelsDiffer", "AtomsDiffer", "NoSite", "NoSuchAtom", "Overlap", "NotRelaxed", "NotConverged"),
 )
 def adsorption_energy(
     slab: Any,
@@ -74,6 +76,7 @@ def adsorption_energy(
     *,
     site: str,
     height: float,
+    atom: int,
     reference: str,
     share: float,
     reference_magmom: float,
@@ -99,7 +102,7 @@ def adsorption_energy(
             return relaxed(structure, fmax=fmax, max_steps=max_steps, **(level | changes))
         return energy(structure, forces="no", **(level | changes))
 
-    both = add_adsorbate(slab, adsorbate, site=site, height=height)
+    both = add_adsorbate(slab, adsorbate, site=site, height=height, atom=atom)
     molecule = build_molecule(name=reference, vacuum=box) if reference else adsorbate
     # A classical potential knows no spin.
     spin = {"magmom": reference_magmom} if reference and "magmom" in engine(params["engine"]).takes else {}
@@ -121,7 +124,7 @@ def adsorption_energy(
 
 @chain(
     name="adsorption",
-    version="1.0.0",
+    version="2.0.0",
     parameters={
         "metal": Text(default="Cu", description="element of the slab"),
         "facet": Choice(*FACETS, default="fcc111", description="lattice and face"),
@@ -143,7 +146,7 @@ def adsorption_energy(
     files=FILES,
     estimated_runtime_s=300.0,
     seeded=False,
-    failure_modes=("BadLattice", "BadMolecule", *adsorption_energy.contract.failure_modes),
+    failure_modes=("BadLattice", "BadMolecule", "TooManyHeld", *adsorption_energy.contract.failure_modes),
     vary=("metal", "site"),
 )
 def adsorption(
@@ -160,6 +163,8 @@ def adsorption(
     **params: Any,
 ) -> Any:
     """Adsorption energy of an atom or molecule on a metal's face, from the elements' names."""
+    if params["relax"] == "none":  # nothing moves: how many are held has no meaning
+        fixed_layers = min(fixed_layers, layers)
     cell = {"nx": size, "ny": size, "root": root, "layers": layers, "fixed_layers": fixed_layers}
     slab = build_slab(name=metal, facet=facet, vacuum=vacuum, a=a, **cell)
     molecule = build_molecule(name=adsorbate, vacuum=params["box"])

@@ -45,6 +45,8 @@ PARAMETERS: dict[str, Parameter] = (
     | {name: RELAXATION[name] for name in ("fmax", "max_steps")}
     | BOX
 )
+# Two shells of neighbours of a metal: nearer defects share theirs.
+_NEAR = 6.0  # angstrom
 METRICS = {
     name: Metric(name=name, unit=unit, description=description, required=required)
     for name, unit, description, required in (
@@ -165,7 +167,15 @@ def _defect(
     metrics = _summary(rows)
     if foreign is not None:
         metrics["energy_added"] = added - mu_added
-    return Outcome(metrics=metrics, artifacts=artifacts)
+    near = min(metrics_of(built)["distance"] for _, _, built in pairs)
+    notes: tuple[str, ...] = ()
+    if near < _NEAR:
+        small = min(row[0] for row in rows)
+        notes = (
+            f"in the smallest supercell ({small:.0f} atoms) the defect is {near:.2f} angstrom from its own image: "
+            "a larger repeat",
+        )
+    return Outcome(metrics=metrics, artifacts=artifacts, notes=notes)
 
 
 def _first(given: Any, params: Mapping[str, Any]) -> int:

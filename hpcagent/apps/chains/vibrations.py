@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcagent.apps.analysis.free_energies import THERMO
+from hpcagent.apps.analysis.free_energies import THERMO, check_spin
 from hpcagent.apps.analysis.vibrations import VIBRATIONS, vibration_modes
 from hpcagent.apps.build.molecule import build_molecule
 from hpcagent.apps.chain import artifacts_of, chain, metrics_of
@@ -83,6 +83,7 @@ def vibrations(
     of their own, so another temperature, pressure or model repeats none. The frequencies are as good as the
     forces, so an SCF is converged further than for energies.
     """
+    check_spin(params["spin"])
     level, notes = fit_for_forces(params)
     settings = own_settings(run.settings)
     energy = dft_energy.with_settings(**settings)

@@ -185,3 +185,30 @@ def test_a_slab_relaxed_only_with_its_adsorbate_is_said():
         for relax in ("none", "adsorbed", "all")
     }
     assert [any("relax='all'" in note for note in of) for of in notes.values()] == [False, True, False]
+
+
+@pytest.mark.parametrize(("name", "binds"), [("CO", "C"), ("NO", "N"), ("OH", "O"), ("CH3OH", "O"), ("CN", "C")])
+def test_a_molecule_is_put_on_the_metal_by_the_atom_that_binds(name, binds):
+    slab = fcc111("Pt", size=(2, 2, 3), vacuum=6.0)
+    for place, site in ((ha.apps.place_adsorbate, 0), (ha.apps.add_adsorbate, "ontop")):
+        result = place(slab, molecule(name), site=site).result()
+        assert result.ok, result.failure
+        both = read(Path(result.workdir) / result.artifacts["structure"])
+        adsorbed = both[(both.get_tags() == 0) & (both.numbers > 1)]  # the H of methanol hangs beside its O
+        assert adsorbed.symbols[adsorbed.positions[:, 2].argmin()] == binds
+        assert any(f"bound by {binds}" in note for note in result.notes)
+
+
+def test_the_atom_of_carbon_monoxide_that_binds_can_be_chosen_and_an_unknown_one_is_said():
+    co = {"metal": "Pt", "adsorbate": "CO", "layers": 2, "relax": "none"}
+    by_carbon, by_oxygen = adsorption(**co), adsorption(**co, atom=0)
+    assert any("bound by C" in note for note in by_carbon.notes)
+    assert any("bound by O" in note for note in by_oxygen.notes)
+    assert by_carbon["adsorption_energy"] != pytest.approx(by_oxygen["adsorption_energy"], abs=0.01)
+    note = next(n for n in adsorption(**co | {"adsorbate": "C2H4"}).notes if "bound by" in n)
+    assert "not known" in note
+
+
+def test_more_held_layers_than_there_are_are_refused():
+    result = ha.apps.adsorption(metal="Cu", engine="emt", layers=2, fixed_layers=3).result()
+    assert result.failure.name == "TooManyHeld"

@@ -195,3 +195,22 @@ def test_a_named_crystal_has_the_energies_of_the_one_that_is_given(here):
         given = ok(getattr(ha.apps, app)(cell, engine="emt", **params).result())
         named = ok(getattr(ha.apps, f"crystal_{app}")(name="Cu", engine="emt", **params).result())
         assert named.metrics == pytest.approx(given.metrics, abs=1e-6)
+
+
+def test_a_face_of_high_indices_gets_planes_by_their_distance_and_thin_slabs_are_doubted():
+    face = {"h": 3, "k": 2, "l": 1, "engine": "emt"}
+    result = ok(ha.apps.surface_energy(bulk("Pd"), **face).result())
+    # Planes are 0.52 angstrom apart. With 30 of them and more: 0.827 J/m^2 by the crystal's energy, too.
+    assert result["n_layers"] >= 30 and result["surface_energy"] == pytest.approx(0.827, abs=0.002)
+    assert not any("line" in note for note in result.notes)
+    thin = ok(ha.apps.surface_energy(bulk("Pd"), layers=6, step=2, **face).result())
+    assert thin["surface_energy"] > 0.88 and thin["fit_rms"] > 20
+    assert any("off the crystal's" in note for note in thin.notes)
+    assert any("meV off a line" in note for note in thin.notes)
+
+
+def test_what_is_held_and_what_is_small_is_refused_or_said():
+    failure = ha.apps.cut_slab(bulk("Cu"), layers=3, fixed_layers=9).result().failure
+    assert failure.name == "TooManyHeld"
+    small = ok(ha.apps.vacancy(bulk("Cu", cubic=True), repeat=1, sizes=1, engine="emt").result())
+    assert any("(4 atoms) the defect is 3.5" in note for note in small.notes)

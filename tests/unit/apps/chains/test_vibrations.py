@@ -201,3 +201,32 @@ def test_atoms_are_chosen_by_number_element_tag_or_freedom():
         with pytest.raises(AppFailed) as error:
             moved_atoms(slab, wrong)
         assert error.value.details["name"] == "BadAtoms"
+
+
+def gas(atoms: Atoms, *frequencies: float, **changes):
+    defaults = {name: p.default for name, p in THERMO.items()}
+    return free_energies(atoms, np.array(frequencies), 0.0, {}, free=True, **(defaults | changes))
+
+
+def test_a_loosely_relaxed_molecule_is_said_to_be_nearly_symmetric():
+    benzene = molecule("C6H6")
+    modes = np.linspace(400, 3000, 30)
+    found, notes = gas(benzene, *modes)
+    assert found["symmetry_number"] == 12 and not any("may be" in note for note in notes)
+    benzene.rattle(0.04, seed=1)
+    found, notes = gas(benzene, *modes)
+    assert found["symmetry_number"] < 12 and any("but 12 if atoms may be" in note for note in notes)
+
+
+def test_what_the_ideal_gas_leaves_out_is_said_or_left_out():
+    # JANAF: O has 161.06 J/mol/K, nearly R ln 3 more than spin and translation: its term is 3P.
+    found, notes = gas(Atoms("O"), spin=1.0)
+    assert found["entropy"] == pytest.approx(161.06 - 8.314 * math.log(3), abs=1.0)
+    assert any("orbital" in note for note in notes)
+    assert not any("orbital" in note for note in gas(Atoms("N"), spin=1.5)[1])
+    for cold in (gas(molecule("H2"), 4400.0, temperature=50.0), gas(Atoms("Ar"), temperature=0.1)):
+        assert "free_energy" not in cold[0] and "entropy" not in cold[0]
+        assert any("no free energy at" in note for note in cold[1])
+    for spin in (0.3, -0.5):
+        with pytest.raises(AppFailed, match="no total spin"):
+            gas(Atoms("N"), spin=spin)
