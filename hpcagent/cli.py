@@ -528,7 +528,9 @@ def explain(
 @cli.command()
 def export(
     run_dir: RunDirArgument,
-    to: Annotated[str, typer.Option("--to", help="csv or parquet.")] = "csv",
+    to: Annotated[
+        str | None, typer.Option("--to", help="csv or parquet; by default the file's suffix decides, else csv.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file (RUN_DIR/results.TO by default); -: stdout."),
@@ -538,10 +540,9 @@ def export(
     from hpcagent.campaign.recorded import snapshot
     from hpcagent.campaign.unpacked import opened_folder
     from hpcagent.store.columns import columns_of
-    from hpcagent.store.export import FORMATS, export_columns
+    from hpcagent.store.export import export_columns, format_of
 
-    if to not in FORMATS:
-        raise BadInput(f"--to {to!r}: known formats are {', '.join(FORMATS)}.", value=to)
+    to = format_of(to, output)
     with opened_folder(run_dir) as (folder, archive):
         read = snapshot(folder)
         own = folder / f"results.{to}" if archive is None else Path(f"{read.campaign.name}_results.{to}")

@@ -15,6 +15,7 @@ Four threads hold a site together, each catching what the one before misses:
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -39,6 +40,7 @@ __all__ = [
     "end_tree",
     "is_stopped",
     "node_name",
+    "uninterrupted",
     "watch",
 ]
 
@@ -295,17 +297,43 @@ def end_tree(root: int, *, itself: bool = True) -> None:
         root: Its id. Where it adopts orphans, nothing that was started below it can escape.
         itself: Whether it is ended as well; it is stopped meanwhile then, so that it starts nothing new.
     """
-    if itself:
-        _signal(root, signal.SIGSTOP)
-    for _ in range(_ROUNDS):
-        found = _descendants(root)
-        if not found:
-            break
-        for pid in found:
-            _signal(pid, signal.SIGKILL)
-        time.sleep(_PAUSE_S)
-    if itself:
-        _signal(root, signal.SIGKILL)
+    with uninterrupted():  # left in between, the process would stay stopped for ever
+        if itself:
+            _signal(root, signal.SIGSTOP)
+        for _ in range(_ROUNDS):
+            found = _descendants(root)
+            if not found:
+                break
+            for pid in found:
+                _signal(pid, signal.SIGKILL)
+            time.sleep(_PAUSE_S)
+        if itself:
+            _signal(root, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP wait until the end of the block; for what takes a moment and must not be halved.
+
+    Not by a signal mask: the kernel would give the signal to another thread, Python handles it in the main one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python interrupts the main thread only
+        return
+    came: list[int] = []
+    before: dict[int, Callable[..., object] | int] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handler = signal.getsignal(number)
+            if handler is not None and handler != signal.SIG_IGN:  # None: not set by Python, nor put back by it
+                before[number] = handler
+                signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def is_stopped(pid: int) -> bool:

@@ -415,8 +415,9 @@ class Coordinator(Displayed):
             self._suggester.forget()
             try:
                 if self._site is not None and self._site is not self._wanted_site:
-                    self._site.close()
-                    self._tell_news()
+                    with self._signals.held():  # a second Ctrl-C at once is not to leave workers behind
+                        self._site.close()
+                        self._tell_news()
             finally:
                 self._site = None
                 if self._journal is not None:

@@ -21,7 +21,7 @@ from parsl.launchers import SimpleLauncher
 from parsl.providers import LocalProvider
 
 from hpcagent.errors import BadInput, SiteFailed
-from hpcagent.lifeline import MARK, birth, end_all, end_tree
+from hpcagent.lifeline import MARK, birth, end_all, end_tree, uninterrupted
 from hpcagent.sites.executor import Executor, log_tail
 from hpcagent.sites.launch import python_command
 from hpcagent.store.files import open_own
@@ -82,15 +82,16 @@ class LocalBlocks(LocalProvider):  # type: ignore[misc]  # Parsl has no type inf
 
     def cancel(self, job_ids: Sequence[str]) -> list[bool]:
         """Kill blocks with everything that was started in them. May be called again."""
-        for job_id in job_ids:
-            job = self.resources[job_id]
-            job["cancelled"] = True
-            if job["process"].poll() is None:
-                end_tree(job["process"].pid)
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(job["process"].pid, signal.SIGKILL)
-                job["process"].wait()
-            end_all(job["mark"])
+        with uninterrupted():
+            for job_id in job_ids:
+                job = self.resources[job_id]
+                job["cancelled"] = True
+                if job["process"].poll() is None:
+                    end_tree(job["process"].pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(job["process"].pid, signal.SIGKILL)
+                    job["process"].wait()
+                end_all(job["mark"])
         return [True for _ in job_ids]
 
     def logs(self, job_id: str) -> tuple[Path, Path]:

@@ -14,9 +14,29 @@ from hpcagent.errors import BadInput
 from hpcagent.store.columns import Column
 from hpcagent.store.files import refusing_clearly
 
-__all__ = ["FORMATS", "export_columns", "export_table"]
+__all__ = ["FORMATS", "export_columns", "export_table", "format_of"]
 
 FORMATS = ("csv", "parquet")
+
+
+def format_of(to: str | None, path: Path | None) -> str:
+    """The format that is asked for, by name or by the suffix of the file; CSV where neither says.
+
+    Raises:
+        BadInput: The format is unknown, or the file's suffix is that of the other one.
+
+    Example:
+        >>> format_of(None, Path("tab.parquet")), format_of(None, Path("tab.txt"))
+        ('parquet', 'csv')
+    """
+    if to is not None and to not in FORMATS:
+        raise BadInput(f"--to {to!r}: known formats are {', '.join(FORMATS)}.", value=to)
+    suffix = "" if path is None else path.suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        return to or FORMATS[0]
+    if to not in (None, suffix):
+        raise BadInput(f"--to {to} does not fit the file {path}; drop --to, or name the file .{to}.", value=to)
+    return suffix
 
 
 def export_columns(columns: Sequence[Column], path: Path | None, *, to: str) -> None:

@@ -7,10 +7,11 @@ special mode; rewritten at most so often that writing stays a small share of the
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class MetricsFile:
         self._path = path
         self._contract = contract
         self._next = 0.0
-        self._rows: int | None = None
+        self._held: _Held | None = None
 
     def update(self, all_results: Callable[[], Sequence[Result]], *, final: bool = False) -> None:
         """Write all results, unless the last writing was too recent for its cost.
@@ -51,24 +52,36 @@ class MetricsFile:
         if now < self._next and not final:
             return
         results = all_results()
-        if final and self._rows is None:
-            self._rows = _rows_in(self._path)  # a resumed campaign may have nothing to add
-        if self._rows == len(results):
+        if final and self._held is None:
+            self._held = _held_in(self._path)  # a resumed campaign may have nothing to add
+        # Not only how many: a run that was given up and is run again takes the place of its row.
+        held = _held_of(results)
+        if self._held == held:
             return
         columns = columns_of(results, self._contract)
         units = {c.name: c.unit for c in columns if c.unit is not None}
         write_table(self._path, {c.name: c.filled() for c in columns}, units)
-        self._rows = len(results)
+        self._held = held
         self._next = time.monotonic() + (time.monotonic() - now) / SHARE
 
 
-def _rows_in(path: Path) -> int | None:
-    """How many results a metrics.h5 holds; None where there is none that can be read."""
+_Held: TypeAlias = tuple[tuple[str, str, float | None], ...]
+"""Which results: the id, state and start of each."""
+
+
+def _held_of(results: Sequence[Result]) -> _Held:
+    return tuple((r.manifest.execution_id, r.state, r.started_at) for r in results)
+
+
+def _held_in(path: Path) -> _Held | None:
+    """Which results a metrics.h5 holds; None where there is none that can be read."""
     import h5py
 
     try:
         with FORKS, h5py.File(path, "r") as file:
-            return len(file["index"])
+            ids, states = (file[name].asstr()[...].tolist() for name in ("execution_id", "state"))
+            starts = (None if math.isnan(at) else at for at in file["started_at"][...].tolist())
+            return tuple(zip(ids, states, starts, strict=True))
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError):
         return None
 

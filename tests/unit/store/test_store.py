@@ -179,6 +179,19 @@ def test_metrics_come_with_units_and_missing_numbers_are_nan(tmp_path):
     assert list(columns["failure"]) == ["", "LostAtoms"] and list(columns["params/style"]) == ["opt", "opt"]
 
 
+@pytest.mark.parametrize("same", [True, False], ids=["same session", "resumed"])
+def test_a_run_that_is_run_again_replaces_its_row(tmp_path, same):
+    path = tmp_path / "metrics.h5"
+    file = MetricsFile(path, CONTRACT)
+    file.update(lambda: [result(1), result(2, failed=True)], final=True)
+    (file if same else MetricsFile(path, CONTRACT)).update(lambda: [result(1), result(2)], final=True)
+    columns, _ = read_table(path)
+    assert list(columns["metrics/speed"]) == [10.0, 20.0]
+    written = path.stat().st_mtime_ns
+    MetricsFile(path, CONTRACT).update(lambda: [result(1), result(2)], final=True)
+    assert path.stat().st_mtime_ns == written  # nothing new, nothing written
+
+
 def test_metrics_can_be_read_again_and_again_while_they_are_written(tmp_path):
     path = tmp_path / "metrics.h5"
     file = MetricsFile(path, CONTRACT)
