@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BARRIERS", "band_path", "unwrapped"]
 
+# So far above the highest image the fit says that there is more: 0.02 eV, or a share of the barrier.
+_ABOVE, _SHARE = 0.02, 0.05
+
 BARRIERS = {
     name: Metric(name=name, unit=unit, description=description)
     for name, unit, description in (
@@ -85,6 +88,12 @@ def band_path(run: Run) -> Outcome:
     notes = []
     if top in (0, len(images) - 1):
         notes.append("no image is above both ends: the path has no saddle, or too few images to see it")
+    above = float(np.max(fit.fit_energies)) - float(energies[top])
+    if above > max(_ABOVE, _SHARE * float(energies[top])):
+        notes.append(
+            f"the curve through energies and forces goes {above:.3g} eV above the highest image: no image is at "
+            "the saddle; take more of them, or climb"
+        )
     if can_draw():
         _drawn(run, fit, top)
         artifacts["plot"] = "plot.png"

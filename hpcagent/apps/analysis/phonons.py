@@ -207,6 +207,13 @@ def displaced_supercells(
     )
     primitive = guess_primitive_matrix(cell, symprec=symprec)  # what "auto" does, with a warning
     phonons = Phonopy(cell, np.diag([int(w) for w in words]), primitive_matrix=primitive, symprec=symprec)
+    if len(phonons.supercell) == 1:
+        raise AppFailed(
+            "a supercell of one atom has no phonons: to move it moves the whole crystal.",
+            kind="contract",
+            name="BadSupercell",
+            repair="a larger supercell, repeat or length",
+        )
     phonons.generate_displacements(distance=displacement)
     return phonons, [_atoms(one) for one in phonons.supercells_with_displacements or ()]
 

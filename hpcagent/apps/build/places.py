@@ -85,6 +85,7 @@ def places(slab: Atoms, depth: float = 1.0) -> tuple[Place, ...]:
             name="NoSite",
             repair="a slab of cut_slab or build_slab",
         )
+    slab = _upright(slab)
     bare = slab[slab.get_tags() > 0] if slab.get_tags().any() else slab
     index = np.flatnonzero(slab.get_tags() > 0) if slab.get_tags().any() else np.arange(len(slab))
     surface = np.flatnonzero(bare.positions[:, 2] > bare.positions[:, 2].max() - depth)
@@ -92,6 +93,25 @@ def places(slab: Atoms, depth: float = 1.0) -> tuple[Place, ...]:
     groups = _alike([position for position, _ in found], slab)
     made = [_place([found[i] for i in group], bare, index) for group in groups]
     return tuple(sorted(made, key=lambda p: (KINDS.index(p.kind), len(p.atoms), p.elements, p.over, p.position)))
+
+
+def _upright(slab: Atoms) -> Atoms:
+    """The same slab in the surface's own cell: its two shortest vectors, and a third one across the surface.
+
+    So sites do not depend on the vectors that were chosen; a third one that is tilted breaks no symmetry.
+    """
+    import numpy as np
+    from ase.geometry import minkowski_reduce
+
+    cell = slab.cell.array
+    short = minkowski_reduce(np.vstack([cell[:2], [0, 0, 1.0]]), pbc=(True, True, False))[0][:2]
+    same = np.linalg.norm(cell[:2], axis=1).max() < np.linalg.norm(short, axis=1).max() + 1e-6
+    plane = cell[:2] if same else short
+    upright: Atoms = slab.copy()
+    upright.set_cell(np.vstack([plane, [0, 0, cell[2, 2]]]))
+    if not same or np.abs(cell[2, :2]).max() > 1e-6:
+        upright.wrap(pbc=(True, True, False), eps=1e-6)
+    return upright
 
 
 def _critical(slab: Atoms, surface: Any) -> list[tuple[Any, tuple[int, ...]]]:

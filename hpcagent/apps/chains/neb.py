@@ -12,7 +12,9 @@ import numpy as np
 from hpcagent.apps.analysis.band import BARRIERS, band_path, unwrapped
 from hpcagent.apps.build.crystal import LATTICES, build_crystal
 from hpcagent.apps.chain import artifacts_of, chain, metrics_of
+from hpcagent.apps.chains.band_ends import alike_held, check_two_minima, exchanged
 from hpcagent.apps.chains.levels import fixed_mesh, level_of, own_settings
+from hpcagent.apps.chains.references import atoms_of
 from hpcagent.apps.chains.vibrations import structure_at, vibrations
 from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.dft.relax import dft_relax
@@ -74,7 +76,7 @@ METRICS = BARRIERS | {
 
 @chain(
     name="neb",
-    version="1.0.0",
+    version="1.1.0",
     inputs=("initial", "final"),
     parameters=LEVEL | RANKS | BAND,
     metrics=METRICS,
@@ -84,6 +86,7 @@ METRICS = BARRIERS | {
     seeded=False,
     failure_modes=(
         *band_path.contract.failure_modes,
+        "SameMinimum",
         "BandNotConverged",
         "NonNumeric",
         "NotRelaxed",
@@ -110,9 +113,15 @@ def neb(initial: Any, final: Any, *, run: Run, **params: Any) -> Outcome:
     level = fixed_mesh(initial, level_of(params))
     settings = own_settings(run.settings)
     energy = dft_energy.with_settings(**settings)
+    initial, final, notes = alike_held(initial, final)
+    before = atoms_of(initial), atoms_of(final)
     ends = [_end(end, params, level, settings) for end in (initial, final)]
-    first, last = unwrapped([structure_at(end) for end in ends])
-    images = _interpolated(first, last, params)
+    relaxed = structure_at(ends[0]), structure_at(ends[1])
+    if params["relax_ends"] == "yes" and before[0].pbc.any() and len(before[0]) == len(before[1]):
+        check_two_minima(before, relaxed)
+    first, last = unwrapped(list(relaxed))
+    swapped = exchanged(first, last)
+    notes += swapped
     parts: list[Any] = []
 
     def computed(some: list[Atoms]) -> None:
@@ -120,10 +129,18 @@ def neb(initial: Any, final: Any, *, run: Run, **params: Any) -> Outcome:
         for image, part in zip(some, parts, strict=True):
             _attach(image, structure_at(part))
 
-    steps, left = _relaxed(images, computed, params, run)
+    try:
+        images = _interpolated(first, last, params)
+        steps, left = _relaxed(images, computed, params, run)
+    except AppFailed as error:
+        if not swapped:
+            raise
+        said = " ".join((error.message, *swapped))
+        raise AppFailed(said, kind=error.kind, name=error.name, repair=error.repair) from error
     found = band_path(ends[0], *parts, ends[1])
     metrics = dict(metrics_of(found)) | {"n_steps": float(steps), "max_force": left}
-    notes = [] if params["climb"] == "yes" else ["no image has climbed: the barrier is below that of the saddle"]
+    if params["climb"] != "yes":
+        notes += ("no image has climbed: the barrier is below that of the saddle",)
     if params["verify"] == "yes":
         taking_part = _taking_part(first, last)
         modes = vibrations.with_settings(**settings)(
@@ -133,20 +150,20 @@ def neb(initial: Any, final: Any, *, run: Run, **params: Any) -> Outcome:
         if metrics["n_imaginary"]:
             metrics["imaginary_frequency"] = metrics_of(modes)["lowest_frequency"]
         if metrics["n_imaginary"] != 1:
-            notes.append(
+            notes += (
                 f"the highest image has {metrics['n_imaginary']:.0f} imaginary modes (atoms {taking_part}), "
-                "a saddle has one"
+                "a saddle has one",
             )
     return Outcome(
         metrics=metrics,
         artifacts=artifacts_of(run, structure=found, band=found, path=found, plot=found),
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
 @chain(
     name="vacancy_migration",
-    version="1.0.0",
+    version="1.1.0",
     parameters={
         "name": Text(default="Cu", description="element"),
         "crystal": Choice(*LATTICES, default="auto", description="lattice; auto: the element's own"),
@@ -167,10 +184,14 @@ def neb(initial: Any, final: Any, *, run: Run, **params: Any) -> Outcome:
     vary=("name", "size"),
 )
 def vacancy_migration(name: str, crystal: str, a: float, size: int, run: Run, **params: Any) -> Any:
-    """Barrier for an atom of a crystal to jump into a vacancy beside it; see `neb`."""
+    """Barrier for an atom of a crystal to jump into a vacancy of its element beside it; see `neb`.
+
+    In a compound it is the first element of the formula that jumps, to the nearest place of its own sublattice.
+    """
     perfect = structure_at(build_crystal(name=name, lattice=crystal, a=a, nx=size, ny=size, nz=size))
-    away = perfect.get_distances(0, list(range(1, len(perfect))), mic=True)
-    jumps = 1 + int(np.argmin(away))
+    # Of its own element: an atom of another one would end on the wrong sublattice.
+    others = [int(i) for i in np.flatnonzero(perfect.numbers == perfect.numbers[0]) if i]
+    jumps = others[int(np.argmin(perfect.get_distances(0, others, mic=True)))]
     before, after = perfect.copy(), perfect.copy()
     after.positions[jumps] = perfect.positions[0]
     del before[0], after[0]
@@ -189,7 +210,15 @@ def _interpolated(first: Atoms, last: Atoms, params: dict[str, Any]) -> list[Ato
     images = [first, *(first.copy() for _ in range(params["images"])), last]
     interpolate(images, mic=bool(first.pbc.any()), apply_constraint=False)
     if params["interpolation"] == "idpp":
-        idpp_interpolate(NEB(images, method=_METHOD), traj=None, log=None, mic=bool(first.pbc.any()))
+        with np.errstate(divide="ignore", invalid="ignore"):  # atoms in one place: seen below
+            idpp_interpolate(NEB(images, method=_METHOD), traj=None, log=None, mic=bool(first.pbc.any()))
+    if not all(np.isfinite(image.positions).all() for image in images):
+        raise AppFailed(
+            "the first path leads atoms through each other: no images between the ends.",
+            kind="contract",
+            name="NonNumeric",
+            repair="another number of images, or ends whose atoms do not change places",
+        )
     return images
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hpcagent.apps.analysis.phonons import PHONON_METRICS, PHONONS, displaced_supercells, phonon_properties
 from hpcagent.apps.build.crystal import LATTICES, build_crystal
 from hpcagent.apps.chain import artifacts_of, chain, metrics_of
@@ -84,7 +86,7 @@ def phonons(
     settings = own_settings(run.settings)
     energy = dft_energy.with_settings(**settings)
     if relax == "none":
-        at_rest = energy(structure, **level)
+        at_rest = energy(structure, forces="yes", **level)
     else:
         cell = "shape_and_volume" if relax == "cell" else "fixed"
         at_rest = dft_relax.with_settings(**settings)(
@@ -93,6 +95,13 @@ def phonons(
     rest = structure_at(at_rest)
     if total_charge(rest) or level.get("charge"):
         raise AppFailed("phonons of charged cells are not defined here.", kind="contract", name="Charged")
+    if relax == "none":
+        left = float(np.linalg.norm(rest.get_forces(), axis=1).max())
+        if left > fmax:
+            notes.append(
+                f"not relaxed: forces up to {left:.3g} eV/angstrom are left (fmax {fmax:g}), so this is no "
+                "minimum and its frequencies are not those of the crystal"
+            )
     cells = _cells(rest, supercell, repeat, length)
     _, wanted = displaced_supercells(rest, cells, params["displacement"], params["symprec"])
     inside = dict(level)

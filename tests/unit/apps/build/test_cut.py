@@ -221,3 +221,16 @@ def test_an_adsorbate_is_no_part_of_the_surface(build: Build):
     sites = places(covered)
     assert sum(p.alike for p in sites if p.kind == "top") == 4
     assert len([p for p in sites if p.kind == "top"]) > 1  # beneath the oxygen, and not
+
+
+@pytest.mark.parametrize("shear", [(0, 0.37, 0.21), (3, 0, 0), (-5, 0.2, 0.0)])
+def test_sites_do_not_depend_on_the_vectors_of_the_cell(shear):
+    plain, sheared = fcc111("Cu", (1, 1, 4), vacuum=6.0), fcc111("Cu", (1, 1, 4), vacuum=6.0)
+    cell = sheared.cell.array.copy()
+    turns, along, across = shear
+    cell[2] += along * cell[0] + across * cell[1]
+    cell[1] += turns * cell[0]
+    sheared.set_cell(cell)
+    wanted = [("top Cu", 1), ("bridge Cu-Cu", 3), ("fcc Cu-Cu-Cu", 1), ("hcp Cu-Cu-Cu over Cu", 1)]
+    for slab in (plain, sheared):
+        assert [(place.name, place.alike) for place in places(slab)] == wanted

@@ -123,3 +123,55 @@ def test_a_free_molecule_is_turned_onto_itself_first():
     assert turned["path_length"] == pytest.approx(straight["path_length"], abs=0.1)
     assert turned["barrier"] == pytest.approx(straight["barrier"], abs=0.02)
     assert np.isfinite(turned["barrier_fit"]) and any("no image has climbed" in note for note in turned.notes)
+
+
+def test_atoms_that_changed_places_in_the_final_structure_are_said():
+    first, second = gold_on_aluminium()
+    second.positions[[8, 11]] = second.positions[[11, 8]]  # two of the upper layer
+    whole = {"engine": "emt", "relax_ends": "no", "climb": "no", "fmax": 1.0}
+    # Half way they are in one place.
+    failure = ha.apps.neb(first, second, images=1, **whole).result().failure
+    assert failure.name == "NonNumeric" and "atoms 8, 11 (Al) have changed places" in failure.message
+    result = ha.apps.neb(first, second, images=2, interpolation="linear", **whole | {"max_steps": 2}).result()
+    assert "atoms 8, 11 (Al) have changed places" in result.failure.message
+    plain = ha.apps.neb(*gold_on_aluminium(), images=1, **whole).result()
+    assert plain.ok and not any("changed places" in note for note in plain.notes)
+
+
+def test_an_end_that_holds_no_atoms_takes_the_constraints_of_the_other_and_others_are_refused():
+    first, second = gold_on_aluminium()
+    both = ha.apps.neb(first, second, engine="emt", images=1).result()
+    second.set_constraint()
+    bare = ha.apps.neb(first, second, engine="emt", images=1).result()
+    assert bare.ok and bare["barrier"] == pytest.approx(both["barrier"], abs=1e-9)
+    assert any("given the constraints of the other" in note for note in bare.notes)
+    second.set_constraint(FixAtoms([0]))
+    refused = ha.apps.neb(first, second, engine="emt", images=1).result()
+    assert refused.failure.name == "MixedRuns" and "hold different atoms" in refused.failure.message
+
+
+def test_two_ends_in_one_minimum_are_a_failure_of_that_name():
+    first, second = gold_on_aluminium()
+    second.positions[-1] = first.positions[-1] + (0.4, 0, 0.1)
+    result = ha.apps.neb(first, second, engine="emt", images=1).result()
+    assert result.failure.name == "SameMinimum"
+
+
+def test_in_a_compound_an_atom_jumps_to_its_own_sublattice():
+    alloy = {"name": "CuAu", "crystal": "cesiumchloride", "a": 3.1, "engine": "emt", "images": 1}
+    result = ha.apps.vacancy_migration(**alloy, relax_ends="no", fmax=1.0, climb="no").result()
+    assert result.ok, result.failure
+    # From one corner of the cube to the next; the other sublattice is at 0.87 a.
+    assert result["path_length"] == pytest.approx(3.1, rel=0.1)
+    band = read(Path(result.workdir) / result.artifacts["band"], ":")
+    assert Counter(band[0].get_chemical_symbols()) == {"Cu": 7, "Au": 8}
+    assert result["reaction_energy"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_band_whose_curve_is_above_its_images_says_so():
+    first, second = gold_on_aluminium()
+    images = [first, first.copy(), second]
+    images[1].positions[-1] += 0.25 * (second.positions[-1] - first.positions[-1])
+    result = ha.apps.band_path(*(ha.apps.dft_energy(image, engine="emt") for image in images)).result()
+    assert result["barrier_fit"] > result["barrier"] + 0.2
+    assert any("eV above the highest image" in note for note in result.notes)

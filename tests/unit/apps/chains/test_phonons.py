@@ -121,3 +121,12 @@ def test_forces_of_other_displacements_are_refused():
     other = ha.apps.dft_energy(bulk("Cu") * (2, 2, 2), engine="emt")
     result = ha.apps.phonon_properties(cell, other, supercell="2x2x2").result()
     assert not result.ok and result.failure.name == "MixedRuns"
+
+
+def test_one_atom_has_no_phonons_and_forces_that_are_left_are_said():
+    failure = ha.apps.crystal_phonons(name="Al", engine="emt", supercell=1).result().failure
+    assert failure.name == "BadSupercell" and "one atom" in failure.message
+    alloy = bulk("CuAu", "cesiumchloride", a=3.1)
+    alloy.positions[1, 2] += 0.05
+    result = ha.apps.phonons(alloy, engine="emt", relax="none", supercell=1, q_length=5.0).result()
+    assert result.ok and any("forces up to" in note for note in result.notes)
