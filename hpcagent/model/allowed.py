@@ -145,8 +145,12 @@ class Region:
         """
         found = dict(columns)
         for _ in range(1 if len(self.equalities) < 2 else 12):
+            before = [found[one.follows] for one in self.equalities]
             for one in self.equalities:
                 self._settle(one, found, move=move)
+            after = [found[one.follows] for one in self.equalities]
+            if all(np.array_equal(old, new, equal_nan=True) for old, new in zip(before, after, strict=True)):
+                break
         return found
 
     def _settle(self, one: Equality, columns: Columns, *, move: bool) -> None:
@@ -445,11 +449,8 @@ class Region:
         elif kind < 0.8:  # along one number, or two: what many constraints leave open
             keep = rng.random((size, len(numbers))).argsort(1) < rng.integers(1, 3)
             direction[:, numbers] *= keep
-        for one in self.equalities:
-            if len(one.shared) > 1 and one.linear is not None:
-                rows = [self.place[n] for n in one.shared]
-                a = np.array([one.linear[n] * (self.space[n].high - self.space[n].low) for n in one.shared])  # type: ignore[operator]
-                direction[:, rows] -= np.outer(direction[:, rows] @ a / (a @ a), a)
+        for a in self._across:
+            direction -= np.outer(direction @ a, a)
         direction /= np.maximum(np.linalg.norm(direction, axis=1), 1e-12)[:, None]
         reach = math.sqrt(len(numbers))
         low, high = np.full(size, -reach), np.full(size, reach)
@@ -459,7 +460,9 @@ class Region:
             t = low + rng.random(size) * (high - low)
             moved = at + t[:, None] * direction
             within = ((moved >= 0) & (moved <= 1)).all(1)
-            good = within & self.kept(self.settled(self.columns(np.clip(moved, 0, 1)), move=False))
+            rows = np.flatnonzero(left & within)
+            good = np.zeros(size, dtype=bool)
+            good[rows] = self.kept(self.settled(self.columns(moved[rows]), move=False))
             done = np.where((left & good)[:, None], moved, done)
             left &= ~good
             low, high = np.where(t < 0, t, low), np.where(t >= 0, t, high)
@@ -467,10 +470,33 @@ class Region:
                 break
         return done
 
+    @cached_property
+    def _across(self) -> list[Array]:
+        """Directions of the unit cube that leave one of the sums, orthonormal: a step without them keeps all."""
+        found: list[Array] = []
+        for one in self.equalities:
+            if len(one.shared) > 1 and one.linear is not None:
+                a = np.zeros(len(self.parameters))
+                for n in one.shared:
+                    a[self.place[n]] = one.linear[n] * (self.space[n].high - self.space[n].low)  # type: ignore[operator]
+                length = float(np.linalg.norm(a))
+                for before in (*found, *found):
+                    a = a - (a @ before) * before
+                left = float(np.linalg.norm(a))
+                if left > 1e-9 * length:
+                    found.append(a / left)
+        return found
+
     def _inside(self, rng: np.random.Generator) -> Array:
         """Some allowed points of the unit cube, `(k, len(space))`, found by going where less is broken."""
         wide = rng.random((1 << 14, len(self.parameters)))
-        good = self._good(wide)
+        # Those that will do, of which there are mostly enough long before the end.
+        some: list[Array] = []
+        for block in np.array_split(wide, 16):
+            some.append(self._good(block))
+            if sum(map(len, some)) >= SEARCHED:
+                break
+        good = np.concatenate(some)[:SEARCHED]
         if len(good):
             return good
         columns = self.settled(self.columns(wide))
@@ -620,8 +646,15 @@ def _ten_digits(values: NDArray[Any]) -> Array:
 
 def _rounded(values: Array, scale: Array) -> Array:
     """Twelve digits of the scale, so that 1 - 0.7 is 0.3."""
-    unit = 10.0 ** (np.ceil(np.log10(np.maximum(scale, 1e-300))) - 12)
-    return np.array([float(f"{v:.13g}") for v in np.round(values / unit) * unit], dtype=float)
+    power = np.ceil(np.log10(np.maximum(scale, 1e-300))) - 12
+    unit = 10.0**power
+    whole = np.round(values / unit)
+    # The nearest number to a decimal one, as long as both of these are exact.
+    found = np.asarray(np.where(power < 0, whole / 10.0 ** np.clip(-power, 0, 22), whole * unit), dtype=float)
+    odd = ~(np.abs(power) <= 22) | ~(np.abs(whole) < 1e13)
+    if odd.any():
+        found[odd] = [float(f"{v:.13g}") for v in (whole * unit)[odd]]
+    return found
 
 
 def _sum_curve(widths: Sequence[float]) -> tuple[Array, Array]:

@@ -48,15 +48,23 @@ _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "-": np.subtract,
     "*": np.multiply,
     "/": np.divide,
-    "%": np.mod,
+    "%": lambda a, b: _remainder(a, b),
     "**": np.power,
 }
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    """The rest of a division; 0 where a is a multiple of b but for a rounding, as 0.3 is of 0.1."""
+    times = np.divide(a, b)
+    whole = np.round(times)
+    multiple = np.abs(times - whole) <= TOLERANCE * np.maximum(1.0, np.abs(times))
+    return np.where(multiple, 0.0, np.mod(a, b))
 
 
 def holds(node: Node, values: Values) -> Any:
     """Whether the condition is kept, for each point; what has no value there (log of -1) does not keep it."""
     with np.errstate(all="ignore"):
-        return _holds(node, values)
+        return _truth(node, values)[0]
 
 
 def margin(node: Node, values: Values) -> Any:
@@ -71,37 +79,61 @@ def value(node: Node, values: Values) -> Any:
         return _number(node, values)[0]
 
 
-def _holds(node: Node, values: Values) -> Any:
+def _truth(node: Node, values: Values) -> tuple[Any, Any]:
+    """Whether it is kept, and whether it is broken: neither where a number has no value (Kleene's logic)."""
     if isinstance(node, Logic):
-        parts = [_holds(p, values) for p in node.parts]
+        parts = [_truth(p, values) for p in node.parts]
+        kept, broken = ([part[i] for part in parts] for i in (0, 1))
         if node.op == "not":
-            return np.logical_not(parts[0])
-        return (np.logical_and if node.op == "and" else np.logical_or).reduce(np.broadcast_arrays(*parts))
+            return broken[0], kept[0]
+        every, some = np.logical_and.reduce, np.logical_or.reduce
+        if node.op == "and":
+            return every(np.broadcast_arrays(*kept)), some(np.broadcast_arrays(*broken))
+        return some(np.broadcast_arrays(*kept)), every(np.broadcast_arrays(*broken))
     if isinstance(node, Compare):
-        pairs = zip(node.terms, node.ops, node.terms[1:], strict=False)
-        kept = [_pair(left, op, right, values) for left, op, right in pairs]
-        return np.logical_and.reduce(np.broadcast_arrays(*kept))
+        pairs = [
+            _pair(left, op, right, values)
+            for left, op, right in zip(node.terms, node.ops, node.terms[1:], strict=False)
+        ]
+        kept, broken = ([pair[i] for pair in pairs] for i in (0, 1))
+        return np.logical_and.reduce(np.broadcast_arrays(*kept)), np.logical_or.reduce(
+            np.broadcast_arrays(*broken)
+        )
     if isinstance(node, Member):
-        return np.logical_or.reduce([_same(_plain(node.term, values), v) for v in node.values])
-    return _same(_plain(node, values), True)
+        term = _plain(node.term, values)
+        same = np.logical_or.reduce([_same(term, v) for v in node.values])
+        there = _there(term)
+        return same & there, np.logical_not(same) & there
+    same = _same(_plain(node, values), True)
+    return same, np.logical_not(same)
 
 
-def _pair(left: Node, op: str, right: Node, values: Values) -> Any:
+def _there(term: Any) -> Any:
+    """Where a value is one: a number that is finite, or a word."""
+    if isinstance(term, np.ndarray):
+        return np.isfinite(term) if term.dtype.kind == "f" else np.ones(term.shape, dtype=bool)
+    return not isinstance(term, float) or math.isfinite(term)
+
+
+def _pair(left: Node, op: str, right: Node, values: Values) -> tuple[Any, Any]:
     if not (_numeric(left, values) and _numeric(right, values)):
         same = _same(_plain(left, values), _plain(right, values))
-        return same if op == "==" else np.logical_not(same)
+        other = np.logical_not(same)
+        return (same, other) if op == "==" else (other, same)
     a, of_a = _number(left, values)
     b, of_b = _number(right, values)
     slack = TOLERANCE * (of_a + of_b)
-    if op == "==":
-        return np.abs(a - b) <= slack
-    if op == "!=":
-        return np.abs(a - b) > slack
-    if op == "<=":
-        return a - b <= slack
-    if op == ">=":
-        return b - a <= slack
-    return a < b if op == "<" else a > b
+    apart = a - b
+    kept = {
+        "==": np.abs(apart) <= slack,
+        "!=": np.abs(apart) > slack,
+        "<=": apart <= slack,
+        ">=": -apart <= slack,
+        "<": a < b,
+        ">": a > b,
+    }[op]
+    there = np.isfinite(a) & np.isfinite(b)
+    return kept & there, np.logical_not(kept) & there
 
 
 def _margin(node: Node, values: Values) -> Any:
@@ -114,13 +146,13 @@ def _margin(node: Node, values: Values) -> Any:
         found = []
         for left, op, right in zip(node.terms, node.ops, node.terms[1:], strict=False):
             if not (_numeric(left, values) and _numeric(right, values)):
-                found.append(np.where(_pair(left, op, right, values), 1.0, -1.0))
+                found.append(np.where(_pair(left, op, right, values)[0], 1.0, -1.0))
                 continue
             a, b = _number(left, values)[0], _number(right, values)[0]
             away = {"==": -np.abs(a - b), "!=": np.abs(a - b)}
             found.append(away[op] if op in away else b - a if op in ("<", "<=") else a - b)
         return np.minimum.reduce(np.broadcast_arrays(*found))
-    return np.where(_holds(node, values), 1.0, -1.0)
+    return np.where(_truth(node, values)[0], 1.0, -1.0)
 
 
 def _plain(node: Node, values: Values) -> Any:
@@ -130,7 +162,7 @@ def _plain(node: Node, values: Values) -> Any:
     if isinstance(node, Literal):
         return node.value
     if isinstance(node, (Logic, Compare, Member)):
-        return _holds(node, values)
+        return _truth(node, values)[0]
     return _number(node, values)[0]
 
 
@@ -156,7 +188,7 @@ def _number(node: Node, values: Values) -> tuple[Any, Any]:
     if isinstance(node, Operation):
         a, of_a = _number(node.left, values)
         b, of_b = _number(node.right, values)
-        found = _ARITHMETIC[node.op](a, b)
+        found = _finite(_ARITHMETIC[node.op](a, b))
         if node.op in "+-":
             return found, of_a + of_b
         return found, of_a * np.abs(b) if node.op == "*" else np.abs(found)
@@ -165,11 +197,20 @@ def _number(node: Node, values: Values) -> tuple[Any, Any]:
         if node.function in ("min", "max"):
             found = (np.minimum if node.function == "min" else np.maximum).reduce(np.broadcast_arrays(*inside))
         else:
-            found = _FUNCTIONS[node.function](*inside)
+            found = _finite(_FUNCTIONS[node.function](*inside))
         return found, np.abs(found)
     given = values[node.name] if isinstance(node, Name) else getattr(node, "value", math.nan)
     found = np.asarray(given, dtype=float) if isinstance(given, np.ndarray) else np.float64(given)
     return found, np.abs(found)
+
+
+def _finite(found: Any) -> Any:
+    """With nan for what is too large or divided by 0: no value, whatever is done with it."""
+    return (
+        np.where(np.isfinite(found), found, math.nan)
+        if isinstance(found, np.ndarray)
+        else (found if math.isfinite(found) else np.float64(math.nan))
+    )
 
 
 def folded(node: Node, known: Mapping[str, Scalar]) -> Node | bool:
@@ -180,10 +221,18 @@ def folded(node: Node, known: Mapping[str, Scalar]) -> Node | bool:
         >>> written(folded(read_condition("s == 'a' and x < y"), {"s": "a", "y": 2}))
         'x < 2'
     """
+    found = _folded(node, known)
+    return found if isinstance(found, bool) or names_in(found) else bool(holds(found, known))
+
+
+def _folded(node: Node, known: Mapping[str, Scalar]) -> Node | bool:
     if not names_in(node) - set(known):
-        return bool(holds(node, known))
+        with np.errstate(all="ignore"):
+            kept, broken = _truth(node, known)
+        # What has no value is neither: `not` must not make it true.
+        return bool(kept) if kept or broken else _put(node, known)
     if isinstance(node, Logic):
-        parts = [folded(p, known) for p in node.parts]
+        parts = [_folded(p, known) for p in node.parts]
         if node.op == "not":
             return not parts[0] if isinstance(parts[0], bool) else Logic("not", (parts[0],), node.at)
         decides = node.op == "or"
@@ -203,6 +252,8 @@ def _put(node: Node, known: Mapping[str, Scalar]) -> Node:
         return Call(node.function, tuple(_put(a, known) for a in node.arguments), node.at)
     if isinstance(node, Compare):
         return Compare(tuple(_put(t, known) for t in node.terms), node.ops, node.at)
+    if isinstance(node, Logic):
+        return Logic(node.op, tuple(_put(p, known) for p in node.parts), node.at)
     if isinstance(node, Member):
         return Member(_put(node.term, known), node.values, node.at)
     return node

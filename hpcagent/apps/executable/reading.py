@@ -61,7 +61,8 @@ def number_of(metric: str, how: Reading, folder: Path, documents: dict[str, Any]
         if how.error_key is None:
             return Number(value)
         steps = json_path(how.error_key)
-        return Number(value, _number(metric, step_into(metric, documents[how.file], steps, how.file), how))
+        error = _number(metric, step_into(metric, documents[how.file], steps, how.file), how)
+        return Number(value, _standard_error(metric, error, how.file))
     if how.way == "array":
         values, rows = _there(metric, path, lambda p: _array(metric, p, how)), "values"
     else:
@@ -153,6 +154,12 @@ def step_into(metric: str, document: Any, steps: Sequence[str | int], file: str)
     return here
 
 
+def _standard_error(metric: str, error: float, where: str) -> float:
+    if not 0 <= error < math.inf:
+        raise wrong(metric, f"{where} has {error:g} for its standard error, which is a finite number >= 0")
+    return error
+
+
 def _number(metric: str, value: Any, how: Reading) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         kind = "null" if value is None else f"{value!r:.60}"
@@ -195,7 +202,7 @@ def from_match(metric: str, how: Reading, found: Found) -> Number:
         scale = _scale(metric, str(named["unit"]), how, where)
     value = _parsed(metric, text, where) * scale
     error = _parsed(metric, named["error"], where) * scale if named.get("error") else math.nan
-    return Number(value, abs(error))
+    return Number(value, _standard_error(metric, error, where) if named.get("error") else error)
 
 
 def _scale(metric: str, unit: str, how: Reading, where: str) -> float:

@@ -51,6 +51,10 @@ def test_json_is_followed_by_keys_and_numbers(tmp_path):
         assert why(ha.from_json("o.json", key, unit="1"), tmp_path)[0] == name
         assert words in why(ha.from_json("o.json", key, unit="1"), tmp_path)[1]
     assert "line 1" in why(ha.from_json("o.json", "x", unit="1"), tmp_path, "{'x': 1}")[1]
+    for error in ("-0.1", "NaN", "Infinity"):
+        how = ha.from_json("o.json", "e", error_key="se", unit="eV")
+        failed = why(how, tmp_path, f'{{"e": 1, "se": {error}}}')
+        assert failed[0] == "BadOutput" and "standard error, which is a finite number >= 0" in failed[1]
     assert why(ha.from_json("absent.json", "x", unit="1"), tmp_path)[0] == "NoOutput"
 
 
