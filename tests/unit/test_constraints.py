@@ -247,6 +247,7 @@ def test_several_equalities_and_products_hold_together() -> None:
         assert p["c"] * p["d"] == pytest.approx(0.06)
 
 
+@pytest.mark.slow
 def test_equalities_that_hang_together_are_kept_by_chains_in_seconds() -> None:
     """One number is free: a from 0 to 1/2, evenly."""
     space = Space.of(
