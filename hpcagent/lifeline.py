@@ -330,10 +330,10 @@ def uninterrupted() -> Iterator[None]:
                 signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in came[:1]:
-            signal.raise_signal(number)
+        for held, handler in before.items():
+            signal.signal(held, handler)
+        for first in came[:1]:
+            signal.raise_signal(first)
 
 
 def is_stopped(pid: int) -> bool:
