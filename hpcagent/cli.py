@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -30,6 +28,15 @@ from hpcagent.commands.common import (
     WalltimeOption,
     WorkersOption,
     say,
+)
+from hpcagent.commands.running import (
+    How,
+    answer_data,
+    parse_changes,
+    profile_of,
+    run_detached,
+    run_to_its_end,
+    show_plan,
 )
 from hpcagent.endings import end_of
 from hpcagent.errors import BadInput, HpcAgentError, Interrupted
@@ -61,7 +68,6 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
 }
 """Exit code -> what it means in brief, for --help, and what more docs/reference/cli.md says of it, in Markdown."""
 
-_BEGUN_S = 30.0
 QUICK_RUNS = 100
 """With more results than this the models of the answer take longer than `status` may."""
 NOTHING_WORKED = 1
@@ -127,8 +133,8 @@ def run(
     from hpcagent.campaign.record import load_campaign
     from hpcagent.campaign.where import chosen_site
 
-    loaded = load_campaign(campaign, changes=_with_earlier(_parse_changes(changes or []), earlier))
-    profile = _profile(
+    loaded = load_campaign(campaign, changes=_with_earlier(parse_changes(changes or []), earlier))
+    profile = profile_of(
         chosen_site(loaded, run_dir, site),
         account=account,
         queue=queue,
@@ -137,10 +143,10 @@ def run(
         blocks=blocks,
     )
     if dry_run:
-        _show_plan(loaded, profile, workers, run_dir, as_json)
+        show_plan(loaded, profile, workers, run_dir, as_json)
         return
-    how = _How(profile, workers=workers, inside=inside, as_json=as_json, plots=plots)
-    _run_detached(loaded, run_dir, how) if detach else _run(loaded, run_dir, how)
+    how = How(profile, workers=workers, inside=inside, as_json=as_json, plots=plots)
+    run_detached(loaded, run_dir, how) if detach else run_to_its_end(loaded, run_dir, how)
 
 
 @cli.command()
@@ -168,8 +174,8 @@ def resume(
     from hpcagent.campaign.record import load_run
     from hpcagent.campaign.where import chosen_site
 
-    loaded = load_run(run_dir, changes=_parse_changes(changes or []))
-    profile = _profile(
+    loaded = load_run(run_dir, changes=parse_changes(changes or []))
+    profile = profile_of(
         chosen_site(loaded, run_dir, site),
         account=account,
         queue=queue,
@@ -177,8 +183,8 @@ def resume(
         nodes=nodes,
         blocks=blocks,
     )
-    how = _How(profile, workers=workers, inside=inside, as_json=as_json, plots=plots)
-    _run_detached(loaded, run_dir, how) if detach else _run(loaded, run_dir, how)
+    how = How(profile, workers=workers, inside=inside, as_json=as_json, plots=plots)
+    run_detached(loaded, run_dir, how) if detach else run_to_its_end(loaded, run_dir, how)
 
 
 @cli.command()
@@ -210,8 +216,8 @@ def submit(
     from hpcagent.campaign.submit import submit as submit_coordinator
     from hpcagent.campaign.where import chosen_site
 
-    loaded, folder = _campaign_or_folder(campaign, run_dir, _with_earlier(_parse_changes(changes or []), earlier))
-    profile = _profile(
+    loaded, folder = _campaign_or_folder(campaign, run_dir, _with_earlier(parse_changes(changes or []), earlier))
+    profile = profile_of(
         chosen_site(loaded, folder, site),
         account=account,
         queue=queue,
@@ -239,23 +245,6 @@ def _with_earlier(changes: dict[str, Any], earlier: list[Path] | None) -> dict[s
     return changes | ({"earlier": [str(folder) for folder in earlier]} if earlier else {})
 
 
-class _How(NamedTuple):
-    """How a campaign is run."""
-
-    profile: Any
-    workers: int | None
-    inside: bool
-    as_json: bool
-    plots: bool
-
-
-def _profile(site: str, **changes: Any) -> Any:
-    from hpcagent.sites.limits import with_overrides
-    from hpcagent.sites.profile import find_profile
-
-    return with_overrides(find_profile(site), **changes)
-
-
 def _campaign_or_folder(text: str, run_dir: Path | None, changes: dict[str, Any]) -> tuple[Any, Path | None]:
     from hpcagent.campaign.record import load_campaign, load_run
     from hpcagent.store.rundir import RunDir
@@ -263,64 +252,6 @@ def _campaign_or_folder(text: str, run_dir: Path | None, changes: dict[str, Any]
     if RunDir(text).exists:
         return load_run(text, changes=changes), Path(text)
     return load_campaign(text, changes=changes), run_dir
-
-
-def _run(campaign: Any, run_dir: Path | None, how: _How, begun: Callable[[], None] = lambda: None) -> None:
-    from hpcagent.campaign.coordinator import run as run_campaign
-    from hpcagent.campaign.view import JsonLines
-
-    opened = math.inf
-
-    def seen(event: Any) -> None:
-        nonlocal opened
-        if event.kind == "opened":
-            opened = time.monotonic()
-        # Where it asks for jobs, it has begun when the first was taken, or after a while without an answer.
-        taken = event.kind == "finished" or (event.kind == "site" and " submitted" in event.reason)
-        at_once = (not how.profile.batch or how.inside) and event.kind != "starting"
-        if taken or at_once or time.monotonic() - opened > _BEGUN_S:
-            begun()
-
-    result = run_campaign(
-        campaign,
-        site=how.profile,
-        run_dir=run_dir,
-        workers=how.workers,
-        inside=how.inside,
-        watch=seen,
-        progress=JsonLines(campaign, sys.stdout) if how.as_json else True,
-    )
-    written = result.report(plots=how.plots)
-    if how.as_json:
-        say(json.dumps({"event": "answer", **_answer_data(result), "report": str(written.path)}))
-    else:
-        if result.points:
-            say(f"{result.table()}\n")
-        say(result)
-        say(f"report: {written}")
-    if result.exit_code:
-        raise typer.Exit(result.exit_code)
-
-
-def _run_detached(campaign: Any, run_dir: Path | None, how: _How) -> None:
-    from hpcagent.campaign.detach import detach
-    from hpcagent.campaign.submit import LOG
-
-    folder = run_dir or Path("runs") / campaign.name
-
-    def work(begun: Callable[[], None]) -> int:
-        try:
-            _run(campaign, run_dir, how, begun)
-        except typer.Exit as end:
-            return end.exit_code
-        return 0
-
-    apart = detach(work, log=folder / LOG)
-    say(
-        f"the coordinator of {folder} goes on in the background: process {apart.pid} on {apart.host}\n"
-        f"follow it: hpcagent status {folder} --follow     what it prints: {apart.log}\n"
-        f"stop it: kill -TERM {apart.pid} (on {apart.host}); `hpcagent resume {folder}` goes on"
-    )
 
 
 @cli.command()
@@ -363,7 +294,7 @@ def _status_text(run_dir: Path, with_answer: bool | None, as_json: bool) -> str:
 
     result = answer_of(read)
     if as_json:
-        return json.dumps({**_answer_data(result), **_standing_data(now.standing)})
+        return json.dumps({**answer_data(result), **_standing_data(now.standing)})
     goes_on = f"\nnot finished; it goes on with {now.goes_on}" if now.goes_on else ""
     return f"{result}\n{now.standing}{goes_on}"
 
@@ -432,7 +363,7 @@ def doctor(
 
     from hpcagent.sites.doctor import examine, others_here
 
-    profile = _profile(site or "auto", account=account, queue=queue, walltime=walltime, nodes=nodes)
+    profile = profile_of(site or "auto", account=account, queue=queue, walltime=walltime, nodes=nodes)
     others = others_here(profile.kind) if site in (None, "auto") else ()
     failed = False
     for check in chain(others, examine(profile, submit=submit_job, run_dir=run_dir)):
@@ -704,67 +635,6 @@ def inputs(
 add_all(cli)
 
 
-def _parse_changes(changes: list[str]) -> dict[str, Any]:
-    """`key=value` with a TOML value; a bare word is taken as a string."""
-    from hpcagent.model.base import parse_toml
-
-    parsed: dict[str, Any] = {}
-    for change in changes:
-        key, equals, text = change.partition("=")
-        if not equals or not key:
-            raise BadInput(f"--set {change!r}: write KEY=VALUE, e.g. --set until.max_runs=12.", value=change)
-        try:
-            parsed[key.strip()] = parse_toml(f"value = {text.strip()}", f"--set {key}")["value"]
-        except BadInput:
-            parsed[key.strip()] = text.strip()
-    return parsed
-
-
-def _show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path | None, as_json: bool) -> None:
-    from hpcagent.campaign.answer import point_text
-    from hpcagent.campaign.plan import plan
-    from hpcagent.campaign.view import duration
-
-    made = plan(campaign, site=profile, workers=workers, run_dir=run_dir)
-    if as_json:
-        for manifest in made.manifests:
-            say(manifest.model_dump_json())
-        return
-    units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
-    say(f"{campaign.name}: {campaign.objective}")
-    say(
-        f"app {campaign.app.name} {campaign.app.contract.version}, policy {campaign.policy.name}, "
-        f"seed {campaign.seed}"
-    )
-    say(
-        f"site {made.profile.name}: {made.workers} run(s) at a time; "
-        f"folder {run_dir or Path('runs') / campaign.name}"
-    )
-    if made.jobs is not None:
-        jobs = made.jobs
-        say(
-            f"executor {jobs.executor} takes the runs: up to {jobs.at_once} job(s) at a time, "
-            f"{jobs.nodes} node(s) each for {duration(jobs.walltime_s)}, account {jobs.account or 'none'}"
-        )
-    if made.runs is not None and made.expected_s is None:
-        say(f"{made.runs} runs at most")
-    if made.runs is not None and made.expected_s is not None:
-        whole = "" if made.jobs is None else f": {made.jobs.in_all} whole job(s), every run to its last second"
-        say(
-            f"{made.runs} runs at most; expected about {duration(made.expected_s)} and "
-            f"{made.expected_node_hours:.2g} node-hours, at worst {made.worst_node_hours:.2g} node-hours{whole}"
-        )
-    for note in made.notes:
-        say(f"note: {note}")
-    say(f"first batch ({len(made.manifests)} runs):")
-    for manifest in made.manifests:
-        shown = {n: manifest.params[n] for n in campaign.search.names if n in manifest.params}
-        say(f"  {manifest.execution_id}  {point_text(shown, units)}")
-    if made.jobs is not None:
-        say(f"each job (PORT and MARK are settled at the start):\n{masked(made.jobs.script.rstrip())}")
-    say("dry run: nothing was written or submitted")
-
-
 def _standing_data(now: Any) -> dict[str, Any]:
     """Who is at a campaign, as plain data."""
     who = now.coordinator
@@ -773,41 +643,6 @@ def _standing_data(now: Any) -> dict[str, Any]:
         "coordinator": None if who is None else {"host": who.host, "pid": who.pid, "since": who.since},
         "jobs": [{"name": job.name, "job_id": job.job_id, **(job.about or {})} for job in now.jobs],
     }
-
-
-def _answer_data(result: Any) -> dict[str, Any]:
-    """An answer as plain data."""
-    best = result.best
-    return {
-        "name": result.campaign.name,
-        "runs": len(result.results),
-        "completed": sum(r.ok for r in result.results),
-        "states": result.counts,
-        "earlier_runs": 0 if result.warm is None else result.warm.runs,
-        "failures": result.failures,
-        "distrusted": result.distrusted,
-        "busy": list(result.busy),
-        "remarks": list(result.remarks),
-        "node_hours": result.node_hours,
-        "jobs_node_hours": sum(job.node_hours for job in result.jobs) if result.jobs else None,
-        "reason": result.reason,
-        "run_dir": str(result.run_dir),
-        "best": None
-        if best is None
-        else {
-            "params": best.params,
-            "metrics": best.metrics,
-            "uncertainty": best.uncertainty,
-            "expected": best.expected,
-            "expected_error": best.expected_error,
-            "estimated": list(best.estimated),
-            "feasible": best.feasible,
-            "probability_feasible": best.probability_feasible,
-            "runs": best.runs,
-            "earlier_runs": best.earlier,
-        },
-        "speedups": [{"over": s.over, "factor": s.factor, "error": s.error} for s in result.speedups],
-    } | ({"points": result.data()} if result.campaign.sweep else {})
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from hpcagent.apps.base import App
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import read_toml
 
-__all__ = ["find_app", "from_name", "list_apps"]
+__all__ = ["find_app", "from_name", "is_executable", "list_apps"]
 
 _FROM_NAME = {
     "adsorption_energy": "adsorption",
@@ -82,12 +82,16 @@ def _of_file(path: Path) -> App:
     from hpcagent.apps.executable.contract import executable_file
     from hpcagent.apps.lammps.contract import lammps
 
-    if path.suffix == ".toml":
-        data = read_toml(path)
-        # The metrics of a LAMMPS contract are a list, and its parameters are called variables.
-        if {"command", "parameters"} & set(data) or isinstance(data.get("metrics"), dict):
-            return executable_file(path)
-    return lammps(path)
+    return executable_file(path) if is_executable(path) else lammps(path)
+
+
+def is_executable(path: Path) -> bool:
+    """Whether a file is the TOML of an executable, not a script or contract of LAMMPS."""
+    if path.suffix != ".toml":
+        return False
+    data = read_toml(path)
+    # The metrics of a LAMMPS contract are a list, and its parameters are called variables.
+    return bool({"command", "parameters"} & set(data)) or isinstance(data.get("metrics"), dict)
 
 
 def _dotted(reference: str) -> App:

@@ -98,10 +98,48 @@ def change_text(event: Mapping[str, Any]) -> str:
         'changed 1970-01-01 00:00 UTC: until from {"max_runs": 8} to {"max_runs": 12}'
     """
     when = datetime.fromtimestamp(event["at"], UTC).strftime("%Y-%m-%d %H:%M UTC")
-    told = [
-        f"{name} from {_short(part['old'])} to {_short(part['new'])}" for name, part in event["changes"].items()
-    ]
+    told = [words for name, part in event["changes"].items() for words in _told(name, part["old"], part["new"])]
     return f"changed {when}: {'; '.join(told)}"
+
+
+def _told(name: str, old: Any, new: Any) -> list[str]:
+    """What differs of a part; of a policy's options and of a space only those entries that do.
+
+    Example:
+        >>> was = {"name": "sweep", "replicates": 1, "values": {"T": [1, 2]}}
+        >>> _told("policy", was, {"name": "sweep", "replicates": 3, "values": {"T": [1, 2, 3]}})
+        ['replicates from 1 to 3', 'values of T from 2 to 3']
+        >>> _told("policy", was, {"name": "bayes"})
+        ['policy from sweep to bayes']
+    """
+    both = isinstance(old, Mapping) and isinstance(new, Mapping)
+    if name == "policy" and both and old.get("name") != new.get("name"):
+        return [f"policy from {old.get('name')} to {new.get('name')}"]
+    if name not in ("policy", "space") or not both:
+        return [f"{name} from {_short(old)} to {_short(new)}"]
+    return [
+        words for key in dict.fromkeys((*old, *new)) for words in _entry(name, key, old.get(key), new.get(key))
+    ]
+
+
+def _entry(part: str, key: str, old: Any, new: Any) -> list[str]:
+    if old == new:
+        return []
+    if part == "space":
+        return [f"range of {key} from {_short(old)} to {_short(new)}"]
+    if key == "values" and isinstance(old or {}, Mapping) and isinstance(new or {}, Mapping):
+        were, are = old or {}, new or {}
+        return [
+            f"values of {name} from {_count(were.get(name))} to {_count(are.get(name))}"
+            for name in dict.fromkeys((*were, *are))
+            if were.get(name) != are.get(name)
+        ]
+    return [f"{key} from {_count(old)} to {_count(new)}"]
+
+
+def _count(value: Any) -> str:
+    """A list as the number of its entries, others as they are."""
+    return str(len(value)) if isinstance(value, list) else value if isinstance(value, str) else _short(value)
 
 
 def _short(value: Any) -> str:

@@ -335,6 +335,8 @@ class Coordinator(Displayed):
         again += f", on {self._site.profile.name}"
         again += "" if self._state.warm is None else f"; begins with {self._state.warm}"
         again += f"; {changed}" if changed else ""
+        planned = self._planned.text(self._state.manifests)
+        again += f"; {planned}" if planned else ""
         again += f"; each point is run once: {self.campaign.single}" if self.campaign.single else ""
         again += f"; {busy(crowded)}" if crowded else ""
         self._tell("opened", results=tuple(self._state.in_order()), reason=again)

@@ -695,7 +695,13 @@ def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | Non
     return data
 
 
-def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None, to_read: bool = False) -> Campaign:
+def load_run(
+    run_dir: str | Path,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    to_read: bool = False,
+    app: App | None = None,
+) -> Campaign:
     """Read the campaign of a run directory: its TOML, and the app exactly as it ran.
 
     Args:
@@ -703,6 +709,7 @@ def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None, t
         changes: Dotted key -> value that goes before the TOML, e.g. `{"until.max_runs": 72}`.
         to_read: Only results are to be read, nothing is to be run: keys that this version does not know are then
             left out and told of (`unread`), where otherwise they are refused, as they may change what is run.
+        app: What is to run from now on in place of the recorded app, e.g. with a wider range of a parameter.
 
     Raises:
         BadInput: The folder is not that of a campaign, its files are damaged, or it belongs to another user.
@@ -711,7 +718,7 @@ def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None, t
     folder.require()
     folder.require_own()
     unknown: dict[str, None] = {}
-    app = _read_app(folder.app, unknown)
+    written = _read_app(folder.app, unknown)
     if unknown and not to_read:
         raise BadInput(
             f"{folder.app} has {', '.join(unknown)}, which this version does not know: a newer one wrote it, "
@@ -720,7 +727,7 @@ def load_run(run_dir: str | Path, *, changes: Mapping[str, Any] | None = None, t
             value=", ".join(unknown),
         )
     try:
-        data = _campaign_data(folder.campaign, changes, app)
+        data = _campaign_data(folder.campaign, changes, written if app is None else app)
         if isinstance(data["name"], str):
             data["name"] = as_name(data["name"])  # of before names were checked; it decides nothing here
         if to_read:

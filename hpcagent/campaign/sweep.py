@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -135,7 +135,7 @@ class SweepPoint(Estimate):
         failed: Runs that failed there, or were given up.
         waiting: Runs of the design that have not ended.
         metrics: Mean of each metric over the runs.
-        uncertainty: Its ±; see `policies.replicates.mean_error`, and `error_of`.
+        uncertainty: Its ±, two of which cover 95 %; see `policies.replicates.mean_error`, and `error_of`.
         error_of: Metric -> `replicates` where the ± is of the mean over runs, `run` the only run's own.
         values: Metric -> its value in each run.
         failures: What went wrong, each with the number of runs.
@@ -173,8 +173,12 @@ class SweepResult(CampaignResult):
         header = [headed(p.name, p.unit) for p in campaign.search.parameters]
         header += [headed(m, units[m]) for m in metrics] + ["runs"]
         rows = []
+        texts = {
+            name: _apart([p.params[name] for p in self.points if name in p.params])
+            for name in campaign.search.names
+        }
         for point in self.points[:n]:
-            cells = [number(point.params[name]) if name in point.params else "-" for name in campaign.search.names]
+            cells = [texts[name][point.params[name]] if name in point.params else "-" for name in texts]
             for m in metrics:
                 found = _digits(point.metrics[m], point.uncertainty.get(m)) if m in point.metrics else "-"
                 cells.append(f"{found} *" if point.error_of.get(m) == "run" else found)
@@ -192,16 +196,17 @@ class SweepResult(CampaignResult):
         kinds = {kind for point in self.points for kind in point.error_of.values()}
         words = []
         if "replicates" in kinds:
-            words.append("± is the standard error of the mean over the runs at a point, by Student's t (68 %)")
+            words.append("±: of the mean over the runs at a point; two of it cover 95 % (Student's t)")
         if "run" in kinds:
             words.append("±, marked *: of one run, as the app states it; how runs differ is not in it")
         shown = self.campaign.shown
         several = [p for p in self.points if p.runs > 1 and set(shown) & set(p.metrics)]
         copies = [p for p in several if not any(p.error_of.get(m) == "replicates" for m in shown)]
         if copies:
+            fewest, most = min(p.runs for p in copies), max(p.runs for p in copies)
+            runs = f"{fewest}" if fewest == most else f"{fewest} to {most}"
             words.append(
-                f"at {len(copies)} point(s) all runs agree to the last digit: copies of one, which count as one "
-                "(what runs there uses neither seed nor replicate)"
+                f"at {len(copies)} point(s) {runs} runs gave the same numbers to the last digit: counted as one"
             )
         if not words:
             words.append("no ±: there is one run at a point, and the app states no error of it")
@@ -276,6 +281,22 @@ def sweep_answer(campaign: Campaign, results: Sequence[Result], plain: Mapping[s
         )
     fields = {**plain, "remarks": tuple(remarks)}
     return SweepResult(campaign=campaign, results=tuple(results), points=tuple(points), **fields)
+
+
+def _apart(values: Iterable[Scalar]) -> dict[Scalar, str]:
+    """Each value as text, with as many digits as it takes to tell different ones apart.
+
+    Example:
+        >>> _apart([0.5, 100000000001, 100000000002])
+        {0.5: '0.5', 100000000001: '100000000001', 100000000002: '100000000002'}
+    """
+    different = list(dict.fromkeys(values))
+    texts = [number(v) for v in different]
+    for digits in range(5, 18):
+        if len(set(texts)) == len(different):
+            break
+        texts = [f"{v:.{digits}g}" if isinstance(v, float) else str(v) for v in different]
+    return dict(zip(different, texts, strict=True))
 
 
 def _digits(value: float, error: float | None) -> str:

@@ -61,11 +61,13 @@ def draw_sweep(result: SweepResult, folder: Path) -> list[Path]:
 def _title(result: SweepResult, metric: str) -> str:
     kinds = {p.error_of[metric] for p in result.points if metric in p.error_of}
     if kinds == {"replicates"}:
-        what = "error bars: standard error of the mean over runs (Student's t, 68 %)"
+        what = "error bars: of the mean over runs; twice as long they cover 95 % (Student's t)"
     elif kinds == {"run"}:
         what = "error bars: of the one run, as the app states it"
     elif kinds:
-        what = "error bars: over runs by Student's t, or of a single run as the app states it"
+        what = "error bars: over runs (twice as long: 95 %, Student's t), or of a single run as the app states it"
+    elif any(p.runs > 1 and metric in p.metrics for p in result.points):
+        what = "no error bars: the runs at a point gave the same number, or there is one"
     else:
         what = "no error bars: one run at a point"
     return f"{result.campaign.name}: {what}"

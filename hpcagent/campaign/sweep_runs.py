@@ -1,20 +1,23 @@
-"""How many runs a campaign plans in all: its budget, or what a sweep's design asks for beside what was run."""
+"""How many runs a campaign plans in all, by its budget or a sweep's design, and what a sweep is to have more."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from hpcagent.campaign.sweep_space import SWEEP
+from hpcagent.apps.base import App
+from hpcagent.campaign.sweep_space import SWEEP, spanned
+from hpcagent.errors import BadInput
+from hpcagent.model.base import Scalar
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
-from hpcagent.policies.design import Design
+from hpcagent.policies.design import REPLICATES, Design
 from hpcagent.policies.points import inside
 
 if TYPE_CHECKING:
     from hpcagent.campaign.record import Campaign
 
-__all__ = ["PlannedRuns", "design_of", "ranges_text"]
+__all__ = ["PlannedRuns", "design_of", "grown", "ranges_text"]
 
 
 def design_of(campaign: Campaign) -> Design | None:
@@ -61,3 +64,93 @@ class PlannedRuns:
             own = sum(not m.origin for m in manifests)  # what was told is no run
             self._known = len(manifests), own + left
         return self._known[1] if self._budget is None else min(self._budget, self._known[1])
+
+    def text(self, manifests: Sequence[Manifest]) -> str:
+        """How many points and runs a design has, and how many of them are new; empty without a design."""
+        whole = self.count(manifests)
+        if self._design is None or whole is None:
+            return ""
+        assert self._known is not None
+        points, new = len(self._design.points), self._known[1] - len(manifests)
+        text = f"{points} point(s), {points * self._design.replicates} run(s)"
+        text += f", {new} of them new" if manifests else ""
+        allowed = max(0, whole - len(manifests))
+        return f"{text}; the stop condition lets {allowed} of them start" if allowed < new else text
+
+
+def grown(
+    written: Campaign,
+    app: App,
+    axes: Mapping[str, Any],
+    *,
+    design: str | None = None,
+    replicates: int | None = None,
+    points: int | Sequence[Mapping[str, Scalar]] | None = None,
+) -> dict[str, Any]:
+    """What is otherwise in a campaign whose design is to have more, for `load_run`; what is not named stays.
+
+    Args:
+        written: The campaign of the folder.
+        app: What runs; its ranges may be wider than those of the campaign's app.
+        axes: Parameter -> its values (a list), its range (a table), or the one value that it is fixed at.
+        design: Another design.
+        replicates: Runs at each point.
+        points: How many points, or those of a list.
+
+    Raises:
+        BadInput: A value outside of the app's range, or values in a list for a design without a grid.
+
+    Example:
+        >>> from hpcagent.apps.landscape import synthetic
+        >>> from hpcagent.campaign.sweep import Sweep
+        >>> grown(Sweep(synthetic, {"x": [0.1], "y": [0.5]}, replicates=1), synthetic, {"x": [0.1, 0.2]})
+        {'sweep': {'design': 'grid', 'replicates': 1, 'values': {'x': [0.1, 0.2], 'y': [0.5]}}, 'space': None}
+    """
+    was: Mapping[str, Any] = written.policy.options if written.policy.name == SWEEP else {"replicates": REPLICATES}
+    then = str(was.get("design", "grid"))
+    listed = points is not None and not isinstance(points, int)
+    kind = design or ("list" if listed else then)
+    options = {name: value for name, value in was.items() if kind == then or name == "replicates"}
+    given = {"design": kind if kind != then else None, "replicates": replicates, "points": points}
+    options |= {name: value for name, value in given.items() if value is not None}
+    if not axes and kind == then:
+        return {"sweep": options} if options != was or written.policy.name != SWEEP else {}
+    ranges, values = _ranges(written, kind, then), dict(options.pop("values", {}))
+    levels = options.get("levels")
+    for name, of in axes.items():
+        when = {k: v for k, v in ranges.pop(name, {}).items() if k == "when"}
+        if not isinstance(of, list):
+            values.pop(name, None)
+        if isinstance(levels, Mapping):
+            options["levels"] = levels = {n: v for n, v in levels.items() if n != name}
+        if isinstance(of, list):
+            if kind != "grid":
+                raise BadInput(
+                    f"{name}: values in a list are of a grid, and this sweep's design is {kind!r}; give its range "
+                    f"({name}=LOW:HIGH), or choose --design grid.",
+                    value=of,
+                )
+            values[name] = [app.contract.space[name].validated(value) for value in of]
+            ranges |= {name: when} if when else {}
+        elif isinstance(of, Mapping):
+            ranges[name] = {**of, **when}
+    options |= {"values": values} if values else {}
+    fixed = {name: value for name, value in written.fixed.items() if name not in axes}
+    fixed |= {name: of for name, of in axes.items() if not isinstance(of, (list, Mapping))}
+    told: dict[str, Any] = {"sweep": options, "space": ranges or (None if written.space is None else {})}
+    return told | ({"fixed": fixed} if fixed != written.fixed else {})
+
+
+def _ranges(written: Campaign, kind: str, then: str) -> dict[str, dict[str, Any]]:
+    """The ranges that a campaign names, and those that it has by default or, for another design, by its values."""
+    ranges = dict(written.space or {})
+    if kind == "list":  # the points themselves say what is varied
+        return ranges if kind == then else {n: {"when": of["when"]} for n, of in ranges.items() if "when" in of}
+    if written.policy.name != SWEEP:
+        return ranges or {name: {} for name in written.search.names}
+    options = written.policy.options
+    if kind != then:
+        ranges = dict(spanned(written.app.contract.space, options, written.space) or {})
+    valued = options.get("values", {}) if kind == then else {}
+    names = [name for name in written.search.names if name not in valued]
+    return {name: {} for name in names} | ranges

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from hpcagent.commands.axes import axis, listed_points
 from hpcagent.commands.common import (
     AccountOption,
     BlocksOption,
@@ -20,13 +20,19 @@ from hpcagent.commands.common import (
     SiteOption,
     WalltimeOption,
     WorkersOption,
+    say,
+)
+from hpcagent.commands.running import (
+    How,
+    parse_changes,
+    profile_of,
+    run_detached,
+    run_to_its_end,
+    show_plan,
 )
 from hpcagent.errors import BadInput
 
 __all__ = ["add"]
-
-_MOST_VALUES = 100_000
-_HOW = "write NAME=LOW:HIGH:N, NAME=LOW:HIGH:N:log, NAME=V1,V2,V3, or NAME=VALUE for one that is not varied"
 
 
 def add(cli: typer.Typer) -> None:
@@ -43,9 +49,9 @@ def sweep(
         typer.Argument(help="T=100:500:9 (low:high:n; then :log), T=100,200,400, style=a,b.", metavar="NAME=..."),
     ] = None,
     design: Annotated[
-        str, typer.Option("--design", help="grid, latin_hypercube, sobol or list (with --from).")
-    ] = "grid",
-    replicates: Annotated[int, typer.Option("--replicates", min=1, help="Runs at each point.")] = 3,
+        str | None, typer.Option("--design", help="grid (default), latin_hypercube, sobol or list (by --from).")
+    ] = None,
+    replicates: Annotated[int | None, typer.Option("--replicates", min=1, help="Runs at each point (3).")] = None,
     points: Annotated[
         int | None, typer.Option("--points", min=1, help="Points of latin_hypercube and sobol.")
     ] = None,
@@ -80,38 +86,27 @@ def sweep(
     as_json: JsonOption = False,
     plots: Annotated[bool, typer.Option(help="Write the report with plots at the end.")] = True,
 ) -> None:
-    """Run every point of a design several times; no objective. Run it again with more to add what is new."""
-    from hpcagent import cli as shell
-    from hpcagent.campaign.sweep import Sweep
+    """Run every point of a design several times; no objective. Name its folder to add more; the rest stays."""
     from hpcagent.campaign.where import chosen_site
+    from hpcagent.store.rundir import RunDir
 
-    given, written = [_axis(text) for text in axes or []], None
-    twice = [n for n, _ in given if [m for m, _ in given].count(n) > 1]
-    if twice:
-        raise BadInput(f"{twice[0]} is given twice; write all of its values in one.", value=twice[0])
-    read = None if listed is None else _points(listed)
-    found, written = _app(app, given, read, _named(units, "--unit"), seed_variables)
-    options = _options(shell._parse_changes(changes or []))
-    fixed = {n: of for n, of in given if not isinstance(of, (list, dict))}
-    if fixed:
-        options["fixed"] = {**options.get("fixed", {}), **fixed}
-    if written is not None:
-        run_dir = Path(app) if run_dir is None else run_dir
-        options = {"seed": written.seed, "name": written.name, "site": written.site} | options
-        options["fixed"] = {**written.fixed, **options.get("fixed", {})}
-    if name is not None:
-        options["name"] = name
-    shown = [m.strip() for m in metrics.split(",")] if metrics is not None else []
-    made = Sweep(
-        found,
-        {n: of for n, of in given if isinstance(of, (list, dict))},
-        design=design,  # type: ignore[arg-type]  # checked by the design
+    asked = _Asked(
+        axes=_axes(axes or []),
+        design=design,
         replicates=replicates,
-        points=points if read is None else read,
-        metrics=shown or (() if written is None else written.show),
-        **options,
+        points=points if listed is None else listed_points(listed),
+        units=_named(units, "--unit"),
+        seed_variables=seed_variables,
+        changes=parse_changes(changes or []) | ({"name": name} if name is not None else {}),
+        metrics=None if metrics is None else [m.strip() for m in metrics.split(",")],
     )
-    profile = shell._profile(
+    if points is not None and listed is not None:
+        raise BadInput("--points and --from exclude each other: the points of a list are those of its file.")
+    begun = RunDir(app).exists
+    if begun and run_dir is None:
+        run_dir = Path(app)
+    made = _gone_on(app, asked) if begun else _begun(app, asked)
+    profile = profile_of(
         chosen_site(made, run_dir, site),
         account=account,
         queue=queue,
@@ -120,74 +115,82 @@ def sweep(
         blocks=blocks,
     )
     if dry_run:
-        shell._show_plan(made, profile, workers, run_dir, as_json)
+        show_plan(made, profile, workers, run_dir, as_json)
+        if not as_json:
+            _say_what_is_new(made, run_dir)
         return
-    how = shell._How(profile, workers=workers, inside=inside, as_json=as_json, plots=plots)
-    shell._run_detached(made, run_dir, how) if detach else shell._run(made, run_dir, how)
+    how = How(profile, workers=workers, inside=inside, as_json=as_json, plots=plots)
+    run_detached(made, run_dir, how) if detach else run_to_its_end(made, run_dir, how)
 
 
-def _axis(text: str) -> tuple[str, Any]:
-    """A parameter, and its values (a list), its range (a dict), or the one value that it is fixed at.
+class _Asked(NamedTuple):
+    """What the command line names; None and empty where it does not."""
 
-    Example:
-        >>> _axis("T=100:500:3"), _axis("p=1:100:3:log"), _axis("style=a,b"), _axis("steps=2000")
-        (('T', [100, 300, 500]), ('p', [1, 10, 100]), ('style', ['a', 'b']), ('steps', 2000))
-    """
-    name, equals, of = text.partition("=")
-    name, of = name.strip(), of.strip()
-    if not equals or not name or not of:
-        raise BadInput(f"{text!r}: {_HOW}.", value=text)
-    if "," in of:
-        return name, [_value(word) for word in of.split(",")]
-    if ":" not in of:
-        return name, _value(of)
-    parts = of.split(":")
-    log = parts[-1] == "log"
-    numbers = [_value(word) for word in (parts[:-1] if log else parts)]
-    if any(isinstance(n, str) for n in numbers) or len(numbers) not in (2, 3):
-        raise BadInput(f"{text!r}: {_HOW}.", value=text)
-    low, high = numbers[0], numbers[1]
-    if log and low <= 0:
-        raise BadInput(f"{text!r}: with log the values are > 0.", value=text)
-    if len(numbers) == 2:
-        return name, {"low": low, "high": high} | ({"log": True} if log else {})
-    return name, _spread(text, low, high, numbers[2], log=log)
+    axes: dict[str, Any]
+    design: str | None
+    replicates: int | None
+    points: int | list[dict[str, Any]] | None
+    units: dict[str, str]
+    seed_variables: list[str] | None
+    changes: dict[str, Any]
+    metrics: list[str] | None
 
 
-def _spread(text: str, low: float, high: float, n: Any, *, log: bool) -> list[float]:
-    import numpy as np
-
-    if not isinstance(n, int) or not 2 <= n <= _MOST_VALUES:
-        raise BadInput(f"{text!r}: the third number is how many values, 2 to {_MOST_VALUES}.", value=text)
-    values = (np.geomspace if log else np.linspace)(low, high, n)
-    found = [low, *(float(f"{v:.10g}") for v in values[1:-1]), high]
-    whole = all(float(v).is_integer() for v in found) and isinstance(low, int) and isinstance(high, int)
-    return [int(v) for v in found] if whole else [float(v) for v in found]
+def _axes(texts: Sequence[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for name, of in map(axis, texts):
+        if name in given:
+            raise BadInput(f"{name} is given twice; write all of its values in one.", value=name)
+        given[name] = of
+    return given
 
 
-def _value(word: str) -> Any:
-    word = word.strip()
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    if not word:
-        raise BadInput(f"an empty value; {_HOW}.", value=word)
-    return {"true": True, "false": False}.get(word, word)
+def _begun(reference: str, asked: _Asked) -> Any:
+    """A new sweep."""
+    from hpcagent.campaign.sweep import Sweep
+    from hpcagent.policies.design import REPLICATES
+
+    options = _options(asked.changes)
+    fixed = {n: of for n, of in asked.axes.items() if not isinstance(of, (list, dict))}
+    if fixed:
+        options["fixed"] = {**options.get("fixed", {}), **fixed}
+    return Sweep(
+        _app(reference, asked),
+        {n: of for n, of in asked.axes.items() if n not in fixed},
+        design=asked.design or ("list" if isinstance(asked.points, list) else "grid"),  # type: ignore[arg-type]
+        replicates=REPLICATES if asked.replicates is None else asked.replicates,
+        points=asked.points,
+        metrics=asked.metrics or (),
+        **options,
+    )
 
 
-def _points(path: Path) -> list[dict[str, Any]]:
-    """The points of a CSV file, in its order."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file, strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path} cannot be read as CSV: {error}.", value=str(path)) from None
-    for number, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
-            raise BadInput(f"{path}, line {number}: it has not as many values as the first line has names.")
-    return [{str(n).strip(): _value(v) for n, v in row.items()} for row in rows]
+def _gone_on(folder: str, asked: _Asked) -> Any:
+    """The campaign of a folder, with what is named changed and everything else as it is."""
+    from hpcagent.campaign.record import load_run
+    from hpcagent.campaign.sweep_runs import design_of, grown
+
+    written = load_run(folder)
+    app = _wider(written, asked)
+    changes = grown(
+        written, app, asked.axes, design=asked.design, replicates=asked.replicates, points=asked.points
+    )
+    changes |= {} if asked.metrics is None else {"show": asked.metrics}
+    made = load_run(folder, changes=changes | asked.changes, app=app)
+    design_of(made)  # what is wrong with the design is said before the site is opened
+    return made
+
+
+def _say_what_is_new(made: Any, run_dir: Path | None) -> None:
+    """How much of a design there is already, in the folder where it would be run."""
+    from hpcagent.campaign.recorded import snapshot
+    from hpcagent.campaign.sweep_runs import PlannedRuns
+    from hpcagent.store.rundir import RunDir
+
+    folder = run_dir or Path("runs") / made.name
+    if RunDir(folder).exists:
+        new = PlannedRuns(made).text([r.manifest for r in snapshot(folder).results])
+        say(f"{folder} is there: {new}. Only what is new would be run; the batch above is that of an empty folder")
 
 
 def _named(given: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -198,48 +201,90 @@ def _named(given: Sequence[str] | None, option: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _app(
-    reference: str,
-    given: Sequence[tuple[str, Any]],
-    read: Sequence[dict[str, Any]] | None,
-    units: dict[str, str],
-    seed_variables: list[str] | None,
-) -> tuple[Any, Any]:
-    """The app, and the campaign of the folder where one is named; variables of a bare script are declared."""
-    from hpcagent.apps.catalog import find_app
-    from hpcagent.apps.lammps.contract import lammps, packaged_inputs
-    from hpcagent.campaign.record import load_run
-    from hpcagent.store.rundir import RunDir
+def _wider(written: Any, asked: _Asked) -> Any:
+    """The app of a folder's campaign; of a bare script of LAMMPS with the ranges that are asked for now."""
+    from hpcagent.apps.lammps.contract import packaged_inputs
 
-    if RunDir(reference).exists:
-        written = load_run(reference)
-        bare = written.app.source
-        script = bare and bare not in packaged_inputs() and Path(bare).is_file()
-        values = {n: of for n, of in given if n not in written.app.contract.space or script}
-        if not values or not script:
-            return written.app, written
-        units = {p.name: p.unit for p in written.app.contract.space.parameters} | units
-        return _script(bare, values, units, seed_variables or written.app.settings["seed_variables"]), written
-    path = Path(reference).expanduser()
-    if not path.is_file() and reference not in packaged_inputs():
-        if units or seed_variables:
-            raise BadInput("--unit and --seed-variable are for the script of LAMMPS; this app declares its own.")
-        return find_app(reference), None
-    values = dict(given)
-    for point in read or ():
-        for n, value in point.items():
-            values.setdefault(n, [])
-            values[n] = [*values[n], value]
+    app, space = written.app, written.app.contract.space
+    bare = app.source
+    script = "seed_variables" in app.settings and bare and bare not in packaged_inputs() and Path(bare).is_file()
+    if not script:
+        _refuse_for_scripts(asked)
+        return app
+    values = _values(asked)
+    if not asked.units and not asked.seed_variables and all(_within(space, n, of) for n, of in values.items()):
+        return app
+    if not values:
+        _refuse_for_scripts(asked)
+    units = {p.name: p.unit for p in space.parameters} | asked.units
+    # What ran before stays inside: the ranges of then, and what is asked for now.
+    known = {p.name: [c for c in (*p.choices, p.low, p.high) if c is not None] for p in space.parameters}
+    floats = {p.name for p in space.parameters if p.kind == "float"}
+    for n in known:
+        of = values.get(n, [])
+        of = [of["low"], of["high"]] if isinstance(of, dict) else of if isinstance(of, list) else [of]
+        known[n] += of
+    known |= {n: of for n, of in values.items() if n not in known}
+    return _script(bare, known, units, asked.seed_variables or app.settings["seed_variables"], floats)
+
+
+def _within(space: Any, name: str, of: Any) -> bool:
+    """Whether an app takes these values as it is."""
+    if name not in space:
+        return False
+    if isinstance(of, dict):
+        of = [end for key, end in of.items() if key in ("low", "high")]
     try:
-        known = lammps(reference, seed_variables=seed_variables)
-        if all(n in known.contract.space for n in values) and not units:
-            return known, None
+        return all(space[name].validated(v) == v for v in (of if isinstance(of, list) else [of]))
+    except BadInput:
+        return False
+
+
+def _app(reference: str, asked: _Asked) -> Any:
+    """What a new sweep runs; variables of a bare script of LAMMPS are declared by their values."""
+    from hpcagent.apps.catalog import find_app, is_executable
+    from hpcagent.apps.lammps.contract import lammps, packaged_inputs
+
+    path = Path(reference).expanduser()
+    packaged = reference in packaged_inputs()
+    if not packaged and (not path.is_file() or is_executable(path)):
+        _refuse_for_scripts(asked)
+        return find_app(reference)
+    values = _values(asked)
+    try:
+        known = lammps(reference, seed_variables=asked.seed_variables)
+        if all(n in known.contract.space for n in values) and not asked.units:
+            return known
     except BadInput:
         pass  # it uses variables that are declared below
-    return _script(reference, values, units, seed_variables), None
+    return _script(reference, values, asked.units, asked.seed_variables)
 
 
-def _script(reference: str, values: dict[str, Any], units: dict[str, str], seed_variables: Any) -> Any:
+def _refuse_for_scripts(asked: _Asked) -> None:
+    if asked.units or asked.seed_variables:
+        raise BadInput(
+            "--unit and --seed-variable are for variables of a LAMMPS script that are named here too "
+            "(NAME=LOW:HIGH:N); this app declares its own."
+        )
+
+
+def _values(asked: _Asked) -> dict[str, Any]:
+    """What is given of each parameter, on the line and in the list of points."""
+    values = dict(asked.axes)
+    for point in asked.points if isinstance(asked.points, list) else ():
+        for n, value in point.items():
+            known = values.setdefault(n, [])
+            values[n] = [*(known if isinstance(known, list) else [known]), value]
+    return values
+
+
+def _script(
+    reference: str,
+    values: dict[str, Any],
+    units: dict[str, str],
+    seed_variables: Any,
+    floats: Collection[str] = (),
+) -> Any:
     from hpcagent.apps.lammps.contract import lammps
     from hpcagent.model.space import Choice, Float, Int
 
@@ -249,7 +294,7 @@ def _script(reference: str, values: dict[str, Any], units: dict[str, str], seed_
         unit = units.get(name, "1")
         if any(isinstance(v, (str, bool)) for v in known):
             variables[name] = Choice(*dict.fromkeys(known))
-        elif all(isinstance(v, int) for v in known) and not isinstance(of, dict):
+        elif all(isinstance(v, int) for v in known) and not isinstance(of, dict) and name not in floats:
             variables[name] = Int(min(known), max(known), unit=unit)
         else:
             variables[name] = Float(min(known), max(known), unit=unit)

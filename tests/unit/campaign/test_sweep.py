@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.played import decisions, replays
 from hpcagent.campaign.record import load_campaign, load_run
 from hpcagent.campaign.status import status_of
 from hpcagent.cli import cli
-from hpcagent.commands.sweep import _axis
+from hpcagent.commands.axes import axis as read_axis
+from hpcagent.commands.axes import listed_points
 from hpcagent.errors import BadInput, RunDirChanged
 from hpcagent.policies.design import Design
 from hpcagent.policies.replicates import mean_error
@@ -41,8 +45,8 @@ def swept(folder, *args, **options):
 
 
 def test_the_error_of_a_mean_is_by_students_t():
-    # Student 1908; t of 68.27 % for 1, 2 and 9 degrees of freedom: 1.837, 1.321, 1.059 (any table of t).
-    for values, t in (([0, 2], 1.837), ([0, 1, 2], 1.321), (list(range(10)), 1.059)):
+    # Student 1908; t of 95 % for 1, 2 and 9 degrees of freedom: 12.706, 4.303, 2.262 (any table of t), halved.
+    for values, t in (([0, 2], 6.353), ([0, 1, 2], 2.1515), (list(range(10)), 1.131)):
         n = len(values)
         s = math.sqrt(sum((v - sum(values) / n) ** 2 for v in values) / (n - 1))
         mean, error = mean_error(values)
@@ -50,12 +54,21 @@ def test_the_error_of_a_mean_is_by_students_t():
     assert mean_error([3.0]) == (3.0, None)
 
 
+@pytest.mark.parametrize("replicates", [2, 3, 5])
+def test_two_of_the_stated_errors_cover_95_percent_of_the_points(replicates):
+    # 2000 points: the share that is covered has a standard error of 0.5 %.
+    noise = np.random.default_rng(replicates).normal(size=(2000, replicates))
+    found = [mean_error(list(runs)) for runs in noise]
+    covered = sum(abs(mean) <= 2 * (error or 0) for mean, error in found) / len(found)
+    assert 0.93 <= covered <= 0.97
+
+
 def test_a_sweep_gives_every_point_with_the_error_over_replicates_and_says_what_failed(tmp_path):
     result = swept(tmp_path, rod, {"T": [100, 400], "style": ["a", "b"]}, replicates=3)
     assert [p.params for p in result.points] == [{"T": t, "style": s} for t in (100.0, 400.0) for s in "ab"]
     first, last = result.points[0], result.points[-1]
     assert first.metrics == {"length": 100.0} and first.values["length"] == (99.0, 100.0, 101.0)
-    assert first.uncertainty["length"] == pytest.approx(1.321 / math.sqrt(3), rel=1e-3)
+    assert first.uncertainty["length"] == pytest.approx(4.303 / 2 / math.sqrt(3), rel=1e-3)
     assert last.runs == 0 and last.failed == 3 and "too hot for b" in str(result.table())
     assert result.best is None and result.exit_code == 0 and "Student's t" in str(result.table())
     assert result.points == ha.read_run(tmp_path).points
@@ -209,11 +222,18 @@ def test_a_sweep_by_the_shell_is_the_one_of_python(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("axis", "words"),
-    [("x", "write NAME="), ("x=1:2:3:4", "write NAME="), ("x=0:1:1", "how many"), ("x=0:1:3:log", "> 0")],
+    [
+        ("x", "write NAME="),
+        ("x=1:2:3:4", "write NAME="),
+        ("x=0:1:1", "how many"),
+        ("x=0:1:3:log", "> 0"),
+        ("x=0:inf:3", "finite"),
+        ("x=0:1e-323:5", "not 5 different"),
+    ],
 )
 def test_an_axis_that_cannot_be_read_says_how_to_write_one(axis, words):
     with pytest.raises(BadInput, match=words):
-        _axis(axis)
+        read_axis(axis)
 
 
 @ha.app(parameters={"T": KELVIN}, metrics={"length": "angstrom"})
@@ -223,7 +243,127 @@ def careless_rod(T: float) -> dict[str, float]:  # noqa: N803
 
 def test_copies_of_one_run_have_no_error_and_a_sweep_is_not_replayed_by_policies(tmp_path):
     result = swept(tmp_path, careless_rod, {"T": [1, 2]}, replicates=2)
-    assert "at 2 point(s) all runs agree to the last digit" in result.error_text
+    assert "at 2 point(s) 2 runs gave the same numbers to the last digit: counted as one" in result.error_text
     assert result.points[0].runs == 2 and result.points[0].uncertainty == {}
     with pytest.raises(BadInput, match="no objective"):
         ha.replay(tmp_path, policy="random")
+
+
+def shell(*words):
+    done = CliRunner().invoke(cli, ["sweep", *map(str, words), "--site", "threads", "--no-plots"])
+    return done
+
+
+def test_a_folder_by_the_shell_keeps_all_that_is_not_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new = [
+        "synthetic",
+        "x=0.02:1",
+        "y=0:1",
+        "run_time_s=0",
+        "--design",
+        "sobol",
+        "--points",
+        "4",
+        "--replicates",
+        "1",
+    ]
+    new += [
+        "--set",
+        "until.max_runs=5",
+        "--set",
+        "until.node_hours=1",
+        "--set",
+        "retries=7",
+        "--set",
+        "mode=rolling",
+    ]
+    new += ["--set", 'constraints=["x + y <= 1.5"]', "--set", "objective.maximize=value", "--run-dir", "q"]
+    assert shell(*new).exit_code == 0
+    begun = load_run("q")
+    # Another metric to be shown is no reason to run anything.
+    assert shell("q", "--metrics", "error").exit_code == 0
+    assert load_run("q") == begun.model_copy(update={"show": ("error",)}) and len(ha.read_run("q").results) == 4
+    assert (
+        "4 point(s), 8 run(s), 4 of them new; the stop condition lets 1 of them start"
+        in (done := shell("q", "--replicates", "2")).stderr
+        and done.exit_code == 0
+    )
+    after = load_run("q")
+    assert len(ha.read_run("q").results) == 5 and after.policy.options == {**begun.policy.options, "replicates": 2}
+    assert (after.until, after.retries, after.constraints) == (begun.until, 7, begun.constraints)
+    assert after.objective == begun.objective and after.space == begun.space and after.mode == "rolling"
+    refused = shell("q", "x=0.1,0.2")
+    assert isinstance(refused.exception, BadInput) and "choose --design grid" in str(refused.exception)
+
+
+def test_values_added_in_a_folder_keep_its_replicates_and_its_other_axes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    begun = shell(
+        "synthetic", "x=0.1,0.3", "style=plain", "y=0.2,0.4", "run_time_s=0", "--replicates=1", "--run-dir=q"
+    )
+    assert begun.exit_code == 0 and "4 point(s), 4 run(s)" in begun.stderr
+    dry = shell("q", "x=0.1,0.3,0.5", "--dry-run")
+    assert "6 point(s), 6 run(s), 2 of them new" in dry.stdout
+    grown = shell("q", "x=0.1,0.3,0.5")
+    assert "6 point(s), 6 run(s), 2 of them new" in grown.stderr
+    points = [p.params for p in ha.read_run("q").points]
+    assert points == [{"x": x, "y": y} for x in (0.1, 0.3, 0.5) for y in (0.2, 0.4)]
+    # From a grid to a sequence: in the ranges that the values spanned.
+    assert shell("q", "--design", "sobol", "--points", "2").exit_code == 0
+    assert load_run("q").search["x"].range == "[0.1, 0.5]" and len(ha.read_run("q").results) == 8
+
+
+PROGRAM = """
+command = "python3 -c 'import json,sys; json.dump(dict(area=float(sys.argv[1])**2), open(sys.argv[2],\\"w\\"))' {x} o.json"
+[parameters]
+x = { low = 0.0, high = 4.0, unit = "m" }
+[metrics]
+area = { file = "o.json", key = "area", unit = "m^2" }
+"""
+
+
+def test_a_program_is_swept_by_its_toml_and_gone_on_with_by_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "square.toml").write_text(PROGRAM)
+    assert shell("square.toml", "x=0:2:3", "--replicates", "1", "--run-dir", "q").exit_code == 0
+    assert shell("q", "x=1,2,3").exit_code == 0
+    found = ha.read_run("q")
+    assert [(p.params["x"], p.metrics["area"]) for p in found.points] == [(0, 0), (1, 1), (2, 4), (3, 9)]
+    refused = shell("q", "x=1,2", "--unit", "x=m")
+    assert isinstance(refused.exception, BadInput) and "declares its own" in str(refused.exception)
+
+
+def test_values_of_a_range_stay_in_it_and_apart_and_a_table_shows_them_apart(tmp_path):
+    large = 100_000_000_001
+    assert read_axis(f"T={large}:{large + 4}:5")[1] == [large + i for i in range(5)]
+    for low, high in ((0.1, 0.5), (1 / 3, 1 / 3 + 1e-9), (-1e-9, 1e-9), (5.0, 1.0)):
+        found = read_axis(f"T={low}:{high}:7")[1]
+        assert len(set(found)) == 7 and min(low, high) == min(found) and max(low, high) == max(found)
+    assert read_axis("T=0.1:0.5:5")[1] == [0.1, 0.2, 0.3, 0.4, 0.5]
+    table = swept(tmp_path, rod, {"T": [100.0001, 100.0002, 300]}, replicates=1).table()
+    assert [row[0] for row in table.rows] == ["100.0001", "100.0002", "300"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("x,x\n1,2\n", "names 'x' twice"), ("x,y\n1\n", "line 2"), ("x\n", "no point")]
+)
+def test_a_list_of_points_that_cannot_be_read_is_refused(tmp_path, text, words):
+    (tmp_path / "p.csv").write_text(text)
+    with pytest.raises(BadInput, match=words):
+        listed_points(tmp_path / "p.csv")
+
+
+def test_points_of_excel_are_read_and_a_pipe_is_refused(tmp_path):
+    (tmp_path / "p.csv").write_bytes(b"\xef\xbb\xbfx,style\r\n0.5,a\r\n")
+    assert listed_points(tmp_path / "p.csv") == [{"x": 0.5, "style": "a"}]
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="no regular file"):
+        listed_points(tmp_path / "pipe")
+
+
+def test_a_change_is_told_in_brief():
+    old = {"name": "sweep", "design": "list", "replicates": 1, "points": [{"T": float(i)} for i in range(99)]}
+    new = {**old, "replicates": 3, "points": old["points"][:9]}
+    event = {"at": 0.0, "changes": {"policy": {"old": old, "new": new}}}
+    assert change_text(event) == "changed 1970-01-01 00:00 UTC: replicates from 1 to 3; points from 99 to 9"
