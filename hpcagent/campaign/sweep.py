@@ -196,7 +196,7 @@ class SweepResult(CampaignResult):
         kinds = {kind for point in self.points for kind in point.error_of.values()}
         words = []
         if "replicates" in kinds:
-            words.append("±: of the mean over the runs at a point; two of it cover 95 % (Student's t)")
+            words.append("± of the mean over the runs at a point: two of it cover 95 % (Student's t)")
         if "run" in kinds:
             words.append("±, marked *: of one run, as the app states it; how runs differ is not in it")
         shown = self.campaign.shown
