@@ -15,7 +15,7 @@ from hpcagent.campaign.table import headed
 from hpcagent.model.base import Scalar
 from hpcagent.model.space import Parameter
 
-__all__ = ["draw_sweep"]
+__all__ = ["draw_sweep", "title_of"]
 
 # So many values are told apart by colours of lines; more of them make a heat map.
 MOST_LINES = 6
@@ -51,14 +51,15 @@ def draw_sweep(result: SweepResult, folder: Path) -> list[Path]:
             axes = figure.subplots()
             _one(axes, result.points, varied[0], metric)
             axes.set_ylabel(label)
-        figure.suptitle(_title(result, metric), fontsize=10)
+        figure.suptitle(title_of(result, metric), fontsize=10)
         path = folder / f"sweep_{metric}.png"
         figure.savefig(path, dpi=120)
         drawn.append(path)
     return drawn
 
 
-def _title(result: SweepResult, metric: str) -> str:
+def title_of(result: SweepResult, metric: str) -> str:
+    """The title of a metric's plot: what its error bars are, or why there are none."""
     kinds = {p.error_of[metric] for p in result.points if metric in p.error_of}
     if kinds == {"replicates"}:
         what = "error bars: of the mean over runs; twice as long they cover 95 % (Student's t)"
@@ -67,7 +68,7 @@ def _title(result: SweepResult, metric: str) -> str:
     elif kinds:
         what = "error bars: over runs (twice as long: 95 %, Student's t), or of a single run as the app states it"
     elif any(p.runs > 1 and metric in p.metrics for p in result.points):
-        what = "no error bars: the runs at a point gave the same number, or there is one"
+        what = "no error bars: runs at a point gave the same number, or only one was made"
     else:
         what = "no error bars: one run at a point"
     return f"{result.campaign.name}: {what}"

@@ -16,6 +16,7 @@ from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.played import decisions, replays
 from hpcagent.campaign.record import load_campaign, load_run
 from hpcagent.campaign.status import status_of
+from hpcagent.campaign.sweep_plots import title_of
 from hpcagent.cli import cli
 from hpcagent.commands.axes import axis as read_axis
 from hpcagent.commands.axes import listed_points
@@ -367,3 +368,9 @@ def test_a_change_is_told_in_brief():
     new = {**old, "replicates": 3, "points": old["points"][:9]}
     event = {"at": 0.0, "changes": {"policy": {"old": old, "new": new}}}
     assert change_text(event) == "changed 1970-01-01 00:00 UTC: replicates from 1 to 3; points from 99 to 9"
+
+
+def test_replicates_that_agree_are_not_called_one_run(tmp_path):
+    result = swept(tmp_path, careless_rod, {"T": [1, 2]}, replicates=2)
+    assert "one run" not in result.error_text and "seed" not in result.error_text
+    assert "gave the same number" in title_of(result, "length") and "one run at" not in title_of(result, "length")
