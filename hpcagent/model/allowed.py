@@ -43,6 +43,7 @@ FIRST_BLOCK = 1 << 10
 COVER = 1 << 10
 CHAINS, SHRINKS, BURN_IN = 128, 24, 100
 SEARCHED, ROUNDS = 512, 120
+PROJECTED, STEPS, OVER, SLOPE_OVER = 512, 60, 1.1, 1e-7
 CURVE = 1025
 
 
@@ -413,7 +414,7 @@ class Region:
             BadInput: No allowed point can be found.
         """
         at = self._inside(rng)
-        at = at[rng.integers(len(at), size=CHAINS)]
+        at = rng.permutation(at)[:CHAINS] if len(at) >= CHAINS else at[rng.integers(len(at), size=CHAINS)]
         found: dict[tuple[tuple[str, Scalar], ...], Params] = {}
         for step in range(BURN_IN + 6 * math.ceil(count / CHAINS) + 40):
             at = self._step(rng, at)
@@ -497,6 +498,10 @@ class Region:
             if sum(map(len, some)) >= SEARCHED:
                 break
         good = np.concatenate(some)[:SEARCHED]
+        if len(good) >= CHAINS:
+            return good
+        # Chains that all began at the few found by chance would stay near them in a thin, curved region.
+        good = np.concatenate([good, self._good(self._projected(wide[:PROJECTED]))])
         if len(good):
             return good
         columns = self.settled(self.columns(wide))
@@ -517,6 +522,30 @@ class Region:
                 order = np.argsort(-worth, kind="stable")[: SEARCHED // 4]
                 best, worth, width = (np.concatenate([v[order]] * 4) for v in (best, worth, width))
         raise self.empty()
+
+    def _projected(self, at: Array) -> Array:
+        """Points of the unit cube moved down the slope of what is broken, each towards the region by its own way.
+
+        With V what is broken in all, a step is V / |grad V|^2 times grad V: the least V is known to be 0 (Polyak,
+        USSR Computational Mathematics and Mathematical Physics 9 (1969) 14), and a little more, to get inside.
+        """
+        numbers = [i for i, p in enumerate(self.parameters) if p.kind in ("float", "int") and not p.constant]
+        at = at.copy()
+        for _ in range(STEPS):
+            broken = -self.room(self.settled(self.columns(at)))
+            left = np.flatnonzero(broken > 0)
+            if not len(left):
+                break
+            start, slope = at[left], np.zeros((len(left), at.shape[1]))
+            for i in numbers:
+                beside = start.copy()
+                by = np.where(start[:, i] > 0.5, -SLOPE_OVER, SLOPE_OVER)
+                beside[:, i] += by
+                slope[:, i] = (-self.room(self.settled(self.columns(beside))) - broken[left]) / by
+            steep = np.maximum((slope**2).sum(1), 1e-300)
+            move = (OVER * broken[left] / steep)[:, None] * slope
+            at[left] = np.clip(start - np.clip(move, -0.5, 0.5), 0, 1)
+        return at
 
     def _good(self, units: Array) -> Array:
         """The allowed ones, with the coordinates of the points that they settle to."""

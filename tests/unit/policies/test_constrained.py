@@ -76,6 +76,18 @@ def test_a_thin_slice_is_no_obstacle(name: str) -> None:
     assert len({p.params["x"] for p in runs}) >= 16
 
 
+@pytest.mark.parametrize(("name", "seed"), [("sobol", 0), ("sobol", 1), ("sobol", 2), ("bayes", 0)])
+def test_a_thin_curve_is_covered_along_its_length(name: str, seed: int) -> None:
+    """4e-6 of the volume around z = x^2, from corner to corner; chains from one place would cover a third of it."""
+    space = Space.of(
+        x=Float(0, 1), y=Float(0, 1), z=Float(0, 1), constraints=["abs(x - y) <= 1e-3", "abs(z - x*y) <= 1e-3"]
+    )
+    points = make_policy(name, space=space, objective=maximize("v"), seed=seed).suggest((), 64)
+    assert len(points) == 64 and all(space.allows(p) for p in points)
+    eighths = {int(8 * float(p["x"])) for p in points}
+    assert eighths >= {1, 2, 3, 4, 5, 6}
+
+
 @pytest.mark.parametrize("name", ["sobol", "latin_hypercube"])
 def test_designs_stay_even_in_the_allowed_region(name: str) -> None:
     """Of 64 points each of the 16 equal triangles has about four; of independent ones some would have none."""
