@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcagent.campaign.own_points import own_point
 from hpcagent.errors import BadInput
+from hpcagent.model.base import open_regular
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.points import Key, key
 from hpcagent.store.files import open_plain, refusing_clearly
@@ -172,7 +173,7 @@ class Queue:
         try:
             if self._path.stat().st_size <= self._read:
                 return
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._read)
                 for line in file:
                     if not line.endswith(b"\n"):

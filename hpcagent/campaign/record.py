@@ -21,7 +21,16 @@ from hpcagent.campaign.rules import Rule
 from hpcagent.campaign.sweep_space import SWEEP, in_vain, needless, spanned
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
-from hpcagent.model.base import Record, Scalar, build, canonical_json, explain, read_record, read_toml
+from hpcagent.model.base import (
+    Record,
+    Scalar,
+    build,
+    canonical_json,
+    explain,
+    open_regular,
+    read_record,
+    read_toml,
+)
 from hpcagent.model.constraints import Constraint
 from hpcagent.model.contract import MEASURED_TIMES, Resources
 from hpcagent.model.files import without_paths
@@ -754,7 +763,9 @@ _PUT_BACK = (
 def _read_app(path: Path, unknown: dict[str, None]) -> App:
     try:
         # Its files count by what is recorded: looked at anew, a changed one would be compared with itself.
-        return read_record(App, from_json(path.read_bytes()), unknown).recorded()
+        with open_regular(path) as file:
+            text = file.read()
+        return read_record(App, from_json(text), unknown).recorded()
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}; it belongs beside events.jsonl.") from None
     except ValidationError as error:

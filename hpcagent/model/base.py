@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shlex
+import stat
 import tomllib
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -23,6 +26,7 @@ __all__ = [
     "build",
     "canonical_json",
     "explain",
+    "open_regular",
     "parse_toml",
     "read_json",
     "read_record",
@@ -279,10 +283,25 @@ def _too_much(error: RecursionError | ValueError) -> str:
     return "a whole number in it has thousands of digits" if "integer string conversion" in text else text
 
 
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file for reading, never waiting for another program: a named pipe in its place is refused.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file; what a shell gives (`/dev/fd/63`) may be a pipe.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        if not str(path).startswith("/dev/"):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
+
+
 def _text_of(path: Path) -> str:
     """The text of a file that a person or another program gave; no more of it than is sensible."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(_LARGEST_FILE + 1)
         if len(data) > _LARGEST_FILE:
             most = _LARGEST_FILE >> 20

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpcagent.apps.executable.record import OUTPUT, PRINTED, ProgramFile, json_path
-from hpcagent.apps.executable.words import FROM_RUN, check_name, names, pieces, read_template
+from hpcagent.apps.executable.words import FROM_RUN, check_name, names, pieces, plain_word, read_template
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
 from hpcagent.model.space import Parameter, Space
@@ -222,9 +222,25 @@ def _check_place(
             'takes, e.g. ha.Choice("yes", "no") or ha.Choice(1, 0).',
             value=name,
         )
+    for value in values if template else ():
+        if isinstance(value, str) and not plain_word(value):
+            raise BadInput(
+                f"{where}: {name!r} is {value!r:.100}, which is no plain word (letters, digits, _ + . / -), so it "
+                "is not written into an input file; write it into the template itself.",
+                value=value,
+            )
     text = isinstance(of, Parameter) and of.kind not in ("float", "int", "choice")
     if form and (text or any(isinstance(value, str) for value in values)):
         raise BadInput(f"{where}: {name!r} is a text; the form {form!r} is one of numbers.", value=name)
+    whole = (of.kind == "int" if isinstance(of, Parameter) else name in FROM_RUN) or any(
+        isinstance(value, int) for value in values
+    )
+    if whole and "." in form and not form[-1].isalpha():
+        raise BadInput(
+            f"{where}: {form!r} asks for digits behind the point of {name!r}, which is a whole number; write "
+            f"{{{name}}}, or {{{name}:{form}f}} if the program wants a point.",
+            value=form,
+        )
     if form.endswith(("d", "x", "X")):
         whole = not isinstance(of, Parameter) or of.kind == "int" or bool(of.choices)
         if not whole or any(isinstance(value, float) for value in values):

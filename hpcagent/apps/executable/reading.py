@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ def step_into(metric: str, document: Any, steps: Sequence[str | int], file: str)
     """
     here, so_far = document, ""
     for step in steps:
-        index = int(step) if isinstance(here, list) and str(step).lstrip("-").isdigit() else None
+        index = int(step) if isinstance(here, list) and re.fullmatch(r"-?[0-9]{1,9}", str(step)) else None
         if isinstance(here, dict) and str(step) in here:
             here = here[str(step)]
         elif index is not None and -len(here) <= index < len(here):

@@ -24,6 +24,7 @@ __all__ = [
     "missing",
     "names",
     "pieces",
+    "plain_word",
     "read_template",
     "text_filled",
 ]
@@ -171,6 +172,16 @@ def missing(word: str, values: Mapping[str, Any]) -> bool:
     return any(name not in values for name in names(pieces(word, "command")))
 
 
+def plain_word(text: str) -> bool:
+    """Whether a text may stand in an input file: nothing in it means something to a program.
+
+    Example:
+        >>> plain_word("pbe-sol"), plain_word("a b"), plain_word("../x")
+        (True, False, False)
+    """
+    return _PLAIN.match(text) is not None and ".." not in text
+
+
 def text_filled(parts: list[Piece], values: Mapping[str, Any]) -> str:
     """The text of a template with its values put in; texts among them are plain words.
 
@@ -181,7 +192,7 @@ def text_filled(parts: list[Piece], values: Mapping[str, Any]) -> str:
     """
     for part in parts:
         value = values.get(part.name)
-        if isinstance(value, str) and (not _PLAIN.match(value) or ".." in value):
+        if isinstance(value, str) and not plain_word(value):
             raise _bad(part.name, value, "is no plain word, so it is not written into an input file")
     if all(part.name in values for part in parts if part.name):
         return "".join(part.text or _written(part, values[part.name]) for part in parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,16 @@ def test_what_no_table_holds_is_refused_and_the_largest_is_kept(tmp_path: Path) 
         campaign(seed=2**63)
     with pytest.raises(BadInput, match="seed"):
         hill.manifest(point, seed=2**64)
+
+
+@pytest.mark.parametrize("name", ["app.json", "campaign.toml"])
+def test_a_pipe_in_place_of_a_record_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    with opened(tmp_path / "r") as coordinator:
+        coordinator.run_points([{"x": 0.0, "y": 0.0}])
+    (tmp_path / "r" / name).unlink()
+    os.mkfifo(tmp_path / "r" / name)
+    with pytest.raises(BadInput, match=f"{name}.* cannot be read"):
+        ha.open_run(tmp_path / "r")
 
 
 def test_behind_its_with_block_a_coordinator_is_closed(tmp_path: Path) -> None:

@@ -336,6 +336,10 @@ def test_replicates_of_a_program_without_a_seed_are_not_run(tmp_path, python):
         ("seq {n.real}", {}, "is no place for a value"),
         ("seq {n:>9999}", {}, "is no place for a value"),
         ("seq {n:.2d}", {}, "behind the point"),
+        ("seq {n:.3}", {}, "behind the point"),
+        ("seq {n} {seed:.3}", {}, "behind the point"),
+        ("seq {n}", {"files": {"a": "/etc/hostname", "a/b": "/etc/hostname"}}, "would lie in a folder 'a'"),
+        ("seq {n}", {"files": {"command.txt/b": "/etc/hostname"}}, "a file of the library"),
         ("seq {n} > out.txt", {}, "word of a shell"),
         ("{n} 1", {}, "not chosen by a parameter"),
         ("./seq {n}", {}, "no such file"),
@@ -386,6 +390,7 @@ def test_names_in_a_template_are_checked_with_the_line_and_texts_are_kept_out(tm
         ("${t}", "is a text"),
         ("${n:.2d}", "behind the point"),
         ("${b}", "true or false"),
+        ("${c}", "no plain word"),
     ):
         path.write_text(text)
         with pytest.raises(BadInput) as refused:
@@ -393,6 +398,7 @@ def test_names_in_a_template_are_checked_with_the_line_and_texts_are_kept_out(tm
                 "seq {n} {t}",
                 parameters={"n": ha.Int(1, 9), "t": ha.Text(), "b": ha.Choice(True, False)},
                 metrics=ONE,
+                constants={"c": "a; rm *"},
                 templates=[path],
             )
         assert words in str(refused.value)

@@ -47,6 +47,8 @@ def test_json_is_followed_by_keys_and_numbers(tmp_path):
         ("t", "BadOutput", "'3'"),
         ("b", "BadOutput", "True"),
         ("t.x", "MissingMetric", "not an object"),
+        ("runs.--1", "MissingMetric", "no element '--1'"),
+        ("runs.\u00b2", "MissingMetric", "no element"),
     ):
         assert why(ha.from_json("o.json", key, unit="1"), tmp_path)[0] == name
         assert words in why(ha.from_json("o.json", key, unit="1"), tmp_path)[1]
