@@ -57,6 +57,11 @@ class Attached:
 
         return str(open_run(self.run_dir).status)
 
+    def _repr_html_(self) -> str:
+        from hpcagent.campaign.opened import open_run
+
+        return open_run(self.run_dir)._repr_html_()
+
     def __repr__(self) -> str:
         return f"Attached({str(self.run_dir)!r}: {'running' if self.running else 'no coordinator is at it'})"
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.report import Written
     from hpcagent.campaign.status import Status
     from hpcagent.campaign.table import Table
+    from hpcagent.campaign.view import View
     from hpcagent.campaign.whatif import PolicySpec
 
 __all__ = ["CampaignRun", "open_run"]
@@ -75,6 +76,31 @@ class CampaignRun:
         for name in ("_read", "_columns", "status", "result"):
             self.__dict__.pop(name, None)
         return self
+
+    @property
+    def running(self) -> bool:
+        """Whether a coordinator is at it now, as far as this machine can tell; asked anew each time."""
+        from hpcagent.store.rundir import holder
+
+        return self.archive is None and holder(self.folder)[0]
+
+    def wait(self, timeout_s: float | None = None, *, progress: bool | View = True) -> CampaignResult:
+        """Wait until the campaign has stopped, and return its answer; see `Attached.wait`."""
+        from hpcagent.campaign.attached import Attached
+
+        Attached(self.folder).wait(timeout_s, progress=progress)
+        return self.refresh().result
+
+    def stop(self, timeout_s: float = 60.0) -> None:
+        """Stop the campaign as Ctrl-C would; see `stop_run`.
+
+        Args:
+            timeout_s: How long to wait until its coordinator is gone, in seconds.
+        """
+        from hpcagent.campaign.stopped import stop_run
+
+        stop_run(self.folder, within_s=timeout_s)
+        self.refresh()
 
     @cached_property
     def _read(self) -> Snapshot:

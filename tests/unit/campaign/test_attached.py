@@ -46,15 +46,17 @@ def test_a_function_of_a_notebook_runs_detached_is_stopped_found_again_and_goes_
     deadline = time.monotonic() + 60
     while not first.result().results and time.monotonic() < deadline:
         time.sleep(0.1)
-    ha.attach(folder).stop()
-    assert not first.running
+    found = ha.open_run(folder)
+    assert found.running and "CampaignRun" in first._repr_html_()
+    found.stop()
+    assert not first.running and not found.running
     done = {r.manifest.execution_id: r.ended_at for r in ha.read_run(folder).results}
     assert 0 < len(done) < 12
     with pytest.raises(Interrupted, match=r"no coordinator is at it.*the same script or cell"):
         first.wait(progress=False)
     ha.attach(folder).stop()  # nobody is there: nothing to do
     ha.run(mine, site="threads", workers=2, run_dir=folder, detach=True)
-    result = ha.attach(folder).wait(progress=False)
+    result = ha.open_run(folder).wait(progress=False)
     assert len(result.results) == 12 and result.reason is not None
     assert {r.manifest.execution_id: r.ended_at for r in result.results}.items() >= done.items()
     log = (folder / "coordinator.log").read_text()
