@@ -33,8 +33,9 @@ class CampaignRun:
     """A campaign in its folder, finished or running; made by `open_run`.
 
     It only reads, takes no lock, and works beside the coordinator that writes, and in folders that cannot be
-    written (`report` is the one that writes). The journal is read when something of it is asked for first, the
-    models of the answer are fitted when that is; all properties then speak of that one moment, until `refresh`.
+    written (`report` writes into it, `stop` ends its coordinator). The journal is read when something of it
+    is asked for first, the models of the answer are fitted when that is; all properties then speak of that one
+    moment, until `refresh`.
 
     Attributes:
         folder: The folder; of an archive a temporary one with its records.

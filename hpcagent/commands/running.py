@@ -121,7 +121,8 @@ def run_detached(campaign: Any, run_dir: Path | None, how: How) -> None:
     say(
         f"the coordinator of {folder} goes on in the background: process {apart.pid} on {apart.host}\n"
         f"follow it: hpcagent status {folder} --follow     what it prints: {apart.log}\n"
-        f"stop it: kill -TERM {apart.pid} (on {apart.host}); `hpcagent resume {folder}` goes on"
+        f"stop it: hpcagent stop {folder} (or kill -TERM {apart.pid} on {apart.host}); "
+        f"`hpcagent resume {folder}` goes on"
     )
 
 
