@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -61,6 +62,9 @@ __all__ = [
     "with_error",
 ]
 
+
+MOST_RIVALS = 8
+"""Rows of the table at the end of a campaign."""
 
 _NOT_COMPLETED: tuple[RunStates, ...] = ("failed", "given up")
 
@@ -266,6 +270,17 @@ class CampaignResult(Displayed):
                 source += f", of those estimated from CPU time ± {compared.estimation.bias:.0%} more"
             source += ")"
         return Table(f"best points of {campaign.name}{source}", header, rows)
+
+    @property
+    def rivals(self) -> int:
+        """How many of the best points are within five standard errors of the first, three at least."""
+        if not self.points:
+            return 0
+        first = self.points[0]
+        near = itertools.takewhile(
+            lambda e: first.score - e.score <= 5 * math.hypot(first.score_error, e.score_error), self.points
+        )
+        return min(max(sum(1 for _ in near), 3), MOST_RIVALS)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Every result as a row of a DataFrame: the columns of `hpcagent export`, units in `attrs["units"]`.

@@ -76,6 +76,7 @@ def _convergence(figure: Any, result: CampaignResult, found: Learned) -> bool:
                 axes.scatter([at[i] for i in which], values[which], s=26, label=name, zorder=3, **style)
         axes.set_xlabel(label)
         axes.grid(color="0.93")
+    left.xaxis.get_major_locator().set_params(integer=True)
     left.set_ylabel(f"{_labels(result)[goal.metric]}, to {goal.direction}")
     left.legend(fontsize=8, framealpha=0.9)
     right.tick_params(axis="x", labelrotation=30 if found.progress[-1].node_hours < 1e-3 else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcagent.model.space import Params
 
-__all__ = ["number", "point_text", "with_error"]
+__all__ = ["error_text", "number", "point_text", "with_error"]
 
 
 def with_error(value: float, error: float | None) -> str:
@@ -13,8 +13,20 @@ def with_error(value: float, error: float | None) -> str:
     Example:
         >>> with_error(88.31, 1.94)
         '88.31 ± 1.9'
+        >>> with_error(2625, 141)
+        '2625 ± 140'
     """
-    return number(value) + (f" ± {error:.2g}" if error else "")
+    return number(value) + (f" ± {error_text(error)}" if error else "")
+
+
+def error_text(error: float) -> str:
+    """An error in two significant digits, without a pointless exponent.
+
+    Example:
+        >>> error_text(141), error_text(1.94), error_text(3.9e-05)
+        ('140', '1.9', '3.9e-05')
+    """
+    return f"{float(f'{error:.2g}'):.0f}" if 100 <= error < 1e6 else f"{error:.2g}"
 
 
 def number(value: float | int | str) -> str:

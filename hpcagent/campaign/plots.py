@@ -121,6 +121,7 @@ def _progress(figure: Any, result: CampaignResult, seen: Sequence[Observation]) 
     for number in sorted({o.batch for o in seen})[1:]:
         first = min(o.index for o in seen if o.batch == number)
         axes.axvline(first - 0.5, color="0.9", lw=0.8, zorder=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("run (vertical lines: batches)")
     axes.set_ylabel(_labels(result)[goal.metric])
     axes.set_title(str(result.campaign.objective), fontsize=10)
@@ -148,8 +149,10 @@ def _plane(figure: Any, result: CampaignResult, seen: Sequence[Observation], ran
     if not numeric or not seen:
         return False
     x = numeric[0]
-    others = [*numeric[1:], *(p for p in parameters if p.kind == "choice")]
-    y = others[0] if others else None
+    others = [*numeric[1:], *(p for p in parameters if p.kind in ("choice", "file"))]
+    if not others:
+        return _line(figure, result, seen, x)
+    y = others[0]
     goal = result.campaign.objective.goal
     groups = _groups(result, seen)
     axes = figure.subplots()
@@ -203,27 +206,53 @@ def _plane(figure: Any, result: CampaignResult, seen: Sequence[Observation], ran
     axes.set_xlabel(headed(x.name, x.unit))
     if x.log:
         axes.set_xscale("log")
-    if y is None:
-        axes.set_yticks([])
-    else:
-        axes.set_ylabel(headed(y.name, y.unit))
-        if y.kind == "choice":
-            axes.set_yticks(range(len(y.choices)), [str(c) for c in y.choices])
-        elif y.log:
-            axes.set_yscale("log")
+    axes.set_ylabel(headed(y.name, y.unit))
+    if y.choices:
+        axes.set_yticks(range(len(y.choices)), [str(c) for c in y.choices])
+    elif y.log:
+        axes.set_yscale("log")
     figure.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     return True
 
 
-def _few(params: Params, x: Parameter, y: Parameter | None) -> Params:
+def _line(figure: Any, result: CampaignResult, seen: Sequence[Observation], x: Parameter) -> bool:
+    """Each metric of the objective against the only parameter, with its limit."""
+    objective = result.campaign.objective
+    groups = _groups(result, seen)
+    metrics = objective.metrics
+    figure.set_size_inches(7.5, 1.6 + 2.6 * len(metrics))
+    rows = figure.subplots(len(metrics), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, metric in zip(rows, metrics, strict=True):
+        for name, style in _STYLE.items():
+            points = [o for o in groups[name] if metric in o.metrics]
+            if points:
+                at, values = [_at(x, o) for o in points], [o.metrics[metric] for o in points]
+                errors = [o.uncertainty.get(metric, 0.0) for o in points]
+                axes.errorbar(at, values, yerr=errors, fmt="none", ecolor="0.6", elinewidth=0.8, zorder=1)
+                axes.scatter(at, values, label=name, zorder=2, **style)
+        for limit in (c for c in objective.constraints if c.metric == metric):
+            axes.axhline(limit.limit, color=ORANGE, ls="--", lw=1, label="limit")
+        for i, o in enumerate(groups["failed"]):
+            axes.axvline(_at(x, o), color=RED, lw=0.8, alpha=0.5, label="failed" if i == 0 else None)
+        if result.best is not None:
+            axes.axvline(float(result.best.params[x.name]), color=GREEN, lw=1, ls=":", label="answer")
+        axes.set_ylabel(_labels(result)[metric])
+        if x.log:
+            axes.set_xscale("log")
+    rows[-1].set_xlabel(headed(x.name, x.unit))
+    handles: dict[str, Any] = {}
+    for axes in rows:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=4, fontsize=8, frameon=False)
+    return True
+
+
+def _few(params: Params, x: Parameter, y: Parameter) -> Params:
     """All of a few parameters; of many those of the axes."""
-    shown = (x.name, "" if y is None else y.name)
-    return params if len(params) <= 3 else {n: v for n, v in params.items() if n in shown}
+    return params if len(params) <= 3 else {n: v for n, v in params.items() if n in (x.name, y.name)}
 
 
-def _at(parameter: Parameter | None, o: Observation) -> float:
-    if parameter is None:
-        return 0.0
+def _at(parameter: Parameter, o: Observation) -> float:
     if parameter.name not in o.params:
         return math.nan  # not active there
     value = o.params[parameter.name]

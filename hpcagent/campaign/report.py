@@ -11,7 +11,9 @@ from pathlib import Path
 from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, number, point_text, read_run
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import estimated
+from hpcagent.campaign.html_report import html_report
 from hpcagent.campaign.learned import Learned, Progress, learned
+from hpcagent.campaign.numbers import error_text
 from hpcagent.campaign.sweep import SweepResult
 from hpcagent.campaign.sweep_report import sweep_text
 from hpcagent.campaign.table import headed
@@ -35,19 +37,24 @@ class Written:
         path: The Markdown file.
         plots: The PNG files beside it.
         note: Why there are no plots, or an empty text.
+        html: The same as one HTML file with the plots inside.
+        learned: What the models of all runs say in a line for each metric: which parameters matter.
     """
 
     path: Path
     plots: tuple[Path, ...]
     note: str = ""
+    html: Path | None = None
+    learned: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        first = f"{self.html} (open this first), " if self.html is not None else ""
         plots = f" with {', '.join(p.name for p in self.plots)}" if self.plots else ""
-        return f"{self.path}{plots}" + (f" ({self.note})" if self.note else "")
+        return f"{first}{self.path}{plots}" + (f" ({self.note})" if self.note else "")
 
 
 def report(run_dir: str | Path, *, plots: bool = True, to: Path | None = None) -> Written:
-    """Write the report of a campaign, finished or not.
+    """Write the report of a campaign, finished or not: `report.md`, and `report.html` with the plots inside.
 
     Args:
         run_dir: The campaign's folder.
@@ -75,8 +82,24 @@ def report(run_dir: str | Path, *, plots: bool = True, to: Path | None = None) -
     elif plots:
         note = "no plots: install the extra `plots`, pip install 'hpcagent[plots]'"
     path = folder / "report.md"
-    write_whole(path, _text(result, found, drawn, note) if swept is None else sweep_text(swept, drawn, note))
-    return Written(path, tuple(drawn), note)
+    text = _text(result, found, drawn, note) if swept is None else sweep_text(swept, drawn, note)
+    write_whole(path, text)
+    page = folder / "report.html"
+    write_whole(page, html_report(text, drawn))
+    return Written(path, tuple(drawn), note, page, _matters(found))
+
+
+def _matters(found: Learned) -> tuple[str, ...]:
+    """Which parameters each metric depends on, where the model predicts it at all."""
+    lines = []
+    for w in found.importance:
+        ranked = sorted(zip(w.total, w.names, strict=True), reverse=True)
+        if w.trusted and len(ranked) > 1:
+            shares = ", ".join(f"{name} {share:.0%}" for share, name in ranked)
+            lines.append(
+                f"{w.metric} depends on {shares} (shares of its variance over the space, with interactions)"
+            )
+    return tuple(lines)
 
 
 def _learned(result: CampaignResult) -> Learned:
@@ -165,8 +188,8 @@ def _answer(result: CampaignResult) -> str:
     lines += ["", _line(header), "|---" * len(header) + "|"]
     for name, value in sorted(best.metrics.items(), key=lambda item: (item[0] not in best.shown, item[0])):
         error, expected = best.uncertainty.get(name), best.expected.get(name)
-        shown = "-" if error is None else f"{error:.2g}"
-        cells = ["-", "-"] if expected is None else [number(expected), f"{best.expected_error[name]:.2g}"]
+        shown = "-" if error is None else error_text(error)
+        cells = ["-", "-"] if expected is None else [number(expected), error_text(best.expected_error[name])]
         cells += [number(value), shown, best.units.get(name, "1")]
         lines.append(_line([name, *cells]))
     by = " Expected: by the models of all runs." if best.expected else ""

@@ -96,8 +96,10 @@ def run_to_its_end(
         say(json.dumps({"event": "answer", **answer_data(result), "report": str(written.path)}))
     else:
         if result.points:
-            say(f"{result.table()}\n")
+            say(f"{result.table(result.rivals)}\n")
         say(result)
+        for line in written.learned:
+            say(line)
         say(f"report: {written}")
     if result.exit_code:
         raise typer.Exit(result.exit_code)

@@ -65,6 +65,7 @@ ROOMS = {
     "gest_api": ("policies/adapters",),
     "matplotlib": ("campaign", "apps"),
     "IPython": ("campaign",),
+    "markdown_it": ("campaign",),
     "rich": ("campaign", "cli", "commands"),
     "typer": ("cli", "commands"),
     "mcp": ("mcp",),

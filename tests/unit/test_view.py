@@ -104,7 +104,8 @@ def test_run_tells_how_it_goes_unless_told_not_to_or_watched(tmp_path, capsys):
     first, second, *_, last = err.splitlines()
     assert out == "" and first.startswith("synthetic: starting threads: ") and second.startswith("synthetic: new")
     assert (
-        last.startswith(f"report: {tmp_path}/a/report/report.md") and (tmp_path / "a/report/report.md").is_file()
+        last.startswith(f"report: {tmp_path}/a/report/report.html (open this first)")
+        and (tmp_path / "a/report/report.md").is_file()
     )
     written = ran.report(plots=False)
     assert written.path == tmp_path / "a/report/report.md" and written.plots == ()
