@@ -166,6 +166,11 @@ class SweepResult(CampaignResult):
 
     points: tuple[SweepPoint, ...] = ()
 
+    @property
+    def rivals(self) -> int:
+        """All points: a sweep has no best one."""
+        return len(self.points)
+
     def table(self, n: int | None = None) -> Table:
         """All points (or the first `n`): parameters, metrics with their ±, runs and what became of the others."""
         campaign, metrics = self.campaign, self.campaign.shown
