@@ -21,6 +21,7 @@ from hpcagent.campaign.compare import (
     observations,
 )
 from hpcagent.campaign.counts import best_single, run_counts, told_note, told_words
+from hpcagent.campaign.edges import at_edges
 from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.opened import about
 from hpcagent.campaign.record import Campaign
@@ -340,6 +341,7 @@ class CampaignResult(Displayed):
             label = "best" if best.feasible else "most probable"
             said = f"{label}: {point_text(best.params, best.point_units)}, {goal} = {best.expected_text(goal)}"
             facts += [(label, point_text(best.params, best.point_units)), *best._card().facts]
+            facts += [("at an edge", "\n".join(self.edges))]
             facts += [("compared", "\n".join(map(str, self.speedups)))]
         table = self.table()
         tables = [Rows(table.title, table.header, table.rows)] if table.rows else []
@@ -447,7 +449,7 @@ class CampaignResult(Displayed):
         """What `missed` says, or why it says nothing where noise is not known; empty otherwise."""
         found, space = self.missed, self.campaign.smoothed
         if found is not None:
-            return str(found)
+            return found.text("within the searched range" if self.edges else "")
         if self.best is None or space is None or len(self.campaign.objective.goals) > 1:
             return ""
         own = observations(self.campaign, self.results, self.comparison)
@@ -461,6 +463,11 @@ class CampaignResult(Displayed):
             f"were hardly repeated, so differences of {names} may be noise; run points again, or state the noise "
             "in the contract (0 if there is none)"
         )
+
+    @property
+    def edges(self) -> tuple[str, ...]:
+        """Where the best point is at an end of a searched range beyond which the app allows more, in sentences."""
+        return () if self.best is None else at_edges(self.campaign, self.best.params)
 
     @property
     def single_text(self) -> str:
@@ -564,6 +571,7 @@ class CampaignResult(Displayed):
                 )
             missed = self.missed_text if self.best.feasible else ""
             lines += [f"  {missed}"] if missed else []
+            lines += [f"  {edge}" for edge in self.edges]
             lines += [f"  {self.single_text}"] if self.single_text else []
             lines += [f"  {s}" for s in self.speedups]
             lines += [f"  {ranked}" for ranked in self.agreements]

@@ -198,6 +198,7 @@ def _answer(result: CampaignResult) -> str:
     lines += ["", f"P(feasible) = {best.probability_feasible:.2f}, from {best.origin}.{by}"]
     missed = result.missed_text if best.feasible else ""
     lines += [f"- {missed}"] if missed else []
+    lines += [f"- {edge}" for edge in result.edges]
     lines += [f"- {result.single_text}"] if result.single_text else []
     lines += [f"- {s}" for s in result.speedups]
     lines += [f"- {ranked}" for ranked in result.agreements]

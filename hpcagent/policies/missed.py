@@ -72,16 +72,21 @@ class Missed(Record):
     notable: float
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, where: str = "") -> str:
+        """In words; `where` says of which points, if not of all that the app allows."""
         if np.isfinite(self.share) and self.share > LOST:
             return (
                 f"too little is known to say what was missed: by the models, {self.metric} of an allowed point "
                 f"may be better by {_brief(self.expected)} on average, over half of the answer's value; run more"
             )
+        where = f" {where}" if where else ""
         share = f" ({self.share:.1%})" if np.isfinite(self.share) else ""
         return (
             f"expected regret {_brief(self.expected)}{share}: so much better in {self.metric} the best allowed "
-            f"point may be, on average; 95 % sure that it is not better by more than {_brief(self.at_most)}, by "
-            "the models"
+            f"point{where} may be, on average; 95 % sure that{where} it is not better by more than "
+            f"{_brief(self.at_most)}, by the models"
         )
 
 

@@ -11,6 +11,7 @@ import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.record import load_run
 from hpcagent.campaign.status import status_of
+from hpcagent.model.contract import Metric
 
 
 @ha.app(parameters={"value": ha.Float(0, 1, unit="nm")}, metrics={"value": "eV"})
@@ -62,3 +63,28 @@ def test_without_a_run_that_counts_the_status_says_what_is_missing(tmp_path: Pat
     asked = ha.Campaign(broken, ha.maximize("y"), policy="sobol", until=ha.max_runs(2))
     ha.run(asked, site="threads", run_dir=tmp_path / "r", progress=False)
     assert "\nno run has completed\n" in str(status_of(tmp_path / "r"))
+
+
+@ha.app(
+    parameters={"x": ha.Float(0, 1), "n": ha.Int(1, 8)}, metrics={"y": Metric(name="y", unit="eV", noise=0.01)}
+)
+def slope(x: float, n: int) -> dict[str, float]:
+    return {"y": 84 * x + n}
+
+
+def test_a_best_point_at_the_edge_of_a_narrowed_range_is_said(tmp_path: Path) -> None:
+    narrow = {"x": {"low": 0.1, "high": 0.5}, "n": {}}
+    asked = ha.Campaign(slope, ha.maximize("y"), space=narrow, policy="grid", until=ha.max_runs(9))
+    asked = asked.model_copy(update={"policy": asked.policy.model_copy(update={"options": {"levels": 3}})})
+    result = ha.run(asked, site="threads", run_dir=tmp_path / "r", progress=False)
+    edge = "x = 0.5 is at the edge of the range that was searched ([0.1, 0.5]); the app allows [0, 1]: "
+    assert result.best is not None and result.best.params == {"x": 0.5, "n": 8}
+    assert [line[: len(edge)] for line in result.edges] == [edge]  # n is at its own end: nothing lies beyond
+    report = ha.report(tmp_path / "r", plots=False).path.read_text()
+    for text in (str(result), report):
+        assert edge in text
+        assert "95 % sure that within the searched range it is not better" in text
+    assert edge in result._repr_html_() and "--set space.x.high=" in result._repr_html_()
+    # The app's whole range: said of nothing.
+    whole = ha.Campaign(slope, ha.maximize("y"), policy="grid", until=ha.max_runs(4))
+    assert ha.run(whole, site="threads", run_dir=tmp_path / "w", progress=False).edges == ()
