@@ -15,6 +15,7 @@ from pydantic_core import from_json
 from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app, from_name
+from hpcagent.apps.lammps.contract import averages
 from hpcagent.campaign.own_points import distinct, own_point
 from hpcagent.campaign.ruled import by_default, check_rules_of, narrowed, ruled
 from hpcagent.campaign.rules import Rule
@@ -418,10 +419,18 @@ class Campaign(Displayed, Record):
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The metrics that tables show: the objective's, and those of `show`; of a sweep all sure ones."""
+        """The metrics that tables show: the objective's, and those of `show`; of a sweep all sure ones.
+
+        Of a sweep of a LAMMPS script whose contract names none: the averages of its thermo output, no speeds.
+        """
         chosen = tuple(dict.fromkeys((*self.objective.metrics, *self.show)))
         contract = self.app.contract.metrics
-        return chosen or tuple(m.name for m in contract if m.required) or tuple(m.name for m in contract)
+        return (
+            chosen
+            or averages(contract)
+            or tuple(m.name for m in contract if m.required)
+            or tuple(m.name for m in contract)
+        )
 
     @property
     def judged(self) -> tuple[str, ...]:

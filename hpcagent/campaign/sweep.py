@@ -52,7 +52,8 @@ def Sweep(  # noqa: N802  (reads as a kind of campaign where it is used)
         replicates: Runs at each point, with different seeds.
         points: How many points of `latin_hypercube` and `sobol`, or those of a `list`: `[{"T": 100}, ...]`.
         levels: Of a grid: values of each numeric parameter without a list: one number, or one for each name.
-        metrics: What the table and the plots show; by default every metric that the app is sure to return.
+        metrics: What the table and the plots show; by default every metric that the app is sure to return; of a
+            LAMMPS script whose contract names no metrics the averages that it prints, and no speeds.
         options: Of the campaign, e.g. `until=ha.node_hours(2)`, `fixed`, `seed`, `name`, `batch_size`; an
             `objective` makes the same runs and gives an answer too.
 
@@ -173,7 +174,10 @@ class SweepResult(CampaignResult):
 
     def table(self, n: int | None = None) -> Table:
         """All points (or the first `n`): parameters, metrics with their ±, runs and what became of the others."""
-        campaign, metrics = self.campaign, self.campaign.shown
+        campaign = self.campaign
+        known = {m for p in self.points for m in p.metrics}
+        # Of those by default, what no run has (a column that its script does not print) is left out.
+        metrics = [m for m in campaign.shown if m in known or campaign.show or not known]
         units = {m.name: m.unit for m in campaign.app.contract.metrics}
         header = [headed(p.name, p.unit) for p in campaign.search.parameters]
         header += [headed(m, units[m]) for m in metrics] + ["runs"]

@@ -28,13 +28,15 @@ from hpcagent.model.files import with_file_choices
 from hpcagent.model.space import Parameter, Space
 from hpcagent.units import STYLES, factor, unit_style
 
-__all__ = ["ContractFile", "Structure", "lammps", "packaged_inputs"]
+__all__ = ["ContractFile", "Structure", "averages", "lammps", "packaged_inputs"]
 
 # Metrics whose meaning is a measured speed: better when larger, and noisy from outside the run.
 _SPEEDS = ("ns_per_day", "tau_per_day", "timesteps_per_s")
 _FASTER = (*_SPEEDS, *(f"{name}_cpu" for name in _SPEEDS))
 # What a script whose contract names no metrics must at least yield.
 _ALWAYS = ("timesteps_per_s", "loop_time_s", "n_atoms")
+# What a sweep of such a script shows, of what its thermo output has.
+_AVERAGES = ("temperature", "pressure", "density", "potential_energy", "total_energy")
 # What a misspelt unit of a timestep may have meant.
 _TIMES = ("fs", "ps", "ns", "us", "tau")
 
@@ -652,6 +654,18 @@ def _metrics(read: Script, file: ContractFile, asked: tuple[str, ...] | None, wh
         for n, c in file.columns.items()
     ]
     return (*found, *own)
+
+
+def averages(metrics: Sequence[Metric]) -> tuple[str, ...]:
+    """The thermodynamic averages of a script whose contract names no metrics; empty for every other app.
+
+    Example:
+        >>> averages(lammps("lj_melt").contract.metrics)  # its contract names its own
+        ()
+    """
+    if {m.name for m in metrics if m.required} != set(_ALWAYS):
+        return ()
+    return tuple(m.name for m in metrics if m.name.startswith(_AVERAGES))
 
 
 def _metric(name: str, unit: str, *, required: bool) -> Metric:

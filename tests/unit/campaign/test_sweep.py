@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -374,3 +375,35 @@ def test_replicates_that_agree_are_not_called_one_run(tmp_path):
     result = swept(tmp_path, careless_rod, {"T": [1, 2]}, replicates=2)
     assert "one run" not in result.error_text and "seed" not in result.error_text
     assert "gave the same number" in title_of(result, "length") and "one run at" not in title_of(result, "length")
+
+
+LJ = """units lj
+variable T index 1.0
+lattice fcc 0.8442
+region box block 0 3 0 3 0 3
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create ${T} 4711
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0
+fix nve all nve
+thermo 20
+run 200
+"""
+
+
+def test_an_own_script_of_lammps_shows_its_averages_and_no_speeds(tmp_path: Path) -> None:
+    (tmp_path / "in.melt").write_text(LJ)
+    app = ha.lammps(tmp_path / "in.melt", variables={"T": ha.Float(0.5, 2.0)})
+    plain = ha.Sweep(app, {"T": [1.0, 1.5]}, replicates=2)
+    energies = ["potential_energy_epsilon_per_atom", "total_energy_epsilon_per_atom"]
+    assert list(plain.shown) == ["temperature_reduced", "pressure_reduced", "density_reduced", *energies]
+    assert not plain.timed and plain.single  # without a speed there is nothing that a repeat tells
+    fast = ha.Sweep(app, {"T": [1.0, 1.5]}, replicates=2, metrics=["timesteps_per_s"])
+    assert fast.shown == ("timesteps_per_s",) and fast.timed and not fast.single
+    result = ha.run(plain, site="threads", run_dir=tmp_path / "r", progress=False)
+    assert len(result.results) == 2 and all(r.ok for r in result.results)
+    # thermo_style one prints no density and no PotEng: no empty column stands for them.
+    heads = [h.split(" (")[0] for h in result.table().header]
+    assert heads == ["T", "temperature_reduced", "pressure_reduced", "total_energy_epsilon_per_atom", "runs"]
