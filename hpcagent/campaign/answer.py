@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcagent.campaign.agreeing import agreeing, as_measured
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import (
     Comparison,
@@ -621,6 +622,9 @@ def answer(
     ran = {key(o.params) for o in own if o.completed}
     noise = campaign.noise
     found = _well_known(recommend(seen, campaign.objective, space=campaign.smoothed, noise=noise), ran)
+    same = agreeing(campaign, results)
+    if found is not None:
+        found = found.model_copy(update={"best": as_measured(found.best, same)})
     # A metric may have the name of a parameter: asked by that name, the unit is the metric's.
     units = parameter_units(campaign) | {m.name: m.unit for m in campaign.app.contract.metrics}
     for result in results:
@@ -639,7 +643,7 @@ def answer(
         else _speedups(campaign, found, seen, guessed, comparison),
         comparison=comparison,
         front=front,
-        points=_ranked(campaign, seen, noise),
+        points=tuple(as_measured(e, same) for e in _ranked(campaign, seen, noise)),
         **plain,
     )
 

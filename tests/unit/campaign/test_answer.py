@@ -88,3 +88,15 @@ def test_a_best_point_at_the_edge_of_a_narrowed_range_is_said(tmp_path: Path) ->
     # The app's whole range: said of nothing.
     whole = ha.Campaign(slope, ha.maximize("y"), policy="grid", until=ha.max_runs(4))
     assert ha.run(whole, site="threads", run_dir=tmp_path / "w", progress=False).edges == ()
+
+
+def test_no_error_stands_beside_what_repeats_give_to_the_last_digit(tmp_path: Path) -> None:
+    begun = ha.Sweep(synthetic, {"x": [0.1, 0.3, 0.5]}, fixed={"run_time_s": 0.0}, replicates=2, metrics=["value"])
+    ha.run(begun, site="threads", run_dir=tmp_path / "r", progress=False)
+    changes = {"objective.maximize": "value", "policy": "bayes", "until.max_runs": 10}
+    result = ha.run(
+        load_run(tmp_path / "r", changes=changes), site="threads", run_dir=tmp_path / "r", progress=False
+    )
+    assert "value = 42\n" in str(result)
+    column = [row[1] for row in result.table().rows]
+    assert len(column) > 3 and not any("±" in cell for cell in column)
