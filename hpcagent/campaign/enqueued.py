@@ -63,7 +63,10 @@ class Enqueued:
             text += f"; the budget has room for {self.room} more run(s)"
             more = " --set until.max_runs=N"
         if self.attended:
-            return f"{text}; the coordinator that is at it takes them with its next batch, as far as there is room"
+            return (
+                f"{text}; the coordinator that is at it takes them with its next batch, as far as there is room "
+                "(a script that submits by itself plans no batch: there `hpcagent resume` runs them afterwards)"
+            )
         done = "the campaign has stopped" if self.ended else "no coordinator is at it"
         return f"{text}; {done}: `hpcagent resume {self.run_dir}{more}` runs them"
 

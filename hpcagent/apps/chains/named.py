@@ -29,7 +29,7 @@ def _of(app: Any) -> dict[str, Any]:
     return {
         "parameters": NAMED | {p.name: p for p in contract.space.parameters},
         "metrics": {m.name: m for m in contract.metrics},
-        "failure_modes": ("BadLattice", *(n for n in contract.failure_modes if n != "BadLattice")),
+        "failure_modes": tuple(dict.fromkeys(("BadLattice", *contract.failure_modes))),
         "settings": SETTINGS,
         "files": FILES,
         "estimated_runtime_s": 600.0,

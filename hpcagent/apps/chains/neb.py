@@ -87,6 +87,7 @@ METRICS = BARRIERS | {
     failure_modes=(
         *band_path.contract.failure_modes,
         "SameMinimum",
+        "BadPath",
         "BandNotConverged",
         "NonNumeric",
         "NotRelaxed",
@@ -216,7 +217,7 @@ def _interpolated(first: Atoms, last: Atoms, params: dict[str, Any]) -> list[Ato
         raise AppFailed(
             "the first path leads atoms through each other: no images between the ends.",
             kind="contract",
-            name="NonNumeric",
+            name="BadPath",
             repair="another number of images, or ends whose atoms do not change places",
         )
     return images

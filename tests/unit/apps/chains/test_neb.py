@@ -131,7 +131,7 @@ def test_atoms_that_changed_places_in_the_final_structure_are_said():
     whole = {"engine": "emt", "relax_ends": "no", "climb": "no", "fmax": 1.0}
     # Half way they are in one place.
     failure = ha.apps.neb(first, second, images=1, **whole).result().failure
-    assert failure.name == "NonNumeric" and "atoms 8, 11 (Al) have changed places" in failure.message
+    assert failure.name == "BadPath" and "atoms 8, 11 (Al) have changed places" in failure.message
     result = ha.apps.neb(first, second, images=2, interpolation="linear", **whole | {"max_steps": 2}).result()
     assert "atoms 8, 11 (Al) have changed places" in result.failure.message
     plain = ha.apps.neb(*gold_on_aluminium(), images=1, **whole).result()
