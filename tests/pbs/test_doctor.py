@@ -85,7 +85,8 @@ def test_what_a_killed_coordinator_has_left_is_reaped_from_the_command_line(pbs,
     process.wait()
     (left,) = pbs.open_jobs()
     done = subprocess.run([*COMMAND, "reap", "r"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert left in done.stdout and "cancelled" in done.stdout
+    # Its workers end without their coordinator: on a busy machine before `reap` has asked.
+    assert left in done.stdout and ("cancelled" in done.stdout or "ended" in done.stdout)
     assert pbs.open_jobs() == []
 
 
