@@ -349,7 +349,7 @@ def test_replicates_of_a_program_without_a_seed_are_not_run(tmp_path, python):
         ("seq {n}", {"constants": {"k": 1}}, "'k' is never used"),
         ("seq {n}", {"stdin": "in.txt"}, "none of its files"),
         ("seq {n}", {"templates": ["absent.txt"]}, "absent.txt"),
-        ("seq {n}", {"files": ["../../etc/passwd"]}, "no such file"),
+        ("seq {n}", {"files": ["../../etc/no_such_file"]}, "no such file"),
         ("seq {n}", {"files": {"../x": "/etc/hostname"}}, "not the name of a file in the run's directory"),
         ("seq {n}", {"files": {"result.json": "/etc/hostname"}}, "library's own"),
         ("seq {n}", {"env": {"A B": "1"}}, "environment variable"),
