@@ -67,7 +67,7 @@ def node_name() -> str:
 
 
 FORKS = threading.RLock()
-"""Held while a process is started with a `preexec_fn`, and while HDF5 is written.
+"""Held while a process is started with a `preexec_fn`, and while h5py is imported or HDF5 is written.
 
 Before a fork Python takes the locks of `logging` and of h5py; h5py logs while it has its own. Where h5py was
 imported before `logging` the two would wait for each other for ever, if the runs are in the coordinator's process.

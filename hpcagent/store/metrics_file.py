@@ -75,7 +75,8 @@ def _held_of(results: Sequence[Result]) -> _Held:
 
 def _held_in(path: Path) -> _Held | None:
     """Which results a metrics.h5 holds; None where there is none that can be read."""
-    import h5py
+    with FORKS:  # it registers what a fork has to do
+        import h5py
 
     try:
         with FORKS, h5py.File(path, "r") as file:
@@ -102,7 +103,8 @@ def write_table(path: Path, columns: Mapping[str, list[Any]], units: Mapping[str
     Where there is a column `index`, it is the dimension of the others, and those in groups (`metrics/value`) have
     a second name at the top (`metrics_value`, a link, not a copy): so `xarray.open_dataset` finds everything.
     """
-    import h5py
+    with FORKS:  # it registers what a fork has to do
+        import h5py
 
     # Built in memory, then written as plain bytes: HDF5 crashes the process if the disk fills while it writes.
     image = io.BytesIO()
@@ -134,7 +136,8 @@ def _give_dimension(file: Any, names: Sequence[str]) -> None:
 
 
 def _array(values: list[Any]) -> Any:
-    import h5py
+    with FORKS:  # it registers what a fork has to do
+        import h5py
 
     if any(isinstance(v, str) for v in values):
         return np.array([str(v) for v in values], dtype=h5py.string_dtype())
@@ -147,7 +150,8 @@ def read_table(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     Raises:
         BadInput: The file is missing or is no such file.
     """
-    import h5py
+    with FORKS:  # it registers what a fork has to do
+        import h5py
 
     try:
         columns: dict[str, Any] = {}

@@ -43,6 +43,7 @@ from hpcagent.apps.bounded import (
 )
 from hpcagent.apps.printed import allowed
 from hpcagent.errors import AppFailed
+from hpcagent.lifeline import FORKS
 from hpcagent.model.space import Choice, Float, Int, Parameter, Text
 from hpcagent.units import STYLES, factor, unit_style
 
@@ -931,7 +932,8 @@ class _H5md(Trajectory):
 
     def __init__(self, path: Path, said: _Said, reading: Reading) -> None:
         super().__init__(path)
-        import h5py
+        with FORKS:  # it registers what a fork has to do
+            import h5py
 
         try:
             self._file: Any = h5py.File(path, "r")
@@ -1029,7 +1031,8 @@ class _H5md(Trajectory):
         names = reading.species.split()
         if names:
             return np.array([names[int(v) - 1] if 1 <= int(v) <= len(names) else str(v) for v in values])
-        import h5py
+        with FORKS:  # it registers what a fork has to do
+            import h5py
 
         dtype = (stored["value"] if hasattr(stored, "keys") else stored).dtype
         labels = h5py.check_enum_dtype(dtype)

@@ -19,6 +19,7 @@ from hpcagent.apps.executable.record import OUTPUT, PRINTED, Reading, json_path
 from hpcagent.apps.executable.tables import parse_number, read_table, wrong
 from hpcagent.apps.printed import read_bytes, too_large
 from hpcagent.errors import AppFailed, BadInput, nearest
+from hpcagent.lifeline import FORKS
 from hpcagent.units import factor
 
 __all__ = ["Number", "from_match", "json_text", "number_of", "parsed_json", "reduced", "step_into"]
@@ -258,7 +259,8 @@ def _numbers(metric: str, found: Any, path: Path) -> _Array:
 
 
 def _hdf5(metric: str, path: Path, name: str) -> _Array:
-    import h5py
+    with FORKS:  # it registers what a fork has to do
+        import h5py
 
     try:
         with h5py.File(path, "r") as file:
