@@ -59,7 +59,7 @@ $(VENV)/demo.stamp: $(BIN)/python setup.cfg
 	@touch $@
 
 $(VENV)/test.stamp: $(BIN)/python setup.cfg
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test,test-globus]'
 	@touch $@ $(VENV)/demo.stamp
 
 $(VENV)/docs.stamp: $(VENV)/test.stamp setup.cfg

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lane -> its folders; the last lane has all the others, so that no test is in none.
 LANES: dict[str, tuple[str, ...]] = {
+    "globus": ("tests/globus",),
     "clusters": ("tests/slurm", "tests/pbs"),
     "campaign": ("tests/unit/campaign", "tests/unit/sites", "tests/integration"),
 }

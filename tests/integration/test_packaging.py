@@ -139,7 +139,7 @@ def test_an_editable_install_works(checkout: Path, tmp_path: Path) -> None:
 
 
 # GPAW is compiled, with build settings of its own; the others bring several gigabytes of PyTorch.
-BY_THEMSELVES = ("ax", "docs", "gpaw", "mace", "optuna-gp")
+BY_THEMSELVES = ("ax", "docs", "gpaw", "mace", "optuna-gp", "test-globus")
 
 
 def test_the_extra_all_holds_what_the_others_hold(wheel: Path) -> None:
