@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CONTROL", "HIDDEN", "is_secret", "markdown", "masked", "plain", "without_secrets"]
+__all__ = ["CONTROL", "HIDDEN", "is_secret", "markdown", "masked", "plain", "size_text", "without_secrets"]
 
 # C0 but tab and newline, DEL, C1 (an 8-bit terminal takes U+009B for the beginning of a command), line and
 # paragraph separators, what turns the direction of writing round (text then reads other than it is), what is
@@ -105,3 +105,19 @@ def without_secrets(data: Any) -> Any:  # plain data of any depth
     if isinstance(data, (list, tuple)):
         return [without_secrets(value) for value in data]
     return masked(data) if isinstance(data, str) else data
+
+
+def size_text(size: float) -> str:
+    """A number of bytes with a binary prefix (IEC 80000-13).
+
+    Example:
+        >>> size_text(512), size_text(1536), size_text(3 * 2**30)
+        ('512 B', '1.5 KiB', '3.0 GiB')
+    """
+    if size < 1024:
+        return f"{int(size)} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"

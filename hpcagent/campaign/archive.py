@@ -18,10 +18,10 @@ from typing import IO, Any, Protocol
 from pydantic_core import to_json
 
 from hpcagent.campaign.disk_use import Space, kind_of
-from hpcagent.campaign.listed import size_text
 from hpcagent.campaign.masking import Masking
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.errors import BadInput
+from hpcagent.shown import size_text
 from hpcagent.store.files import open_plain, refusing_clearly
 
 __all__ = ["CONTENTS", "FORMAT", "Archived", "archive"]

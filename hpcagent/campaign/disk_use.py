@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcagent.campaign.listed import DEPTH, find_campaigns, size_text
+from hpcagent.campaign.listed import DEPTH, find_campaigns
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.errors import HpcAgentError
+from hpcagent.shown import size_text
 
 __all__ = ["DiskUse", "FileKinds", "Space", "Usage", "disk_use", "freeable", "kind_of", "usage_of"]
 

@@ -17,6 +17,7 @@ from hpcagent.campaign.standing import ROLE
 from hpcagent.campaign.status import best_run
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.shown import size_text
 from hpcagent.sites.ledger import read_ledger
 from hpcagent.store.rundir import Holder, RunDir, holder
 
@@ -171,22 +172,6 @@ def _age(seconds: float) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"
     return f"{max(0, int(seconds))} s"
-
-
-def size_text(size: float) -> str:
-    """A number of bytes with a binary prefix (IEC 80000-13).
-
-    Example:
-        >>> size_text(512), size_text(1536), size_text(3 * 2**30)
-        ('512 B', '1.5 KiB', '3.0 GiB')
-    """
-    if size < 1024:
-        return f"{int(size)} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1024:.1f} TiB"
 
 
 def list_runs(folder: str | Path = "runs", *, depth: int = DEPTH, size: bool = False) -> RunList:

@@ -13,6 +13,7 @@ from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, Meaning, RunStates, meaning
+from hpcagent.model.remote import Remote
 from hpcagent.model.space import Params
 from hpcagent.model.texts import Shown
 
@@ -23,6 +24,7 @@ __all__ = [
     "InnerRun",
     "Manifest",
     "Observation",
+    "Remote",
     "Result",
     "Role",
     "Side",
@@ -227,13 +229,14 @@ class Result(Displayed, Record):
         host: Where it ran.
         cost: What it took.
         artifacts: Name -> file, relative to `workdir`.
-        workdir: The run's own directory.
+        workdir: The run's own directory here. Of a run on an endpoint it is made when a file is fetched.
         notes: Remarks worth reading.
         distrusted: Why the measured times of this run should not be believed, or None.
         attempt: 1, or more after infrastructure failures.
         parts: The runs it was made of, for a chain; its cost is the sum of those that were run for it.
         files: Files whose content decides the metrics (pseudopotentials, PAW setups, models): path -> SHA-256.
         versions: What has computed: name of the program or Python distribution -> version.
+        remote: Where its files lie, if it was run on an endpoint; `hpcagent fetch` brings them here.
     """
 
     manifest: Manifest
@@ -255,6 +258,7 @@ class Result(Displayed, Record):
     parts: tuple[InnerRun, ...] = ()
     files: dict[str, str] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
+    remote: Remote | None = None
 
     def _card(self) -> Card:
         m, failure = self.manifest, self.failure
@@ -270,7 +274,8 @@ class Result(Displayed, Record):
             ("notes", "\n".join(self.notes)),
             ("took", f"{self.cost.wall_s:.3g} s on {self.host or 'an unnamed host'}"),
             ("made of", f"{len(self.parts)} inner runs" if self.parts else ""),
-            ("files in", self.workdir),
+            ("files in", self.workdir if self.remote is None else f"{self.remote} ({self.remote.brief})"),
+            ("fetched to", "" if self.remote is None else self.workdir),
             ("execution id", m.execution_id),
         ]
         rows = [
