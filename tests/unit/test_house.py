@@ -41,7 +41,10 @@ FLOORS = {
 # Room -> the only places that may import it (at the top or inside a function).
 ROOMS = {
     "parsl": ("sites",),
+    "globus_compute_common": ("sites",),
     "globus_compute_sdk": ("sites",),
+    "globus_sdk": ("sites",),
+    "pika": ("sites",),
     "zmq": ("sites",),
     "psutil": ("sites", "lifeline"),
     "h5py": ("store", "apps"),
