@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -31,7 +32,16 @@ def campaign(runs: int = 12, **more: Any) -> ha.Campaign:
 
 
 def delete(folder: Path) -> None:
-    shutil.rmtree(folder)
+    remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder that runs write into meanwhile."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder)
+            return
+    raise AssertionError(f"{folder} is filled faster than it is deleted")
 
 
 def rename(folder: Path) -> None:
@@ -63,7 +73,7 @@ def append_to_journal(folder: Path) -> None:
 
 
 def delete_work(folder: Path) -> None:
-    shutil.rmtree(folder / "work")
+    remove(folder / "work")
 
 
 DISTURBANCES: dict[Callable[[Path], None], str] = {
