@@ -34,7 +34,15 @@ from hpcagent.model.failures import KINDS, known_kind, meaning
 from hpcagent.owners import own_link
 from hpcagent.surroundings import import_on_a_worker
 
-__all__ = ["execute", "execute_as_result", "execute_each", "final_result", "read_result", "with_reuse_said"]
+__all__ = [
+    "broken_off",
+    "execute",
+    "execute_as_result",
+    "execute_each",
+    "final_result",
+    "read_result",
+    "with_reuse_said",
+]
 
 
 STALE = "open the site anew: its processes have imported the module before it was edited (or reload it there)"
@@ -82,6 +90,31 @@ def execute_as_result(order: Mapping[str, Any], *upstream: Any) -> Any:
     from hpcagent.model.records import Result
 
     return Result.model_validate({"manifest": order["manifest"], **execute(order, *upstream)})
+
+
+def broken_off(order: Mapping[str, Any], wall_s: float, failure: dict[str, Any]) -> dict[str, Any]:
+    """The result of a run whose process ended in the middle of it, as whoever watched that process knows it.
+
+    It is written into the run's directory, unless a result has come there meanwhile: that one counts then.
+
+    Args:
+        order: At least `manifest` with its resources, `site`, `workdir` and `attempt`.
+        wall_s: How long it ran.
+        failure: As in a result.
+    """
+    now, workdir = time.time(), Path(order["workdir"])
+    fields = _fields(order, "FAILED", now - wall_s, now, wall_s=wall_s, failure=failure)
+    with contextlib.suppress(OSError):
+        descriptor = _opened(workdir)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else another worker is at it
+            done = read_result(workdir)
+            if done is not None:
+                return done
+            _write(f"{workdir}/result.json", fields)
+        finally:
+            os.close(descriptor)
+    return fields
 
 
 def read_result(workdir: Path) -> dict[str, Any] | None:
@@ -418,6 +451,11 @@ def _fields(
     if noted():
         fields["notes"] = [*fields.get("notes", []), *noted()]
     return fields
+
+
+def os_name(error: OSError) -> str:
+    """The failure that an error of the operating system is: `DiskFull`, `NoPermission`, else its class."""
+    return _os_name(error)
 
 
 def _failure(kind: str, name: str, message: str, log_tail: str = "", repair: str | None = None) -> dict[str, Any]:

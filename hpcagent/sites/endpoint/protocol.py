@@ -33,9 +33,11 @@ __all__ = [
     "OPS",
     "PROTOCOL",
     "SILENT_S",
+    "OtherProtocol",
     "cancel",
     "checked",
     "get",
+    "is_execution",
     "list_files",
     "look",
     "new_key",
@@ -71,6 +73,10 @@ _KEY = re.compile(r"[0-9a-f]{32}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _EXECUTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 _CONTROL = re.compile("[\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]")
+
+
+class OtherProtocol(BadInput):
+    """Client and endpoint speak different protocols."""
 
 
 def new_key() -> str:
@@ -221,9 +227,9 @@ def look(
 ) -> dict[str, Any]:
     """Ask how tasks stand, and runs.
 
-    The answer has `states`: key -> {state, host, pid, since, ...}, `state` one of `waiting` (not begun), `running`,
-    `dead` (its process is gone), `cancelled` and `finished`; and `executions`: id -> `finished`, `begun` or
-    `unknown`.
+    The answer has `states`: key -> {state, host, pid, since, ...}, `state` one of `waiting` (not begun),
+    `running`, `dead` (its process is gone), `cancelled` and `finished`; and `executions`: id -> `finished`,
+    `begun` or `unknown`.
 
     Args:
         root: The campaign's folder there.
@@ -235,7 +241,7 @@ def look(
 
 
 def probe(root: str, *, site: Mapping[str, Any] | None = None, key: str | None = None) -> dict[str, Any]:
-    """Ask what is there: `versions`, `lammps`, `cores`, `missing` (what to install); whether `root` can be written.
+    """Ask what is there: `versions`, `lammps`, `cores`, `missing` (what to install), and what is said of `root`.
 
     Args:
         root: The campaign's folder there.
@@ -312,12 +318,11 @@ def checked(request: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(request, Mapping):
         raise BadInput(f"a request is a JSON object, not {type(request).__name__}.")
     if request.get("protocol") != PROTOCOL:
-        raise BadInput(
+        raise OtherProtocol(
             f"the client (hpcagent {_short(request.get('hpcagent'))}) speaks protocol "
             f"{_short(request.get('protocol'))}, this endpoint (hpcagent {hpcagent.__version__}) speaks "
-            f"{PROTOCOL}: install the same hpcagent on both sides (there: in the environment that the endpoint's worker_init "
-            "activates).",
-            name="OtherProtocol",
+            f"{PROTOCOL}: install the same hpcagent on both sides (there: in the environment that the endpoint's "
+            "worker_init activates)."
         )
     op = request.get("op")
     if not isinstance(op, str) or op not in OPS:
@@ -336,6 +341,11 @@ def checked(request: Mapping[str, Any]) -> Mapping[str, Any]:
     if op == "put" and request["offset"] > request["total"]:
         raise BadInput(f"offset {request['offset']} lies behind the end of an input of {request['total']} bytes.")
     return request
+
+
+def is_execution(value: Any) -> bool:
+    """Whether it is an execution id: the name of a folder."""
+    return not _is_execution(value)
 
 
 def _field(request: Mapping[str, Any], name: str, test: Callable[[Any], str]) -> None:
