@@ -13,7 +13,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import UnionType
@@ -41,6 +41,7 @@ from hpcagent.model import failures
 from hpcagent.model.space import Parameter
 from hpcagent.policies.base import BUILT_IN
 from hpcagent.sites import profile as site
+from hpcagent.sites.endpoint_settings import ENDPOINT_ONLY, ControlSettings, TransferSettings
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 KINDS = {
@@ -272,12 +273,12 @@ def packaged_sites() -> str:
     return _table(["profile", "kind", "what it is", "executors", "queues known"], rows)
 
 
-def site_keys(model: type[BaseModel], batch: bool | None = None) -> str:
-    """The keys of one table of a site profile; with `batch`, those that only batch systems have, or the others."""
+def site_keys(model: type[BaseModel], only: Collection[str] = (), but: Collection[str] = ()) -> str:
+    """The keys of one table of a site profile: all, or only some, or all but some."""
     texts = _attribute_texts(model)
     rows = []
     for name, field in model.model_fields.items():
-        if batch is None or (name in site.BATCH_ONLY) == batch:
+        if (name in only or not only) and name not in but:
             kind, default = _type(field.annotation, field), _key_default(name, field)
             rows.append([f"`{name}`", kind, _unit(name), default, texts[name]])
     return _table(["key", "type", "unit", "default", "meaning"], rows)
@@ -390,7 +391,7 @@ def _type(annotation: Any, field: FieldInfo | None = None) -> str:
     if origin is dict:
         if isinstance(arguments[1], type) and issubclass(arguments[1], BaseModel):
             return "tables"
-        return "table of strings"
+        return "table of strings" if arguments[1] is not Any else "table"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "table"
     word = {str: "string", bool: "true or false", int: "whole number", float: "number"}[annotation]
@@ -430,8 +431,11 @@ TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     **{f"apps_{page}": (f"apps/{page}.md", partial(apps, page)) for page in dict.fromkeys(APP_PAGES.values())},
     "policies": ("policies.md", policies),
     "packaged_sites": ("site_profile.md", packaged_sites),
-    "site": ("site_profile.md", partial(site_keys, site.Profile, batch=False)),
-    "site_batch": ("site_profile.md", partial(site_keys, site.Profile, batch=True)),
+    "site": ("site_profile.md", partial(site_keys, site.Profile, but=(*site.BATCH_ONLY, *ENDPOINT_ONLY))),
+    "site_batch": ("site_profile.md", partial(site_keys, site.Profile, only=site.BATCH_ONLY)),
+    "site_endpoint": ("site_profile.md", partial(site_keys, site.Profile, only=ENDPOINT_ONLY)),
+    "control": ("site_profile.md", partial(site_keys, ControlSettings)),
+    "transfer": ("site_profile.md", partial(site_keys, TransferSettings)),
     "executor": ("site_profile.md", partial(site_keys, site.ExecutorProfile)),
     "site_app": ("site_profile.md", partial(site_keys, site.AppSettings)),
     "launcher": ("site_profile.md", partial(site_keys, site.LauncherSettings)),

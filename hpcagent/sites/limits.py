@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import build
 from hpcagent.model.contract import Resources
+from hpcagent.sites.endpoint_settings import destination
 from hpcagent.sites.profile import Block, Profile, QueueLimits, block_of, walltime_s
 
 __all__ = ["Checked", "check", "executor_for", "most_blocks", "with_overrides"]
@@ -52,7 +53,7 @@ def executor_for(profile: Profile, resources: Resources) -> str:
         if not mpi:
             raise BadInput(
                 f"A run of {_size(resources)} needs an executor for MPI, and the site {profile.name} has none "
-                f'({", ".join(tasks)}): add to its profile [executors.mpi] with mode = "mpi".'
+                f'({", ".join(tasks)}): add to its profile [executors.mpi] with mode = "mpi"{_mpi_there(profile)}.'
             )
         return _with_gpus(profile, mpi, resources.gpus_per_node)
     if resources.gpus_per_node > 0:
@@ -71,6 +72,10 @@ def executor_for(profile: Profile, resources: Resources) -> str:
     return (enough or tasks or mpi)[0]
 
 
+def _mpi_there(profile: Profile) -> str:
+    return ", and user_endpoint_config that gives it an engine for MPI there (GlobusMPIEngine)" * profile.remote
+
+
 def _with_gpus(profile: Profile, labels: Sequence[str], gpus: int) -> str:
     """The first of these executors whose nodes have as many GPUs, as far as the profile says; else the first."""
     if not profile.batch or gpus == 0:
@@ -83,7 +88,7 @@ def check(profile: Profile, label: str, resources: Resources) -> Checked:
     """Check that the blocks of an executor are such as its queue takes, and that a run fits into one.
 
     Args:
-        profile: Of the site; one without a batch system has no limits to check.
+        profile: Of the site; one of this machine has no limits to check, one of an endpoint those that it tells.
         label: Of the executor, e.g. from `executor_for`.
         resources: Of a run.
 
@@ -95,6 +100,9 @@ def check(profile: Profile, label: str, resources: Resources) -> Checked:
         >>> check(find_profile("polaris"), "workers", Resources()).max_blocks
         1
     """
+    if profile.remote:
+        for problem in _endpoint(profile, label, resources):
+            raise BadInput(problem)
     if not profile.batch:
         return Checked(1, ())
     block = block_of(profile, label)
@@ -193,6 +201,54 @@ def _node(profile: Profile, block: Block, resources: Resources) -> Iterator[str]
             f"mem_per_node_gb = {block.mem_per_node_gb:g} is more than the {node.memory_gb:g} GB of "
             f"{_nodes_called(profile, block)}."
         )
+
+
+def _endpoint(profile: Profile, label: str, resources: Resources) -> Iterator[str]:
+    """What an endpoint would refuse, or wait with for ever, as far as the profile tells.
+
+    `walltime` and `nodes_per_block` are names of the packaged templates; another template's are not known.
+    """
+    where = f"the executor {label} of {profile.name}"
+    config = destination(profile, label).user_endpoint_config
+    executor = profile.executors[label]
+    if executor.mode == "tasks":
+        if resources.nodes > 1 or resources.ranks_per_node > 1:
+            yield (
+                f"A run of {_size(resources)} does not fit {where}, whose runs have one rank: it needs an "
+                'executor with mode = "mpi".'
+            )
+        if resources.threads_per_rank > executor.cores_per_worker:
+            yield (
+                f"A run of {resources.threads_per_rank} threads does not fit a worker of {where}, which has "
+                f"{executor.cores_per_worker} core(s): if workers have more there, set cores_per_worker in "
+                f"[executors.{label}] to what they have."
+            )
+        gpus = executor.available_accelerators
+        most = 1 if gpus else 0
+        if resources.gpus_per_node > most:
+            yield (
+                f"A run with {resources.gpus_per_node} GPU(s) does not fit a worker of {where}, which has "
+                f'{most or "none"}: if workers have one there, set available_accelerators, or use mode = "mpi".'
+            )
+    nodes = config.get("nodes_per_block")
+    if isinstance(nodes, int) and resources.nodes > nodes:
+        yield (
+            f"A run of {resources.nodes} nodes does not fit into jobs of {nodes} on the endpoint of {where}: set "
+            "nodes_per_block in its user_endpoint_config."
+        )
+    longest, wanted = config.get("walltime"), resources.walltime_s
+    if isinstance(longest, str) and wanted is not None and _is_walltime(longest) and wanted > walltime_s(longest):
+        yield (
+            f"A run's walltime_s = {wanted:g} does not fit into jobs with walltime {longest} on the endpoint of "
+            f"{where}: give the run less, or its user_endpoint_config more."
+        )
+
+
+def _is_walltime(text: str) -> bool:
+    try:
+        return walltime_s(text) > 0
+    except BadInput:
+        return False
 
 
 def _task(profile: Profile, block: Block, resources: Resources) -> Iterator[str]:

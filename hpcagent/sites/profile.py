@@ -19,6 +19,17 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, build, read_toml
 from hpcagent.model.texts import Line, Lines, Name, Variable, Word, Words, word
 from hpcagent.owners import require_own
+from hpcagent.sites.endpoint_settings import (
+    ENDPOINT_ONLY,
+    ENDPOINT_REQUIRED,
+    EXECUTOR_KEYS,
+    NOT_ON_ENDPOINTS,
+    ControlSettings,
+    EndpointConfig,
+    EndpointId,
+    RemoteFolder,
+    TransferSettings,
+)
 from hpcagent.sites.schedulers.present import who_answers
 
 __all__ = [
@@ -50,7 +61,7 @@ BUILT_IN_LAUNCHERS = ("srun", "mpiexec", "hydra", "openmpi", "ibrun")
 
 _APPS = ("espresso", "gpaw", "lammps", "mace", "packmol", "pyscf", "synthetic", "tblite", "thermo", "vasp")
 _AFFINITIES = ("none", "block")
-_LAUNCHER_OF = {"slurm": "srun", "pbs": "mpiexec", "local": "hydra", "threads": "hydra"}
+_LAUNCHER_OF = {"slurm": "srun", "pbs": "mpiexec", "local": "hydra", "threads": "hydra", "globus_compute": "hydra"}
 _ACCOUNT_VARIABLES = {
     "slurm": ("HPCAGENT_ACCOUNT", "SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
     "pbs": ("HPCAGENT_ACCOUNT", "PBS_ACCOUNT"),
@@ -329,6 +340,8 @@ class ExecutorProfile(Record):
     """Modules to import once for all workers, before the first task; one that is missing is skipped."""
     block: BlockSettings = BlockSettings()
     """Keys of `[block]` that are other for this executor."""
+    user_endpoint_config: EndpointConfig = Field(default_factory=dict)
+    """On an endpoint: values of its template that are other for this executor."""
 
     @field_validator("cpu_affinity")
     @classmethod
@@ -397,8 +410,9 @@ class Profile(Record):
     """What the site is called, in messages and records."""
     description: Lines = ""
     """One line for `hpcagent sites`."""
-    kind: Literal["local", "threads", "slurm", "pbs"]
-    """`local`: processes of this machine; `threads`: of the opener; `slurm`, `pbs`: jobs of a batch system."""
+    kind: Literal["local", "threads", "slurm", "pbs", "globus_compute"]
+    """`local`: processes of this machine; `threads`: of the opener; `slurm`, `pbs`: jobs of a batch system;
+    `globus_compute`: an endpoint on another machine."""
     executors: dict[Line, ExecutorProfile] = Field(default_factory=lambda: {"workers": ExecutorProfile()})
     """One table per executor, by label. A run goes to the first that suits its resources."""
     env: dict[Variable, Line] = Field(default_factory=dict)
@@ -451,6 +465,26 @@ class Profile(Record):
     """At the end of a block, time in which nothing is to be running any more."""
     coordinator: CoordinatorSettings = CoordinatorSettings()
     """Where the coordinator may run."""
+
+    endpoint_id: EndpointId = ""
+    """The endpoint's UUID."""
+    work_dir: RemoteFolder = ""
+    """The folder on the endpoint for runs and inputs: absolute, or `~/…`. Each campaign gets one in it."""
+    runs_at_once: Positive = 1
+    """How many runs of one core go at once there, on each executor: the workers of a node times the nodes."""
+    amqp_port: Literal[443, 5671, 5672] | None = None
+    """Port on which results are heard; not given: the service's choice, 443."""
+    at_close: Literal["cancel", "leave"] = "cancel"
+    """What becomes of tasks there when a campaign is stopped (Ctrl-C). One that is killed leaves them: they are
+    taken up again by `hpcagent resume`, or ended by `hpcagent reap`."""
+    offline_wait_s: Annotated[float, Field(ge=0, le=14 * 86400, allow_inf_nan=False)] = 3600.0
+    """How long a campaign waits for an endpoint that is offline before it ends; 0: it ends at once."""
+    user_endpoint_config: EndpointConfig = Field(default_factory=dict)
+    """Values for the endpoint's template: account, queue, nodes, walltime, by the names that the template has."""
+    control: ControlSettings = ControlSettings()
+    """Where errands go, so that they do not wait for the batch system."""
+    transfer: TransferSettings | None = None
+    """Two Globus collections for large files."""
 
     @model_validator(mode="before")
     @classmethod
@@ -517,6 +551,38 @@ class Profile(Record):
             if "block" in executor.model_fields_set:
                 raise BadInput(
                     f'executors.{label}: block has no meaning for kind = "{self.kind}", which submits no jobs.'
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _endpoint_keys_need_an_endpoint(self) -> Profile:
+        given = self.model_fields_set
+        if not self.remote:
+            useless = [name for name in ENDPOINT_ONLY if name in given]
+            useless += [
+                f"executors.{label}.user_endpoint_config"
+                for label, executor in self.executors.items()
+                if "user_endpoint_config" in executor.model_fields_set
+            ]
+            if useless:
+                raise BadInput(
+                    f'{", ".join(useless)} has no meaning for kind = "{self.kind}"; it belongs to '
+                    'kind = "globus_compute".'
+                )
+            return self
+        for name, what in ENDPOINT_REQUIRED.items():
+            if not getattr(self, name) or name not in given:
+                raise BadInput(f'the key {name!r} is missing, which kind = "globus_compute" needs: {what}.')
+        for name, hint in NOT_ON_ENDPOINTS.items():
+            if name in given:
+                raise BadInput(f'{name} has no meaning for kind = "globus_compute": {hint}.')
+        for label, executor in self.executors.items():
+            useless = sorted(executor.model_fields_set - set(EXECUTOR_KEYS))
+            if useless:
+                raise BadInput(
+                    f'executors.{label}: {", ".join(useless)} has no meaning for kind = "globus_compute": '
+                    "workers are the endpoint's, and its template says how they are started. Known here: "
+                    f"{', '.join(EXECUTOR_KEYS)}."
                 )
         return self
 
@@ -588,6 +654,11 @@ class Profile(Record):
     def batch(self) -> bool:
         """Whether the workers run in jobs of a batch system."""
         return self.kind in ("slurm", "pbs")
+
+    @property
+    def remote(self) -> bool:
+        """Whether the workers are an endpoint's, on another machine."""
+        return self.kind == "globus_compute"
 
     @property
     def mpi_launcher(self) -> str:

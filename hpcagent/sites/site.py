@@ -172,6 +172,8 @@ class Site:
         profile = self.profile
         label = executor_for(profile, resources)
         needs: dict[str, Any] = {}
+        if profile.remote:
+            check(profile, label, resources)
         if profile.batch:
             if self.inside is None:
                 # Once each: the same resources come with many an estimate.
