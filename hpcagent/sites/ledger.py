@@ -26,10 +26,13 @@ from hpcagent.errors import StoreError, StoreFull
 from hpcagent.sites.schedulers.base import Job, Scheduler, Sent
 from hpcagent.store.files import open_plain
 
-__all__ = ["ELSEWHERE", "Entry", "Ledger", "read_ledger"]
+__all__ = ["ELSEWHERE", "TASK_EVENTS", "Entry", "Ledger", "read_ledger", "read_lines", "same_file"]
 
 ELSEWHERE = "elsewhere"
 """The end, in this ledger, of a job of another folder, of which this one is a copy."""
+
+TASK_EVENTS = frozenset({"root", "tasks", "tasks_sent", "tasks_cancelling", "tasks_ended"})
+"""Lines on the tasks of an endpoint, which are no jobs: many in a line, and read by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ class Ledger:
         Raises:
             StoreFull: It cannot be written; the job must not be submitted then.
         """
-        self._write(
+        self.write(
             {
                 "event": "submitting",
                 "name": name,
@@ -117,7 +120,7 @@ class Ledger:
 
     def submitted(self, name: str, job_id: str) -> None:
         """Write the id that the scheduler gave the job."""
-        self._write({"event": "submitted", "name": name, "job_id": job_id})
+        self.write({"event": "submitted", "name": name, "job_id": job_id})
 
     def called(self, there: Scheduler, job: Job, sent: Sent) -> Sent:
         """Note, once, what the scheduler calls a job that was just submitted: a filter of the site may rename it.
@@ -133,20 +136,20 @@ class Ledger:
         known = there.first_seen(job, sent)
         if known != sent:
             with contextlib.suppress(StoreFull):  # it is known here all the same
-                self._write({"event": "called", "name": sent.name, "called": known.called})
+                self.write({"event": "called", "name": sent.name, "called": known.called})
         return known
 
     def elsewhere(self, name: str, words: str) -> None:
         """Write that a job is another folder's, of which this one is a copy."""
-        self._write({"event": "ended", "name": name, "state": ELSEWHERE, "reason": words, "ended_at": time.time()})
+        self.write({"event": "ended", "name": name, "state": ELSEWHERE, "reason": words, "ended_at": time.time()})
 
     def refused(self, name: str, words: str) -> None:
         """Write that the scheduler did not take the job."""
-        self._write({"event": "refused", "name": name, "reason": words})
+        self.write({"event": "refused", "name": name, "reason": words})
 
     def ended(self, name: str, job: Job, *, told: bool = True) -> None:
         """Write how a job ended; not `told`: its time is a guess, because the scheduler has not seen its end."""
-        self._write(
+        self.write(
             {
                 "event": "ended",
                 "name": name,
@@ -160,7 +163,12 @@ class Ledger:
             }
         )
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def write(self, line: dict[str, Any]) -> None:
+        """Append a line, with the time; on the disk before it returns.
+
+        Raises:
+            StoreFull: It cannot be written.
+        """
         text = (json.dumps({"at": time.time(), **line}) + "\n").encode()
         with self._lock:
             try:
@@ -217,7 +225,7 @@ def damage(path: Path) -> str:
 def _read(path: Path, wrong: list[int] | None = None) -> dict[str, Entry]:
     """The jobs of a ledger; `wrong` takes the numbers of the lines that cannot be read."""
     jobs: dict[str, Entry] = {}
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         try:
             if line is None:
                 raise ValueError("it is no JSON object")
@@ -246,13 +254,13 @@ def _originals(path: Path, jobs: Iterable[Entry]) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for folder in dict.fromkeys(map(_folder, jobs)):
         other = Path(folder, path.name)
-        if folder and folder != here and not _same_file(other, path):
+        if folder and folder != here and not same_file(other, path):
             with contextlib.suppress(OSError, StoreError):  # it was moved here, or is out of sight
                 found[folder] = frozenset(_read(other))
     return found
 
 
-def _same_file(one: Path, other: Path) -> bool:
+def same_file(one: Path, other: Path) -> bool:
     """Whether both are one file; by inode alone, for two mounts of one file system may be two devices."""
     try:
         first, second = one.stat(), other.stat()
@@ -262,6 +270,8 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 def _note(jobs: dict[str, Entry], line: dict[str, Any]) -> None:
+    if line["event"] in TASK_EVENTS:  # read by sites/endpoint/tasks.py
+        return
     event, name = line["event"], str(line["name"])
     if event == "submitting":
         about = {k: v for k, v in line.items() if k not in ("event", "name", "scheduler", "at")}
@@ -286,7 +296,7 @@ def _note(jobs: dict[str, Entry], line: dict[str, Any]) -> None:
         )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Number and object of each line that has something; None for one that is no JSON object.
 
     Raises:
