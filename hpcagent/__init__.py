@@ -33,6 +33,7 @@ _WHERE = {
     "Confirm": "hpcagent.campaign.record",
     "Contract": "hpcagent.model.contract",
     "Coordinator": "hpcagent.campaign.coordinator",
+    "FetchFailed": "hpcagent.errors",
     "Fidelity": "hpcagent.campaign.record",
     "Event": "hpcagent.campaign.batch",
     "Explanation": "hpcagent.campaign.explain",
@@ -50,6 +51,7 @@ _WHERE = {
     "Observation": "hpcagent.model.records",
     "Outcome": "hpcagent.apps.run",
     "Reference": "hpcagent.campaign.record",
+    "Remote": "hpcagent.model.records",
     "Replay": "hpcagent.campaign.regret",
     "Resources": "hpcagent.model.contract",
     "Result": "hpcagent.model.records",
@@ -73,6 +75,7 @@ _WHERE = {
     "disk_use": "hpcagent.campaign.disk_use",
     "enqueue": "hpcagent.campaign.enqueued",
     "explain": "hpcagent.campaign.explain",
+    "fetch": "hpcagent.campaign.fetched",
     "find_app": "hpcagent.apps.catalog",
     "follow": "hpcagent.campaign.follow",
     "from_array": "hpcagent.apps.executable.record",
@@ -140,6 +143,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.enqueued import enqueue as enqueue
     from hpcagent.campaign.explain import Explanation as Explanation
     from hpcagent.campaign.explain import explain as explain
+    from hpcagent.campaign.fetched import fetch as fetch
     from hpcagent.campaign.follow import follow as follow
     from hpcagent.campaign.listed import list_runs as list_runs
     from hpcagent.campaign.opened import CampaignRun as CampaignRun
@@ -163,6 +167,7 @@ if TYPE_CHECKING:
     from hpcagent.errors import AppFailed as AppFailed
     from hpcagent.errors import BadInput as BadInput
     from hpcagent.errors import BudgetSpent as BudgetSpent
+    from hpcagent.errors import FetchFailed as FetchFailed
     from hpcagent.errors import HpcAgentError as HpcAgentError
     from hpcagent.errors import Interrupted as Interrupted
     from hpcagent.errors import NoSite as NoSite
@@ -178,6 +183,7 @@ if TYPE_CHECKING:
     from hpcagent.model.records import InnerRun as InnerRun
     from hpcagent.model.records import Manifest as Manifest
     from hpcagent.model.records import Observation as Observation
+    from hpcagent.model.records import Remote as Remote
     from hpcagent.model.records import Result as Result
     from hpcagent.model.space import Choice as Choice
     from hpcagent.model.space import File as File

@@ -14,6 +14,7 @@
     │   │   └── InputsChanged   code or files have another content than its runs were computed with
     │   ├── RunDirGone      it was deleted, moved or written by somebody else under its coordinator
     │   └── StoreFull       the disk, the quota or the permissions refuse a write
+    ├── FetchFailed         a file of a run did not come from the endpoint where it lies
     ├── BudgetSpent         a script asks for more runs than the campaign's budget has room for
     ├── Interrupted         Ctrl-C, SIGTERM or SIGHUP stopped the campaign
     │   └── AllocationEnded the job it ran inside of has no time left (exit code 75); resume goes on
@@ -36,6 +37,7 @@ __all__ = [
     "BadInput",
     "BlockLost",
     "BudgetSpent",
+    "FetchFailed",
     "HpcAgentError",
     "InputsChanged",
     "Interrupted",
@@ -163,6 +165,18 @@ class RunDirGone(StoreError):
 
 class StoreFull(StoreError):
     """A record could not be written: disk full, quota, or a read-only folder."""
+
+
+class FetchFailed(HpcAgentError):
+    """A file of a run did not come from the endpoint where it lies. What came of it is kept and gone on with.
+
+    Args:
+        message: Which, why, and what to do.
+        name: `FileChanged`, or the endpoint's name of the error, where there is one.
+    """
+
+    def __init__(self, message: str, *, name: str = "", **details: Any) -> None:
+        super().__init__(message, name=name, **details)
 
 
 class BudgetSpent(HpcAgentError):

@@ -38,7 +38,7 @@ from hpcagent.policies.surrogate import MetricModel, Surrogate
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir, holder
 
-__all__ = ["Expected", "Explanation", "explain"]
+__all__ = ["LEAST_PREFIX", "Expected", "Explanation", "explain", "named_run"]
 
 LEAST_PREFIX = 4  # characters of an execution id
 MODEL = "a model of the runs known then, not what the policy used"
@@ -236,7 +236,7 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
     campaign = load_run(run_dir, to_read=True)
     events = list(read_events(RunDir(run_dir).events))
     state = replayed(RunDir(run_dir), campaign)
-    manifest = _manifest(state, run, run_dir)
+    manifest = named_run(state, run, run_dir)
     seen = _Outcome.of(campaign, state, manifest, attended=holder(run_dir)[0])
     if manifest.role == "suggested":
         about = _suggested(decision_of(run_dir, manifest.index), manifest, seen)
@@ -269,7 +269,12 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
     )
 
 
-def _manifest(state: State, run: int | str, run_dir: str | Path) -> Manifest:
+def named_run(state: State, run: int | str, run_dir: str | Path) -> Manifest:
+    """The manifest of a run, by its number or the beginning of its execution id.
+
+    Raises:
+        BadInput: There is none, or more than one.
+    """
     text = str(run).strip()
     last = state.next_index - 1
     has = f"it has runs 0 to {last}" if last >= 0 else "it has no runs yet"

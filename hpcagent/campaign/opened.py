@@ -191,6 +191,21 @@ class CampaignRun:
 
         return explain(self.folder, run)
 
+    def fetch(
+        self, run: int | str, *paths: str, to: str | Path | None = None, max_mb: float = 100.0
+    ) -> tuple[Path, ...]:
+        """Bring files of a run from the endpoint that computed it; returns where they are. See `hpcagent.fetch`.
+
+        Args:
+            run: Its number, or the beginning of its execution id.
+            paths: Names of artifacts, files, or globs.
+            to: Another folder than the run's own.
+            max_mb: Largest size of all together, in MB (10**6 bytes).
+        """
+        from hpcagent.campaign.fetched import fetch
+
+        return fetch(self.folder, run, *paths, to=to, max_mb=max_mb).paths
+
     def follow(self, *, every_s: float = 1.0) -> Iterator[Event]:
         """Tell what has happened, then what happens, until it stops; see `follow`.
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.errors import BadInput
+from hpcagent.model.remote import Remote
 from hpcagent.shown import without_secrets
-from hpcagent.sites.profile import Profile
+from hpcagent.sites.profile import Profile, find_profile
 from hpcagent.sites.site import workers_of
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import RunDir
@@ -33,6 +35,7 @@ __all__ = [
     "going_on",
     "machine_load",
     "note_site",
+    "profile_there",
     "starting",
     "stopped_words",
 ]
@@ -60,6 +63,41 @@ def chosen_site(campaign: Campaign, run_dir: str | Path | None, given: str | Pat
     if folder.exists and last.exists() and load_run(folder.root).site == campaign.site:
         return str(last)
     return campaign.site
+
+
+def profile_there(folder: RunDir | None, remote: Remote, given: str | Path | None = None) -> Profile:
+    """The profile by which an endpoint is reached that has computed runs of a folder.
+
+    Args:
+        folder: The campaign's; None where there is none.
+        remote: What a run's record says of the endpoint.
+        given: A profile that somebody named.
+
+    Raises:
+        BadInput: None of those known is of that endpoint.
+    """
+    names: list[str | Path] = [remote.site] if given is None else [given]
+    if folder is not None and given is None:
+        folder.require_own()
+        names.insert(0, folder.root / SITE)
+    seen: list[str] = []
+    for name in names:
+        try:
+            profile = find_profile(name)
+        except BadInput as error:
+            if given is not None:
+                raise
+            seen.append(error.message.split(";")[0].rstrip("."))
+            continue
+        endpoint = getattr(profile, "endpoint_id", "")
+        if endpoint and endpoint == remote.endpoint_id:
+            return profile
+        seen.append(f"{name} is of {endpoint or 'another kind of site'}")
+    raise BadInput(
+        f"the files lie on {remote.at}, and no profile of that endpoint is known ({'; '.join(seen)}). Name it: "
+        "--site PROFILE.",
+        value=remote.endpoint_id,
+    )
 
 
 def going_on(campaign: Campaign, root: str | Path) -> str:

@@ -14,6 +14,7 @@ GROUPS: tuple[str, ...] = (
     "enqueue",
     "sweep",
     "runs_commands",
+    "fetch",
 )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
 from typing import Literal
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -323,6 +325,30 @@ class Result(Displayed, Record):
             return self.metrics[metric]
         why = f" ({self.failure.name}: {self.failure.message})" if self.failure else ""
         raise KeyError(f"run {self.manifest.execution_id} has no metric {metric!r}{why}")
+
+    def fetch(
+        self, path: str, to: str | Path | None = None, *, max_mb: float = 100.0, site: str | Path | None = None
+    ) -> Path:
+        """Bring a file of the run here from the endpoint that computed it, verified; nothing is sent twice.
+
+        Args:
+            path: Name of an artifact (`log`), or a file below the run's directory.
+            to: Another folder than the run's own, `workdir`.
+            max_mb: Largest size, in MB (10**6 bytes).
+            site: Profile of the site, by name or path; not given: the open site's, or the campaign's.
+
+        Returns:
+            Where the file is. Of a run of this machine that is where it has always been.
+
+        Raises:
+            BadInput: There is no such file, or it is too large.
+            FetchFailed: The endpoint did not give it.
+        """
+        # By name: records are below what knows of endpoints.
+        found: Path = import_module("hpcagent.campaign.fetched").fetch_of(
+            self, path, to=to, max_mb=max_mb, site=site
+        )
+        return found
 
     def observation(self) -> Observation:
         """The part of the result that a policy may learn from."""

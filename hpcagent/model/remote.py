@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from hpcagent.errors import BadInput, in_brief
 from hpcagent.model.base import Record
-from hpcagent.model.texts import LONGEST_LINE, Line, Shown, line
+from hpcagent.model.texts import Line, Shown, line
 from hpcagent.shown import size_text
 
 __all__ = ["MOST_LISTED", "FarFile", "FarPath", "Remote", "far_path"]
@@ -22,6 +22,7 @@ _MOST_NAMED = 8 * MOST_LISTED
 """Artifacts that are listed beyond that."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_LONGEST_PATH = 3000
 _LONGEST_PART = 240
 """Bytes of a file's name: file systems take 255, and a file that is being fetched has something added."""
 
@@ -46,7 +47,7 @@ def far_path(text: str) -> str:
 
 
 def _problem(text: str) -> str:
-    if not text or len(text.encode("utf-8", "replace")) > LONGEST_LINE:
+    if not text or len(text.encode("utf-8", "replace")) > _LONGEST_PATH:
         return "is empty" if not text else f"has {len(text)} characters"
     try:
         line(text)
@@ -118,7 +119,13 @@ class Remote(Record):
 
     @classmethod
     def of(
-        cls, said: Mapping[str, Any], *, site: str, endpoint_id: str, named: Iterable[str] = ()
+        cls,
+        said: Mapping[str, Any],
+        *,
+        site: str,
+        endpoint_id: str,
+        named: Iterable[str] = (),
+        most: float = MOST_LISTED,
     ) -> tuple[Remote, tuple[str, ...]]:
         """What a record keeps of what an endpoint said of a run's files.
 
@@ -127,6 +134,7 @@ class Remote(Record):
             site: Name of the site.
             endpoint_id: The endpoint's UUID.
             named: Files that are listed in any case: the run's artifacts.
+            most: Files that are listed otherwise.
 
         Returns:
             The record, and remarks on what it does not list.
@@ -134,7 +142,8 @@ class Remote(Record):
         good, odd = _checked(said.get("files"))
         first = [name for name in dict.fromkeys(named) if name in good]
         listed = dict.fromkeys((*first, *sorted(good)))
-        kept = [*listed][: max(MOST_LISTED, min(len(first), _MOST_NAMED))]
+        room = max(most, min(len(first), _MOST_NAMED))
+        kept = [name for number, name in enumerate(listed) if number < room]
         unlisted = len(good) - len(kept) + odd + _count(said.get("unlisted"))
         workdir, notes = _workdir(said.get("workdir"))
         remote = cls(

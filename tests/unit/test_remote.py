@@ -13,7 +13,19 @@ from hpcagent.model.remote import MOST_LISTED, far_path
 
 SHA = "ab" * 32
 ENDPOINT = "8f0c24c8-1111-4222-8333-444455556666"
-HOSTILE = ["../x", "/etc/passwd", "a/../../b", "a//b", "", ".", "a\0b", "a\nb", "a/./b", "x" * 300, "\u202egnp.exe"]
+HOSTILE = [
+    "../x",
+    "/etc/passwd",
+    "a/../../b",
+    "a//b",
+    "",
+    ".",
+    "a\0b",
+    "a\nb",
+    "a/./b",
+    "x" * 300,
+    "\u202egnp.exe",
+]
 
 
 def manifest() -> Manifest:
