@@ -10,4 +10,6 @@ pytestmark = pytest.mark.globus
 
 
 def test_sdk_and_endpoint_are_of_one_version() -> None:
-    assert importlib.metadata.version("globus-compute-sdk") == importlib.metadata.version("globus-compute-endpoint")
+    assert importlib.metadata.version("globus-compute-sdk") == importlib.metadata.version(
+        "globus-compute-endpoint"
+    )
