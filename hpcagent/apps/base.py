@@ -372,7 +372,7 @@ class App(Displayed, Record):
         Args:
             manifest: What to run.
             work: The folder that holds one directory for each execution id.
-            site: `node_cores`, `launcher`, `launchers`, `apps`, `gpu_env`; each may be missing.
+            site: `name`, `node_cores`, `launcher`, `launchers`, `apps`, `gpu_env`; each may be missing.
             promises: From `promises`, with the metrics that must be there beyond those the contract requires.
             attempt: 1, or more after an infrastructure failure.
         """

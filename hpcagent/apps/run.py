@@ -52,7 +52,7 @@ class Run:
         settings: The app's settings (plain data).
         upstream: Results this run takes as input, as plain dicts (`workdir`, `artifacts`, `metrics`, ...).
         resources: `nodes`, `ranks_per_node`, `threads_per_rank`, `walltime_s`, ...
-        site: What the site says of itself: `node_cores`, `launcher`, `launchers`, `apps`.
+        site: What the site says of itself: `name`, `node_cores`, `launcher`, `launchers`, `apps`.
         files: SHA-256 of the files that decide its numbers, as they were when its execution id was made; None
             where nobody looked (a function called by hand).
     """

@@ -410,6 +410,7 @@ def _fields(
         "started_at": started,
         "ended_at": ended,
         "host": node_name(),
+        "site": order["site"].get("name", ""),
         "cost": {
             "wall_s": wall_s,
             "cpu_s": cpu_s,

@@ -244,10 +244,22 @@ def _measuring(result: CampaignResult) -> str:
             f"{100 * comparison.noise:.1f} %."
         )
     lines += [f"- {_flat(line)}." for line in (*result.disturbed, *result.remarks)]
+    lines += _by_site(result)
     hosts = Counter(r.host for r in result.results if r.host)
     if hosts:
         lines.append("- Hosts: " + ", ".join(f"{host} ({n})" for host, n in hosts.most_common()))
     return "## Measuring\n\n" + "\n".join(lines) if lines else ""
+
+
+def _by_site(result: CampaignResult) -> list[str]:
+    """How many runs were on each site, and what they took there."""
+    runs = Counter(r.site for r in result.results if r.site)
+    hours = dict.fromkeys(runs, 0.0)
+    for r in result.results:
+        if r.site:
+            hours[r.site] += r.cost.node_hours
+    each = [f"{_flat(site)} ({n} runs, {hours[site]:.3g} node-hours)" for site, n in runs.most_common()]
+    return [f"- Sites: {', '.join(each)}"] if each else []
 
 
 def _failures(result: CampaignResult) -> str:

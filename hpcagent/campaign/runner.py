@@ -561,6 +561,7 @@ class Runner:
             failure=Failure(kind=kind, name=name, message=message),
             started_at=now,
             ended_at=now,
+            site=self._about_site["name"],
             workdir=str(self._work / manifest.execution_id),
             attempt=self._state.retried.get(manifest.execution_id, 1),
         )
@@ -646,6 +647,7 @@ class Runner:
                     failure=Failure(kind="cancelled", name="CapReached", message=why),
                     started_at=now - cost.wall_s,
                     ended_at=now,
+                    site=self._about_site["name"],
                     workdir=str(self._work / identity),
                     attempt=self._state.retried.get(identity, 1),
                     cost=cost,

@@ -229,6 +229,7 @@ class Result(Displayed, Record):
         started_at: Unix time, in seconds.
         ended_at: Unix time, in seconds.
         host: Where it ran.
+        site: Name of the site it ran on; empty in records that are older than this field.
         cost: What it took.
         artifacts: Name -> file, relative to `workdir`.
         workdir: The run's own directory here. Of a run on an endpoint it is made when a file is fetched.
@@ -251,6 +252,7 @@ class Result(Displayed, Record):
     started_at: float = 0.0
     ended_at: float = 0.0
     host: Shown = ""
+    site: Shown = ""
     cost: Cost = Cost()
     artifacts: dict[str, str] = Field(default_factory=dict)
     workdir: str = ""
@@ -275,6 +277,7 @@ class Result(Displayed, Record):
             ("not to be believed", self.distrusted or ""),
             ("notes", "\n".join(self.notes)),
             ("took", f"{self.cost.wall_s:.3g} s on {self.host or 'an unnamed host'}"),
+            ("site", self.site),
             ("made of", f"{len(self.parts)} inner runs" if self.parts else ""),
             ("files in", self.workdir if self.remote is None else f"{self.remote} ({self.remote.brief})"),
             ("fetched to", "" if self.remote is None else self.workdir),

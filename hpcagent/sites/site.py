@@ -105,6 +105,7 @@ class Site:
         """What apps may want to know of the site, as plain data; see `Run.site`."""
         profile = self.profile
         return {
+            "name": profile.name,
             "node_cores": profile.node_cores or self._node_cores(),
             "max_output_mb": profile.max_output_mb,
             "max_read_mb": profile.max_read_mb,

@@ -121,6 +121,7 @@ _EVERY: tuple[tuple[str, Kind, str | None, Callable[[Result], Any]], ...] = (
     ("failure_kind", "text", None, _failure_kind),
     ("distrusted", "text", None, lambda r: r.distrusted),
     ("host", "text", None, lambda r: r.host),
+    ("site", "text", None, lambda r: r.site),
     ("started_at", "number", "s since 1970", lambda r: r.started_at),
     ("wall_s", "number", "s", lambda r: r.cost.wall_s),
     ("node_hours", "number", "node h", lambda r: r.cost.node_hours),
