@@ -60,6 +60,8 @@ def columns_of(results: Sequence[Result], contract: Contract) -> tuple[Column, .
         ['execution_id', 'index', 'batch', 'role']
     """
     found = [Column(name, kind, tuple(map(of, results)), unit) for name, kind, unit, of in _EVERY]
+    if any(r.site for r in results):  # records of before have no such column
+        found.append(Column("site", "text", tuple(r.site or None for r in results), None))
     for p in contract.space.parameters:
         values = tuple(r.manifest.params.get(p.name) for r in results)
         kind = _kind(values, "text" if p.kind in ("choice", "text") else "whole" if p.kind == "int" else "number")
@@ -121,7 +123,6 @@ _EVERY: tuple[tuple[str, Kind, str | None, Callable[[Result], Any]], ...] = (
     ("failure_kind", "text", None, _failure_kind),
     ("distrusted", "text", None, lambda r: r.distrusted),
     ("host", "text", None, lambda r: r.host),
-    ("site", "text", None, lambda r: r.site),
     ("started_at", "number", "s since 1970", lambda r: r.started_at),
     ("wall_s", "number", "s", lambda r: r.cost.wall_s),
     ("node_hours", "number", "node h", lambda r: r.cost.node_hours),
