@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import faulthandler
 import hashlib
+import importlib
 import json
 import os
 import random
 import signal
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hpcagent.sites.endpoint.protocol import LARGEST_RESULT, is_execution
 
-__all__ = ["HASHED_BYTES", "MOST_FILES", "compute", "files_of"]
+__all__ = ["HASHED_BYTES", "MOST_FILES", "compute", "files_of", "sha256_of"]
 
 HASHED_BYTES = 1024 * 1024
 """Files up to so many bytes come with their SHA-256, and artifacts whatever their size; others on request."""
@@ -125,19 +126,23 @@ def _unpacked(task: Mapping[str, Any], root: Path) -> tuple[list[tuple[dict[str,
 
     found = []
     for packed, upstream in zip(task["orders"], task["upstream"], strict=True):
-        before = len(missing)
         try:
-            order, taken = _order(packed, upstream, fetch)
+            order, taken = _order(packed, upstream, fetch, root)
+            order["workdir"] = f"{root}/work/{_execution(order)}"
+            found.append((order, taken))
         except FileNotFoundError:
-            if len(missing) == before and not missing:
+            if not missing:
                 raise
-            continue
-        order["workdir"] = f"{root}/work/{_execution(order)}"
-        found.append((order, taken))
     return found, missing
 
 
-def _order(packed: Mapping[str, Any], upstream: Sequence[Any], fetch: Any) -> tuple[dict[str, Any], list[Any]]:
+def _order(
+    packed: Mapping[str, Any], upstream: Sequence[Any], fetch: Callable[[str], Path], root: Path
+) -> tuple[dict[str, Any], list[Any]]:
+    """An order as `execute` takes it: packed for the journey, or plain as it is."""
+    if "common" in packed:
+        order, taken = importlib.import_module("hpcagent.apps.travel").unpack(packed, upstream, fetch, root=root)
+        return dict(order), list(taken)
     return dict(packed), [_there(result) for result in upstream]
 
 
@@ -230,5 +235,11 @@ def _walk(folder: str, before: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def _sha256(path: str) -> str:
-    with open(path, "rb") as file:  # noqa: PTH123
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    # A name that was a file a moment ago may be a FIFO now: not blocking.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        return sha256_of(file)
+
+
+def sha256_of(file: IO[bytes]) -> str:
+    """The SHA-256 of an open file."""
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # asks for what IO has

@@ -91,6 +91,16 @@ class Control:
         private_folder(self.folder)
         return self
 
+    def running(self, now: float) -> dict[str, list[str]]:
+        """Tasks that run: key -> execution ids.
+
+        Args:
+            now: The file system's time.
+        """
+        keys = [path.stem for path in self.folder.glob("*.json") if not path.name.startswith(".")]
+        tasks = [self.task(key) for key in keys]
+        return {task.key: task.executions() for task in tasks if task.stands(now)["state"] == "running"}
+
     def now(self) -> float:
         """The time as the file system has it: clocks of nodes differ."""
         clock = self.folder / ".clock"
@@ -189,6 +199,11 @@ class Task:
         if told.get("state") == "running" and not self._is_alive(about, now):
             told["state"] = "dead"
         return told
+
+    def executions(self) -> list[str]:
+        """Execution ids of its runs, as far as they are known."""
+        found = (self._read() or {}).get("executions")
+        return [str(execution) for execution in found] if isinstance(found, list) else []
 
     def _read(self) -> dict[str, Any] | None:
         try:

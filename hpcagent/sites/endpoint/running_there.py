@@ -28,6 +28,8 @@ __all__ = ["in_child", "run"]
 
 LOOKS_S = 1.0
 """So often, in seconds, a task looks whether it was cancelled."""
+LATE_S = GRACE_S + 3.0
+"""So long after its walltime, in seconds, a run's program may be ended by whoever started it, who knows better."""
 _TAIL = 16_000
 _PIECE = 1 << 16
 _GIVEN_UP_S = 60.0
@@ -277,7 +279,7 @@ class _Child:
         if not isinstance(self._limit_s, (int, float)):
             return False
         late = now - self._began - self._limit_s
-        return late > GRACE_S + 3 or (late > LOOKS_S and not has_children(self._pid))
+        return late > LATE_S or (late > LOOKS_S and not has_children(self._pid))
 
     # ---- what its end means
 

@@ -15,8 +15,9 @@ import hpcagent
 from hpcagent.apps.worker import os_name, read_result
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.lifeline import node_name
-from hpcagent.sites.endpoint import running_there
+from hpcagent.sites.endpoint import files_there, running_there
 from hpcagent.sites.endpoint.control import Control, campaign_root
+from hpcagent.sites.endpoint.probing import LIMIT_S
 from hpcagent.sites.endpoint.protocol import PROTOCOL, OtherProtocol, checked
 
 __all__ = ["answer"]
@@ -85,6 +86,11 @@ def _look(request: Mapping[str, Any], root: Path) -> dict[str, Any]:
     return {"states": states, "executions": {e: _run_stands(root, e) for e in request.get("executions", ())}}
 
 
+def _probe(request: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    Control(root).made()
+    return running_there.in_child({"do": "probe", "site": request.get("site") or {}}, root, limit_s=LIMIT_S)
+
+
 def _run_stands(root: Path, execution: str) -> str:
     workdir = root / "work" / execution
     if read_result(workdir) is not None:
@@ -94,6 +100,11 @@ def _run_stands(root: Path, execution: str) -> str:
 
 _DOES: dict[str, Callable[[Mapping[str, Any], Path], dict[str, Any]]] = {
     "run": running_there.run,
+    "put": files_there.put,
+    "get": files_there.get,
+    "list": files_there.list_files,
     "cancel": _cancel,
     "look": _look,
+    "probe": _probe,
+    "remove": files_there.remove,
 }

@@ -31,7 +31,8 @@ GRACE_S = 12.0
 _ALONE_S = 1.5
 _PAUSE_S = 0.01
 _LOOK_S = 2.0
-_PRELOADED = ("hpcagent.apps.worker", "hpcagent.apps.base", "hpcagent.apps.travel")
+_LIGHT = ("hpcagent.apps.worker",)
+_HEAVY = ("numpy", "numpy.random", "hpcagent.apps.base", "hpcagent.apps.travel")
 
 
 # ---- messages: length and JSON
@@ -76,7 +77,7 @@ def main() -> None:
     os.set_inheritable(sock.fileno(), False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt_orphans()
-    for name in (*_PRELOADED, *(("numpy", "numpy.random") if preload else ())):
+    for name in (*_LIGHT, *(_HEAVY if preload else ())):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     from hpcagent.sites.endpoint import computing

@@ -1,6 +1,7 @@
 """Functions of runs on an endpoint, for the tests of what happens there."""
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -47,18 +48,23 @@ def sleeps(run):
 
 
 def deaf(run):
-    """As `sleeps`, and will not hear of an end."""
+    """Will not hear of an end."""
+    Path(run.workdir, "pids").write_text(str(os.getpid()))
     while True:
         try:
-            sleeps(run)
+            time.sleep(600)
         except BaseException:
             continue
 
 
-def surroundings():
-    """What it finds around itself."""
-    import json
+def killed():
+    print("before the kill", flush=True)
+    os.kill(os.getpid(), 9)
 
+
+def surroundings(run):
+    """What it finds around itself."""
+    before = "numpy" in sys.modules
     import numpy
 
     told = {
@@ -66,9 +72,9 @@ def surroundings():
         "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "drawn": float(numpy.random.random()),
         "group": os.getpgid(0) == os.getpid(),
-        "threads": len(os.listdir("/proc/self/task")),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
         "omp": os.environ.get("OMP_NUM_THREADS"),
+        "numpy_before": before,
     }
-    print(json.dumps(told))
-    Path("../..").resolve()
-    return {"x": 1.0, "drawn": told["drawn"]}
+    Path(run.workdir, "told.json").write_text(json.dumps(told))
+    return {"x": 1.0}
