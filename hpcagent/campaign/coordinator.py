@@ -150,7 +150,8 @@ class Coordinator(Displayed):
         if isinstance(self._wanted_site, Profile):
             workers_of(self._wanted_site, campaign.largest)
             if not self.folder.exists:
-                here = None if self._wanted_site.batch else len(usable_cores())
+                far = self._wanted_site.batch or self._wanted_site.remote
+                here = None if far else len(usable_cores())
                 refuse_small_cap(campaign, node_cores=self._wanted_site.node_cores or here)
         self._workers = workers
         self._view = progress_view(campaign) if progress else None

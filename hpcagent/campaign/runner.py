@@ -655,6 +655,7 @@ class Runner:
             )
         self._late.update(self.running)
         self.given_up.update(self.running)
+        self._site.cancel([*self.running, *(i.manifest.execution_id for i in self._inner.unfinished())])
         self.running.clear()
         self._chains_due.clear()
         self._record(ended, [result_event(r) for r in ended])

@@ -137,6 +137,8 @@ def starting(site: Site | Profile, workers: int | None, *, inside: bool = False)
         )
         return f"starting {site.name}: {where}"
     count = workers or workers_of(site)
+    if site.remote:
+        return f"starting {site.name}: {count} run{'' if count == 1 else 's'} at a time on its endpoint"
     what = "thread" if site.kind == "threads" else "worker"
     return f"starting {site.name}: {count} {what}{'' if count == 1 else 's'} on this machine"
 

@@ -70,9 +70,24 @@ def reap(
     lock = Lock(root, passing=True)
     lock.acquire()
     try:
-        return end_leftovers(path, within_s=within_s, ask=ask, coordinators=True)
+        done = end_leftovers(path, within_s=within_s, ask=ask, coordinators=True)
+        return [*done, *_end_tasks(path, within_s)]
     finally:
         lock.release()
+
+
+def _end_tasks(ledger: Path, within_s: float) -> list[Reaped]:
+    """Cancel the tasks on endpoints, as `end_leftovers` does with jobs."""
+    from hpcagent.sites.endpoint.tasks import read_tasks
+
+    if all(task.ended for task in read_tasks(ledger, copies=False).values()):
+        return []
+    from hpcagent.sites.endpoint.reaping import end_tasks
+
+    return [
+        Reaped(task.key, task.task_id or None, done, "" if done in ("left", "elsewhere") else done, words)
+        for task, done, words in end_tasks(ledger, within_s=within_s)
+    ]
 
 
 def end_leftovers(

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -72,7 +72,7 @@ class Site:
         profile: Profile,
         *,
         folder: Path,
-        executors: dict[str, Any],  # by label: LocalExecutor, BatchExecutor or Threads
+        executors: dict[str, Any],  # by label: LocalExecutor, BatchExecutor, EndpointExecutor or Threads
         workers: dict[str, int],
         dfk: Any,
         temporary: bool,
@@ -115,7 +115,9 @@ class Site:
             "gpu_env": next((node.gpu_env for node in profile.nodes.values()), "CUDA_VISIBLE_DEVICES"),
         }
 
-    def _node_cores(self) -> int:
+    def _node_cores(self) -> int | None:
+        if self.profile.remote:
+            return None  # a run is charged the whole of its node, unless the profile says more
         if not self.profile.batch:
             return len(usable_cores())
         return int(next(iter(self._executors.values())).hosts_cores)
@@ -238,6 +240,16 @@ class Site:
         """
         chosen: Future[Any] = self._executor(executor).submit_plain(function, args, priority, needs)
         return chosen
+
+    def cancel(self, executions: Iterable[str]) -> None:
+        """Cancel runs whose answers nobody wants any more, where the site can: on an endpoint.
+
+        Args:
+            executions: Their execution ids.
+        """
+        for executor in self._executors.values():
+            if cancel := getattr(executor, "cancel", None):
+                cancel(executions)
 
     def _executor(self, label: str | None) -> Any:  # LocalExecutor or Threads
         if label is None:
@@ -407,13 +419,15 @@ def open_site(
             "first (site.close() or parsl.dfk().cleanup()), or open this site with private=True."
         )
     temporary = run_dir is None
-    folder = Path(run_dir or _own_folder(private and not found.batch)).absolute()
+    folder = Path(run_dir or _own_folder(private and not found.batch and not found.remote)).absolute()
     require_own_links(folder / "parsl", folder / "work")
     if found.batch:
         refuse_unwritable(folder)
     notes = _preflight(found) if found.kind == "pbs" and not inside else []
     if found.batch:
         executors, counts = _batch_executors(found, workers, folder, charged, allocation)
+    elif found.remote:
+        executors, counts = _endpoint_executors(found, workers, folder)
     else:
         executors, counts = _executors(found, workers)
     config = parsl.Config(
@@ -553,6 +567,15 @@ def _batch_executors(
     return executors, counts
 
 
+def _endpoint_executors(
+    profile: Profile, workers: int | None, folder: Path
+) -> tuple[dict[str, Any], dict[str, int]]:
+    from hpcagent.sites.endpoint.opening import endpoint_executors
+
+    executors, counts = endpoint_executors(profile, folder=folder, workers=workers)
+    return dict(executors), counts
+
+
 @contextlib.contextmanager
 def _a_user_name() -> Iterator[None]:
     """Parsl asks for the name of the user, which one without a passwd entry has not (`docker --user 2001`)."""
@@ -640,6 +663,9 @@ def workers_of(profile: Profile, resources: Resources | None = None) -> int:
     resources = resources or Resources()
     label = executor_for(profile, resources)
     cores = resources.ranks_per_node * resources.threads_per_rank
+    if profile.remote:
+        each = resources.nodes * cores if profile.executors[label].mode == "mpi" else 1
+        return max(1, profile.runs_at_once // each)
     if not profile.batch:
         count = _workers(profile.executors[label], len(usable_cores()))
         return count if profile.executors[label].mode == "tasks" else max(1, len(usable_cores()) // cores)

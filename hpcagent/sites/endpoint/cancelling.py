@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.errors import HpcAgentError
 from hpcagent.sites.endpoint import protocol
@@ -30,6 +30,10 @@ class Cancelling:
         root: The campaign's folder there.
         resources: What an errand has to ask for, on an MPI engine.
         pause: Waits between two questions.
+
+    Attributes:
+        words: Why the last ones were not seen to have ended.
+        ends: Key -> `cancelled` or `ended` (before it was asked for), of those that were.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class Cancelling:
         self._link, self._book, self._root = link, book, root
         self._resources, self._pause = resources, pause
         self.words = ""
+        self.ends: dict[str, Literal["cancelled", "ended"]] = {}
 
     def ask(self, keys: Sequence[str]) -> Sent | None:
         """Ask for it and return at once; None: the way is blocked, and `words` says how."""
@@ -93,6 +98,7 @@ class Cancelling:
         for key in keys:
             state = states.get(key) if isinstance(states, Mapping) else None
             if isinstance(state, str) and state in _ENDS:
+                self.ends[key] = "ended" if state == "finished" else "cancelled"
                 self._book.ended(key, _ENDS[state])
             else:
                 left.append(key)

@@ -134,10 +134,11 @@ class Book:
                 self._sent[:0], self._ended[:0] = sent, ended
 
 
-def read_tasks(path: Path) -> dict[str, Task]:
+def read_tasks(path: Path, *, copies: bool = True) -> dict[str, Task]:
     """The tasks of a jobs.jsonl by their keys, in the order in which they were sent; damaged lines are skipped.
 
-    A task of another folder that is still there, of which this one is a copy, has ended here: `elsewhere`.
+    A task of another folder that is still there, of which this one is a copy, has ended here: `elsewhere`; without
+    `copies` that is not looked at.
     """
     tasks: dict[str, Task] = {}
     for _, line in read_lines(path):
@@ -146,6 +147,8 @@ def read_tasks(path: Path) -> dict[str, Task]:
                 _note(tasks, line)
             except (KeyError, TypeError, ValueError, AttributeError):
                 continue  # `damage` counts lines that are no objects; what its later lines say stands
+    if not copies:
+        return tasks
     others = _originals(path, {task.folder for task in tasks.values() if task.ended is None})
     return {
         key: replace(task, ended=ELSEWHERE) if task.ended is None and key in others.get(task.folder, ()) else task

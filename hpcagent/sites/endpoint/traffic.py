@@ -57,6 +57,7 @@ class Traffic:
         came: Called, in any thread, with the key of a request and the future of its answer, when that is there.
         tell: Called with a sentence for the user.
         look_resources: What a question has to ask for on an MPI engine.
+        errand_resources: What an errand has to ask for.
     """
 
     def __init__(
@@ -72,11 +73,12 @@ class Traffic:
         came: Callable[[str, Future[Any]], None],
         tell: Callable[[str], None],
         look_resources: dict[str, Any] | None = None,
+        errand_resources: dict[str, Any] | None = None,
     ) -> None:
         self.way, self.book, self.root = way, book, root
         self.site, self.endpoint_id = site, endpoint_id
         self.at_once, self.offline_wait_s = at_once, offline_wait_s
-        self.look_resources = look_resources
+        self.look_resources, self.errand_resources = look_resources, errand_resources
         self.tell, self._came = tell, came
         self.flights: dict[str, Flight] = {}
         self.refusal: SiteFailed | None = None
@@ -174,7 +176,7 @@ class Traffic:
         sent.future.add_done_callback(lambda done: self._came(key, done))
 
     def _errand(self, request: dict[str, Any]) -> None:
-        self._go(request, self.look_resources, control=True)
+        self._go(request, self.errand_resources, control=True)
 
     # -- answers ------------------------------------------------------------------------------
 

@@ -1,0 +1,76 @@
+"""The executors of a site whose kind is globus_compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcagent.errors import BadInput
+from hpcagent.sites.endpoint.executor import EndpointExecutor
+from hpcagent.sites.endpoint.tasks import Book, open_tasks, root_there
+
+if TYPE_CHECKING:
+    from hpcagent.sites.endpoint.link import AnyLink, OnSent
+    from hpcagent.sites.profile import Profile
+
+__all__ = ["LinkMaker", "endpoint_executors", "link_to"]
+
+LinkMaker = Callable[..., "AnyLink"]
+
+
+def link_to(profile: Profile, label: str, *, on_sent: OnSent, tell: Callable[[str], None]) -> AnyLink:
+    """The link of one executor to its endpoint, over the SDK."""
+    link: AnyLink = import_module("hpcagent.sites.endpoint.link").Link(profile, label, on_sent=on_sent, tell=tell)
+    return link
+
+
+def endpoint_executors(
+    profile: Profile, *, folder: Path, workers: int | None, link: LinkMaker | None = None
+) -> tuple[dict[str, EndpointExecutor], dict[str, int]]:
+    """Return an executor for each label of the profile, and how many runs of one core go at once on it.
+
+    Nothing is sent before the first run, unless an earlier session in the folder has left tasks.
+
+    Args:
+        profile: Of the site.
+        folder: The run directory.
+        workers: In place of the profile's `runs_at_once`, for the first executor.
+        link: Makes the link of an executor.
+
+    Raises:
+        StoreFull: The ledger cannot be written.
+        BadInput: Globus Compute is not installed, or not logged in.
+    """
+    ledger = folder / "jobs.jsonl"
+    endpoint_id, work_dir = str(profile.endpoint_id), str(profile.work_dir)
+    if not work_dir or work_dir == "None":
+        raise BadInput(f"The site {profile.name} has no work_dir: the folder on the endpoint for the runs.")
+    root = root_there(ledger, site=profile.name, endpoint_id=endpoint_id, work_dir=work_dir)
+    left = [task for task in open_tasks(ledger) if task.endpoint_id == endpoint_id and task.root == root]
+    executors: dict[str, EndpointExecutor] = {}
+    counts: dict[str, int] = {}
+    for index, label in enumerate(profile.executors):
+        at_once = workers if workers is not None and index == 0 else profile.runs_at_once
+        book = Book(ledger, site=profile.name, executor=label, endpoint_id=endpoint_id, root=root)
+        made: list[EndpointExecutor] = []
+
+        def told(words: str, made: list[EndpointExecutor] = made) -> None:
+            if made:
+                made[0].tell(words)
+
+        made.append(
+            EndpointExecutor(
+                label,
+                profile=profile,
+                link=(link or link_to)(profile, label, on_sent=book.sent, tell=told),
+                book=book,
+                root=root,
+                at_once=at_once,
+                left=[task for task in left if task.executor == label and not task.cancelling],
+            )
+        )
+        executors[label] = made[0]
+        counts[label] = at_once
+    return executors, counts
