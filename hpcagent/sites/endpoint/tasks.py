@@ -79,6 +79,7 @@ class Book:
         self._ledger = Ledger(path)
         self._about = {"site": site, "executor": executor, "endpoint_id": endpoint_id, "root": root}
         self._lock = threading.Lock()
+        self._tasks: set[str] = set()
         self._sent: list[tuple[str, str, str]] = []
         self._ended: list[tuple[str, str]] = []
 
@@ -98,11 +99,14 @@ class Book:
                 "tasks": [{"key": key, "runs": list(runs.items())} for key, runs in tasks],
             }
         )
+        with self._lock:
+            self._tasks.update(key for key, _ in tasks)
 
     def sent(self, key: str, task_group_id: str, task_id: str) -> None:
-        """Note the service's ids of a task; written with the next `flush`."""
+        """Note the service's ids of a task; written with the next `flush`. Errands are no tasks."""
         with self._lock:
-            self._sent.append((key, task_group_id, task_id))
+            if key in self._tasks:
+                self._sent.append((key, task_group_id, task_id))
 
     def ended(self, key: str, how: str) -> None:
         """Note how a task ended; written with the next `flush`."""

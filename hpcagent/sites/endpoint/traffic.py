@@ -270,7 +270,8 @@ class Traffic:
     def _end(self, flight: Flight, how: str) -> None:
         flight.ended = how
         self.flights.pop(flight.key, None)
-        self.book.ended(flight.key, how)
+        if flight.sent_at is not None:
+            self.book.ended(flight.key, how)
 
     # -- inputs -------------------------------------------------------------------------------
 
