@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from hpcagent.errors import AppFailed, SiteFailed
-from hpcagent.sites.endpoint.link import EndpointStatus, OnSent, Sent
+from hpcagent.sites.endpoint.sent import EndpointStatus, OnSent, Sent
 
 __all__ = ["Faults", "LocalLink"]
 

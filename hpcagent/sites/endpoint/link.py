@@ -7,88 +7,328 @@ for; what no further try would mend (no login, no such endpoint) ends the link w
 
 from __future__ import annotations
 
+import contextlib
+import json
+import random
+import threading
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from concurrent.futures import InvalidStateError
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["AnyLink", "EndpointStatus", "OnSent", "Sent"]
+from hpcagent.errors import HpcAgentError, SiteFailed
+from hpcagent.shown import plain
+from hpcagent.sites.endpoint.credentials import hidden
+from hpcagent.sites.endpoint.refusals import (
+    LARGEST_BATCH,
+    Outage,
+    RequestRefused,
+    Stale,
+    Trouble,
+    refused,
+    too_large,
+)
+from hpcagent.sites.endpoint.sent import AnyLink, EndpointStatus, OnSent, Sent
+from hpcagent.sites.endpoint.under_way import UnderWay, fail
+from hpcagent.sites.endpoint_settings import destination
 
-OnSent = Callable[[str, str, str], None]
-"""Is told the key, the task group id and the task id of a request that the service took; before its answer."""
+if TYPE_CHECKING:
+    from hpcagent.sites.endpoint.sdk import Service
+    from hpcagent.sites.profile import Profile
+
+__all__ = ["AnyLink", "EndpointStatus", "Link", "OnSent", "Sent"]
+
+_MOST = 128  # requests in one submission
+_ENVELOPE = 8192  # bytes of a submission beside its requests
+_GATHER_S = 0.005
+_GATHER_MOST_S = 0.05
+_HALVE_AFTER = 3
+_LONGEST_PAUSE_S = 60.0
+_STATUS_S = 4.0
 
 
 @dataclass(eq=False)
-class Sent:
-    """A request on its way.
+class _Item:
+    """A request that is to be submitted."""
 
-    Attributes:
-        key: Of the request; empty for a task of an earlier process whose key nobody wrote down.
-        future: Of the answer, a dict as the endpoint gave it: the caller looks at it as at a stranger's. It raises
-            `AppFailed` if this request failed (kind, name, message and log_tail say how), `SiteFailed` if
-            the link did. It cannot be cancelled: cancelling is a request of its own.
-        task_group_id: The service's; empty until it has taken the request.
-        task_id: Likewise. Another one if the request had to be sent again.
+    sent: Sent
+    payload: str
+    size: int  # bytes in the body of a submission
+    target: str  # where to, with what configuration and resources, as JSON: what may travel together
+    alone: bool = False
+
+
+class Link:
+    """An `AnyLink` by the web service and the message broker of Globus Compute.
+
+    Its threads are daemons: a process may end at any time without closing it, and Ctrl-C reaches whoever waits.
+
+    Args:
+        profile: Of kind `globus_compute`.
+        label: Of its executor, whose own `user_endpoint_config` counts if it has one.
+        on_sent: Told of each request that was taken, in the thread that submits.
+        tell: Told in a sentence when the service cannot be reached, and when it can again.
+        service: Made from the credentials that are found if not given.
+
+    Raises:
+        BadInput: The extra `globus` is not installed, or half of a client's credentials are there.
+        SiteFailed: Nobody is logged in; says what to do.
     """
 
-    key: str
-    future: Future[dict[str, Any]] = field(default_factory=Future)
-    task_group_id: str = ""
-    task_id: str = ""
+    def __init__(
+        self,
+        profile: Profile,
+        label: str = "workers",
+        *,
+        on_sent: OnSent | None = None,
+        tell: Callable[[str], None] | None = None,
+        service: Service | None = None,
+    ) -> None:
+        from hpcagent.sites.endpoint.sdk import Service as Globus
 
+        self.label = label
+        self.endpoint_id = str(profile.endpoint_id)
+        self._targets = {
+            "runs": destination(profile, label),
+            "control": destination(profile, label, control=True),
+        }
+        self._on_sent = on_sent
+        self._service: Service = service or Globus()
+        self._trouble = Trouble(tell)
+        self._under_way = UnderWay(self._service, port=profile.amqp_port, tell=tell, failed=self._fail)
+        self._lock = threading.Lock()
+        self._something = threading.Condition(self._lock)  # to send
+        self._queue: deque[_Item] = deque()
+        self._task_group_id = ""
+        self._failed: HpcAgentError | None = None
+        self._closed = threading.Event()
+        self._sender: threading.Thread | None = None
+        self._status: tuple[float, EndpointStatus] | None = None
 
-@dataclass(frozen=True, slots=True)
-class EndpointStatus:
-    """What is known of an endpoint.
-
-    Attributes:
-        online: Whether the service says that it is. False also where the service does not answer.
-        words: A sentence for people.
-        known: Whether the service has answered.
-        since: Unix time in seconds since which this process has known it so.
-    """
-
-    online: bool
-    words: str
-    known: bool = True
-    since: float = 0.0
-
-
-class AnyLink(Protocol):
-    """What the executor of an endpoint needs of its link."""
+    # ---- what an executor calls
 
     def submit(
         self, request: Mapping[str, Any], *, resources: Mapping[str, Any] | None = None, control: bool = False
     ) -> Sent:
-        """Send a request. Returns at once.
-
-        Args:
-            request: JSON, with a `key` of its own.
-            resources: Resource specification of the task: nodes and ranks, for an endpoint with the MPI engine.
-            control: An errand: it goes where the profile's `[control]` says.
-
-        Raises:
-            AppFailed: It is too large to be sent; says its size, the limit and what to do.
-            SiteFailed: The link has failed, or was closed.
-        """
-        ...
+        """See `AnyLink.submit`."""
+        endpoint_id, config = self._targets["control" if control else "runs"]
+        target = json.dumps([endpoint_id, config, dict(resources) if resources else None], sort_keys=True)
+        sent = Sent(key=str(request["key"]))
+        payload = self._service.payload(request)
+        size = len(json.dumps(payload)) + 2
+        if size + len(target) + _ENVELOPE > LARGEST_BATCH:
+            sent.future.set_exception(too_large(size))
+            return sent
+        with self._something:
+            if self._failed is not None:
+                raise self._failed
+            if self._closed.is_set():
+                raise SiteFailed("The link to the endpoint was closed.")
+            self._queue.append(_Item(sent, payload, size, target))
+            if self._sender is None:
+                self._sender = threading.Thread(target=self._guarded, name=f"endpoint-{self.label}", daemon=True)
+                self._sender.start()
+            self._something.notify_all()
+        return sent
 
     def reattach(
         self, task_group_ids: Iterable[str], *, keys: Mapping[str, str] | None = None, skip: Collection[str] = ()
     ) -> Iterator[Sent]:
-        """Wait for the answers of tasks that an earlier process sent.
+        """See `AnyLink.reattach`. Waits for the service; a group that it does not know any more gives nothing.
 
-        Args:
-            task_group_ids: Their groups.
-            keys: task id -> key, where it was written down.
-            skip: Task ids whose answers nobody waits for.
+        Raises:
+            SiteFailed: The credentials are not taken, or the link was closed.
         """
-        ...
+        known = dict(keys or {})
+        for group in dict.fromkeys(task_group_ids):
+            mine = [
+                Sent(known.get(task, ""), task_group_id=group, task_id=task)
+                for task in self._tasks_of(group)
+                if task not in skip
+            ]
+            if not mine:
+                continue
+            self._under_way.wait_for(mine)
+            self._under_way.listen([group])
+            self._under_way.ask_for(sent.task_id for sent in mine)
+            yield from mine
+
+    def _tasks_of(self, group: str) -> list[str]:
+        failures = 0
+        while not self._closed.is_set():
+            try:
+                return self._service.group(group)
+            except (Stale, RequestRefused):
+                return []
+            except Outage as error:
+                failures += 1
+                self._trouble.told(error)
+                self._closed.wait(_pause(failures))
+            except SiteFailed as error:
+                self._fail(error)
+                raise
+        raise SiteFailed("The link to the endpoint was closed.")
 
     def status(self) -> EndpointStatus:
-        """Whether the endpoint is online; asked at most once in a few seconds."""
-        ...
+        """See `AnyLink.status`."""
+        now = time.monotonic()
+        before = self._status
+        if before is not None and now - before[0] < _STATUS_S:
+            return before[1]
+        found = self._asked_status()
+        if before is not None and (before[1].online, before[1].known) == (found.online, found.known):
+            found = replace(found, since=before[1].since)
+        self._status = (time.monotonic(), found)
+        return found
 
     def close(self) -> None:
-        """Send and hear nothing more. What was sent goes on there."""
-        ...
+        """See `AnyLink.close`. Futures that are open stay open; again: does nothing."""
+        self._closed.set()
+        with self._lock:
+            self._queue.clear()
+            self._something.notify_all()
+            self._wanted.notify_all()
+        self._under_way.close()
+        if self._sender is not None and self._sender is not threading.current_thread():
+            self._sender.join(1.0)  # it may be in a request; it is a daemon
+
+    def _asked_status(self) -> EndpointStatus:
+        named = f"endpoint {self.endpoint_id}"
+        try:
+            said = str(self._service.status(self.endpoint_id).get("status", "unknown"))[:40]
+        except HpcAgentError as error:
+            return EndpointStatus(online=False, words=error.message, known=False, since=time.time())
+        return EndpointStatus(said == "online", f"{named} is {plain(said)}", since=time.time())
+
+    # ---- sending
+
+    def _guarded(self) -> None:
+        """The sender's thread: no error of its own may leave requests waiting for ever."""
+        try:
+            while batch := self._next():
+                self._send(batch)
+        except Exception as error:
+            self._fail(error if isinstance(error, HpcAgentError) else SiteFailed(hidden(f"{error!r}")))
+
+    def _next(self) -> list[_Item]:
+        """What is sent together; empty when the link was closed."""
+        with self._something:
+            while not self._queue:
+                if self._closed.is_set():
+                    return []
+                self._something.wait()
+            # Those that are submitted in one go travel together: wait until no more come.
+            deadline = time.monotonic() + _GATHER_MOST_S
+            while not self._closed.is_set() and len(self._queue) < _MOST and time.monotonic() < deadline:
+                count = len(self._queue)
+                self._something.wait(_GATHER_S)
+                if len(self._queue) == count:
+                    break
+            if self._closed.is_set():
+                return []
+            return self._taken()
+
+    def _taken(self) -> list[_Item]:
+        first = self._queue[0]
+        batch: list[_Item] = []
+        left: list[_Item] = []
+        room = LARGEST_BATCH - _ENVELOPE - len(first.target)
+        for item in self._queue:
+            fits = item.size <= room and len(batch) < (1 if first.alone else _MOST)
+            if item.target == first.target and fits and item.alone == first.alone:
+                batch.append(item)
+                room -= item.size
+            else:
+                left.append(item)
+        self._queue = deque(left)
+        return batch
+
+    def _send(self, batch: list[_Item]) -> None:
+        try:
+            self._submit(batch)
+        except HpcAgentError as error:
+            for item in batch:
+                if not item.sent.task_id:
+                    fail(item.sent, error)
+            raise
+
+    def _submit(self, batch: list[_Item]) -> None:
+        endpoint_id, config, resources = json.loads(batch[0].target)
+        payloads = [item.payload for item in batch]
+        stale = failures = 0
+        while not self._closed.is_set():
+            try:
+                group, tasks = self._service.submit(
+                    endpoint_id, payloads, config=config, resources=resources, task_group_id=self._task_group_id
+                )
+            except Stale as error:
+                stale += 1
+                if stale > 2:
+                    raise SiteFailed(error.message) from None
+                self._renew(error)
+            except RequestRefused as error:
+                self._apart(batch, error)
+                return
+            except Outage as error:
+                # The service may have taken them all the same, and only its answer was lost. Sent again a run is
+                # not computed again: there it finds its directory locked, or its result.
+                failures += 1
+                self._trouble.told(error)
+                if failures >= _HALVE_AFTER and len(batch) > 1:  # what a proxy closes for its size looks like it
+                    self._again(batch)
+                    return
+                self._closed.wait(_pause(failures))
+            else:
+                self._trouble.over()
+                self._task_group_id = group
+                self._took(batch, group, tasks)
+                return
+
+    def _renew(self, error: Stale) -> None:
+        if error.details["what"] == "group":
+            self._task_group_id = ""
+        else:
+            self._service.forget_function()
+
+    def _apart(self, batch: list[_Item], error: RequestRefused) -> None:
+        """A request is at fault, or the batch is too large: only what fails alone has failed."""
+        if len(batch) == 1:
+            fail(batch[0].sent, refused(error, batch[0].size))
+        elif error.details["too_large"]:
+            self._again(batch)
+        else:
+            for item in batch:
+                item.alone = True
+            with self._something:
+                self._queue.extendleft(reversed(batch))
+
+    def _again(self, batch: list[_Item]) -> None:
+        half = len(batch) // 2
+        for part in (batch[:half], batch[half:]):
+            self._send(part)
+
+    def _took(self, batch: list[_Item], group: str, tasks: list[str]) -> None:
+        for item, task in zip(batch, tasks, strict=True):
+            item.sent.task_group_id, item.sent.task_id = group, task
+            if self._on_sent is not None:
+                self._on_sent(item.sent.key, group, task)
+        self._under_way.wait_for([item.sent for item in batch])
+        self._under_way.listen([group])
+
+    # ---- the end
+
+    def _fail(self, error: HpcAgentError) -> None:
+        """No further try would mend it: everything that is open fails, and so will what is submitted later."""
+        with self._something:
+            self._failed = self._failed or error
+            waiting = [item.sent for item in self._queue]
+            self._queue.clear()
+            self._something.notify_all()
+        for sent in [*waiting, *self._under_way.all()]:
+            fail(sent, self._failed)
+
+
+def _pause(failures: int) -> float:
+    return float(min(_LONGEST_PAUSE_S, 0.5 * 2 ** min(failures, 10))) * random.uniform(0.7, 1.0)

@@ -66,6 +66,7 @@ class Listener(threading.Thread):
         self._groups: dict[str, None] = {}
         self._consumed: dict[str, Any] = {}  # group -> its channel
         self._absent: dict[str, float] = {}  # group -> when its queue was last not there
+        self._cancelled: set[str] = set()  # whose queue was taken away under us
         self._connection: Any = None
         self._prefix = ""
         self._closing = threading.Event()
@@ -136,7 +137,8 @@ class Listener(threading.Thread):
         now = time.monotonic()
         with self._lock:
             for group, channel in list(self._consumed.items()):
-                if not channel.is_open:
+                if not channel.is_open or group in self._cancelled:
+                    self._cancelled.discard(group)
                     del self._consumed[group]
                     self._absent[group] = now
             wanted = [
@@ -152,7 +154,7 @@ class Listener(threading.Thread):
 
         channel = self._connection.channel()  # of its own: a queue that is not there closes its channel
         channel.basic_qos(prefetch_count=_AT_ONCE)
-        channel.add_on_cancel_callback(lambda _: channel.close())
+        channel.add_on_cancel_callback(lambda _: self._cancelled.add(group))
         try:
             channel.basic_consume(f"{self._prefix}{group}", self._message)
         except ChannelClosed:

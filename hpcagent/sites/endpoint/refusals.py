@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from hpcagent.errors import AppFailed, HpcAgentError, SiteFailed
 from hpcagent.shown import plain
 from hpcagent.sites.endpoint.credentials import CLIENT_ID, expired, hidden
 
-__all__ = ["Outage", "RequestRefused", "Stale", "of_service", "of_task", "too_large"]
+__all__ = [
+    "LARGEST_BATCH",
+    "Outage",
+    "RequestRefused",
+    "Stale",
+    "Trouble",
+    "bad_answer",
+    "of_service",
+    "of_task",
+    "refused",
+    "too_large",
+]
 
 LARGEST_BATCH = 9 * 1024 * 1024
 """Bytes of one submission as JSON; the service takes 10 MiB."""
@@ -51,6 +65,64 @@ def too_large(size: int, limit: int = LARGEST_BATCH) -> AppFailed:
         size=size,
         limit=limit,
     )
+
+
+def refused(error: RequestRefused, size: int) -> AppFailed:
+    """A request that was submitted alone, and refused."""
+    if error.details["too_large"]:
+        return too_large(size, min(size, LARGEST_BATCH))
+    return AppFailed(
+        f"{error.message} Compare [user_endpoint_config] and the run's nodes and ranks with what the endpoint "
+        "takes.",
+        kind="infrastructure",
+        name="SubmissionRefused",
+    )
+
+
+def bad_answer(words: str) -> AppFailed:
+    """What came back is not the answer to a request: nothing of it was used, nor unpickled."""
+    return AppFailed(
+        f"What the endpoint sent back is no answer in JSON to this request ({words}): another version of hpcagent "
+        "there, or something else answers in its place.",
+        kind="infrastructure",
+        name="BadResult",
+    )
+
+
+class Trouble:
+    """Tells of an outage once, again every few minutes, and of its end.
+
+    Args:
+        tell: Told in a sentence; None: nobody.
+    """
+
+    def __init__(self, tell: Callable[[str], None] | None, *, every_s: float = 300.0) -> None:
+        self._tell = tell or (lambda _: None)
+        self._every_s = every_s
+        self._lock = threading.Lock()
+        self._since: float | None = None
+        self._told = 0.0
+
+    def told(self, error: HpcAgentError) -> None:
+        """It does not work (still)."""
+        now = time.monotonic()
+        with self._lock:
+            again = self._since is not None
+            if again and now - self._told < self._every_s:
+                return
+            self._since, self._told = self._since or now, now
+            minutes = round((now - self._since) / 60)
+        waiting = (
+            f"for {minutes} minutes now; still trying" if again else "what is under way goes on; trying again"
+        )
+        self._tell(f"{error.message.rstrip('.')}: {waiting}")
+
+    def over(self) -> None:
+        """It works."""
+        with self._lock:
+            since, self._since = self._since, None
+        if since is not None:
+            self._tell(f"Globus Compute can be reached again, after {time.monotonic() - since:.0f} s")
 
 
 def of_service(error: Exception, endpoint_id: str) -> HpcAgentError:
@@ -123,7 +195,9 @@ def _words(error: BaseException) -> str:
 
     if isinstance(error, GlobusAPIError):
         body = error.raw_json if isinstance(error.raw_json, dict) else {}
-        said = next((body[name] for name in ("reason", "error_description", "error") if body.get(name)), error.text)
+        said = next(
+            (body[name] for name in ("reason", "error_description", "error") if body.get(name)), error.text
+        )
         said = error.message or said
         code = f"{error.code} " if error.code and error.code != "Error" else ""
         text = f"{code}{said}"

@@ -2,8 +2,8 @@
 
 Documents (functions, payloads, batches) are made by globus-compute-sdk, requests by globus-sdk's documented
 clients, with public names only. The SDK's `Executor` is not used to submit: after one submission that fails it is
-dead, its batches know no bytes, and its rate limit holds back a chain of single tasks by seconds. Nor to listen: its
-watcher gives up after five attempts, loses a result if a warning is an error, and looks for results every half second.
+dead, its batches know no bytes, and its rate limit holds back a chain of single tasks by seconds. Nor to listen:
+its watcher gives up after five attempts, loses a result if a warning is an error, and looks every half second.
 """
 
 from __future__ import annotations
