@@ -7,14 +7,12 @@ for; what no further try would mend (no login, no such endpoint) ends the link w
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import InvalidStateError
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -189,7 +187,6 @@ class Link:
         with self._lock:
             self._queue.clear()
             self._something.notify_all()
-            self._wanted.notify_all()
         self._under_way.close()
         if self._sender is not None and self._sender is not threading.current_thread():
             self._sender.join(1.0)  # it may be in a request; it is a daemon
@@ -258,7 +255,7 @@ class Link:
         endpoint_id, config, resources = json.loads(batch[0].target)
         payloads = [item.payload for item in batch]
         stale = failures = 0
-        while not self._closed.is_set():
+        while not self._closed.is_set() and self._failed is None:
             try:
                 group, tasks = self._service.submit(
                     endpoint_id, payloads, config=config, resources=resources, task_group_id=self._task_group_id
@@ -285,6 +282,8 @@ class Link:
                 self._task_group_id = group
                 self._took(batch, group, tasks)
                 return
+        if self._failed is not None:
+            raise self._failed
 
     def _renew(self, error: Stale) -> None:
         if error.details["what"] == "group":

@@ -60,7 +60,7 @@ def too_large(size: int, limit: int = LARGEST_BATCH) -> AppFailed:
         f"The request has {size / 2**20:.1f} MiB, and {limit / 2**20:.0f} MiB is the most that is sent to Globus "
         "Compute at once. Send large files with Globus Transfer ([transfer] in the profile), or put them on the "
         "endpoint's file system and name them by their path there.",
-        kind="contract",
+        kind="infrastructure",
         name="RequestTooLarge",
         size=size,
         limit=limit,
@@ -168,6 +168,8 @@ def _of_status(status: int, code: str, words: str, endpoint_id: str) -> HpcAgent
         return Stale(f"The registered function is not there any more: {words}", what="function")
     if "GROUP" in code and status in (403, 404):
         return Stale(f"The task group cannot be used: {words}", what="group")
+    if status in (403, 404) and not endpoint_id:
+        return RequestRefused(f"Globus Compute answers {status}: {words}.")
     if status == 403 and "FUNCTION" in code:
         return SiteFailed(
             f"The endpoint {endpoint_id} runs only functions that its administrator has allowed, and hpcagent's "
@@ -216,45 +218,45 @@ def _about_tokens(error: Exception) -> bool:
 # ---- what a task that failed says
 
 _TASK = (
-    # (pattern, kind, name, what it means)
-    (r"\bWorkerLost\b", "infrastructure", "WorkerLost", "the endpoint's worker died under it"),
-    (r"\bManagerLost\b", "infrastructure", "ManagerLost", "the endpoint lost the node or the job it was on"),
+    # (pattern, name, kind, what it means)
+    (r"\bWorkerLost\b", "WorkerLost", "infrastructure", "the endpoint's worker died under it"),
+    (r"\bManagerLost\b", "ManagerLost", "infrastructure", "the endpoint lost the node or the job it was on"),
     (
         r"\bMaxResultSizeExceeded\b",
-        "contract",
         "MaxResultSizeExceeded",
+        "contract",
         "its answer is larger than the endpoint may send; let it write to files, which are fetched in pieces",
     ),
     (
         r"\bInvalidResourceSpecification\b",
-        "contract",
         "InvalidResourceSpecification",
+        "infrastructure",
         "the endpoint's engine does not take its nodes and ranks: MPI runs need an executor of mode `mpi` whose "
         "endpoint has the GlobusMPIEngine",
     ),
     (
         r"\b(?:AppTimeout|TaskTimeout|GC_TASK_TIMEOUT)\b",
-        "infrastructure",
         "Walltime",
+        "infrastructure",
         "the endpoint's own limit (GC_TASK_TIMEOUT) was over",
     ),
     (
         r"\b(?:BadStateException|ScalingFailed|SubmitException)\b",
-        "infrastructure",
         "EndpointCannotStart",
+        "infrastructure",
         "the endpoint gets no workers from its scheduler",
     ),
     (
         r"\b(?:DeserializationError|CouldNotExecuteUserTaskError|serializer \w+ disabled)\b",
-        "infrastructure",
         "EndpointRefused",
+        "infrastructure",
         "the endpoint does not run hpcagent's function: another version, or an engine that does not take JSON",
     ),
     (
         r"(?i)\b(?:ValidationError|jsonschema|schema|user_endpoint_config|user_opts|TemplateError|UndefinedError|"
         r"failed to start|failed to initialize|configuration error|could not start)\b",
-        "infrastructure",
         "EndpointCannotStart",
+        "infrastructure",
         "the endpoint cannot start a user endpoint as it was asked to: compare [user_endpoint_config] with the "
         "template's schema",
     ),
@@ -276,7 +278,7 @@ def of_task(text: str) -> AppFailed:
     # Of a traceback the lines that are not indented say what was raised; lines of code may name anything.
     said = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("Traceback")]
     brief = (said[-1] if said else text or "no words")[:500].rstrip(".")
-    for pattern, kind, name, means in _TASK:
+    for pattern, name, kind, means in _TASK:
         if re.search(pattern, "\n".join(said)):
             message = f"The task failed on the endpoint ({brief}): {means}."
             return AppFailed(message, kind=kind, name=name, log_tail=text[-4000:])
