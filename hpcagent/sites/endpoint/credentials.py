@@ -30,7 +30,7 @@ FOLDER = "GLOBUS_COMPUTE_USER_DIR"
 _LOG_IN = f"log in with `hpcagent globus login` in a terminal, or set both {CLIENT_ID} and {CLIENT_SECRET}"
 # A password in an address, as the service gives them for its queue, and tokens of requests.
 _IN_ADDRESS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/]*@", re.IGNORECASE)
-_TOKEN = re.compile(r"\b(Bearer|Basic)\s+[^\s'\",;]+", re.IGNORECASE)
+_TOKEN = re.compile(r"\b(Bearer|Basic)\s+[^\s'\",;)]+", re.IGNORECASE)
 _FIELD = re.compile(
     r"(['\"]?\b(?:access_token|refresh_token|id_token|client_secret|password)['\"]?\s*[:=]\s*)[^\s,;&}]+"
 )
