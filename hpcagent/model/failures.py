@@ -245,7 +245,6 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("EndpointError", "infrastructure", "a Globus Compute endpoint answered with an error of its own: the message is its words"),
         _is("InputsMissing", "infrastructure", "files that were sent to an endpoint were not there afterwards: is its `work_dir` full, or tidied up?"),
         _is("WorkerLost", "infrastructure", "one worker was killed; its neighbours go on", raised=True),
-        _is("EndpointFailed", "infrastructure", "a task failed on a Globus Compute endpoint before hpcagent could answer: read the message"),
         _is("EndpointCannotStart", "infrastructure", "an endpoint does not start as `[user_endpoint_config]` asks, or gets no workers from its scheduler: compare with its template's schema", again=False),
         _is("EndpointRefused", "infrastructure", "an endpoint does not run hpcagent's function, or takes no JSON: ask its administrator", again=False),
         _is("InvalidResourceSpecification", "infrastructure", "an endpoint's engine does not take the run's nodes and ranks: an executor of mode `mpi` needs the GlobusMPIEngine", again=False),
