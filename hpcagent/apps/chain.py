@@ -230,7 +230,7 @@ def failed(result: Result) -> AppFailed:
     """The error by which a chain fails with one of its inner runs."""
     failure = _failure(result)
     return AppFailed(
-        f"its inner run {result.manifest.app} ({result.workdir or result.manifest.execution_id}) failed: "
+        f"its inner run {result.manifest.app} ({result.place or result.manifest.execution_id}) failed: "
         f"{failure.message}",
         kind=failure.kind,
         name=failure.name,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hpcagent.apps.base import App, app
 from hpcagent.apps.bounded import read_csv, read_fields
+from hpcagent.apps.missing import missing_file
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, nearest
 from hpcagent.model.contract import Metric
@@ -126,7 +127,7 @@ def _file(fields: Mapping[str, Any], artifact: str, made_by: str) -> Path:
         )
     path = Path(fields["workdir"]) / str(name)
     if not path.is_file():
-        raise AppFailed(f"the file of the input run is gone: {path}.", kind="infrastructure", name="MissingFile")
+        raise missing_file(fields, path, f"file {artifact!r}")
     return path
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcagent.apps.bounded import require_size
 from hpcagent.apps.made_with import sha256
+from hpcagent.apps.missing import missing_file
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, BadInput
 
@@ -168,9 +169,7 @@ def structure_of(fields: Mapping[str, Any]) -> Atoms:
             last: Atoms = next(read_xyz(file, -1))
             return last
     except FileNotFoundError:
-        raise AppFailed(
-            f"the structure of the input run is gone: {path}.", kind="infrastructure", name="MissingFile"
-        ) from None
+        raise missing_file(fields, path, "structure") from None
 
 
 def total_charge(atoms: Atoms) -> float:

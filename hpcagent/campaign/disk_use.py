@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcagent.campaign.far import Far, far_files
 from hpcagent.campaign.listed import DEPTH, find_campaigns
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.errors import HpcAgentError
@@ -65,6 +66,7 @@ class Usage:
         freeable: What `hpcagent rm --keep-records` would free; None where that is not known.
         unread: Folders in it that cannot be read.
         problem: Why it is not known what could be freed.
+        far: What lies on endpoints, as it was recorded when each run ended; it is not in the total.
     """
 
     folder: Path
@@ -73,6 +75,7 @@ class Usage:
     freeable: Space | None = None
     unread: int = 0
     problem: str = ""
+    far: tuple[Far, ...] = ()
 
     @property
     def total(self) -> Space:
@@ -94,6 +97,7 @@ class Usage:
             "freeable": None if self.freeable is None else self.freeable.data(),
             "unread_folders": self.unread,
             "problem": self.problem,
+            "far": [far.data() for far in self.far],
         }
 
     def __str__(self) -> str:
@@ -108,6 +112,7 @@ class Usage:
             lines.append(f"  what could be freed is not known: {self.problem}")
         elif self.freeable.files:
             lines.append(f"  `hpcagent rm {self.folder} --keep-records` would free {self.freeable}")
+        lines += [f"  not here: {far}" for far in self.far]
         return "\n".join(lines)
 
 
@@ -213,10 +218,12 @@ def usage_of(folder: Path, *, free: bool = False) -> Usage:
     if not free:
         return usage
     try:
-        ids = freeable(snapshot(folder))
+        read = snapshot(folder)
+        ids = freeable(read)
     except (HpcAgentError, OSError, ValueError) as error:
         return Usage(folder, kinds, runs, None, unread, str(error))
-    return Usage(folder, kinds, runs, sum((runs[i] for i in ids if i in runs), Space()), unread)
+    far = far_files((*read.results, *read.state.part_results.values()))
+    return Usage(folder, kinds, runs, sum((runs[i] for i in ids if i in runs), Space()), unread, far=far)
 
 
 def kind_of(parts: tuple[str, ...]) -> FileKinds:

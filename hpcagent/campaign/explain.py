@@ -252,6 +252,9 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
         )
     names = campaign.search.names
     notes = (*about.pop("notes", ()), *seen.notes)
+    remote = None if seen.result is None else seen.result.remote
+    if remote is not None:
+        notes += (f"its files ({remote.brief}) are in {remote}: hpcagent fetch {run_dir} {manifest.index} PATH",)
     return Explanation(
         index=manifest.index,
         execution_id=manifest.execution_id,

@@ -163,11 +163,7 @@ def fetch_of(
 
     def profile(remote: Remote) -> Profile:
         opened = current_site()
-        if (
-            site is None
-            and opened is not None
-            and getattr(opened.profile, "endpoint_id", "") == remote.endpoint_id
-        ):
+        if site is None and opened is not None and opened.profile.endpoint_id == remote.endpoint_id:
             return opened.profile
         return profile_there(folder, remote, site)
 

@@ -174,7 +174,7 @@ class InnerRuns:
                 )
             if result.failure is not None:
                 raise AppFailed(
-                    f"its input {result.manifest.app} ({result.workdir}) failed: {result.failure.name}: "
+                    f"its input {result.manifest.app} ({result.place}) failed: {result.failure.name}: "
                     f"{result.failure.message}",
                     kind=result.failure.kind,
                     name="UpstreamFailed",

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcagent.campaign.answer import CampaignResult, point_text
 from hpcagent.campaign.compare import observations
+from hpcagent.campaign.far import far_log
 from hpcagent.campaign.learned import Learned
 from hpcagent.campaign.table import headed
 from hpcagent.errors import HpcAgentError
@@ -17,7 +18,7 @@ from hpcagent.model.objective import Goal
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Parameter, Params
 
-__all__ = ["available", "draw"]
+__all__ = ["available", "draw", "left_out"]
 
 # Colour-blind safe (Okabe and Ito 2008).
 BLUE, ORANGE, GREY, RED, GREEN = "#0072B2", "#E69F00", "#999999", "#D55E00", "#009E73"
@@ -46,6 +47,13 @@ def draw(result: CampaignResult, folder: Path, found: Learned | None = None) -> 
             figure.savefig(path, dpi=120)
             drawn.append(path)
     return drawn + ([] if found is None else draw_learned(result, found, folder))
+
+
+def left_out(result: CampaignResult) -> str:
+    """Why a plot is missing whose file is not here: a clause, or empty."""
+    found = _run_of_best(result)
+    where = "" if found is None else far_log(found, _workdir(result, found), result.run_dir)
+    return f"no plot of the best run: {where}" if where else ""
 
 
 def _groups(result: CampaignResult, seen: Sequence[Observation]) -> dict[str, list[Observation]]:
@@ -350,6 +358,8 @@ def _best_run(figure: Any, result: CampaignResult, seen: Sequence[Observation]) 
         return False
     from hpcagent.apps.lammps.log import read_log
 
+    if far_log(found, _workdir(result, found), result.run_dir):
+        return False  # the report says where it is
     try:
         log = read_log(_workdir(result, found) / found.artifacts["log"])
     except (OSError, HpcAgentError):

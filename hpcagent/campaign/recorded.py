@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from hpcagent.apps.worker import final_result
 from hpcagent.campaign.changes import change_text
+from hpcagent.campaign.far import far_words
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.state import State
 from hpcagent.model.base import explain, read_record
@@ -50,10 +51,11 @@ class Snapshot:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What could not be read of the record, was put back, or changed, in sentences without a full stop."""
+        """What could not be read of the record, was put back, changed, or lies elsewhere; without full stops."""
         said = (self.campaign.app.unknown_before, damage(self.folder.jobs))
         changes = map(change_text, self.state.changes)
-        return (*self.campaign._unread, *self.state.remarks, *(remark for remark in said if remark), *changes)
+        far = far_words((*self.results, *self.state.part_results.values()), self.folder.root)
+        return (*self.campaign._unread, *self.state.remarks, *(one for one in said if one), *changes, *far)
 
 
 def snapshot(run_dir: str | Path, campaign: Campaign | None = None) -> Snapshot:

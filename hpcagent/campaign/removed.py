@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.disk_use import Space, freeable, usage_of
+from hpcagent.campaign.far import far_files
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreFull
+from hpcagent.model.records import Result
 from hpcagent.sites.ledger import read_ledger
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, RunDir, holder
@@ -205,6 +207,8 @@ def _look(folder: RunDir, keep_records: bool) -> tuple[Removal, list[Path]]:
     name = "" if read is None else read.campaign.name
     if read is not None and read.campaign.cache is not None:
         kept.append(f"the cache that other campaigns may share, {read.campaign.cache}")
+    if read is not None:
+        kept += [f"{far}, which is not removed from there" for far in far_files(_all_results(read))]
     if not keep_records:
         names = sorted(entry.name for entry in os.scandir(root))
         gone = [root / one for one in names if _is_own(one)]
@@ -224,6 +228,10 @@ def _look(folder: RunDir, keep_records: bool) -> tuple[Removal, list[Path]]:
         kept.append(f"{len(others)} folder(s) of runs that have not finished, or that the journal lacks: {some}")
     freed = sum((usage.runs.get(i, Space()) for i in runs), Space())
     return Removal(root, name, True, False, freed, runs, tuple(kept)), [folder.work / i for i in runs]
+
+
+def _all_results(read: Snapshot) -> Iterable[Result]:
+    return (*read.results, *read.state.part_results.values())
 
 
 def _less(whole: Space, left: Iterable[Path]) -> Space:

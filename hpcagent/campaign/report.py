@@ -65,7 +65,7 @@ def report(run_dir: str | Path, *, plots: bool = True, to: Path | None = None) -
         BadInput: The folder is not that of a campaign.
         StoreFull: The report cannot be written.
     """
-    from hpcagent.campaign.plots import available, draw
+    from hpcagent.campaign.plots import available, draw, left_out
     from hpcagent.campaign.sweep_plots import draw_sweep
 
     result = read_run(run_dir)
@@ -79,6 +79,7 @@ def report(run_dir: str | Path, *, plots: bool = True, to: Path | None = None) -
     if plots and available():
         with refusing_clearly(folder):
             drawn = draw(result, folder, found) if swept is None else draw_sweep(swept, folder)
+        note = left_out(result) if swept is None else ""
     elif plots:
         note = "no plots: install the extra `plots`, pip install 'hpcagent[plots]'"
     path = folder / "report.md"

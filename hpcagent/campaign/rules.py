@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from pydantic import model_validator
 
@@ -78,5 +79,7 @@ class Rule(Record):
         """What the event says: the included values, the metric, and where the result is (`result_uri`)."""
         values: dict[str, Any] = {**result.manifest.params, **result.metrics}
         said = {name: values[source] for name, source in self.include.items() if source in values}
-        where = Path(result.workdir or ".").absolute() / "result.json"
-        return {**said, self.metric: result.metrics[self.metric], "result_uri": where.as_uri()}
+        uri = (Path(result.workdir or ".").absolute() / "result.json").as_uri()
+        if result.remote is not None:  # not a file of this machine
+            uri = f"globus-compute://{result.remote.endpoint_id}{quote(result.remote.workdir)}/result.json"
+        return {**said, self.metric: result.metrics[self.metric], "result_uri": uri}

@@ -89,10 +89,9 @@ def profile_there(folder: RunDir | None, remote: Remote, given: str | Path | Non
                 raise
             seen.append(error.message.split(";")[0].rstrip("."))
             continue
-        endpoint = getattr(profile, "endpoint_id", "")
-        if endpoint and endpoint == remote.endpoint_id:
+        if profile.remote and profile.endpoint_id == remote.endpoint_id:
             return profile
-        seen.append(f"{name} is of {endpoint or 'another kind of site'}")
+        seen.append(f"{name} is of {profile.endpoint_id if profile.remote else 'another kind of site'}")
     raise BadInput(
         f"the files lie on {remote.at}, and no profile of that endpoint is known ({'; '.join(seen)}). Name it: "
         "--site PROFILE.",

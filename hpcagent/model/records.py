@@ -318,6 +318,11 @@ class Result(Displayed, Record):
         return self.failure is None or self.failure.means.shown
 
     @property
+    def place(self) -> str:
+        """Where its files are, in words: its directory, on an endpoint the one there."""
+        return self.workdir if self.remote is None else str(self.remote)
+
+    @property
     def cost_ratio(self) -> float | None:
         """Actual over estimated node-hours; None without an estimate, or where the cost is not known."""
         estimated, actual = self.manifest.estimated_node_hours, self.cost.node_hours

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -105,6 +106,15 @@ class Remote(Record):
         known = " ".join(filter(None, (self.site, self.endpoint_id and f"({self.endpoint_id})")))
         return f"the endpoint {known}" if self.site else f"the endpoint {self.endpoint_id or '(unnamed)'}"
 
+    def fetch_words(self, path: str, run: str | int = "RUN", run_dir: object = "RUN_DIR") -> str:
+        """Where a file is that is not here, and how it comes, in words.
+
+        Example:
+            >>> Remote(endpoint_id="8f0c").fetch_words("log.lammps", 7)
+            'lies on the endpoint 8f0c; fetch it by: hpcagent fetch RUN_DIR 7 log.lammps'
+        """
+        return f"lies on {self.at}; fetch it by: hpcagent fetch {run_dir} {run} {shlex.quote(path)}"
+
     @property
     def size(self) -> int:
         """Bytes of the files that are listed."""
@@ -130,7 +140,7 @@ class Remote(Record):
         """What a record keeps of what an endpoint said of a run's files.
 
         Args:
-            said: Its answer: `workdir`, `files` (path -> [bytes, sha256 or null]) and `unlisted`.
+            said: Its answer: `workdir`, `files` (path -> [bytes, sha256 or null]) and `left_out`: how many more.
             site: Name of the site.
             endpoint_id: The endpoint's UUID.
             named: Files that are listed in any case: the run's artifacts.
@@ -144,7 +154,7 @@ class Remote(Record):
         listed = dict.fromkeys((*first, *sorted(good)))
         room = max(most, min(len(first), _MOST_NAMED))
         kept = [name for number, name in enumerate(listed) if number < room]
-        unlisted = len(good) - len(kept) + odd + _count(said.get("unlisted"))
+        unlisted = len(good) - len(kept) + odd + _count(said.get("left_out"))
         workdir, notes = _workdir(said.get("workdir"))
         remote = cls(
             site=site,

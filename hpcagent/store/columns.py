@@ -66,6 +66,8 @@ def columns_of(results: Sequence[Result], contract: Contract) -> tuple[Column, .
         values = tuple(r.manifest.params.get(p.name) for r in results)
         kind = _kind(values, "text" if p.kind in ("choice", "text") else "whole" if p.kind == "int" else "number")
         found.append(Column(f"params/{p.name}", kind, _worded(values, kind), p.unit))
+    if any(r.remote is not None for r in results):
+        found += [Column(name, "text", tuple(map(of, results))) for name, of in _FAR]
     units = {m.name: m.unit for m in contract.metrics}
     names: dict[str, None] = {}
     for result in results:
@@ -109,6 +111,12 @@ def _failure(result: Result) -> str | None:
 def _failure_kind(result: Result) -> str | None:
     return result.failure.kind if result.failure else None
 
+
+_FAR: tuple[tuple[str, Callable[[Result], Any]], ...] = (
+    ("endpoint_id", lambda r: None if r.remote is None else r.remote.endpoint_id),
+    ("remote_workdir", lambda r: None if r.remote is None else r.remote.workdir),
+)
+"""Columns of results of which an endpoint computed some."""
 
 _EVERY: tuple[tuple[str, Kind, str | None, Callable[[Result], Any]], ...] = (
     ("execution_id", "text", None, lambda r: r.manifest.execution_id),

@@ -55,7 +55,7 @@ def test_what_is_no_size_and_no_checksum_is_not_recorded(about):
 def test_a_record_lists_some_files_and_always_the_artifacts():
     files = {f"frame{i:04}": [10, None] for i in range(1000)}
     remote, notes = Remote.of(
-        {"workdir": "/there", "files": files, "unlisted": 7},
+        {"workdir": "/there", "files": files, "left_out": 7},
         site="far",
         endpoint_id=ENDPOINT,
         named=["frame0999", "absent"],

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hpcagent.apps.analysis.statistics import block_average, conserved, statistical_inefficiency
 from hpcagent.apps.base import app
 from hpcagent.apps.bounded import read_csv, read_fields
+from hpcagent.apps.missing import missing_file
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
@@ -156,11 +157,7 @@ def _of_log(upstream: Mapping[str, Any]) -> Table:
 def _of_csv(upstream: Mapping[str, Any]) -> Table:
     path = Path(upstream["workdir"]) / upstream["artifacts"]["thermo"]
     if not path.is_file():
-        raise AppFailed(
-            f"the thermodynamic output of the input run is gone: {path}.",
-            kind="infrastructure",
-            name="MissingFile",
-        )
+        raise missing_file(upstream, path, "thermodynamic output")
     try:
         table = read_csv(path)
     except ValueError as error:

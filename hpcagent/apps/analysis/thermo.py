@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcagent.apps.base import app
+from hpcagent.apps.missing import elsewhere, missing_file
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
@@ -61,7 +62,10 @@ def thermo(discard: float, run: Run) -> Outcome:
             kind="contract",
             name="NoLog",
         )
-    measured = measure(read_log(Path(before["workdir"]) / name), discard=discard)
+    path = Path(before["workdir"]) / name
+    if elsewhere(before, path):
+        raise missing_file(before, path, "log")
+    measured = measure(read_log(path), discard=discard)
     wanted = thermo.contract.metrics
     return Outcome(
         metrics={m.name: measured.values[m.name] for m in wanted if m.name in measured.values},

@@ -41,6 +41,7 @@ from hpcagent.apps.bounded import (
     require_lines,
     require_room,
 )
+from hpcagent.apps.missing import elsewhere, missing_file
 from hpcagent.apps.printed import allowed
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import FORKS
@@ -246,9 +247,7 @@ def open_trajectory(upstream: Mapping[str, Any], reading: Reading = Reading()) -
     try:
         trajectory = _opened(path, _Said(upstream), reading)
     except FileNotFoundError:
-        raise AppFailed(
-            f"the trajectory of the input run is gone: {path}.", kind="infrastructure", name="MissingFile"
-        ) from None
+        raise missing_file(upstream, path, "trajectory") from None
     except NOT_UNPACKED as error:
         raise AppFailed(
             f"{path} cannot be unpacked to its end: {error}.",
@@ -309,12 +308,18 @@ class _Said:
 
         name = (self._upstream.get("artifacts") or {}).get("log")
         path = Path(self._upstream.get("workdir") or ".") / str(name)
+        if name and elsewhere(self._upstream, path):
+            raise missing_file(self._upstream, path, "log")  # it says the units of the trajectory
         return read_log(path) if name and path.is_file() else None
 
     def symbols(self) -> list[str] | None:
         """Elements of the run's structure, in the order of its atoms."""
         from hpcagent.apps.structures import structure_of
 
+        name = (self._upstream.get("artifacts") or {}).get("structure")
+        path = Path(self._upstream.get("workdir") or ".") / str(name)
+        if name and elsewhere(self._upstream, path):
+            raise missing_file(self._upstream, path, "structure")
         try:
             return list(structure_of(self._upstream).get_chemical_symbols())
         except (AppFailed, KeyError):
@@ -324,6 +329,8 @@ class _Said:
         """Timestep in ps and steps between frames of a run of ASE's molecular dynamics (`md.json`)."""
         artifacts = self._upstream.get("artifacts") or {}
         path = Path(self._upstream.get("workdir") or ".") / artifacts.get("protocol", "md.json")
+        if "protocol" in artifacts and elsewhere(self._upstream, path):
+            raise missing_file(self._upstream, path, "protocol")
         if not self._upstream.get("workdir") or not path.is_file():
             return None, 1
         said = read_fields(path)

@@ -16,6 +16,7 @@ from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.dft.relax import RELAXATION, dft_relax
 from hpcagent.apps.engines.base import LEVEL
 from hpcagent.apps.engines.task import FILES, RANKS, SETTINGS
+from hpcagent.apps.missing import brought
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import structure_of
 from hpcagent.model.records import Result
@@ -144,7 +145,7 @@ def _strains(at_rest: Any, symmetry: str) -> tuple[str, ...]:
         return every
     metrics_of(at_rest)  # it did not fail
     result = at_rest.result()
-    found = crystal_symmetry(structure_of({"workdir": result.workdir, "artifacts": dict(result.artifacts)}))
+    found = crystal_symmetry(structure_of(brought(result, "structure")))
     chosen: list[int] = []
     rank = 0
     for i in range(6):

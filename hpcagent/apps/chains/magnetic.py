@@ -16,6 +16,7 @@ from hpcagent.apps.dft.relax import RELAXATION, dft_relax
 from hpcagent.apps.engines.base import LEVEL
 from hpcagent.apps.engines.registry import engine
 from hpcagent.apps.engines.task import FILES, RANKS, SETTINGS
+from hpcagent.apps.missing import brought
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import structure_of
 from hpcagent.errors import AppFailed
@@ -169,7 +170,7 @@ def _end(number: int, built: Any, computed: Any, least: float) -> _End:
 
 
 def _structure(result: Any) -> Any:
-    return structure_of({"workdir": result.workdir, "artifacts": dict(result.artifacts)})
+    return structure_of(brought(result, "structure"))
 
 
 def _state(initial: list[float], final: list[float], least: float) -> str:

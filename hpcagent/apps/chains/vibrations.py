@@ -16,6 +16,7 @@ from hpcagent.apps.dft.energy import dft_energy
 from hpcagent.apps.dft.relax import RELAXATION, dft_relax
 from hpcagent.apps.engines.base import LEVEL
 from hpcagent.apps.engines.task import FILES, RANKS, SETTINGS
+from hpcagent.apps.missing import brought
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import structure_of
 from hpcagent.errors import AppFailed
@@ -133,7 +134,7 @@ def structure_at(part: Any) -> Atoms:
     """
     metrics_of(part)
     result: Result = part.result()
-    return structure_of({"workdir": result.workdir, "artifacts": dict(result.artifacts)})
+    return structure_of(brought(result, "structure"))
 
 
 def moved_atoms(atoms: Atoms, wanted: str) -> list[int]:

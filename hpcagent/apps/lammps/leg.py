@@ -23,6 +23,7 @@ from hpcagent.apps.lammps.metrics import (
     row_times,
     step_size,
 )
+from hpcagent.apps.missing import missing_file
 from hpcagent.errors import AppFailed
 from hpcagent.units import STYLES, UnitStyle, unit_style
 
@@ -81,7 +82,7 @@ def leg_of(upstream: Mapping[str, Any]) -> Leg:
         )
     path = Path(upstream["workdir"]) / name
     if not path.is_file():
-        raise AppFailed(f"the log of the input run is gone: {path}.", kind="infrastructure", name="MissingFile")
+        raise missing_file(upstream, path, "log")
     run = production_run(read_log(path))
     if run is None or len(run) == 0:
         raise AppFailed(

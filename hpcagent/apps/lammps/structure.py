@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcagent.apps.bounded import require_size
 from hpcagent.apps.engines.packages import needs
+from hpcagent.apps.missing import missing_file
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 
@@ -66,11 +67,7 @@ def _copied(upstream: Mapping[str, Any], artifact: str, target: Path) -> None:
     try:
         shutil.copyfile(source, target)
     except FileNotFoundError:
-        raise AppFailed(
-            f"the artifact {artifact!r} of the input run is gone: {source}.",
-            kind="infrastructure",
-            name="MissingFile",
-        ) from None
+        raise missing_file(upstream, source, f"artifact {artifact!r}") from None
 
 
 def written(atoms: Any, rule: Mapping[str, Any], *, units: str) -> tuple[str, list[str]]:

@@ -241,7 +241,7 @@ def test_nothing_here_is_overwritten_and_no_link_is_followed(far, get, tmp_path)
     (own / "log.lammps.part").symlink_to(tmp_path / "target")
     with pytest.raises(BadInput, match="no regular file"):
         get("log")
-    os.unlink(own / "log.lammps.part")
+    (own / "log.lammps.part").unlink()
     os.link(own.parent.parent / "events.jsonl", own / "log.lammps.part")
     with pytest.raises(BadInput, match="no file of its own"):
         get("log")
@@ -312,7 +312,7 @@ def test_artifacts_of_a_chain_come_from_its_inner_runs(far):
 def test_a_run_of_this_machine_has_its_files_here(local):
     done = fetch(local, 0, everything=True)
     assert not done.files and f"{local / 'work'}" in done.notes[0]
-    with pytest.raises(BadInput, match="'nothing.txt' is not among them"):
+    with pytest.raises(BadInput, match=r"'nothing.txt' is not among them"):
         fetch(local, 0, "nothing.txt")
 
 
@@ -353,3 +353,92 @@ def test_the_shell_prints_where_the_file_is(far, monkeypatch, capsys):
         cli.main()
     said = json.loads(capsys.readouterr().out)
     assert ended.value.code == 0 and said["files"][0]["here"] == f"{result.workdir}/log.lammps"
+
+
+# ---- what everything that opens files of runs says of those on an endpoint
+
+
+def test_status_answer_explain_du_and_rm_say_where_the_files_are(far):
+    folder, result, _ = far
+    opened = ha.open_run(folder)
+    at = f"the endpoint far ({ENDPOINT})"
+    size = f"{result.remote.size / 1024:.1f} KiB"
+    said = f"note: 4 files of 1 run(s), {size}, on {at}; `hpcagent fetch {folder} RUN PATH`"
+    assert said in str(opened.status)
+    assert at in str(opened.result)
+    assert f"{result.remote.workdir} on {at}: hpcagent fetch {folder} 3 PATH" in str(opened.explain(3))
+    used = ha.disk_use(folder).campaigns[0]
+    assert "not here: 4 files" in str(used) and used.data()["far"][0]["size_bytes"] == result.remote.size
+    assert f"on {at}, which is not removed from there" in str(ha.remove_run(folder, dry_run=True))
+    rows = opened.to_pandas()
+    assert rows.loc[rows["index"] == 3, "remote_workdir"].tolist() == [result.remote.workdir]
+    assert rows["endpoint_id"].notna().sum() == 1
+
+
+def test_records_of_this_machine_have_no_column_of_endpoints(local):
+    assert "endpoint_id" not in ha.open_run(local).to_pandas()
+    assert "endpoint" not in str(ha.open_run(local).status)
+
+
+def test_an_archive_of_far_runs_opens_and_names_no_directory(far, tmp_path):
+    folder, result, _ = far
+    ha.archive(folder, tmp_path / "it.tar.gz")
+    again = next(r for r in ha.open_run(tmp_path / "it.tar.gz").results if r.manifest.index == 3)
+    assert again.remote is not None and set(again.remote.files) == set(result.remote.files)
+    with pytest.raises(BadInput, match="An archive is read only"):
+        fetch(tmp_path / "it.tar.gz", 3, "log")
+
+
+def test_a_plot_of_a_log_that_is_far_says_how_it_comes(far, get):
+    from hpcagent.campaign.far import far_log
+
+    folder, result, _ = far
+    here = folder / "work" / result.manifest.execution_id
+    assert far_log(result, here, folder).endswith(f"fetch it by: hpcagent fetch {folder} 3 log")
+    get("log")
+    assert far_log(result, here, folder) == ""
+
+
+def test_rules_name_a_far_result_by_its_endpoint(far):
+    rule = ha.Rule(event="found", metric=next(iter(far[1].metrics)), above=-1e9)
+    assert rule.data(far[1])["result_uri"].startswith(f"globus-compute://{ENDPOINT}/")
+
+
+@pytest.mark.parametrize(
+    ("reader", "artifact"),
+    [
+        ("hpcagent.apps.structures:structure_of", "structure"),
+        ("hpcagent.apps.analysis.averages:read_table", "thermo"),
+        ("hpcagent.apps.analysis.averages:read_table", "log"),
+        ("hpcagent.apps.analysis.trajectory:open_trajectory", "trajectory"),
+    ],
+)
+def test_a_reader_called_by_hand_says_how_a_far_file_comes(far, reader, artifact):
+    from importlib import import_module
+
+    module, name = reader.split(":")
+    fields = far[1].model_copy(update={"artifacts": {artifact: "some.file"}}).model_dump(mode="json")
+    with pytest.raises(ha.AppFailed, match=rf"{ENDPOINT}.*hpcagent fetch RUN_DIR .* {artifact}") as said:
+        getattr(import_module(module), name)(fields)
+    assert said.value.name == "MissingFile"
+
+
+def test_a_trajectory_is_not_read_without_the_far_log_that_has_its_units(far, tmp_path):
+    from hpcagent.apps.analysis.trajectory import open_trajectory
+
+    frames = "ITEM: TIMESTEP\n0\nITEM: NUMBER OF ATOMS\n1\nITEM: BOX BOUNDS pp pp pp\n0 1\n0 1\n0 1\n"
+    (tmp_path / "a.dump").write_text(frames + "ITEM: ATOMS id type x y z\n1 1 0 0 0\n")
+    artifacts = {"trajectory": "a.dump", "log": "log.lammps"}
+    fields = far[1].model_copy(update={"artifacts": artifacts, "workdir": str(tmp_path)}).model_dump(mode="json")
+    with pytest.raises(ha.AppFailed, match="the log of the input run lies on the endpoint far"):
+        open_trajectory(fields).step_of_time()
+
+
+def test_a_chain_that_decides_by_a_far_structure_fetches_it(far, monkeypatch):
+    from hpcagent.apps.missing import brought
+
+    _, result, endpoint = far
+    monkeypatch.setattr("hpcagent.campaign.fetched._connect", lambda _: LocalLink(answer=endpoint))
+    monkeypatch.setattr("hpcagent.campaign.fetched.profile_there", lambda *_: None)
+    fields = brought(result, "log", "structure")
+    assert (Path(fields["workdir"]) / "log.lammps").read_bytes() == LOG
