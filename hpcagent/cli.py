@@ -510,7 +510,8 @@ def sites(name: Annotated[str | None, typer.Argument(help="Show this profile.")]
 def site_new(
     name: Annotated[str | None, typer.Argument(help="What the site is to be called.")] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="slurm, pbs or local; what this machine has by default.")
+        str | None,
+        typer.Option("--kind", help="slurm, pbs, local or globus_compute; what this machine has by default."),
     ] = None,
     queue: QueueOption = None,
     account: Annotated[
@@ -525,10 +526,56 @@ def site_new(
     worker_init: Annotated[
         str | None, typer.Option("--worker-init", help="Shell line before the workers, e.g. a module load.")
     ] = None,
+    endpoint_id: Annotated[
+        str | None, typer.Option("--endpoint-id", help="globus_compute: the endpoint's UUID.")
+    ] = None,
+    work_dir: Annotated[
+        str | None, typer.Option("--work-dir", help="globus_compute: the folder there for runs.")
+    ] = None,
+    runs_at_once: Annotated[
+        int | None, typer.Option("--runs-at-once", min=1, help="globus_compute: runs of one core at once there.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option("--template", help="globus_compute: which of `site template` the endpoint has.")
+    ] = None,
     to: Annotated[Path | None, typer.Option("--to", help="Folder of the profile (site_profiles here).")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: defaults where nothing is given.")] = False,
 ) -> None:
-    """Write a first profile of this machine's batch system."""
+    """Write a first profile of this machine's batch system, or of an endpoint."""
+    if kind == "globus_compute":
+        from hpcagent.sites.new_endpoint_profile import EndpointAnswers, write_endpoint_profile
+
+        for option, useless in (("--worker-init", worker_init), ("--cores", cores)):
+            if useless is not None and not (option == "--cores" and template == "pbs"):
+                raise BadInput(f"{option}: of an endpoint; write it into the endpoint's template.", value=useless)
+
+        def given(text: str, value: Any) -> Any:
+            return value if value is not None or yes else typer.prompt(text)
+
+        name = given("name of the site", name) or "my_endpoint"
+        sized = {"account": account, "queue": queue, "walltime": walltime, "nodes_per_block": nodes}
+        sized |= {"cpus_per_node": cores}
+        answers = EndpointAnswers(
+            str(name),
+            str(given("UUID of the endpoint", endpoint_id) or ""),
+            str(given("folder there for runs", work_dir) or ""),
+            None if (at_once := given("runs of one core at once there", runs_at_once)) is None else int(at_once),
+            template,
+            tuple((key, value) for key, value in sized.items() if value is not None),
+            lammps,
+        )
+        written = write_endpoint_profile(answers, folder=to or Path("site_profiles"))
+        site = answers.name if to is None else written
+        say(f"{written}\nnext: hpcagent doctor --site {site}\nthen: hpcagent run CAMPAIGN --site {site} --dry-run")
+        return
+    for option, useless in (
+        ("--endpoint-id", endpoint_id),
+        ("--work-dir", work_dir),
+        ("--runs-at-once", runs_at_once),
+        ("--template", template),
+    ):
+        if useless is not None:
+            raise BadInput(f"{option} has a meaning with --kind globus_compute only.", value=useless)
     from hpcagent.sites.new_profile import answered, proposed, queue_table, scheduler_queues, target, write_profile
 
     folder = to or Path("site_profiles")

@@ -16,6 +16,7 @@ GROUPS: tuple[str, ...] = (
     "sweep",
     "runs_commands",
     "fetch",
+    "site_template",
 )
 
 

@@ -37,12 +37,14 @@ sys.path[:0] = sys.argv[1:]
 import hpcagent as ha
 from hpcagent.apps.lammps.contract import packaged_inputs
 from hpcagent.campaign.record import list_configs
+from hpcagent.sites.endpoint_templates import TEMPLATE_FILES, templates
 from hpcagent.sites.profile import list_profiles
 print(json.dumps({
     "file": ha.__file__,
     "configs": {name: ha.load_campaign(name).name for name in list_configs()},
     "inputs": {name: ha.lammps(name).name for name in packaged_inputs()},
     "profiles": [entry.name for entry in list_profiles()],
+    "templates": [name for name, at in templates().items() if all((at / f).is_file() for f in TEMPLATE_FILES)],
 }))
 """
 
@@ -56,6 +58,7 @@ def check(found: dict[str, Any], where: Path) -> None:
     assert set(found["configs"]) == packaged("configs", "*.toml") >= {"lj_tuning", "synthetic"}
     assert set(found["inputs"]) == packaged("lammps_inputs", "*/*.toml") >= {"lj_argon", "lj_melt", "eam_cu"}
     assert all(name == app for name, app in found["inputs"].items())
+    assert found["templates"] == ["machine", "pbs", "slurm"]
     assert set(found["profiles"]) >= packaged("site_profiles", "*.toml") >= {"laptop", "threads"}
 
 
