@@ -93,3 +93,18 @@ def test_a_users_own_parsl_apps_run_through_parsls_executor(rig: Any, tmp_path: 
     )
     assert lines == ["81", "ValueError('no such crystal')", "0"]
     assert (rig.endpoint.home / "made.txt").read_text() == "hello\n"
+
+
+def test_a_restarted_broker_and_a_killed_endpoint_take_tasks_again(rig: Any, tmp_path: Path) -> None:
+    text = """
+    def add(a, b): return a + b
+    with executor() as there:
+        print(there.submit(add, 1, 2).result(120))
+    """
+    assert script(rig, tmp_path, text) == ["3"]
+    rig.broker.stop()
+    rig.broker.start()
+    assert any("_start-user-endpoint" in words or "launch_endpoint" in words for words in rig.endpoint.kill())
+    assert not rig.endpoint.online and not rig.endpoint.processes()
+    rig.endpoint.start(wake=False)
+    assert script(rig, tmp_path, text) == ["3"]

@@ -198,6 +198,7 @@ class Endpoint:
             "TMPDIR": str(self.home / "tmp"),
             "PATH": f"{self.python.parent}:{os.environ['PATH']}",
             MARK: self.id,
+            "SPT_NOENV": "1",  # setproctitle would write over the mark in /proc
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
             **self.environment,
