@@ -1,8 +1,8 @@
 """How a program of several MPI ranks is started where its run was placed. Standard library only.
 
-A run is placed by the site: `HPCAGENT_PLACE` says on which hosts, cores and GPUs. Its resources say how many
-ranks and threads. A launcher is a template of words before the program's own; what differs between machines
-is data, not code:
+A run is placed by the site: `HPCAGENT_PLACE` says on which hosts, cores and GPUs; on an endpoint Parsl's own
+variables do, which know whole nodes only. Its resources say how many ranks and threads. A launcher is a template
+of words before the program's own; what differs between machines is data, not code:
 
     srun --overlap --nodes={nodes} --nodelist={hosts} ... env OMP_NUM_THREADS=1 lmp -in in.lammps
 
@@ -29,10 +29,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcagent.apps import parsl_mpi
 from hpcagent.apps.printed import MAX_OUTPUT_MB, Printed, bytes_of, read_tail
 from hpcagent.apps.run import Run, note
 from hpcagent.errors import AppFailed, BadInput, nearest
-from hpcagent.lifeline import FORKS, die_with_parent
+from hpcagent.lifeline import FORKS, die_with_parent, node_name
 
 __all__ = [
     "FIELDS",
@@ -85,7 +86,7 @@ class Place:
 
     @staticmethod
     def of(environ: Mapping[str, str]) -> Place | None:
-        """The place in `HPCAGENT_PLACE`, or None for a run on the worker's own cores.
+        """The place in `HPCAGENT_PLACE`, or that of Parsl's MPI mode; None for a run on the worker's own cores.
 
         Example:
             >>> text = '{"hosts": [{"name": "n1", "cores": [0, 1]}], "first": "n1"}'
@@ -94,7 +95,8 @@ class Place:
         """
         text = environ.get("HPCAGENT_PLACE")
         if not text:
-            return None
+            given = parsl_mpi.nodes(environ, node_name())
+            return None if given is None else Place(tuple(map(Host, given[0])), given[1])
         data = json.loads(text)
         hosts = tuple(
             Host(h["name"], tuple(h.get("cores", ())), tuple(map(str, h.get("gpus", ())))) for h in data["hosts"]
@@ -174,6 +176,8 @@ LAUNCHERS: dict[str, Launcher] = {
         own_bound=("--bind-to", "none"),
         binds_anywhere=False,
     ),
+    # On an endpoint with the MPI engine: the launcher that the engine was set up with. Elsewhere hydra.
+    "parsl_mpi": Launcher(words=parsl_mpi.launcher_words({})),
     # TACC. It takes its hosts from the job, in order; -o skips the slots of those before.
     "ibrun": Launcher(words=("ibrun", "-n", "{ranks}", "-o", "{offset}")),
 }  # fmt: skip
@@ -289,7 +293,7 @@ def planned(
         return Launch(list(words), inherited | extra, cores, keeps=keeps)
     _refuse_nested(words, run)
     own_mpich = _own_hydra(words)
-    name, launcher = _chosen(run.site, settings.get("launcher"), own_mpich, words[0])
+    name, launcher = _chosen(run.site, settings.get("launcher"), own_mpich, words[0], environ)
     disjoint = len(place.hosts[0].cores) >= per_node * threads
     extra = _threads(threads, inherited, pinned=launcher.binds and disjoint and _alike(place)) | extra
     if not launcher.binds_anywhere and len(place.hosts[0].cores) < int(run.site.get("node_cores") or 0):
@@ -297,7 +301,7 @@ def planned(
     front = _filled(name, launcher, place, per_node, threads, sets, words, inherited)
     if name == "openmpi" and front[0] == "mpirun":
         front[0] = _open_mpis_mpirun(inherited.get("PATH", os.defpath))
-    if name == "srun" and own_mpich is not None and "srun" not in _own_launchers(run.site):
+    if front[0] == "srun" and own_mpich is not None and "srun" not in _own_launchers(run.site):
         front.append("--mpi=pmi2")  # what the mpich wheel speaks; without it each rank would be a run of its own
     given = [f"{k}={v}" for k, v in extra.items()]
     # `env` sets the variables on every host whatever the launcher hands on, after the scheduler has set its own
@@ -374,6 +378,7 @@ def _shown(place: Place) -> str:
 # Left by the launcher that started the worker (or by a batch script's options), and read by the next program.
 _FOREIGN = re.compile(
     r"PMI_|PMI2_|PMIX_|OMPI_COMM_WORLD_|OMPI_UNIVERSE_|MPI_LOCAL(N?RANKS|RANKID)|HYDI_|HPCAGENT_PLACE\Z"
+    r"|PARSL_MPI_(NODELIST|PREFIX)\Z"
     r"|(SLURM|SRUN)_(CPUS_PER_TASK|CPU_BIND\w*|MEM_BIND\w*|MEM_PER_\w+|NTASKS\w*|NPROCS|NNODES|DISTRIBUTION|EXACT"
     r"|EXCLUSIVE|HINT|THREADS_PER_CORE|TRES_PER_TASK|GPUS\w*|GPU_BIND|MPI_TYPE|OVERLAP|STEP\w*|STEPID)\Z"
 )
@@ -446,10 +451,15 @@ def _own_launchers(site: Mapping[str, Any]) -> dict[str, Launcher]:
 
 
 def _chosen(
-    site: Mapping[str, Any], of_app: str | None, own_mpich: str | None, program: str
+    site: Mapping[str, Any], of_app: str | None, own_mpich: str | None, program: str, environ: Mapping[str, str]
 ) -> tuple[str, Launcher]:
     own = _own_launchers(site)
-    name = of_app or site.get("launcher") or "hydra"
+    name = of_app or site.get("launcher") or "parsl_mpi"
+    if name == "parsl_mpi" and name not in own:
+        if parsl_mpi.nodes(environ, "") is None or environ.get("HPCAGENT_PLACE"):
+            name = "hydra"
+        else:
+            return _of_engine(parsl_mpi.launcher_words(environ), own_mpich, program)
     if not of_app and own_mpich is not None and name in ("openmpi", "mpiexec", "ibrun") and name not in own:
         name = "hydra"  # these start the site's MPI; to ranks of the mpich wheel each would be alone
     if not of_app and name == "hydra" and name not in own and _linked_with_open_mpi(program):
@@ -458,6 +468,17 @@ def _chosen(
     if name not in known:
         raise BadInput(f"launcher {name!r} is not known; {nearest(name, known)}", value=name)
     return name, known[name]
+
+
+def _of_engine(words: tuple[str, ...], own_mpich: str | None, program: str) -> tuple[str, Launcher]:
+    """The launcher of Parsl's MPI mode; its `mpiexec` is that of the program's own MPI, where that is known."""
+    if words[0] != "mpiexec":
+        return "parsl_mpi", Launcher(words=words)
+    if own_mpich is not None:
+        return "parsl_mpi", Launcher(words=("{hydra}", *words[1:]))
+    if _linked_with_open_mpi(program):
+        return "openmpi", LAUNCHERS["openmpi"]
+    return "parsl_mpi", Launcher(words=words)
 
 
 def _filled(
@@ -536,7 +557,7 @@ def _expanded(nodelist: str) -> list[str]:
 
 
 def _for_launcher(name: str, env: dict[str, str], per_node: int) -> dict[str, str]:
-    if name in ("hydra", "openmpi"):
+    if name in ("hydra", "openmpi", "parsl_mpi"):
         # Inside a Slurm job both start their daemons with srun, which would wait for cores in use.
         env["SLURM_OVERLAP"] = "1"
     if name == "openmpi" and "SLURM_TASKS_PER_NODE" in env:

@@ -56,12 +56,18 @@ __all__ = [
     "worker_launcher_of",
 ]
 
-BUILT_IN_LAUNCHERS = ("srun", "mpiexec", "hydra", "openmpi", "ibrun")
+BUILT_IN_LAUNCHERS = ("srun", "mpiexec", "hydra", "openmpi", "parsl_mpi", "ibrun")
 """Ways to start MPI programs that every profile may name; `hpcagent.apps.launch` has their words."""
 
 _APPS = ("espresso", "gpaw", "lammps", "mace", "packmol", "pyscf", "synthetic", "tblite", "thermo", "vasp")
 _AFFINITIES = ("none", "block")
-_LAUNCHER_OF = {"slurm": "srun", "pbs": "mpiexec", "local": "hydra", "threads": "hydra", "globus_compute": "hydra"}
+_LAUNCHER_OF = {
+    "slurm": "srun",
+    "pbs": "mpiexec",
+    "local": "hydra",
+    "threads": "hydra",
+    "globus_compute": "parsl_mpi",
+}
 _ACCOUNT_VARIABLES = {
     "slurm": ("HPCAGENT_ACCOUNT", "SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
     "pbs": ("HPCAGENT_ACCOUNT", "PBS_ACCOUNT"),
@@ -420,7 +426,7 @@ class Profile(Record):
     apps: dict[Line, AppSettings] = Field(default_factory=dict)
     """One table per app, by name, e.g. `[apps.lammps]`."""
     launcher: Word = ""
-    """How MPI programs are started; not given: srun on Slurm, mpiexec on PBS, hydra on one machine."""
+    """How MPI programs are started; else srun on Slurm, mpiexec on PBS, parsl_mpi on endpoints, hydra here."""
     launchers: dict[Word, LauncherSettings] = Field(default_factory=dict)
     """Further ways to start MPI programs, by name."""
     node_cores: Positive | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import hashlib
-import importlib
 import json
 import os
 import random
@@ -141,8 +140,9 @@ def _order(
 ) -> tuple[dict[str, Any], list[Any]]:
     """An order as `execute` takes it: packed for the journey, or plain as it is."""
     if "common" in packed:
-        order, taken = importlib.import_module("hpcagent.apps.travel").unpack(packed, upstream, fetch, root=root)
-        return dict(order), list(taken)
+        from hpcagent.apps.travel import unpack
+
+        return unpack(packed, upstream, fetch, root=root)
     return dict(packed), [_there(result) for result in upstream]
 
 

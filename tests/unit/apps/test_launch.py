@@ -26,6 +26,7 @@ from hpcagent.apps.launch import (
 )
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, BadInput
+from hpcagent.lifeline import node_name
 
 # In one write: lines of two ranks must not run into each other.
 SHOW = (
@@ -85,6 +86,43 @@ def test_pals_takes_depth_and_a_list() -> None:
 def test_open_mpi_maps_whole_nodes_itself() -> None:
     words = words_of("openmpi", WHOLE, **TWO_BY_TWO)
     assert " ".join(words[:-4]) == "mpirun -np 4 --host n1:2,n2:2 --map-by ppr:2:node:PE=2 --bind-to core"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "words"),
+    [
+        ("mpiexec -n 6 -ppn 3.0 -hosts n1,n2 ", "mpiexec -n 4 -ppn 2 -hosts n1,n2"),
+        ("aprun -n 6 -N 3.0 -node-list n1,n2 ", "aprun -n 4 -N 2 -d 2 -node-list n1,n2"),
+        (
+            "srun --ntasks 4 --ntasks-per-node 2 --nodelist n1,n2 --nodes 2 ",
+            "srun --overlap --nodes=2 --nodelist=n1,n2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=2 --mem=0 "
+            "--kill-on-bad-exit=1 --export={A}",
+        ),
+    ],
+)
+def test_an_endpoints_mpi_engine_says_the_nodes_and_the_launcher_and_the_run_its_ranks(
+    prefix: str, words: str
+) -> None:
+    """A task that was sent with num_ranks alone has `-ppn 3.0` in its prefix, which no launcher takes."""
+    environ = {"PARSL_MPI_PREFIX": prefix, "PARSL_MPI_NODELIST": "n1,n2", "PARSL_NUM_RANKS": "6"}
+    if "{A}" in words:
+        environ["PARSL_LAUNCHER_OPTIONS"] = "--export={A}"
+    for site in ({}, {"launcher": "parsl_mpi"}):
+        launch = planned(run_of(site=site, **TWO_BY_TWO), ["lmp"], environ=environ)
+        assert " ".join(launch.words[:-4]) == words and launch.words[-4:] == ENV
+        assert "PARSL_MPI_NODELIST" not in launch.env  # what the program starts has no nodes to give
+    serial = planned(run_of(), ["lmp"], environ=environ)
+    assert "n1" in " ".join(serial.words) and "n2" not in " ".join(serial.words)
+    with pytest.raises(AppFailed, match="needs 3 nodes"):
+        planned(run_of(nodes=3), ["lmp"], environ=environ)
+
+
+def test_a_serial_run_on_the_node_of_the_mpi_engines_worker_needs_no_launcher() -> None:
+    environ = {"PARSL_MPI_PREFIX": "mpiexec -n 1", "PARSL_MPI_NODELIST": node_name()}
+    assert planned(run_of(site={"launcher": "parsl_mpi"}), ["lmp"], environ=environ).words == ["lmp"]
+    # Without the engine it is hydra, on this machine.
+    words = planned(run_of(site={"launcher": "parsl_mpi"}, ranks_per_node=2), ["lmp"], environ={}).words
+    assert "fork" in words and "localhost" in words
 
 
 def test_ibrun_skips_the_slots_of_the_hosts_before() -> None:
