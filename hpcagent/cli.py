@@ -689,6 +689,16 @@ def _standing_data(now: Any) -> dict[str, Any]:
         "attended": now.attended,
         "coordinator": None if who is None else {"host": who.host, "pid": who.pid, "since": who.since},
         "jobs": [{"name": job.name, "job_id": job.job_id, **(job.about or {})} for job in now.jobs],
+        "tasks": [
+            {
+                "key": t.key,
+                "task_id": t.task_id,
+                "endpoint_id": t.endpoint_id,
+                "runs": list(t.runs),
+                "site": t.site,
+            }
+            for t in now.tasks
+        ],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
 from hpcagent.policies.points import Key, key
+from hpcagent.shown import without_secrets
+from hpcagent.sites.endpoint.orders import resources_of
+from hpcagent.sites.endpoint_settings import destination
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import Profile, account_of, block_of, find_profile
 from hpcagent.sites.site import usable_cores, workers_of
@@ -123,11 +127,15 @@ def plan(
             notes = (*said, *notes, _of_chains(campaign))
             return Plan(manifests, profile, count, budget, None, None, None, jobs, notes)
         return Plan(manifests, profile, count, budget, expected_s, worst, expected, jobs, (*notes, *started))
+    if profile.remote:
+        started = (*_sent_there(profile, largest, run_dir or Path("runs") / campaign.name), *started)
     if campaign.app.chain:
-        return Plan(manifests, profile, count, budget, None, None, None, None, (*said, _of_chains(campaign)))
+        return Plan(manifests, profile, count, budget, None, None, None, None, (*started, _of_chains(campaign)))
     resources = contract.resources
     cores = resources.ranks_per_node * resources.threads_per_rank
-    share = min(1.0, cores / (profile.node_cores or len(usable_cores()))) if resources.nodes == 1 else 1.0
+    # On an endpoint whose nodes' cores are not told a run is charged its whole node.
+    node_cores = profile.node_cores or (cores if profile.remote else len(usable_cores()))
+    share = min(1.0, cores / node_cores) if resources.nodes == 1 else 1.0
     each = resources.nodes * share / 3600
     return Plan(
         manifests=manifests,
@@ -139,6 +147,20 @@ def plan(
         expected_node_hours=None if budget is None else budget * each * estimate,
         notes=started,
     )
+
+
+def _sent_there(profile: Profile, largest: Resources, run_dir: str | Path) -> tuple[str, ...]:
+    """Where the runs go on an endpoint, and what its template is given."""
+    label = executor_for(profile, largest)
+    check(profile, label, largest)
+    to = destination(profile, label)
+    config = json.dumps(without_secrets(to.user_endpoint_config), sort_keys=True)
+    name = Path(run_dir).absolute().name
+    words = f"the runs would go to the endpoint {to.endpoint_id}, each in a directory of its own below "
+    words += f"{profile.work_dir}/{name}-XXXXXXXX there; its template gets {config}"
+    if profile.executors[label].mode == "mpi":
+        words += f"; each task asks for {json.dumps(resources_of(largest.model_dump()))}"
+    return (words,)
 
 
 def _started(campaign: Campaign, manifests: tuple[Manifest, ...]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from hpcagent.campaign.far import far_files
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreFull
 from hpcagent.model.records import Result
+from hpcagent.sites.endpoint.tasks import open_tasks
 from hpcagent.sites.ledger import read_ledger
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, RunDir, holder
@@ -169,6 +170,12 @@ def _refuse_attended(folder: RunDir, *, locked: bool = False) -> None:
     if opened:
         raise BadInput(
             f"{len(opened)} job(s) of {root} have no end in its ledger ({opened[0].job_id or opened[0].name}); "
+            f"`hpcagent reap {root}` ends them and sees them gone. Then remove it.",
+            value=str(root),
+        )
+    if tasks := open_tasks(folder.jobs):
+        raise BadInput(
+            f"{len(tasks)} task(s) of {root} on the endpoint {tasks[0].endpoint_id} have no end in its ledger; "
             f"`hpcagent reap {root}` ends them and sees them gone. Then remove it.",
             value=str(root),
         )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from hpcagent.errors import HpcAgentError
+from hpcagent.sites.endpoint.tasks import Task, open_tasks
 from hpcagent.sites.ledger import Entry, read_ledger
 from hpcagent.sites.schedulers.base import Job, scheduler
 from hpcagent.store.rundir import Holder, RunDir, holder
@@ -29,12 +31,14 @@ class Standing:
         coordinator: The one that has it, or had it last; None if it was never written down.
         jobs: Jobs without an end in the ledger.
         states: Job id -> what the scheduler says of it, as far as it was asked and answered.
+        tasks: Tasks on endpoints without an end in the ledger.
     """
 
     attended: bool
     coordinator: Holder | None
     jobs: tuple[Entry, ...]
     states: Mapping[str, Job] = field(default_factory=dict)
+    tasks: tuple[Task, ...] = ()
 
     def __str__(self) -> str:
         if self.attended:
@@ -43,6 +47,11 @@ class Standing:
             last = f"; the last was {self.coordinator}" if self.coordinator else ""
             lines = [f"no coordinator is at it, as far as this machine can tell{last}"]
         lines += [f"job {job_words(entry, self.states.get(entry.job_id or ''))}" for entry in self.jobs]
+        for endpoint_id, tasks in groupby(self.tasks, key=lambda task: task.endpoint_id):
+            found = list(tasks)
+            asked = sum(task.cancelling for task in found)
+            words = f"{len(found)} task(s) on the endpoint {endpoint_id} ({found[0].site}): no end recorded yet"
+            lines.append(words + (f"; the end of {asked} was asked for" if asked else ""))
         return "\n".join(lines)
 
 
@@ -69,7 +78,8 @@ def standing(run_dir: str | Path) -> Standing:
         with contextlib.suppress(HpcAgentError):  # no scheduler here, or none that answers
             sent = {e.job_id: e.sent for e in jobs if e.scheduler == kind and e.job_id is not None}
             states |= scheduler(kind, timeout_s=PATIENCE_S).ours(sent)[0]
-    return Standing(held, who, jobs, states)
+    tasks = sorted(open_tasks(folder.jobs), key=lambda task: task.endpoint_id)
+    return Standing(held, who, jobs, states, tuple(tasks))
 
 
 def job_words(entry: Entry, now: Job | None = None) -> str:

@@ -101,7 +101,7 @@ def result_fields(
         endpoint_id=endpoint_id,
         named=[name for name in named if isinstance(name, str)],
     )
-    left_out = sorted(in_brief(str(name)) for name in answer.keys() - _FIELDS - {"found"})
+    left_out = sorted(in_brief(str(name)) for name in answer.keys() - _FIELDS - {"found", "site"})
     if left_out:
         notes = (
             *notes,
@@ -110,7 +110,7 @@ def result_fields(
     if notes:
         before = fields.get("notes")
         fields["notes"] = [*(before if isinstance(before, list) else ()), *notes]
-    fields |= {"workdir": workdir, "attempt": attempt, "remote": remote.model_dump(mode="json")}
+    fields |= {"site": site, "workdir": workdir, "attempt": attempt, "remote": remote.model_dump(mode="json")}
     try:
         checked = Result.model_validate({"manifest": Manifest.model_validate(manifest), **fields})
     except ValidationError as error:
