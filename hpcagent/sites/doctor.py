@@ -14,12 +14,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from hpcagent.errors import BadInput, HpcAgentError, StoreError, nearest
 from hpcagent.model.contract import Resources
 from hpcagent.owners import user_name
 from hpcagent.sites import probe
+from hpcagent.sites.doctor_check import Check
 from hpcagent.sites.limits import check as check_limits
 from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where
 from hpcagent.sites.schedulers.base import Queue, Scheduler, SchedulerDown, scheduler
@@ -33,25 +34,6 @@ _THREADS = 40
 """Processes and threads that a coordinator with its interchange has, measured: 24 with one executor."""
 _SKEW_S = 5.0
 _LITTLE_GB = 1.0
-
-
-class Check(NamedTuple):
-    """One finding.
-
-    Attributes:
-        status: `ok`, `warn` or `FAIL`.
-        what: What was looked at.
-        found: What there is.
-        todo: What to do about it; empty if it is ok.
-    """
-
-    status: Literal["ok", "warn", "FAIL"]
-    what: str
-    found: str
-    todo: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.status:4}  {self.what}: {self.found}" + (f"  -> {self.todo}" if self.todo else "")
 
 
 def examine(
@@ -73,7 +55,8 @@ def examine(
     here = probe.versions()
     yield Check("ok", "versions here", ", ".join(f"{name} {version}" for name, version in here.items()))
     yield _threads()
-    yield _detached(profile)
+    if not profile.remote:
+        yield _detached(profile)
     there = None
     if profile.batch:
         there = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
@@ -94,7 +77,11 @@ def examine(
             yield Check("ok", "run directory", f"{base.absolute()} can be written and locked")
         except (OSError, StoreError) as error:
             yield Check("FAIL", "run directory", f"{base.absolute()}: {error}", "choose another with --run-dir")
-        if submit and folder is not None:
+        if profile.remote:
+            from hpcagent.sites.endpoint_doctor import examine_endpoint
+
+            yield from examine_endpoint(profile, here, submit=submit, within_s=within_s)
+        elif submit and folder is not None:
             for label in profile.executors:
                 yield from _executor(profile, label, folder / label, here, within_s)
     finally:

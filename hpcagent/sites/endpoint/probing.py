@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
@@ -50,6 +51,7 @@ def probed(task: Mapping[str, Any]) -> dict[str, Any]:
         "path": os.environ.get("PATH", "").split(os.pathsep)[:50],
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "node": node_name(),
+        "at": time.time(),
         "system": platform.platform(),
         "lammps": lammps,
         "programs": _programs(site),
