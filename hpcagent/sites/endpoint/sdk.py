@@ -8,6 +8,7 @@ its watcher gives up after five attempts, loses a result if a warning is an erro
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,14 +70,14 @@ _REGISTERING = threading.Lock()
 
 
 def serializer() -> ComputeSerializer:
-    """JSON for data and source text for functions, both ways: what is pickled is refused unread."""
+    """JSON for data and source text for functions, on their way to an endpoint.
+
+    Never for what comes back: its list of what may be read must have a kind of code in it, and to read that is to
+    run it.
+    """
     from globus_compute_sdk.serialize import ComputeSerializer, JSONData, PureSourceTextInspect
 
-    return ComputeSerializer(
-        strategy_code=PureSourceTextInspect,
-        strategy_data=JSONData,
-        allowed_deserializer_types=[JSONData, PureSourceTextInspect],
-    )
+    return ComputeSerializer(strategy_code=PureSourceTextInspect, strategy_data=JSONData)
 
 
 class Service:
@@ -111,6 +112,22 @@ class Service:
         """A request as an argument of the registered function."""
         serialized = [self.serializer.serialize([request]), self.serializer.serialize({})]
         return str(self.serializer.pack_buffers(serialized))
+
+    @staticmethod
+    def answer(data: str) -> Any:  # whatever JSON has
+        """What a task gave, if it is JSON; what is pickled, or is code, is refused unread.
+
+        Raises:
+            ValueError: It is not.
+        """
+        from globus_compute_sdk.serialize import JSONData
+
+        if not data.startswith(JSONData.identifier):
+            raise ValueError(f"a serialization that is not JSON, {data[:2]!r}")
+        try:
+            return json.loads(data[len(JSONData.identifier) :])
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"JSON that cannot be read: {error}") from None
 
     def function(self) -> str:
         """Id of the one function that endpoints run; registered with the first call in a process."""

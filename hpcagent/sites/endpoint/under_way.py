@@ -144,12 +144,11 @@ class UnderWay:
             fail(sent, of_task(data))
             return
         try:
-            answer = self._service.serializer.deserialize(data)  # JSON, or an error
+            answer = self._service.answer(data)
             if not isinstance(answer, dict) or (sent.key and answer.get("key") != sent.key):
                 raise ValueError("it is not the answer to this request")
-        except (Exception, RecursionError) as error:
-            words = f"{type(error).__name__}: {plain(str(error)).strip()[:300]}"
-            fail(sent, bad_answer(words))
+        except ValueError as error:
+            fail(sent, bad_answer(plain(str(error))[:300]))
             return
         sent.key = sent.key or str(answer.get("key", ""))
         with contextlib.suppress(InvalidStateError):
