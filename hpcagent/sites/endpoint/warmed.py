@@ -103,6 +103,10 @@ class Warm:
         send(self.sock, {**task, "cores": cores, "environ": new}, (answers, output))
         self._sent = environ
 
+    def is_alive(self) -> bool:
+        """Whether it can be given a task."""
+        return self._process.poll() is None
+
     def end_child(self) -> None:
         """Have it end its child."""
         with contextlib.suppress(OSError):
@@ -169,9 +173,11 @@ def _taken(numpy: bool) -> Warm | None:
     with _Idle.lock:
         if _Idle.of != os.getpid():  # those of the process that this one was forked from
             _Idle.of, _Idle.processes = os.getpid(), []
-        for index, process in enumerate(_Idle.processes):
-            if process.numpy == numpy:
-                return _Idle.processes.pop(index)
+        for process in [p for p in _Idle.processes if p.numpy == numpy]:
+            _Idle.processes.remove(process)
+            if process.is_alive():
+                return process
+            process.discard()  # somebody has killed it while it waited
     return None
 
 

@@ -436,3 +436,69 @@ def test_orders_that_are_nonsense_are_an_error_of_the_task_and_inputs_that_lack_
     assert worker.ask(protocol.run(root, [{"manifest": 5}]))["error"]["name"] == "BadRequest"
     assert "execution id" in worker.ask(protocol.run(root, [order("../../up")]))["error"]["message"]
     assert not Path(root, "work").exists()
+
+
+def test_a_run_travels_and_what_is_missing_is_put_once_and_the_same_task_sent_again(worker, root, tmp_path):
+    """With the real luggage: an app's order as it is packed here, for the same numbers as here."""
+    from hpcagent.apps.catalog import find_app
+    from hpcagent.apps.travel import pack
+    from hpcagent.apps.worker import execute
+
+    app = find_app("synthetic")
+    site = {"node_cores": 2, "apps": {}}
+    made = [app.order(app.manifest({}, seed=s, site=site), work=tmp_path / "work", site=site) for s in (1, 2)]
+    packed = [pack(one) for one in made]
+    request = protocol.run(root, [p.order for p in packed], upstream=[p.upstream for p in packed])
+    blobs = {digest: blob for p in packed for digest, blob in p.blobs.items()}
+    answer = worker.ask(request)
+    assert set(answer["missing"]) == set(blobs) and "answers" not in answer
+    assert worker.ask(protocol.look(root, keys=[request["key"]]))["states"][request["key"]]["state"] == "waiting"
+    for digest, blob in blobs.items():
+        for one in protocol.puts(root, blob, sha256=digest):
+            assert worker.ask(one)["stored"]
+    for order_, there in zip(made, worker.ask(request)["answers"], strict=True):
+        execution = order_["manifest"]["execution_id"]
+        assert there["status"] == "COMPLETED" and there["workdir"] == f"{root}/work/{execution}"
+        assert there["metrics"] == execute(order_)["metrics"]
+
+
+def test_a_helper_that_was_killed_while_it_waited_costs_no_run(worker, root):
+    worker.ask(protocol.run(root, [order("w1")]))
+    children = Path(f"/proc/{worker.process.pid}/task").glob("*/children")
+    waiting = [int(pid) for path in children for pid in path.read_text().split()]
+    for pid in waiting:
+        os.kill(pid, signal.SIGKILL)
+    all_gone(waiting)
+    assert worker.ask(protocol.run(root, [order("w2")]))["answers"][0]["status"] == "COMPLETED"
+
+
+def test_short_runs_in_one_task_cost_little_more_than_where_they_are(root):
+    """CPU time of all processes, which a busy machine does not change: under 3 ms for each."""
+    worker = Worker()
+    worker.ask(protocol.run(root, [order("warm")]))
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def used():
+        text = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()
+        helpers = Path(f"/proc/{worker.process.pid}/task").glob("*/children")
+        pids = [pid for path in helpers for pid in path.read_text().split()]
+        texts = [text, *(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)]
+        return sum(int(n) for one in texts for n in one[11:15]) / ticks
+
+    before = used()
+    answers = worker.ask(protocol.run(root, [order(f"q{n}") for n in range(200)]))["answers"]
+    assert all(one["status"] == "COMPLETED" for one in answers)
+    assert (used() - before) / 200 < 0.003
+    worker.close()
+
+
+def test_a_result_that_is_too_large_is_a_failure_and_what_has_no_room_is_asked_for_again(root, monkeypatch):
+    from hpcagent.sites.endpoint import computing, running_there
+
+    monkeypatch.setattr(computing, "LARGEST_RESULT", 2000)
+    result = {"status": "COMPLETED", "workdir": "/w", "metrics": {f"m{n}": 1.0 for n in range(1000)}}
+    small = computing._small_enough(result)
+    assert small["failure"]["name"] == "ResultTooLarge" and "/w/result.json" in small["failure"]["message"]
+    monkeypatch.setattr(running_there, "LARGEST_ANSWER", 100_000 + 2000)
+    told = running_there._with_room({}, [{"x": "y" * 900}, {"x": "y" * 900}, {"x": "y" * 900}])
+    assert [one is None for one in told["answers"]] == [False, False, True]
