@@ -244,7 +244,7 @@ class _Probed:
     def _versions(self, told: Mapping[str, Any]) -> Check:
         versions = told.get("versions")
         there = (
-            {str(k)[:40]: plain(str(v))[:40] for k, v in versions.items()} if isinstance(versions, dict) else {}
+            {str(k)[:40]: plain(str(v)).rpartition(" - ")[2][:60] for k, v in versions.items()} if isinstance(versions, dict) else {}
         )
         ours, theirs = self.here.get("hpcagent", "?"), plain(str(told.get("hpcagent")))[:40]
         names = ("python", "parsl", "hpcagent", "globus-compute-endpoint", "LAMMPS")
