@@ -243,9 +243,9 @@ class _Probed:
 
     def _versions(self, told: Mapping[str, Any]) -> Check:
         versions = told.get("versions")
-        there = (
-            {str(k)[:40]: plain(str(v)).rpartition(" - ")[2][:60] for k, v in versions.items()} if isinstance(versions, dict) else {}
-        )
+        told_as = versions if isinstance(versions, dict) else {}
+        # LAMMPS says its whole name before its date
+        there = {str(k)[:40]: plain(str(v)).rpartition(" - ")[2][:60] for k, v in told_as.items()}
         ours, theirs = self.here.get("hpcagent", "?"), plain(str(told.get("hpcagent")))[:40]
         names = ("python", "parsl", "hpcagent", "globus-compute-endpoint", "LAMMPS")
         words = ", ".join(f"{name} {there[name]}" for name in names if name in there)
