@@ -366,7 +366,13 @@ def doctor(
     profile = profile_of(site or "auto", account=account, queue=queue, walltime=walltime, nodes=nodes)
     others = others_here(profile.kind) if site in (None, "auto") else ()
     failed = False
-    for check in chain(others, examine(profile, submit=submit_job, run_dir=run_dir)):
+    members = getattr(profile, "members", ()) or (profile,)
+    checks = (
+        check if member is profile else check._replace(what=f"{member.name}: {check.what}")
+        for member in members
+        for check in examine(member, submit=submit_job, run_dir=run_dir)
+    )
+    for check in chain(others, checks):
         failed = failed or check.status == "FAIL"
         say(json.dumps(check._asdict()) if as_json else check, flush=True)
     if failed:
@@ -499,7 +505,9 @@ def sites(name: Annotated[str | None, typer.Argument(help="Show this profile.")]
             mark = "*" if entry.name == here else " "
             say(f"{entry.name:15}{mark} {entry.description}  ({entry.source})")
         return
-    profile = find_profile(name)
+    from hpcagent.sites.several_profiles import one_site
+
+    profile = one_site(find_profile(name), "`hpcagent sites NAME` is")
     shown = without_secrets(profile.model_dump(mode="json", exclude_none=True))
     say(json.dumps(shown, indent=2, ensure_ascii=False))
     if profile.batch:

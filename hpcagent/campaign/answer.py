@@ -24,6 +24,7 @@ from hpcagent.campaign.compare import (
 from hpcagent.campaign.counts import best_single, run_counts, told_note, told_words
 from hpcagent.campaign.edges import at_edges
 from hpcagent.campaign.numbers import number, point_text, with_error
+from hpcagent.campaign.on_sites import on_several
 from hpcagent.campaign.opened import about
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
@@ -609,7 +610,10 @@ def answer(
         "wall_s": wall_s,
         "warm": warm,
         "busy": () if state is None else tuple(state.busy),
-        "remarks": () if state is None else Snapshot(RunDir(run_dir), campaign, state, attended).remarks,
+        "remarks": (
+            *(() if state is None else Snapshot(RunDir(run_dir), campaign, state, attended).remarks),
+            *on_several(campaign, results),
+        ),
         "states": {} if state is None else state.states(attended=attended),
     }
     if campaign.sweep:
@@ -617,6 +621,8 @@ def answer(
 
         return sweep_answer(campaign, results, plain)
     comparison = compare(campaign, results)
+    if comparison is not None and comparison.sites:
+        plain["remarks"] = (*plain["remarks"], comparison.site_text())
     own = full_fidelity(campaign, observations(campaign, results, comparison))
     seen = [*full_fidelity(campaign, earlier_evidence(campaign, warm, results)), *own]
     ran = {key(o.params) for o in own if o.completed}

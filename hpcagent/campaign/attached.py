@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.answer import CampaignResult
     from hpcagent.campaign.batch import Event
     from hpcagent.campaign.view import View
-    from hpcagent.sites.profile import Profile
-    from hpcagent.sites.site import Site
+    from hpcagent.sites.several_profiles import AnySite
 
 __all__ = ["Attached", "attach", "main", "run_detached"]
 
@@ -154,7 +153,7 @@ def attach(run_dir: str | Path) -> Attached:
 def run_detached(
     campaign: Campaign | str | Path,
     *,
-    site: str | Path | Site | Profile | None = None,
+    site: AnySite | None = None,
     run_dir: str | Path | None = None,
     workers: int | None = None,
     inside: bool = False,

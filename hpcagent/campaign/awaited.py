@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.answer import CampaignResult
     from hpcagent.campaign.batch import Batch, Event
     from hpcagent.campaign.coordinator import Coordinator
-    from hpcagent.sites.profile import Profile
-    from hpcagent.sites.site import Site
+    from hpcagent.sites.several_profiles import AnySite
 
 __all__ = ["Awaited", "gather", "run_async"]
 
@@ -123,7 +122,7 @@ async def _until(future: asyncio.Future[Any]) -> None:
 async def run_async(
     campaign: Campaign | str | Path,
     *,
-    site: str | Path | Site | Profile | None = None,
+    site: AnySite | None = None,
     run_dir: str | Path | None = None,
     workers: int | None = None,
     watch: Callable[[Event], None] | None = None,

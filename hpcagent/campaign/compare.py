@@ -4,6 +4,10 @@ Machines change speed while a campaign runs. With s_b the reference's value in b
 over all batches, a measured value v of batch b is compared as v * S / s_b. How much the machine changes, which is
 left out of such ratios, belongs to the error of an absolute speed (`Comparison.weather`).
 
+On several sites each value is compared with the reference of its own site, and shown as it would be on the site
+that has had most of them: v * S / s_(b, site), with S the median there. A run on a site without any reference
+is not compared: it counts as one that should not be believed.
+
 A run that did not have its core has an estimate of its speed from CPU time. A step takes more CPU time on a busy
 machine (caches, memory and the core's other thread are shared), so the estimate is too low: by 10 and by 24 % in
 two measurements. Points that were run both ways tell by how much here (`Estimation`).
@@ -12,7 +16,7 @@ two measurements. Points that were run both ways tell by how much here (`Estimat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -68,13 +72,13 @@ class Estimation:
     @classmethod
     def of(cls, campaign: Campaign, results: Sequence[Result], metric: str) -> Estimation:
         """Learn the factor from all results so far."""
-        measured_at: dict[Key, list[float]] = {}
-        estimated_at: dict[Key, list[float]] = {}
+        measured_at: dict[tuple[Key, str], list[float]] = {}  # by point and site
+        estimated_at: dict[tuple[Key, str], list[float]] = {}
         for result in results:
             value = measured(campaign, result, metric)
             if value is not None and value > 0:
                 at = measured_at if result.distrusted is None else estimated_at
-                at.setdefault(key(result.manifest.params), []).append(math.log(value))
+                at.setdefault((key(result.manifest.params), result.site), []).append(math.log(value))
         logs = [
             sum(measured_at[point]) / len(measured_at[point]) - x
             for point, found in estimated_at.items()
@@ -103,6 +107,8 @@ class Comparison:
         spread: Largest over smallest reference value: how much the machine's speed changed.
         weather: Relative standard deviation of the machine's speed: an error that all absolute values share.
         estimation: How estimates from CPU time are made comparable.
+        sites: With references on several sites: site -> batch -> factor.
+        home: Then the site whose speed is shown.
     """
 
     metric: str
@@ -112,6 +118,22 @@ class Comparison:
     spread: float = 1.0
     weather: float = 0.0
     estimation: Estimation = Estimation()
+    sites: Mapping[str, Mapping[int, float]] | None = None
+    home: str = ""
+
+    def site_text(self) -> str:
+        """How speeds of several sites were made comparable, in words; empty for one site."""
+        if not self.sites:
+            return ""
+        return (
+            f"{self.metric} was measured on several sites ({', '.join(self.sites)}): each run is compared with "
+            f"the reference on its own site, and shown as on {self.home}. What is best on one machine need not be "
+            "on another"
+        )
+
+    def covers(self, site: str) -> bool:
+        """Whether a run on that site has a reference to be compared with."""
+        return not self.sites or site in self.sites
 
     def weather_text(self, *, estimated: bool = False) -> str:
         """What the errors of absolute values hold, in words; `estimated`: the value is one from CPU time."""
@@ -127,12 +149,13 @@ class Comparison:
             f"reference in {batches} batch(es)); ratios below do not"
         )
 
-    def of(self, batch: int) -> float:
-        """The factor of a batch (that of the nearest batch with a reference)."""
-        if not self.scale:
+    def of(self, batch: int, site: str = "") -> float:
+        """The factor of a batch (that of the nearest batch with a reference), on a site."""
+        scale = self.sites.get(site) if self.sites and site else self.scale
+        if not scale:
             return 1.0
-        nearest = min(self.scale, key=lambda b: (abs(b - batch), b))
-        return self.scale[nearest]
+        nearest = min(scale, key=lambda b: (abs(b - batch), b))
+        return scale[nearest]
 
 
 def compare(campaign: Campaign, results: Sequence[Result]) -> Comparison | None:
@@ -141,24 +164,39 @@ def compare(campaign: Campaign, results: Sequence[Result]) -> Comparison | None:
         return None
     metric = campaign.reference.metric or campaign.objective.goal.metric
     estimation = Estimation.of(campaign, results, metric)
-    values: dict[int, list[float]] = {}
+    found: dict[str, dict[int, list[float]]] = {}
     for result in results:
         value = measured(campaign, result, metric, estimation)
         if result.manifest.role == "reference" and value is not None and value > 0:
-            values.setdefault(result.manifest.batch, []).append(value)
-    if not values:
+            found.setdefault(result.site, {}).setdefault(result.manifest.batch, []).append(value)
+    if not found:
         return Comparison(metric, estimation=estimation)
-    of_batch = {batch: median(found) for batch, found in values.items()}
+    if "" in found:  # records of before do not say where it was
+        found = {"": _together(found.values())}
+    by_site = {site: {batch: median(values) for batch, values in of.items()} for site, of in sorted(found.items())}
+    home = max(by_site, key=lambda site: len(by_site[site]))  # the first of those with as many
+    of_batch = by_site[home]
     middle = median(of_batch.values())
+    scales = {site: {b: middle / value for b, value in of.items()} for site, of in by_site.items()}
     return Comparison(
         metric,
         value=middle,
-        scale={batch: middle / value for batch, value in of_batch.items()},
-        noise=_noise(campaign, of_batch, results, metric, estimation),
-        spread=max(of_batch.values()) / min(of_batch.values()),
+        scale=scales[home],
+        noise=_noise(campaign, by_site, results, metric, estimation),
+        spread=max(max(of.values()) / min(of.values()) for of in by_site.values()),
         weather=_weather(list(of_batch.values())),
         estimation=estimation,
+        sites=scales if len(scales) > 1 else None,
+        home=home if len(scales) > 1 else "",
     )
+
+
+def _together(sites: Iterable[Mapping[int, list[float]]]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for of in sites:
+        for batch, values in of.items():
+            found.setdefault(batch, []).extend(values)
+    return found
 
 
 def _weather(values: Sequence[float]) -> float:
@@ -171,7 +209,7 @@ def _weather(values: Sequence[float]) -> float:
 
 def _noise(
     campaign: Campaign,
-    of_batch: dict[int, float],
+    by_site: Mapping[str, Mapping[int, float]],
     results: Sequence[Result],
     metric: str,
     estimation: Estimation,
@@ -184,6 +222,7 @@ def _noise(
     groups: dict[tuple[tuple[str, float | int | str], ...], list[float]] = {}
     for result in results:
         value = measured(campaign, result, metric, estimation)
+        of_batch = by_site[next(iter(by_site))] if len(by_site) == 1 else by_site.get(result.site, {})
         base = of_batch.get(result.manifest.batch)
         ours = result.manifest.role != "reference" and not result.manifest.origin
         if ours and value is not None and value > 0 and base:
@@ -282,8 +321,10 @@ def _compared(campaign: Campaign, result: Result, comparison: Comparison | None)
     if value is None or (comparison is None and not seen.distrusted) or result.manifest.origin:
         return seen  # what was measured elsewhere does not know the speed of this machine
     noise = 0.0
+    if comparison is not None and not comparison.covers(result.site):
+        return replace(seen, distrusted=True)  # with nothing there that it could be compared with
     if comparison is not None and comparison.scale:
-        value *= comparison.of(seen.batch)
+        value *= comparison.of(seen.batch, result.site)
         noise = comparison.noise
     uncertainty = seen.uncertainty
     if seen.distrusted:

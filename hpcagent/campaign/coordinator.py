@@ -21,6 +21,7 @@ from hpcagent.campaign.changes import change_text, changeable, changed_event
 from hpcagent.campaign.compare import Comparison, compare
 from hpcagent.campaign.enqueued import Enqueued, Queue, add
 from hpcagent.campaign.late import REMEMBERED, LateRuns
+from hpcagent.campaign.on_sites import by_reference, references, refuse_mixed_speeds
 from hpcagent.campaign.planner import Asked, Planner
 from hpcagent.campaign.played import policy_of
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
@@ -65,6 +66,7 @@ from hpcagent.policies.design import POINTS
 from hpcagent.sites import ledger
 from hpcagent.sites.profile import Profile, find_profile
 from hpcagent.sites.reap import end_leftovers, told
+from hpcagent.sites.several_profiles import AnySite, Several, one_site
 from hpcagent.sites.site import Site, open_site, usable_cores, workers_of
 from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal
@@ -94,7 +96,7 @@ class Coordinator(Displayed):
 
     Args:
         campaign: What to run.
-        site: Name or path of a site profile, an open `Site`, or None for the campaign's own.
+        site: Name or path of a site profile, a list of several, an open `Site`, or None for the campaign's own.
         run_dir: The campaign's folder; `runs/NAME` by default.
         workers: Runs at the same time, in place of what the profile says.
         watch: Called with every `Event`, e.g. to draw progress.
@@ -126,7 +128,7 @@ class Coordinator(Displayed):
         self,
         campaign: Campaign,
         *,
-        site: str | Path | Site | Profile | None = None,
+        site: AnySite | None = None,
         run_dir: str | Path | None = None,
         workers: int | None = None,
         watch: Callable[[Event], None] | None = None,
@@ -147,9 +149,12 @@ class Coordinator(Displayed):
         wanted = site if site is not None else chosen_site(campaign, self.folder.root)
         # Looked up now, so that a wrong name costs nothing and leaves no folder behind.
         self._wanted_site: Site | Profile = wanted if isinstance(wanted, Site) else find_profile(wanted)
+        refuse_mixed_speeds(campaign, self.profile)
+        if inside:
+            one_site(self.profile, "--inside (inside=True) is")
         if isinstance(self._wanted_site, Profile):
             workers_of(self._wanted_site, campaign.largest)
-            if not self.folder.exists:
+            if not self.folder.exists and not isinstance(self._wanted_site, Several):
                 far = self._wanted_site.batch or self._wanted_site.remote
                 here = None if far else len(usable_cores())
                 refuse_small_cap(campaign, node_cores=self._wanted_site.node_cores or here)
@@ -303,6 +308,7 @@ class Coordinator(Displayed):
                 self._signals,
                 began=self._opened_at,
                 site=self._site.about,
+                references=references(self.campaign, self._site.profile),
                 queue=Queue(self.folder, self.campaign, self._state, remark=self._remark),
             )
             note_site(self.folder, self._site.profile)
@@ -557,6 +563,7 @@ class Coordinator(Displayed):
             required=self.campaign.objective.metrics,
             retries=self.campaign.retries,
             cache=None if self.campaign.cache is None else Path(self.campaign.cache),
+            by_reference=by_reference(self.campaign),
         )
 
     # -- beside the loop ----------------------------------------------------------------------
@@ -1165,7 +1172,7 @@ def _scale(comparison: Comparison | None, batch: int) -> float | None:
 def run(
     campaign: Campaign | str | Path,
     *,
-    site: str | Path | Site | Profile | None = None,
+    site: AnySite | None = None,
     run_dir: str | Path | None = None,
     workers: int | None = None,
     watch: Callable[[Event], None] | None = None,
@@ -1180,7 +1187,7 @@ def run(
 def run(
     campaign: Campaign | str | Path,
     *,
-    site: str | Path | Site | Profile | None = None,
+    site: AnySite | None = None,
     run_dir: str | Path | None = None,
     workers: int | None = None,
     watch: None = None,
@@ -1194,7 +1201,7 @@ def run(
 def run(
     campaign: Campaign | str | Path,
     *,
-    site: str | Path | Site | Profile | None = None,
+    site: AnySite | None = None,
     run_dir: str | Path | None = None,
     workers: int | None = None,
     watch: Callable[[Event], None] | None = None,
@@ -1207,7 +1214,7 @@ def run(
 
     Args:
         campaign: The campaign, the path of its TOML, or the name of a packaged one.
-        site: Name or path of a site profile, or an open `Site`; the campaign's own by default.
+        site: Name or path of a site profile, a list of several, or an open `Site`; the campaign's own by default.
         run_dir: The campaign's folder; `runs/NAME` by default.
         workers: Runs at the same time, in place of what the profile says.
         watch: Called with every `Event`.

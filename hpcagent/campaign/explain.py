@@ -571,7 +571,7 @@ def _why_reference(campaign: Campaign, seen: _Outcome) -> str:
     comparison, result = seen.comparison, seen.result
     if comparison is None or not comparison.scale or result is None or not result.ok:
         return text
-    factor = comparison.of(result.manifest.batch)
+    factor = comparison.of(result.manifest.batch, result.site)
     return (
         f"{text} Here {comparison.metric} was {100 * (1 / factor - 1):+.1f} % off its median over "
         f"{len(comparison.scale)} batches, {number(comparison.value)}."

@@ -145,6 +145,8 @@ class _Follower:
             return self._event("rule", reason=event_text(event))
         if kind == "files" and event.get("note"):
             return self._event("site", reason=event["note"])
+        if kind == "site_lost":
+            return self._event("site", reason=f"the site {event.get('site')} is lost: {event.get('reason')}")
         if kind == "late":
             return self._event("late", reason=LateRun.words(event))
         if kind == "rebuilt":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.apps.launch import DEFAULT_WALLTIME_S
+from hpcagent.campaign.on_sites import refuse_mixed_speeds
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.ruled import notes as notes_of_space
 from hpcagent.campaign.sweep_runs import PlannedRuns
@@ -23,6 +24,7 @@ from hpcagent.sites.endpoint.orders import resources_of
 from hpcagent.sites.endpoint_settings import destination
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import Profile, account_of, block_of, find_profile
+from hpcagent.sites.several_profiles import Several
 from hpcagent.sites.site import usable_cores, workers_of
 
 __all__ = ["Jobs", "Plan", "plan"]
@@ -102,6 +104,7 @@ def plan(
     largest = campaign.largest
     count = workers or workers_of(profile, largest)
     budget = PlannedRuns(campaign).count(())
+    refuse_mixed_speeds(campaign, profile)
     manifests = _first_batch(campaign, count, budget, profile)
     estimate = contract.estimated_runtime_s
     said = notes_of_space(campaign)
@@ -129,6 +132,8 @@ def plan(
         return Plan(manifests, profile, count, budget, expected_s, worst, expected, jobs, (*notes, *started))
     if profile.remote:
         started = (*_sent_there(profile, largest, run_dir or Path("runs") / campaign.name), *started)
+    if isinstance(profile, Several):
+        started = (*started, *_of_several(profile))
     if campaign.app.chain:
         return Plan(manifests, profile, count, budget, None, None, None, None, (*started, _of_chains(campaign)))
     resources = contract.resources
@@ -161,6 +166,14 @@ def _sent_there(profile: Profile, largest: Resources, run_dir: str | Path) -> tu
     if profile.executors[label].mode == "mpi":
         words += f"; each task asks for {json.dumps(resources_of(largest.model_dump()))}"
     return (words,)
+
+
+def _of_several(profile: Several) -> tuple[str, ...]:
+    """What a plan for several sites does not show."""
+    jobs = [member.name for member in profile.members if member.batch]
+    said = ["runs go where there is room; time and node-hours are forecast as if all sites were like this machine"]
+    said += [f"the jobs of {name} are shown by --dry-run --site {name}" for name in jobs]
+    return tuple(said)
 
 
 def _started(campaign: Campaign, manifests: tuple[Manifest, ...]) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ class Planner:
         began: Unix time at which this session began, in seconds.
         site: What the site says of itself, for the files that decide numbers; see `App.manifest`.
         queue: Points that somebody has enqueued.
+        references: Reference runs of a batch: one for each site, where speeds are compared.
     """
 
     def __init__(
@@ -76,11 +77,13 @@ class Planner:
         began: float,
         site: Mapping[str, Any] | None = None,
         queue: Queue | None = None,
+        references: int = 1,
     ) -> None:
         assert campaign.batch_size is not None
         self.campaign, self.policy, self.state = campaign, policy, state
         self.spending, self.journal, self.signals = spending, journal, signals
         self.began, self.site, self.queue = began, site, queue
+        self.references = references
         self.size = campaign.batch_size
         self.search, self.digest = campaign.search, campaign.app.digest
         self._history: list[Observation] = []
@@ -279,7 +282,8 @@ class Planner:
         points: list[tuple[Params, Role]] = [(p, "suggested") for p in suggested]
         if points and references:
             # In the middle of the batch: it then stands for the machine's speed before and after.
-            points.insert(len(points) // 2, (self._reference_point(), "reference"))
+            middle = len(points) // 2
+            points[middle:middle] = [(self._reference_point(), "reference")] * references
         return self._plan(points, batch, asked=asked)
 
     def asking(self, n: int, running: Collection[Manifest]) -> tuple[Asked, Callable[[], list[Params]]]:
@@ -289,7 +293,7 @@ class Planner:
         going = self._under_way() if design else sorted(running, key=lambda m: m.index)
         first = self.state.next_index
         places = range(first, first + n)
-        due_at = {i for i in places if self.campaign.reference is not None and i % self.size == 0}
+        due_at = {i for i in places if self.campaign.reference is not None and i % self.size < self.references}
         indices = tuple(m.index for m in going)
         asked = Asked(n - len(due_at), len(self.state.rows), indices, places, frozenset(due_at))
         return asked, self._question(asked.n, self._as_pending(going)) if asked.n > 0 else list
@@ -353,7 +357,8 @@ class Planner:
         role: Role = "enqueued" if asked is None else "suggested"
         wanted: list[tuple[Params, Role]] = [(p, role) for p in points]
         if reference and self.campaign.reference is not None:
-            wanted.insert(len(wanted) // 2, (self._reference_point(), "reference"))
+            middle = len(wanted) // 2
+            wanted[middle:middle] = [(self._reference_point(), "reference")] * self.references
         return self._plan(wanted, batch, asked=asked, replicate=replicate)
 
     def rolling(self, asked: Asked, answer: Sequence[Params]) -> list[Manifest]:
@@ -368,7 +373,9 @@ class Planner:
         return self._plan(points if room is None else points[:room], None, asked=asked)
 
     def _references(self, n: int) -> int:
-        return int(self.campaign.reference is not None and n > 1)
+        if self.campaign.reference is None:
+            return 0
+        return min(self.references, n - 1) if n > 1 else 0
 
     def _reference_point(self) -> Params:
         assert self.campaign.reference is not None

@@ -177,7 +177,7 @@ class Campaign(Displayed, Record):
         confirm: The last batch that repeats the contenders, or None.
         repeat_distrusted: How often a run whose times cannot be believed is repeated.
         retries: How often a run is started again after an infrastructure failure.
-        site: The default site.
+        site: The default site; several in a list, or with commas between their names.
         settings: Settings of the app (see `App.with_settings`), e.g. the pseudopotentials of a DFT run.
         fidelity: A parameter that makes runs cheaper or dearer, for policies that know how to use it.
         rules: Events that results are told of by, e.g. below a limit.
@@ -247,6 +247,13 @@ class Campaign(Displayed, Record):
         if "policy" in data:
             raise BadInput("[sweep] and [policy] exclude each other: a sweep runs its design; drop one.")
         return data | {"policy": {"name": SWEEP, "options": dict(options)}}
+
+    @field_validator("site", mode="before")
+    @classmethod
+    def _several_sites(cls, site: Any) -> Any:
+        """A list of sites is kept as their names with commas between them."""
+        several = isinstance(site, (list, tuple)) and site and all(isinstance(one, str) for one in site)
+        return ",".join(site) if several else site
 
     @field_validator("until", mode="before")
     @classmethod

@@ -23,12 +23,14 @@ from hpcagent.apps.worker import execute, execute_each, with_reuse_said
 from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.recorded import found_result
 from hpcagent.campaign.same_files import compared, files_event, level_key, refusal, unknown_before
+from hpcagent.campaign.spread import Lot, Spread
 from hpcagent.campaign.state import State, result_event
 from hpcagent.campaign.suspects import Suspects
 from hpcagent.errors import AppFailed, BadInput, SiteFailed
 from hpcagent.model.base import explain
 from hpcagent.model.failures import KINDS, MOST_LOST
 from hpcagent.model.records import Cost, Failure, Manifest, Result
+from hpcagent.sites.several import Sites
 from hpcagent.sites.site import Site, failure_of
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import RunDir
@@ -56,6 +58,11 @@ def _answers(manifests: Sequence[Manifest], future: Future[Any]) -> Iterator[tup
     return zip(manifests, answer if isinstance(answer, list) else [answer], strict=True)
 
 
+def _near(inputs: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """The endpoint that inputs of a run lie on; what lies here can be sent anywhere."""
+    return frozenset(str(one["remote"]["site"]) for one in inputs if one.get("remote"))
+
+
 class Runner:
     """Runs manifests on a site; every result is in the journal before anyone else sees it.
 
@@ -69,6 +76,7 @@ class Runner:
         retries: How often a run is started again after an infrastructure failure.
         clock: Unix time, in seconds.
         cache: Folder in which the inner runs of chains lie, if campaigns share them.
+        by_reference: Whether speeds on several sites are compared by the reference runs of each.
     """
 
     def __init__(
@@ -83,6 +91,7 @@ class Runner:
         retries: int = 2,
         clock: Callable[[], float] = time.time,
         cache: Path | None = None,
+        by_reference: bool = False,
     ) -> None:
         self._app = app
         self._site = site
@@ -104,6 +113,10 @@ class Runner:
         self._suspects = Suspects()
         self._wants_s: dict[str, float] = {}
         self._turn = site.turns.join()
+        self._spread: Spread | None = None
+        if isinstance(site, Sites):
+            known = [*state.results.values(), *state.part_results.values()]
+            self._spread = Spread(site, self._turn, known, by_reference=by_reference, lost=self._note_lost)
         self._chain_turns: dict[int, float] = {}
         self._walls: deque[float] = deque(maxlen=RECENT)
         self.running: dict[str, Manifest] = {}
@@ -143,6 +156,8 @@ class Runner:
         size = self._pack_size()
         for first in range(0, len(manifests), size):
             self._submit(manifests[first : first + size])
+        if self._spread is not None:
+            self._spread.go()
 
     def share(self, workers: int) -> int:
         """Return how many of so many workers are for these runs, where campaigns share the site."""
@@ -192,7 +207,7 @@ class Runner:
             promises=promises,
             attempt=self._state.retried.get(manifest.execution_id, 1),
         ) | {"function": chain.function, "account": chain.account, "shared": shared}
-        self._look(app, manifest, order["files"])
+        self._look(app, manifest, order["files"], self._about_site)
         answer: Future[Any] = Future()
         answer.add_done_callback(lambda done: self._finished.put(((manifest,), done)))
 
@@ -269,6 +284,7 @@ class Runner:
             inner.app,
             inner.manifest,
             declared(inner.app.function, inner.manifest.params, inner.app.settings, self._about_site),
+            self._about_site,
         )
         said = with_reuse_said({"notes": result.notes, "versions": result.versions})
         return result.model_copy(update={"notes": tuple(said["notes"])}), self._inner.cached
@@ -288,26 +304,68 @@ class Runner:
             )
             return
         app.contract.space.validated(manifest.params, where=f"app {app.name}")
-        order = app.order(
-            manifest,
-            work=self._inner.place,
-            site=self._about_site,
-            attempt=self._state.retried.get(manifest.execution_id, 1),
-        ) | {"shared": self._inner.cached}
-        self._look(app, manifest, order["files"])
-        label, needs = self._place(manifest)
+        if self._spread is None:
+            order = self._inner_order(inner, self._about_site)
+            label, needs = self._place(manifest, self._site)
         # Those of earlier chains first, so that chains end one after the other and not all at the last moment.
         turn, priority = self._turn, self._turn.again()
         if not again:
             priority = self._chain_turns.get(manifest.index, priority)
-        future = self._site.submit(execute, order, *inputs, executor=label, needs=needs, priority=priority)
-        inner.sent = True
 
         def back(done: Future[Any]) -> None:
             turn.back(priority)
             self._finished.put(((manifest,), done))
 
-        future.add_done_callback(back)
+        if self._spread is None:
+            future = self._site.submit(execute, order, *inputs, executor=label, needs=needs, priority=priority)
+            inner.sent = True
+            future.add_done_callback(back)
+            return
+
+        def send(site: Site, about: Mapping[str, Any]) -> Future[Any]:
+            made, (where, wants) = self._inner_order(inner, about), self._place(manifest, site)
+            sent = site.submit(execute, made, *inputs, executor=where, needs=wants, priority=priority)
+            sent.add_done_callback(back)
+            return sent
+
+        inner.sent = True
+        self._spread.add(self._lot((manifest,), priority, send, near=_near(inputs), refuse=back))
+
+    def _inner_order(self, inner: Inner, about: Mapping[str, Any]) -> dict[str, Any]:
+        order = inner.app.order(
+            inner.manifest,
+            work=self._inner.place,
+            site=about,
+            attempt=self._state.retried.get(inner.manifest.execution_id, 1),
+        ) | {"shared": self._inner.cached}
+        self._look(inner.app, inner.manifest, order["files"], about)
+        return order
+
+    def _lot(
+        self,
+        manifests: Sequence[Manifest],
+        priority: float,
+        send: Callable[[Site, Mapping[str, Any]], Future[Any]],
+        *,
+        near: frozenset[str] = frozenset(),
+        refuse: Callable[[Future[Any]], None] | None = None,
+    ) -> Lot:
+        """Runs that wait for one of several sites."""
+
+        def refused_with(error: Exception) -> None:
+            if not isinstance(error, AppFailed | BadInput) or refuse is None:
+                raise error
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            refuse(failed)
+
+        wants_s = max((self._wants_s.get(m.execution_id, 0.0) for m in manifests), default=0.0)
+        return Lot(manifests, priority, send, wants_s, refused_with if refuse else None, near=near)
+
+    def _note_lost(self, site: str, why: str) -> None:
+        event = {"event": "site_lost", "at": self._clock(), "site": site, "reason": why}
+        self._journal.append([event])
+        self._state.apply(event)
 
     def _parts_ended(self, ended: Sequence[tuple[Result, bool]]) -> list[Inner]:
         """Record results of inner runs, and whether others paid for them; return those that can start now."""
@@ -340,43 +398,53 @@ class Runner:
         return manifest.estimated_runtime_s or 1.0
 
     def _submit(self, manifests: Sequence[Manifest], *, again: bool = False) -> None:
-        orders = [self._order(manifest) for manifest in manifests]
         first, runs, turn = manifests[0], len(manifests), self._turn
-        label, needs = self._place(first)
+        if self._spread is None:
+            orders = [self._order(manifest, self._about_site) for manifest in manifests]
+            label, needs = self._place(first, self._site)
         if again:
             priority = turn.again(runs)
         else:
             priority = turn.next(runs * self._takes_s(first), runs=runs, ahead=first.priority < 0)
-        if runs == 1:
-            future = self._site.submit(execute, orders[0], executor=label, needs=needs, priority=priority)
-        else:
-            future = self._site.submit(execute_each, orders, executor=label, needs=needs, priority=priority)
 
         def back(done: Future[Any]) -> None:
             turn.back(priority, runs=runs)
             self._finished.put((manifests, done))
 
-        future.add_done_callback(back)
+        if self._spread is None:
+            work, what = (execute, orders[0]) if runs == 1 else (execute_each, orders)
+            future = self._site.submit(work, what, executor=label, needs=needs, priority=priority)
+            future.add_done_callback(back)
+            return
 
-    def _place(self, manifest: Manifest) -> tuple[str, dict[str, Any]]:
-        label, needs = self._site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
+        def send(site: Site, about: Mapping[str, Any]) -> Future[Any]:
+            made, (where, wants) = [self._order(m, about) for m in manifests], self._place(first, site)
+            work, what = (execute, made[0]) if runs == 1 else (execute_each, made)
+            sent = site.submit(work, what, executor=where, needs=wants, priority=priority)
+            sent.add_done_callback(back)
+            return sent
+
+        self._spread.add(self._lot(manifests, priority, send))
+
+    def _place(self, manifest: Manifest, site: Site) -> tuple[str, dict[str, Any]]:
+        label, needs = site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
         wants_s = self._wants_s.get(manifest.execution_id, 0.0)
         return label, {**needs, "walltime_s": max(wants_s, needs.get("walltime_s", 0.0))} if wants_s else needs
 
-    def _order(self, manifest: Manifest) -> dict[str, Any]:
+    def _order(self, manifest: Manifest, about: Mapping[str, Any]) -> dict[str, Any]:
         # The gate: whatever suggested this, nothing outside the contract reaches a worker.
         self._app.contract.space.validated(manifest.params, where=f"app {self._app.name}")
         order = self._app.order(
             manifest,
             work=self._work,
-            site=self._about_site,
+            site=about,
             promises=self._promises,
             attempt=self._state.retried.get(manifest.execution_id, 1),
         )
-        self._look(self._app, manifest, order["files"])
+        self._look(self._app, manifest, order["files"], about)
         return order
 
-    def _look(self, app: App, manifest: Manifest, files: Mapping[str, str]) -> None:
+    def _look(self, app: App, manifest: Manifest, files: Mapping[str, str], about: Mapping[str, Any]) -> None:
         """Before a run is sent: its files are those of the finished ones; what is new is written down.
 
         Raises:
@@ -389,7 +457,7 @@ class Runner:
         if level is not None and known and all(len(level.files[name]) == 1 for name in files):
             return
         ended = (*self._state.results.values(), *self._state.part_results.values())
-        other = [] if level is None else compared(level, files, ended, self._about_site)
+        other = [] if level is None else compared(level, files, ended, about)
         if other:
             raise refusal(str(self._root), other, done=self._state.finished, elsewhere=True)
         if known:
@@ -458,6 +526,9 @@ class Runner:
             found = event.pop("found", False)
             means = None if result.failure is None else result.failure.means
             charged = means is None or means.charged != "no"
+            if self._spread is not None:
+                self._spread.took(result)
+                charged = charged and not (result.failure is not None and result.failure.name == "SiteFailed")
             if means is not None and means.cut and not self._more_time(result):
                 result, event = self._had_a_block(result)
                 self._suspects.done(manifest.execution_id)
@@ -495,6 +566,8 @@ class Runner:
         if retry:
             self._send(ready)
             self._start_chains()
+            if self._spread is not None:
+                self._spread.go()
         return results
 
     def _arrived(self) -> list[Pack]:
@@ -506,7 +579,8 @@ class Runner:
             except queue.Empty:
                 break
         self._asked += [one for one in taken if isinstance(one, Asked)]
-        return [one for one in taken if one is not None and not isinstance(one, Asked)]
+        packs = [one for one in taken if one is not None and not isinstance(one, Asked)]
+        return packs if self._spread is None else [pack for pack in packs if self._spread.back(pack[1])]
 
     def _is_inner(self, result: Result) -> bool:
         return result.manifest.execution_id in self._inner
@@ -517,6 +591,11 @@ class Runner:
             self._send_one(self._inner[execution_id], again=True)
         else:
             self._submit([self.running[execution_id]], again=True)
+
+    def _site_of(self, execution_id: str) -> str:
+        if self._spread is not None:
+            return self._spread.site_of(execution_id)
+        return str(self._about_site.get("name", ""))
 
     def _app_of(self, execution_id: str) -> App:
         return self._inner[execution_id].app if execution_id in self._inner else self._app
@@ -561,7 +640,7 @@ class Runner:
             failure=Failure(kind=kind, name=name, message=message),
             started_at=now,
             ended_at=now,
-            site=self._about_site["name"],
+            site=self._site_of(manifest.execution_id),
             workdir=str(self._work / manifest.execution_id),
             attempt=self._state.retried.get(manifest.execution_id, 1),
         )
@@ -647,7 +726,7 @@ class Runner:
                     failure=Failure(kind="cancelled", name="CapReached", message=why),
                     started_at=now - cost.wall_s,
                     ended_at=now,
-                    site=self._about_site["name"],
+                    site=self._site_of(identity),
                     workdir=str(self._work / identity),
                     attempt=self._state.retried.get(identity, 1),
                     cost=cost,

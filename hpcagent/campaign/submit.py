@@ -47,6 +47,7 @@ from hpcagent.sites.schedulers.base import (
     scheduler,
 )
 from hpcagent.sites.script_paths import handed_over, refuse_unwritable
+from hpcagent.sites.several_profiles import one_site
 from hpcagent.store.files import open_plain, refusing_clearly, write_whole
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
@@ -117,6 +118,7 @@ def submit(
         raise BadInput(f"most_jobs={most_jobs}: at least one job is needed.", value=most_jobs)
     campaign, run_dir = _campaign_and_folder(campaign, run_dir)
     profile = find_profile(site if site is not None else chosen_site(campaign, run_dir))
+    one_site(profile, "`hpcagent submit` is")
     if not profile.batch:
         raise BadInput(
             f'The site {profile.name} has kind = "{profile.kind}", which takes no jobs; `hpcagent run --detach` '

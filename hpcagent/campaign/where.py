@@ -18,6 +18,7 @@ from hpcagent.errors import BadInput
 from hpcagent.model.remote import Remote
 from hpcagent.shown import without_secrets
 from hpcagent.sites.profile import Profile, find_profile
+from hpcagent.sites.several_profiles import Several
 from hpcagent.sites.site import workers_of
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import RunDir
@@ -128,6 +129,8 @@ def starting(site: Site | Profile, workers: int | None, *, inside: bool = False)
     """What is being started for a campaign, in words, before it is there."""
     if not isinstance(site, Profile):
         return f"starting on the open site {site.profile.name}"
+    if isinstance(site, Several):
+        return "; ".join(starting(member, workers, inside=inside) for member in site.members)
     if site.batch:
         where = (
             "the nodes of this job"

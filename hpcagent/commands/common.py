@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 SiteOption = Annotated[
-    str | None, typer.Option("--site", help="Name or path of a site profile; auto: the one of this machine.")
+    str | None, typer.Option("--site", help="Name or path of a site profile; auto: this machine's; several: a,b.")
 ]
 AccountOption = Annotated[
     str | None, typer.Option("--account", help="Account (project) that jobs are charged to.")

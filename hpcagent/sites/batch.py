@@ -629,6 +629,11 @@ class BatchExecutor(Executor):
         """For how long, in seconds, no job has been taken although none is alive; None if it is not so."""
         return None if self._refused_since is None else time.monotonic() - self._refused_since
 
+    @property
+    def up(self) -> bool:
+        """Whether a job has run its workers, or they are in one."""
+        return bool(self._running_since) or bool(self._inside)
+
     # --- the end
 
     def end_blocks(self) -> None:

@@ -14,6 +14,7 @@ from hpcagent.model.base import build
 from hpcagent.model.contract import Resources
 from hpcagent.sites.endpoint_settings import destination
 from hpcagent.sites.profile import Block, Profile, QueueLimits, block_of, walltime_s
+from hpcagent.sites.several_profiles import one_site
 
 __all__ = ["Checked", "check", "executor_for", "most_blocks", "with_overrides"]
 
@@ -360,6 +361,7 @@ def with_overrides(
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if account is None and not wanted:
         return profile
+    one_site(profile, "--account, --queue, --walltime, --nodes and --blocks are")
     if not profile.batch:
         raise BadInput(
             f'The site {profile.name} has kind = "{profile.kind}", which submits no jobs: account, queue, '

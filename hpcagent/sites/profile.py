@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -931,7 +931,7 @@ class ProfileEntry(NamedTuple):
     description: str
 
 
-def find_profile(profile: str | Path | Profile = "laptop") -> Profile:
+def find_profile(profile: str | Path | Profile | Sequence[str | Path | Profile] = "laptop") -> Profile:
     """Read a site profile.
 
     Args:
@@ -939,6 +939,7 @@ def find_profile(profile: str | Path | Profile = "laptop") -> Profile:
             the working directory itself, each directory of `$HPCAGENT_SITE_PATH`, the user's configuration
             (`$XDG_CONFIG_HOME` or `~/.config`, then `hpcagent/sites/`), the profiles that come with hpcagent.
             `auto` is the one that knows this machine, see `identify_site`. A `Profile` is returned as it is.
+            Several, with commas between their names or as a list, are found as one: a campaign runs on them all.
 
     Returns:
         The profile. Its name is the file's, if the file gives none.
@@ -952,7 +953,14 @@ def find_profile(profile: str | Path | Profile = "laptop") -> Profile:
     """
     if isinstance(profile, Profile):
         return profile
+    from hpcagent.sites.several_profiles import names_of, several
+
+    if not isinstance(profile, str | Path):
+        return several(profile)
     text = str(profile)
+    names = names_of(text) if "," in text else None
+    if names is not None:
+        return several(names)
     if text.endswith(".toml") or "/" in text or os.sep in text:
         return _read(Path(text).expanduser())
     for folder in _folders():
@@ -1033,7 +1041,12 @@ def _entry(path: Path, folder: Path) -> ProfileEntry | None:
 def _read(path: Path) -> Profile:
     if not _told_to_trust(path):
         require_own(path, what="the commands it names")
-    return build(Profile, {"name": path.stem, **read_toml(path)}, where=str(path))
+    data = read_toml(path)
+    if "members" in data:  # site.toml of a campaign on several sites
+        from hpcagent.sites.several_profiles import read_several
+
+        return read_several(data, str(path))
+    return build(Profile, {"name": path.stem, **data}, where=str(path))
 
 
 def _told_to_trust(path: Path) -> bool:

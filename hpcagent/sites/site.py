@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,7 @@ from hpcagent.owners import require_own_links, user_name
 from hpcagent.sites.limits import check, executor_for, most_blocks
 from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where, find_profile
 from hpcagent.sites.script_paths import refuse_unwritable
+from hpcagent.sites.several_profiles import Several
 from hpcagent.sites.turns import Turns
 from hpcagent.surroundings import require_working_directory
 
@@ -139,6 +140,20 @@ class Site:
         if self.ends_at is not None and time.time() > self.ends_at - self.profile.margin_s / 2:
             return True  # runs have been ended by now; whatever did not heed it ends with the job
         return any(executor.spent for executor in self._executors.values())
+
+    @property
+    def up(self) -> bool | None:
+        """Whether there are workers: False while its jobs wait; None where only an answer would tell."""
+        if self.profile.remote:
+            return None
+        return not self.profile.batch or any(executor.up for executor in self._executors.values())
+
+    def left_there(self) -> frozenset[str]:
+        """Execution ids of runs that an earlier session left under way and that it has taken up again."""
+        found: set[str] = set()
+        for executor in self._executors.values():
+            found.update(getattr(executor, "left_there", ()))
+        return frozenset(found)
 
     @property
     def refused_s(self) -> float | None:
@@ -365,7 +380,7 @@ def _close_on_signals() -> Callable[[], None] | None:
 
 
 def open_site(
-    profile: str | Path | Profile = "laptop",
+    profile: str | Path | Profile | Sequence[str | Path | Profile] = "laptop",
     *,
     run_dir: str | Path | None = None,
     workers: int | None = None,
@@ -378,11 +393,14 @@ def open_site(
     On a site with a batch system nothing is submitted yet: the first job is when the first task comes.
 
     Args:
-        profile: A profile's name, its file, the profile itself, or `auto`: the one of this machine.
+        profile: A profile's name, its file, the profile itself, or `auto`: the one of this machine. Several in a
+            list (or with commas between their names) are opened as one site for campaigns: `Sites`, never
+            Parsl's configuration.
         run_dir: Folder for Parsl's logs in `parsl/NNN`, the ledger of jobs in `jobs.jsonl`, runs in `work/`.
             Not given: `runs/site-TIME`, whose logs are removed when the site is closed, and whose runs are kept
             (private: a temporary one, except with a batch system, whose nodes would not see it).
-        workers: Tasks at once, in place of the profile's `max_workers_per_node` of its first executor.
+        workers: Tasks at once, in place of the profile's `max_workers_per_node` of its first executor; of each
+            site, where there are several.
         private: False: load it as Parsl's configuration, so that every Parsl app of the process uses it.
             True: keep it apart from Parsl's configuration; any number may be open.
         account: Who is charged, on a site with a batch system; see `account_of`.
@@ -406,6 +424,13 @@ def open_site(
     found = find_profile(profile)
     if workers is not None and workers < 1:
         raise BadInput(f"workers={workers}: a site needs at least one worker.", value=workers)
+    if isinstance(found, Several):
+        from hpcagent.sites.several import open_several
+
+        def opened(one: Profile) -> Site:
+            return open_site(one, run_dir=run_dir, workers=workers, private=True)
+
+        return open_several(found, opened, inside=inside, account=account)
     allocation = _allocation(found) if inside else None
     charged = account_of(found, account) if found.batch and not inside else None
     if found.batch:
@@ -661,6 +686,8 @@ def workers_of(profile: Profile, resources: Resources | None = None) -> int:
         BadInput: The site has no place for runs with these resources.
     """
     resources = resources or Resources()
+    if isinstance(profile, Several):
+        return _workers_of_several(profile, resources)
     label = executor_for(profile, resources)
     cores = resources.ranks_per_node * resources.threads_per_rank
     if profile.remote:
@@ -677,6 +704,18 @@ def workers_of(profile: Profile, resources: Resources | None = None) -> int:
     if resources.gpus_per_node and block.node:
         beside = min(beside, block.node.gpus // resources.gpus_per_node)
     return most * max(1, block.nodes_per_block * beside // resources.nodes)
+
+
+def _workers_of_several(profile: Several, resources: Resources) -> int:
+    counts, said = [], []
+    for member in profile.members:
+        try:
+            counts.append(workers_of(member, resources))
+        except BadInput as error:
+            said.append(f"{member.name}: {error.message}")
+    if not counts:
+        raise BadInput(f"No site has a place for such a run. {' '.join(said)}")
+    return sum(counts)
 
 
 def _workers(executor: ExecutorProfile, cores: int) -> int:

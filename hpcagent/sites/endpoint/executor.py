@@ -286,6 +286,11 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
 
     # -- the end ------------------------------------------------------------------------------
 
+    @property
+    def left_there(self) -> frozenset[str]:
+        """Execution ids of runs whose tasks an earlier session has left there."""
+        return frozenset(execution for task in self._left for execution in task.runs)
+
     def cancel(self, executions: Iterable[str]) -> None:
         """Cancel runs: those that wait here at once, the others there; what they still answer comes too late."""
         if self._thread is not None:
