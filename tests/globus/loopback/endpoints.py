@@ -25,12 +25,14 @@ MARK = "HPCAGENT_RIG_ENDPOINT"
 LAUNCH = Path(__file__).with_name("launch_endpoint.py")
 
 # Everything on loopback. The engine is the user's choice here: what others take is a matter of the site's template.
+# An endpoint hands texts to its template in double quotes, as YAML takes them.
 TEMPLATE = """\
+{% set kind = engine | default("htex") | replace('"', "") %}
 display_name: rig
 heartbeat_period: 5
 idle_heartbeats_soft: 0
 engine:
-{% if engine | default("htex") == "htex" %}
+{% if kind == "htex" %}
   type: GlobusComputeEngine
   label: rig
   address: 127.0.0.1
@@ -43,8 +45,8 @@ engine:
     init_blocks: 1
     min_blocks: 0
     max_blocks: 1
-    worker_init: {{ worker_init | default("") | tojson }}
-{% elif engine == "mpi" %}
+    worker_init: {{ worker_init | default('""') }}
+{% elif kind == "mpi" %}
   type: GlobusMPIEngine
   label: rig
   address: 127.0.0.1
@@ -60,8 +62,8 @@ engine:
     init_blocks: 1
     min_blocks: 0
     max_blocks: 1
-    worker_init: {{ worker_init | default("") | tojson }}
-{% elif engine == "threads" %}
+    worker_init: {{ worker_init | default('""') }}
+{% elif kind == "threads" %}
   type: ThreadPoolEngine
   label: rig
   max_workers: {{ workers | default(2) }}
