@@ -79,12 +79,16 @@ def examine_endpoint(
         yield _control(profile, first)
         if submit:
             root = f"{profile.work_dir}/doctor-{uuid.uuid4().hex[:12]}"
+            trip = _errands(profile, first, links[first], root)
+            yield trip
+            answers = trip.status == "ok"
             try:
-                yield from _errands(profile, first, links[first], root)
                 for label, one in links.items():
-                    yield from _Probed(profile, label, one, root, here, within_s).checks()
+                    if answers or destination(profile, label) != destination(profile, first, control=True):
+                        yield from _Probed(profile, label, one, root, here, within_s).checks()
             finally:
-                _remove(profile, first, links[first], root)
+                if answers:
+                    _remove(profile, first, links[first], root)
     finally:
         for one in links.values():
             one.close()
@@ -133,7 +137,7 @@ def _answered(sent: Sent, within_s: float) -> dict[str, Any]:
     return answer
 
 
-def _errands(profile: Profile, label: str, link: AnyLink, root: str) -> Iterator[Check]:
+def _errands(profile: Profile, label: str, link: AnyLink, root: str) -> Check:
     """Some round trips; the first may start a process there, and is not counted."""
     resources = errand_resources(profile, label)
     times: list[float] = []
@@ -142,19 +146,17 @@ def _errands(profile: Profile, label: str, link: AnyLink, root: str) -> Iterator
         try:
             _answered(link.submit(protocol.look(root), resources=resources, control=True), _ERRAND_S)
         except TimeoutError:
-            yield Check(
+            return Check(
                 "FAIL",
                 "round trip",
                 f"no answer to an errand within {_ERRAND_S:g} s",
                 "do its workers start? see the endpoint's log there (~/.globus_compute/NAME/endpoint.log)",
             )
-            return
         except HpcAgentError as error:
-            yield Check("FAIL", "round trip", plain(error.message)[:1000], _todo(error.message))
-            return
+            return Check("FAIL", "round trip", plain(error.message)[:1000], _todo(error.message))
         if index:
             times.append(time.monotonic() - begun)
-    yield Check("ok", "round trip", f"{statistics.median(times):.2g} s, the median of {_ERRANDS}")
+    return Check("ok", "round trip", f"{statistics.median(times):.2g} s, the median of {_ERRANDS}")
 
 
 def _remove(profile: Profile, label: str, link: AnyLink, root: str) -> None:
