@@ -180,6 +180,16 @@ def _todo(words: str) -> str:
     return "correct the profile, or the endpoint's template; its log is in ~/.globus_compute/NAME there"
 
 
+def _version(text: str) -> str:
+    """LAMMPS says its whole name before its date.
+
+    Example:
+        >>> _version("Large-scale Atomic/Molecular Massively Parallel Simulator - 22 Jul 2025"), _version("3.12.1")
+        ('22 Jul 2025', '3.12.1')
+    """
+    return (text.partition(" - ")[2] or text)[:60]
+
+
 class _Probed:
     """A probe through one executor, and what it tells."""
 
@@ -246,8 +256,7 @@ class _Probed:
     def _versions(self, told: Mapping[str, Any]) -> Check:
         versions = told.get("versions")
         told_as = versions if isinstance(versions, dict) else {}
-        # LAMMPS says its whole name before its date
-        there = {str(k)[:40]: plain(str(v)).rpartition(" - ")[2][:60] for k, v in told_as.items()}
+        there = {str(k)[:40]: _version(plain(str(v))) for k, v in told_as.items()}
         ours, theirs = self.here.get("hpcagent", "?"), plain(str(told.get("hpcagent")))[:40]
         names = ("python", "parsl", "hpcagent", "globus-compute-endpoint", "LAMMPS")
         words = ", ".join(f"{name} {there[name]}" for name in names if name in there)
