@@ -118,7 +118,7 @@ class Site:
 
     def _node_cores(self) -> int | None:
         if self.profile.remote:
-            return None  # a run is charged the whole of its node, unless the profile says more
+            return None  # it is counted there
         if not self.profile.batch:
             return len(usable_cores())
         return int(next(iter(self._executors.values())).hosts_cores)

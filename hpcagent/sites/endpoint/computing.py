@@ -103,6 +103,8 @@ def _run(task: Mapping[str, Any], say: Any) -> None:
         say(missing=sorted(missing))
         return
     for index, (order, upstream) in enumerate(unpacked, start=int(task.get("first", 0))):
+        if not order["site"].get("node_cores"):  # the profile does not say
+            order = {**order, "site": {**order["site"], "node_cores": os.cpu_count()}}
         resources = order["manifest"]["resources"]
         threads = str(int(resources.get("threads_per_rank") or 1))
         os.environ.update(dict.fromkeys(_THREADS, threads))

@@ -137,6 +137,8 @@ def test_orders_of_a_task_are_answered_each_with_its_files_and_their_sha256(work
     assert first["remote"]["workdir"] == first["workdir"] == f"{root}/work/a"
     assert first["remote"]["files"]["made.txt"] == [4, hashlib.sha256(b"made").hexdigest()]
     assert sorted(third["remote"]["files"]) == ["made.txt", "manifest.json", "result.json"]
+    # Charged is its share of the node, by the cores that the node has.
+    assert first["cost"]["node_hours"] == pytest.approx(first["cost"]["wall_s"] / 3600 / os.cpu_count())
     # Sent again it is found, not run again.
     again = worker.ask(protocol.run(root, [order("a")]))["answers"][0]
     assert again["started_at"] == first["started_at"]
