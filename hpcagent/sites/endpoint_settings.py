@@ -217,7 +217,8 @@ def destination(profile: Profile, label: str, *, control: bool = False) -> Desti
 
     Args:
         profile: With `kind = "globus_compute"`.
-        label: Of one of its executors, whose own `user_endpoint_config` goes before the profile's, key by key.
+        label: Of one of its executors, whose own `user_endpoint_config` goes before the profile's, key by key. Of
+            none (what only fetches has no executor): as for the first.
         control: Errands: what `[control]` says. Its configuration stands alone, for nothing of the runs' (nodes, a
             queue) is wanted for them.
 
@@ -238,7 +239,8 @@ def destination(profile: Profile, label: str, *, control: bool = False) -> Desti
         >>> destination(mine, "workers", control=True).user_endpoint_config
         {'role': 'control'}
     """
-    runs = {**profile.user_endpoint_config, **profile.executors[label].user_endpoint_config}
+    executor = profile.executors.get(label) or next(iter(profile.executors.values()))
+    runs = {**profile.user_endpoint_config, **executor.user_endpoint_config}
     if not control:
         return Destination(profile.endpoint_id, runs)
     to = profile.control.endpoint_id or profile.endpoint_id

@@ -120,6 +120,8 @@ def test_errands_go_where_control_says() -> None:
     runs = {"queue": "debug"}
     same = endpoint(user_endpoint_config=runs)
     assert destination(same, "workers", control=True) == (ID, runs)
+    one = endpoint(executors={"workers": {"user_endpoint_config": runs}})
+    assert destination(one, "files", control=True) == (ID, runs), "what only fetches goes as the first executor"
     light = endpoint(user_endpoint_config=runs, control={"user_endpoint_config": {"role": "control"}})
     assert destination(light, "workers", control=True) == (ID, {"role": "control"})
     assert destination(light, "workers") == (ID, runs)
