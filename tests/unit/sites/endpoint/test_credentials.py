@@ -16,6 +16,7 @@ import pytest
 from hpcagent.errors import BadInput, SiteFailed
 from hpcagent.sites.endpoint import credentials
 from hpcagent.sites.endpoint.entry import hpcagent_entry
+from hpcagent.sites.endpoint.refusals import of_service
 
 SECRET = "canary-5f1d0c"
 
@@ -99,6 +100,21 @@ def test_a_login_that_is_kept_is_used_and_one_that_expired_is_not_renewed_by_ask
     with pytest.raises(SiteFailed, match="has expired") as failed:
         credentials.app()
     assert "canary" not in failed.value.message
+
+
+def test_a_login_that_ends_in_mid_campaign_ends_the_link_and_asks_nobody(monkeypatch, tmp_path):
+    stored(tmp_path, monkeypatch, expires=time.time() - 10)
+    from globus_sdk.globus_app import GlobusApp
+    from globus_sdk.token_storage import TokenValidationError
+
+    monkeypatch.setattr(builtins, "input", no_questions)
+    monkeypatch.setattr(GlobusApp, "login_required", lambda _: False)  # it was not, a moment ago
+    found = credentials.app()
+    with pytest.raises(TokenValidationError) as ended:
+        found.get_authorizer("funcx_service")
+    meant = of_service(ended.value, "e")
+    assert isinstance(meant, SiteFailed)
+    assert "hpcagent globus login" in meant.message
 
 
 def test_login_refuses_where_nobody_can_answer(monkeypatch):

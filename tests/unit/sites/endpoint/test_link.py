@@ -440,7 +440,8 @@ def test_results_come_whatever_becomes_of_the_broker(cloud, made):
     assert PASSWORD not in str(told)
 
 
-def test_a_killed_clients_tasks_are_taken_up(cloud, made):
+def test_a_killed_clients_tasks_are_taken_up(cloud, made, monkeypatch):
+    monkeypatch.setattr(under_way, "_YOUNG_S", 1000.0)  # no other reason to ask
     cloud.at_once = False
     first = made()
     sent = [first.submit(ask(number)) for number in range(5)]
@@ -460,6 +461,7 @@ def test_a_killed_clients_tasks_are_taken_up(cloud, made):
     assert again[sent[4].task_id].key == sent[4].key  # nobody had written it down
     # A queue that the service has thrown away: the service is asked.
     other = made()
+    monkeypatch.setattr(under_way, "_YOUNG_S", 0.0)
     cloud.no_queue.add(f"q.{group}")
     (late,) = other.reattach([group], skip=[one.task_id for one in sent if one is not sent[1]])
     cloud.finish(sent[1].task_id, {"key": sent[1].key, "number": 1}, unheard=True)
