@@ -241,7 +241,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("BlockFailed", "infrastructure", "the job ended in another way", end="failed"),
         _is("ManagerLost", "infrastructure", "the workers of a node are gone, for whatever reason", raised=True),
         _is("EndpointLost", "infrastructure", "a Globus Compute endpoint was ended, again and again, while it had the run", charged="no"),
-        _is("EndpointOffline", "infrastructure", "a Globus Compute endpoint was offline for longer than `offline_wait_s`", charged="no"),
+        _is("EndpointOffline", "infrastructure", "a Globus Compute endpoint was offline for longer than `offline_wait_s`, or the service refused us: the message says which", charged="no"),
         _is("EndpointError", "infrastructure", "a Globus Compute endpoint answered with an error of its own: the message is its words"),
         _is("InputsMissing", "infrastructure", "files that were sent to an endpoint were not there afterwards: is its `work_dir` full, or tidied up?"),
         _is("WorkerLost", "infrastructure", "one worker was killed; its neighbours go on", raised=True),

@@ -259,7 +259,10 @@ class Traffic:
         """A task has no answer. Of an earlier session's nothing is known but that: its runs are sent again."""
         if flight.key not in self.flights:
             return
-        if flight.adopted and not isinstance(error, AppFailed):
+        if isinstance(error, SiteFailed) and not isinstance(error, BlockLost):
+            self.refuse(error)  # the link has failed for good: no login, no such endpoint
+            return
+        if flight.adopted:
             self._lose(flight)
             return
         self._end(flight, "failed")
@@ -396,14 +399,22 @@ class Traffic:
             self.mark(now)
 
     def _give_up(self, away_s: float) -> None:
-        self.refusal = SiteFailed(
+        offline = SiteFailed(
             f"the endpoint {self.endpoint_id} of the site {self.site} is offline, for {away_s:.0f} s by now; it "
             f"was waited for, for {self.offline_wait_s:g} s (offline_wait_s). What it was sent is kept: go on "
             "with `hpcagent resume` when it is online again."
         )
-        for run in [*(entry[2] for entry in self._waiting), *(r for f in self.flights.values() for r in f.wanted)]:
-            run.fail(BlockLost(str(self.refusal), name="EndpointOffline"))
+        self.refuse(offline)
+
+    def refuse(self, why: SiteFailed) -> None:
+        """Nothing more can be sent. What was sent stays in the ledger, for a later session; no run is charged."""
+        self.refusal = why
+        for run in self._unanswered():
+            run.fail(BlockLost(str(why), name="EndpointOffline"))
         self._waiting.clear()
+
+    def _unanswered(self) -> list[Run]:
+        return [*(entry[2] for entry in self._waiting), *(r for f in self.flights.values() for r in f.wanted)]
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -427,7 +438,7 @@ class Traffic:
 
     def close(self, error: SiteFailed) -> list[str]:
         """Fail what waits here and there; return the keys of what may still run there."""
-        for run in [*(entry[2] for entry in self._waiting), *(r for f in self.flights.values() for r in f.wanted)]:
+        for run in self._unanswered():
             run.done = True
             run.call.close(error)
         self._waiting.clear()

@@ -376,6 +376,18 @@ def test_a_service_that_does_not_answer_is_said_once_and_is_not_an_offline_endpo
     assert len(there.wire.of("run")) == 1
 
 
+def test_a_link_that_has_failed_for_good_is_the_end_of_the_site_and_not_of_the_runs(there: There) -> None:
+    one, other = run(1), run(2)
+    there.add(one, other)
+    there.wire.sent[0][3].future.set_exception(SiteFailed("nobody is logged in"))
+    for ended in (one, other):
+        error = ended.call.future.exception(0)
+        assert isinstance(error, BlockLost)
+        assert error.details["name"] == "EndpointOffline"
+    assert str(there.traffic.refusal) == "nobody is logged in"
+    assert len(open_tasks(there.ledger)) == 2
+
+
 # -- an earlier session -----------------------------------------------------------------------
 
 
