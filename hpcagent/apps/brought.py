@@ -101,8 +101,8 @@ def _of_engine(
 ) -> Iterator[dict[str, Any]]:
     folder: dict[str, dict[str, Any]] = {}
     for name, path in paths.items():
-        if name in (settings.get("files") or {}):
-            continue  # a setting that is a file travels as such
+        if name in (settings.get("files") or {}) or name == "calculator":
+            continue  # a setting that is a file, or a module, travels as such
         if name.startswith(_NAMED):
             said = name.removeprefix(_NAMED)
             if said not in _texts(settings):

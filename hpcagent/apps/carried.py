@@ -28,7 +28,17 @@ from typing import Any
 from hpcagent.apps.modules import FROM_PATH, placed
 from hpcagent.errors import AppFailed, BadInput
 
-__all__ = ["FORM", "Carried", "apps_in", "carry", "code_digest", "module_roots", "source_digest"]
+__all__ = [
+    "FORM",
+    "Carried",
+    "apps_in",
+    "carry",
+    "code_digest",
+    "module_roots",
+    "names_in",
+    "source_digest",
+    "submodules",
+]
 
 # How much of the code counts; records of form 0 lack what `_rest` finds.
 FORM = 1
@@ -659,6 +669,16 @@ def _written(values: list[Any], nodes: list[ast.expr | None]) -> bool:
         return repr(values) == repr([ast.literal_eval(node or "") for node in nodes])
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
+
+
+def names_in(function: FunctionType) -> tuple[str, ...]:
+    """Names of globals that a function looks up, nested functions included."""
+    return tuple(dict.fromkeys(_global_names(function)))
+
+
+def submodules(function: Callable[..., Any], used: dict[str, Any]) -> list[str]:
+    """Modules to import beside those among the values used: `import a.b` gives the name `a`, but needs `a.b`."""
+    return _modules(function, used)
 
 
 # --- on the wire

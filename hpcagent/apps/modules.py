@@ -26,7 +26,7 @@ from hpcagent.apps.edited import edited_since_import
 from hpcagent.apps.made_with import sha256
 from hpcagent.errors import BadInput
 
-__all__ = ["FROM_PATH", "OtherModule", "loaded", "other_modules", "own_modules", "placed"]
+__all__ = ["FROM_PATH", "OtherModule", "file_in_tree", "loaded", "other_modules", "own_modules", "placed"]
 
 _OURS = Path(__file__).resolve().parents[1]
 _NEVER = frozenset({"__main__", "__mp_main__", "hpcagent", *sys.stdlib_module_names})
@@ -118,6 +118,20 @@ def placed(name: str, path: str) -> str:
     """Take down where the file of a module is that no name leads to; its name."""
     _placed[name] = str(Path(path).absolute())
     return name
+
+
+def file_in_tree(name: str) -> tuple[Path | None, str]:
+    """The file of a module of the user's, and where it would lie below a folder from which it can be imported.
+
+    Empty for a module in an archive, one that is loaded from a path, and one whose file has another name.
+    """
+    path = _path(name)
+    if path is None or name in _placed or path.suffix not in _FILES:
+        return path, ""
+    *above, last = name.split(".")
+    if path.name.partition(".")[0] == "__init__":
+        return path, "/".join([*above, last, path.name])
+    return path, "/".join([*above, path.name]) if path.name.partition(".")[0] == last else ""
 
 
 def loaded(modules: Iterable[str]) -> frozenset[str]:

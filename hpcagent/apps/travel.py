@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.brought import bring, brought
+from hpcagent.apps.carried import Carried
 from hpcagent.apps.luggage import LARGEST, Luggage, is_inside, json_text
+from hpcagent.apps.modules import file_in_tree, own_modules
 from hpcagent.apps.placing import Fetch, content, fetch_all, place, place_in
+from hpcagent.apps.rebuilt import Travelled
 from hpcagent.errors import BadInput
 from hpcagent.shown import plain
 
@@ -99,6 +102,8 @@ class _Common:
 
 
 _known: list[_Common] = []
+# Made once by a process, as it imports a module once.
+_functions: dict[tuple[str, str], Travelled] = {}
 
 
 def _common_of(order: Mapping[str, Any]) -> _Common:
@@ -120,18 +125,42 @@ def _made_common(order: Mapping[str, Any], parts: Mapping[str, Any]) -> _Common:
     shared = {name: value for name, value in parts.items() if name != "for"}
     shared["function"] = _function(order["function"])
     shared["placed"] = _placed_settings(order["settings"], luggage)
+    shared["sources"] = _sources(_modules_of(order), luggage)
     shared["brought"] = brought(order, luggage)
     digest = luggage.text(shared, "what all runs share")
     return _Common(order["function"], dict(parts), digest, luggage.blobs)
 
 
 def _function(function: Any) -> Any:
+    """The function as it travels: by its name, or as source."""
     if isinstance(function, str):
         return function
-    raise BadInput(
-        "the function of a script or notebook cannot be sent to an endpoint yet; put it into a module.",
-        value=str(function),
-    )
+    from hpcagent.apps.sourced import described
+
+    return described(function.function() if isinstance(function, Carried) else function)
+
+
+def _modules_of(order: Mapping[str, Any]) -> dict[str, str]:
+    modules = dict(order.get("modules") or {})
+    if "calculator" in (order.get("files") or {}):  # of ASE, by a dotted path to a module of the user's
+        said = str(order["settings"].get("calculator") or "")
+        modules |= own_modules([said.partition(":")[0] if ":" in said else said.rpartition(".")[0]])
+    return modules
+
+
+def _sources(modules: Mapping[str, str], luggage: Luggage) -> dict[str, Any]:
+    """The files of the user's own modules, which can be imported there during the run."""
+    found = {}
+    for name, recorded in modules.items():
+        path, place_there = file_in_tree(name)
+        if path is None or not place_there:
+            raise BadInput(
+                f"the app's function is made of {name} ({path or 'not found any more'}), a module in an archive, "
+                "or loaded from a path: it does not travel to an endpoint. Import it by its name, from a file.",
+                value=name,
+            )
+        found[name] = luggage.file(path, f"module {name}", recorded) | {"name": place_there}
+    return found
 
 
 def _deciding_params(order: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,10 +262,24 @@ def unpack(
     execution = order["manifest"]["execution_id"]
     if not is_inside(execution) or "/" in execution:
         raise BadInput(f"the execution id {plain(execution)!r:.100} names no folder.")
-    order |= {"settings": settings, "workdir": f"{root}/work/{execution}", "function": common["function"]}
+    order |= {"settings": settings, "workdir": f"{root}/work/{execution}"}
+    order["function"] = _function_there(common, packed["common"], fetch, root)
     for files in common["brought"]:
         bring(order, files, fetch, root)
     return order, [_result_there(one, fetch, root) for one in upstream]
+
+
+def _function_there(common: Mapping[str, Any], digest: str, fetch: Fetch, root: Path) -> Any:
+    function, sources = common["function"], common["sources"]
+    if isinstance(function, str) and function.startswith("hpcagent.") and not sources:
+        return function
+    folder = place_in(sources, fetch, root, "modules") if sources else ""
+    key = digest, folder
+    if key not in _functions:
+        if len(_functions) >= _MOST_COMMON:
+            _functions.clear()
+        _functions[key] = Travelled(function, folder)
+    return _functions[key]
 
 
 def _text_list(value: Any) -> list[str]:
@@ -246,7 +289,7 @@ def _text_list(value: Any) -> list[str]:
 
 
 def _named(common: Mapping[str, Any]) -> list[str]:
-    groups = (common["placed"], *(files["files"] for files in common["brought"]))
+    groups = (common["placed"], common["sources"], *(files["files"] for files in common["brought"]))
     return [str(file["sha256"]) for group in groups for file in group.values()]
 
 
