@@ -165,6 +165,15 @@ def test_long_runs_travel_alone_in_the_order_of_their_priorities_and_no_more_tha
     assert there.wire.of("run")[-1]["orders"][0]["manifest"]["params"]["x"] == 500.0
 
 
+def test_nodes_and_ranks_go_with_the_task_and_never_with_a_neighbour_of_another_size(there: There) -> None:
+    two = {"num_nodes": 2, "ranks_per_node": 4, "num_ranks": 8}
+    there.add(
+        run(1, estimated_s=0.001, like=("fake", "2x4"), resources=two),
+        run(2, estimated_s=0.001, like=("fake", "1x1"), resources=None),
+    )
+    assert [resources for _, resources, *_ in there.wire.sent] == [two, None]
+
+
 def test_inputs_are_sent_once_by_content_and_before_the_runs_that_need_them(there: There) -> None:
     there.add(*(run(i, blobs={"ab" * 32: b"shared"}) for i in range(3)))
     assert [r["sha256"] for r in there.wire.of("put")] == ["ab" * 32]
