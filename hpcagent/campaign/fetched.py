@@ -406,7 +406,7 @@ def _refuse_large(wanted: Sequence[Wanted], max_mb: float, remote: Remote, place
         raise BadInput(
             f"{len(missing)} file(s) of {size / 1e6:.4g} MB are to come ({largest.path}: {largest.size / 1e6:.4g} "
             f"MB), more than {max_mb:g} MB: ask for fewer, allow it by --max-mb {int(size / 1e6) + 1}, or use "
-            "Globus Transfer (--transfer, with [transfer] in the profile).",
+            f"Globus Transfer: it is {remote.workdir}/{largest.path} there.",
             value=size,
         )
     if size > place.free():
