@@ -340,7 +340,7 @@ class Fetcher:
 
 
 def _connect(profile: Profile) -> AnyLink:
-    link: AnyLink = import_module("hpcagent.sites.endpoint.link").Link(profile, "files")
+    link: AnyLink = import_module("hpcagent.sites.endpoint.link").Link(profile, next(iter(profile.executors)))
     return link
 
 

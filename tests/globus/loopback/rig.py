@@ -102,8 +102,8 @@ class Rig:
             if not endpoint.up:
                 endpoint.start(wake=False)
         with contextlib.suppress(AssertionError):
-            self.wait("nothing is left", lambda: not (self.service.unfinished() or self.runs()), within_s=10.0)
-        unfinished, repeated, runs = self.service.unfinished(), self.service.repeated(), self.runs()
+            self.wait("nothing is left", lambda: not (self._open() or self.runs()), within_s=10.0)
+        unfinished, repeated, runs = self._open(), self.service.repeated(), self.runs()
         logs = "\n".join(endpoint.log() for endpoint in self._endpoints) if unfinished else ""
         for endpoint in self._endpoints[1:] if not runs else self._endpoints:
             endpoint.kill()
@@ -116,6 +116,9 @@ class Rig:
         assert not unfinished, f"tasks without a result: {unfinished}\n{logs}"
         assert not repeated, f"tasks with more than one result: {repeated}"
         assert not runs, f"left running on an endpoint: {runs}"
+
+    def _open(self) -> list[Any]:
+        return [task for task in self.service.unfinished() if not task.lost]
 
     def runs(self) -> list[tuple[int, str]]:
         """What runs below the work directories of all endpoints."""

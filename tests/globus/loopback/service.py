@@ -79,6 +79,7 @@ class Task:
     answer: dict[str, Any] | None = None
     results: int = 0
     forwarded: bool = False
+    lost: bool = False
 
 
 @dataclass
@@ -216,6 +217,12 @@ class Service:
             self.requests.clear()
             self.counts = Counts()
             self._recent.clear()
+
+    def lose(self, endpoint: str | None = None) -> None:
+        """Tasks that an endpoint took and that died with it: nobody answers them, here or in the real service."""
+        with self.lock:
+            for task in self.unfinished(endpoint):
+                task.lost = True
 
     def waiting(self, queue: str) -> int:
         """Messages in a queue that nobody took."""
