@@ -526,9 +526,8 @@ class Runner:
             found = event.pop("found", False)
             means = None if result.failure is None else result.failure.means
             charged = means is None or means.charged != "no"
-            if self._spread is not None:
-                self._spread.took(result)
-                charged = charged and not (result.failure is not None and result.failure.name == "SiteFailed")
+            if self._spread is not None and self._spread.took(result):
+                charged = False
             if means is not None and means.cut and not self._more_time(result):
                 result, event = self._had_a_block(result)
                 self._suspects.done(manifest.execution_id)

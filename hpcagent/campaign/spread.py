@@ -117,6 +117,7 @@ class Spread:
         self._flights: dict[Future[Any], tuple[Lot, _Place]] = {}
         self._where: dict[str, str] = {}
         self._avoid: dict[str, set[str]] = {}
+        self._went_down: set[str] = set()
         self._left = {i: place for place in self._places for i in place.member.site.left_there()}
         self._homes: dict[int, str] = {}
         self._referenced: set[str] = set()
@@ -153,14 +154,20 @@ class Spread:
         lot.ended = True
         for manifest in lot.manifests:
             self._where[manifest.execution_id] = place.member.name
+            if isinstance(error, SiteFailed):
+                self._went_down.add(manifest.execution_id)
         return True
 
     def site_of(self, execution_id: str) -> str:
         """The name of the site that a run was on last; that of all where it was on none."""
         return self._where.get(execution_id, self._sites.profile.name)
 
-    def took(self, result: Result) -> None:
-        """Learn from a result how fast its site is; a run that the machine ended prefers another site."""
+    def took(self, result: Result) -> bool:
+        """Learn from a result how fast its site is; a run that the machine ended prefers another site.
+
+        Returns:
+            Whether it went down with its whole site: an attempt that is not charged to it.
+        """
         site = self._where.get(result.manifest.execution_id, "")
         for place in self._places:
             if place.member.name == site:
@@ -168,6 +175,9 @@ class Spread:
                     place.walls.append(result.cost.wall_s)
                 elif not result.final:
                     self._avoid.setdefault(result.manifest.execution_id, set()).add(site)
+        went_down = result.manifest.execution_id in self._went_down
+        self._went_down.discard(result.manifest.execution_id)
+        return went_down
 
     # -- sending ------------------------------------------------------------------------------
 
