@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.numbers import number, point_text, with_error
+from hpcagent.campaign.on_sites import speeds
 from hpcagent.campaign.opened import CampaignRun, open_run
 from hpcagent.errors import BadInput
 from hpcagent.model.base import canonical_json
@@ -279,6 +280,7 @@ def compare(*run_dirs: str | Path) -> Compared:
     differences = [d for i in alike[1:] for d in _of_answers(runs, units, i, notes)]
     metric, unit, sign, progress = _progress(runs, alike, units, notes)
     points = [shared for i in alike[1:] for shared in _shared(runs, units, i, notes)]
+    _say_speeds(runs, [*differences, *(d for _, ds in points for d in ds)], notes)
     return Compared(
         tuple(str(r) for r in run_dirs),
         _settings(runs),
@@ -324,7 +326,26 @@ def _settings(runs: Sequence[CampaignRun]) -> dict[str, tuple[Any, ...]]:
         flat.append(one)
     keys = dict.fromkeys(key for one in flat for key in one)
     rows = {key: tuple(one.get(key) for one in flat) for key in keys}
-    return {key: row for key, row in rows.items() if len({canonical_json(str(value)) for value in row}) > 1}
+    differ = {key: row for key, row in rows.items() if len({canonical_json(str(value)) for value in row}) > 1}
+    where = tuple(map(_sites, runs))
+    return {"site": where, **differ} if len(set(where)) > 1 else differ
+
+
+def _sites(run: CampaignRun) -> str:
+    """Where its runs were; records of before 0.1.0 do not say."""
+    return ", ".join(sorted({r.site or "not recorded" for r in run.results}))
+
+
+def _say_speeds(runs: Sequence[CampaignRun], compared: Sequence[Difference], notes: list[str]) -> None:
+    """A difference of speeds that were measured on several sites tells of the machines as well."""
+    found = speeds(runs[0].campaign)
+    names = dict.fromkeys(d.metric for d in compared if d.metric in found)
+    where = [_sites(run) for run in runs]
+    if names and (len(set(where)) > 1 or "," in where[0]):
+        notes.append(
+            f"{' and '.join(names)}: measured on different sites ({' | '.join(where)}), so that a difference "
+            "tells of the machines, too, and is no evidence of better settings"
+        )
 
 
 def _flatten(data: Mapping[str, Any], above: str, into: dict[str, Any]) -> None:

@@ -5,13 +5,14 @@ many more as it finishes while the next ones are on their way. Of the sites a ru
 would end it first, by the mean time of the runs that each has finished; where that one has no room now, the run
 waits for it. A site whose workers are not there yet (its jobs wait in a queue) gets one run, so that it asks for
 its job, and more when it is up; of an endpoint nobody knows that: until it has answered it gets its part of what
-waits. If everything else is sent, what lies at a site of the common folder that is not up is run elsewhere, too:
-the first answer counts, and the other one finds it finished.
+waits. If everything else is sent, what lies at a site that is not up is run elsewhere, too (if it is an endpoint,
+after a while), and the first answer counts.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -35,6 +36,9 @@ WAY_S, FAR_WAY_S = 0.1, 2.0
 MOST_AHEAD = 32
 """So many rounds of runs wait at a site at most, however short they are."""
 
+PATIENCE_S = 60.0
+"""So long is an endpoint waited for that has not answered yet, or is offline; then its runs go elsewhere, too."""
+
 Send = Callable[[Site, Mapping[str, Any]], Future[Any]]
 
 
@@ -52,6 +56,7 @@ class Lot:
         near: Names of the sites that their inputs can be read on; empty: any.
         flights: On how many sites they are.
         ended: Whether one has answered.
+        sent_at: When it was last sent to a site, on the monotonic clock, in seconds.
     """
 
     manifests: Sequence[Manifest]
@@ -63,6 +68,7 @@ class Lot:
     near: frozenset[str] = frozenset()
     flights: int = 0
     ended: bool = False
+    sent_at: float = 0.0
 
     @property
     def first(self) -> Manifest:
@@ -152,6 +158,8 @@ class Spread:
         if lot.ended or (error is not None and lot.flights > 0):
             return False
         lot.ended = True
+        if lot.flights:
+            self._call_off(lot)
         for manifest in lot.manifests:
             self._where[manifest.execution_id] = place.member.name
             if isinstance(error, SiteFailed):
@@ -210,8 +218,12 @@ class Spread:
                 return False
         self._lots = kept
         # Those that are not up ask for their jobs, where there is more to do than the others have room for.
-        for lot in reversed(kept.copy()):
-            for place in self._fitting(lot):
+        for lot in [lot for tied in (True, False) for lot in kept[::-1] if self._tied(lot) is tied]:
+            fitting = self._fitting(lot)
+            if self._tied(lot):
+                home = self._home(lot, fitting)
+                fitting = [home] if home is not None else []
+            for place in fitting:
                 few = self._few(lot, place, len(kept))
                 if not place.up and place.flying < few and self._allowed(lot, place):
                     if not self._send(lot, place):
@@ -236,11 +248,10 @@ class Spread:
         left = next((self._left[m.execution_id] for m in lot.manifests if m.execution_id in self._left), None)
         if left is not None and left in fitting:
             return left  # its task is there already
-        up = [place for place in fitting if place.up]
-        home = self._home(lot, up)
-        up = [place for place in up if self._allowed(lot, place)]
-        if home is not None:
-            up = [home]
+        up = [place for place in fitting if place.up and self._allowed(lot, place)]
+        if self._tied(lot):
+            home = self._home(lot, fitting)
+            up = [home] if home is not None and home.up else []
         avoid = self._avoid.get(lot.first.execution_id, ())
         up = [place for place in up if place.member.name not in avoid] or up
         if not up:
@@ -252,30 +263,42 @@ class Spread:
             return None
         return first
 
-    def _home(self, lot: Lot, up: Sequence[_Place]) -> _Place | None:
+    def _tied(self, lot: Lot) -> bool:
+        """Whether it is compared with other runs by its speed, and so is run on a certain site only."""
+        return self._by_reference and lot.first.role in ("reference", "replicate")
+
+    def _home(self, lot: Lot, fitting: Sequence[_Place]) -> _Place | None:
         """The site of runs that are compared with each other: each reference on another, a confirmation on one."""
         manifest = lot.first
-        if not self._by_reference or not up:
-            return None
-        by_name = {place.member.name: place for place in up}
-        if manifest.batch in self._homes and manifest.role in ("reference", "replicate"):
-            return by_name.get(self._homes[manifest.batch])
+        by_name = {place.member.name: place for place in fitting}
+        settled = self._homes.get(manifest.batch)
+        if settled in by_name:
+            return by_name[settled]
         if manifest.role == "replicate":
-            able = [place for place in up if place.member.name in self._referenced] or list(up)
-            chosen = max(able, key=lambda place: self._references.get((manifest.batch, place.member.name), 0))
+            able = [place for place in fitting if place.member.name in self._referenced]
+            if not able and not self._reference_under_way():
+                able = list(fitting)
+            if not able:
+                return None
+            chosen = max(
+                able, key=lambda p: (self._references.get((manifest.batch, p.member.name), 0), p.up, p.answered)
+            )
             self._homes[manifest.batch] = chosen.member.name
             return chosen
-        if manifest.role == "reference":
-            if not lot.home:
-                had = [self._references.get((manifest.batch, place.member.name), 0) for place in up]
-                lot.home = up[had.index(min(had))].member.name
-                self._references[manifest.batch, lot.home] = min(had) + 1
-            return by_name.get(lot.home)
-        return None
+        if lot.home not in by_name and fitting:
+            had = [self._references.get((manifest.batch, place.member.name), 0) for place in fitting]
+            # A site that is not up is sent one as well: it is up, and of use, when that has been answered.
+            lot.home = min(zip(had, (not p.up for p in fitting), by_name, strict=True))[2]
+            self._references[manifest.batch, lot.home] = min(had) + 1
+        return by_name.get(lot.home)
+
+    def _reference_under_way(self) -> bool:
+        lots = (*self._lots, *(lot for lot, _ in self._flights.values()))
+        return any(lot.first.role == "reference" for lot in lots)
 
     def _allowed(self, lot: Lot, place: _Place) -> bool:
         """Whether speeds measured there could be compared: it has, or is getting, a reference run."""
-        if not self._by_reference or lot.first.role in ("reference", "replicate"):
+        if not self._by_reference or self._tied(lot):
             return True
         return place.member.name in self._referenced
 
@@ -321,6 +344,7 @@ class Spread:
             lot.refuse(error)
             return True
         lot.flights += 1
+        lot.sent_at = time.monotonic()
         place.flying += len(lot.manifests)
         if lot.first.role == "reference":
             self._referenced.add(member.name)
@@ -328,17 +352,33 @@ class Spread:
         return True
 
     def _double(self) -> None:
-        """Run elsewhere too what lies at a site that is not up, now that nothing else waits."""
+        """Run elsewhere too what lies at a site that does not answer, now that nothing else waits.
+
+        With a common folder the late one finds it finished. An endpoint has files of its own: it is given a while,
+        and the late one is cancelled there, or its answer dropped.
+        """
+        now = time.monotonic()
         for lot, place in list(self._flights.values()):
-            if place.up or lot.flights > 1 or lot.ended or not place.member.shares_files:
+            silent = not place.up or place.member.site.offline
+            if not silent or lot.flights > 1 or lot.ended or lot.near:
                 continue
-            others = [other for other in self._fitting(lot) if other is not place and other.member.shares_files]
-            for other in others:
+            if not place.member.shares_files and now - lot.sent_at < PATIENCE_S:
+                continue
+            for other in self._fitting(lot):
+                if other is place or not other.up or other.member.site.offline:
+                    continue
                 at_once = other.member.site.workers_for(lot.first.resources)
-                if other.up and other.flying < at_once and self._allowed(lot, other):
+                if other.flying < at_once and self._allowed(lot, other):
                     self._turn.again(len(lot.manifests))
                     if self._send(lot, other):
                         break
+
+    def _call_off(self, lot: Lot) -> None:
+        """Cancel, where that can be, what has been answered from elsewhere."""
+        executions = [manifest.execution_id for manifest in lot.manifests]
+        for other, place in self._flights.values():
+            if other is lot and not place.member.shares_files:
+                place.member.site.cancel(executions)
 
 
 def _unreachable(lot: Lot) -> AppFailed:

@@ -148,6 +148,11 @@ class Site:
             return None
         return not self.profile.batch or any(executor.up for executor in self._executors.values())
 
+    @property
+    def offline(self) -> bool:
+        """Whether it is an endpoint that is known to be offline now."""
+        return any(getattr(executor, "offline", False) for executor in self._executors.values())
+
     def left_there(self) -> frozenset[str]:
         """Execution ids of runs that an earlier session left under way and that it has taken up again."""
         found: set[str] = set()

@@ -291,6 +291,11 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
         """Execution ids of runs whose tasks an earlier session has left there."""
         return frozenset(execution for task in self._left for execution in task.runs)
 
+    @property
+    def offline(self) -> bool:
+        """Whether the service says that the endpoint is offline."""
+        return self._thread is not None and self.traffic.online is False
+
     def cancel(self, executions: Iterable[str]) -> None:
         """Cancel runs: those that wait here at once, the others there; what they still answer comes too late."""
         if self._thread is not None:

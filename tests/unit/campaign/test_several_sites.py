@@ -129,6 +129,7 @@ class _Fake:
             update={"kind": "globus_compute"} if remote else {}
         )
         self.workers, self.up, self.sent = workers, up, []
+        self.offline, self.cancelled = False, []
         self.run_dir = self.work_dir = None
         self.about = {"name": name, "node_cores": 4}
 
@@ -146,14 +147,17 @@ class _Fake:
     def left_there(self):
         return frozenset()
 
+    def cancel(self, executions):
+        self.cancelled += executions
 
-def _spread(*fakes: _Fake) -> Any:
+
+def _spread(*fakes: _Fake, by_reference: bool = False) -> Any:
     from hpcagent.sites.several import Sites
 
     profile = Several(name=",".join(f.profile.name for f in fakes), kind="local")
     sites = Sites(profile, fakes)  # type: ignore[arg-type]
     turns = Turns()
-    return Spread(sites, turns.join())
+    return Spread(sites, turns.join(), by_reference=by_reference)
 
 
 def _lots(spread: Spread, n: int, **of: Any) -> None:
@@ -213,6 +217,67 @@ def test_what_lies_in_a_queue_is_run_elsewhere_too_and_counts_once():
     assert spread.back(here.sent[2]) and not spread.back(queue.sent[0])
 
 
+def test_what_an_endpoint_does_not_answer_is_run_elsewhere_after_a_while_and_cancelled_there(monkeypatch):
+    here, there = _Fake("here", 2), _Fake("there", 2, up=False, remote=True)
+    spread = _spread(here, there)
+    _lots(spread, 3)
+    spread.go()
+    assert (len(here.sent), len(there.sent)) == (2, 1)
+    for done in here.sent[:2]:
+        done.set_result({})
+        assert spread.back(done)
+    spread.go()
+    assert len(here.sent) == 2  # it may still answer
+    monkeypatch.setattr("hpcagent.campaign.spread.PATIENCE_S", 0.0)
+    spread.go()
+    assert len(here.sent) == 3 and not there.cancelled
+    here.sent[2].set_result({})
+    assert spread.back(here.sent[2]) and len(there.cancelled) == 1
+    there.sent[0].set_result({})
+    assert not spread.back(there.sent[0])
+    # One that has answered before is waited for, unless it is offline.
+    _lots(spread, 4)
+    spread.go()
+    flying = len(here.sent), len(there.sent)
+    assert flying == (5, 3)
+    for done in here.sent[3:]:
+        done.set_result({})
+        assert spread.back(done)
+    spread.go()
+    assert (len(here.sent), len(there.sent)) == flying
+    there.offline = True
+    spread.go()
+    assert len(here.sent) == 7
+
+
+def test_an_endpoint_gets_a_reference_first_and_no_run_of_a_confirmation_that_others_are_compared_with():
+    here, there = _Fake("here", 2), _Fake("there", 2, up=False, remote=True)
+    spread = _spread(here, there, by_reference=True)
+    _lots(spread, 2, role="reference", batch=0)
+    _lots(spread, 6, role="suggested", batch=0)
+    spread.go()
+    roles = [
+        [lot.first.role for lot, place in spread._flights.values() if place.member.site is s]
+        for s in (here, there)
+    ]
+    assert roles[0].count("reference") == 1 and roles[1][0] == "reference" and len(roles[1]) > 1
+    for done in list(spread._flights):
+        done.set_result({})
+        spread.back(done)
+    there.up = False
+    for place in spread._places:
+        place.answered = place.member.site is here
+    spread._lots.clear()
+    _lots(spread, 1, role="reference", batch=1)
+    _lots(spread, 5, role="replicate", batch=1)
+    while spread._lots or spread._flights:
+        spread.go()
+        assert {place.member.name for _, place in spread._flights.values()} == {"here"}
+        for done in list(spread._flights):
+            done.set_result({})
+            spread.back(done)
+
+
 def test_a_run_goes_where_it_fits():
     small, large = _Fake("small", 1), _Fake("large", 4)
     spread = _spread(small, large)
@@ -251,3 +316,14 @@ def test_what_is_for_one_site_says_so(tmp_path):
         ha.Coordinator(load_campaign("synthetic"), site=[A, B], run_dir=tmp_path / "r", inside=True)
     with pytest.raises(BadInput, match="`hpcagent submit` is for one site at a time"):
         submit(load_campaign("synthetic"), site="laptop,threads", run_dir=tmp_path / "r")
+
+
+def test_speeds_of_campaigns_on_different_sites_are_not_compared_in_silence(tmp_path):
+    app = ha.app(name="timed", parameters={"x": ha.Float(0, 1)}, metrics={"value": "1", "speed": "1/s"})
+    timed = app(lambda x: {"value": x, "speed": 1 + x})
+    for site in (A, B):
+        campaign = _campaign(timed, "value", until={"max_runs": 4}, batch_size=4)
+        ha.run(campaign, site=site, run_dir=tmp_path / site.name, progress=False)
+    compared = ha.compare(tmp_path / "a", tmp_path / "b")
+    assert compared.settings == {"site": ("a", "b")}
+    assert any("speed: measured on different sites (a | b)" in note for note in compared.notes)
