@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,6 +85,7 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
         self._mpi = profile.executors[label].mode == "mpi"
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._clock = clock
+        book.noted = self._noted
         self._closing = threading.Event()
         self._submit_lock = threading.Lock()
         self._wake = threading.Event()
@@ -191,6 +193,9 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
 
     def _put(self, what: Callable[..., None], *args: Any) -> None:
         self._events.put((what, args))
+
+    def _noted(self) -> None:
+        self._put(lambda: None)  # a step ends with what was noted on the disk
 
     def _came(self, key: str, future: Future[Any]) -> None:
         self._put(self._answer, key, future)
@@ -352,6 +357,10 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
             self._link.close()
             super().shutdown()
         if words:
+            if (
+                sys.exc_info()[1] is not None
+            ):  # the site is closed for another error, which is the one that is raised
+                self.tell(words)
             raise Unverified(f"{words}.")
 
     _closed = False

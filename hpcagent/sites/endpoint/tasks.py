@@ -14,7 +14,7 @@ import re
 import socket
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,13 @@ class Book:
         executor: Label of the executor.
         endpoint_id: Where the tasks go.
         root: The campaign's folder there.
+
+    Attributes:
+        noted: Called when ids were noted, in any thread: whoever flushes should not wait with it, for a task whose
+            ids are not on the disk is not found again should this process be killed.
     """
+
+    noted: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, path: Path, *, site: str, executor: str, endpoint_id: str, root: str) -> None:
         self.path = path
@@ -105,8 +111,12 @@ class Book:
     def sent(self, key: str, task_group_id: str, task_id: str) -> None:
         """Note the service's ids of a task; written with the next `flush`. Errands are no tasks."""
         with self._lock:
-            if key in self._tasks:
-                self._sent.append((key, task_group_id, task_id))
+            if key not in self._tasks:
+                return
+            self._sent.append((key, task_group_id, task_id))
+            first = len(self._sent) == 1
+        if first:
+            self.noted()
 
     def ended(self, key: str, how: str) -> None:
         """Note how a task ended; written with the next `flush`."""

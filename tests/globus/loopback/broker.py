@@ -81,7 +81,11 @@ class Broker:
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RUNNING_UNDER_SYSTEMD": "1",  # one process that is Erlang itself, not a shell around it
         }
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("RABBITMQ_", "ERL_", "NOTIFY_SOCKET"))}
+        kept = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("RABBITMQ_", "ERL_", "NOTIFY_SOCKET", "HPCAGENT_"))
+        }
         return {**kept, "LC_ALL": "C.UTF-8", **own}
 
     def _popen(self, name: str, *command: str) -> subprocess.Popen[bytes]:

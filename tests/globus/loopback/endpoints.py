@@ -19,7 +19,7 @@ from typing import Any
 
 from .service import Service
 
-__all__ = ["SCHEMA", "TEMPLATE", "Endpoint", "User", "missing"]
+__all__ = ["SCHEMA", "TEMPLATE", "Endpoint", "User", "marked", "missing"]
 
 MARK = "HPCAGENT_RIG_ENDPOINT"
 LAUNCH = Path(__file__).with_name("launch_endpoint.py")
@@ -273,7 +273,7 @@ class Endpoint:
         """(pid, command and working directory) of its processes that live; with `words`: of those that have all of them."""
         return [
             (pid, said)
-            for pid, said in _marked(f"{MARK}={self.id}".encode())
+            for pid, said in marked(f"{MARK}={self.id}".encode())
             if all(word in said for word in words)
         ]
 
@@ -299,7 +299,8 @@ def _popen(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
     return _LASTING.submit(subprocess.Popen, command, **options).result()
 
 
-def _marked(mark: bytes) -> Iterator[tuple[int, str]]:
+def marked(mark: bytes) -> Iterator[tuple[int, str]]:
+    """Processes with this variable in the environment they started with: (pid, command and working directory)."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue

@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -102,8 +103,11 @@ class Rig:
             if not endpoint.up:
                 endpoint.start(wake=False)
         with contextlib.suppress(AssertionError):
-            self.wait("nothing is left", lambda: not (self._open() or self.runs()), within_s=10.0)
+            self.wait(
+                "nothing is left", lambda: not (self._open() or self.runs() or self.clients()), within_s=10.0
+            )
         unfinished, repeated, runs = self._open(), self.service.repeated(), self.runs()
+        here = self._end_clients()
         logs = "\n".join(endpoint.log() for endpoint in self._endpoints) if unfinished else ""
         for endpoint in self._endpoints[1:] if not runs else self._endpoints:
             endpoint.kill()
@@ -116,6 +120,7 @@ class Rig:
         assert not unfinished, f"tasks without a result: {unfinished}\n{logs}"
         assert not repeated, f"tasks with more than one result: {repeated}"
         assert not runs, f"left running on an endpoint: {runs}"
+        assert not here, f"left running here: {here}"
 
     def _open(self) -> list[Any]:
         return [task for task in self.service.unfinished() if not task.lost]
@@ -123,6 +128,18 @@ class Rig:
     def runs(self) -> list[tuple[int, str]]:
         """What runs below the work directories of all endpoints."""
         return [found for endpoint in self._endpoints for found in endpoint.runs()]
+
+    def clients(self) -> list[tuple[int, str]]:
+        """Processes here that tests have started, with all that these have started."""
+        found = endpoints.marked(f"{URL}={self.service.url}".encode())
+        return [(pid, said) for pid, said in found if pid != os.getpid()]
+
+    def _end_clients(self) -> list[str]:
+        found = self.clients()
+        for pid, _ in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return [said for _, said in found]
 
     def profile(
         self, endpoint: endpoints.Endpoint | None = None, *, name: str | None = None, **fields: Any

@@ -219,10 +219,15 @@ class Service:
             self._recent.clear()
 
     def lose(self, endpoint: str | None = None) -> None:
-        """Tasks that an endpoint took and that died with it: nobody answers them, here or in the real service."""
+        """Tasks that an endpoint took and that died with it: nobody answers them, here or in the real service.
+
+        Those that wait in its queue are not lost. It must be down: what is in the queue then was taken by nobody.
+        """
         with self.lock:
-            for task in self.unfinished(endpoint):
-                task.lost = True
+            open_ = self.unfinished(endpoint)
+            queued = {task for queue in {task.queue for task in open_} for task in self._broker.queued(queue)}
+            for task in open_:
+                task.lost = task.id not in queued
 
     def waiting(self, queue: str) -> int:
         """Messages in a queue that nobody took."""
@@ -597,6 +602,19 @@ class _Publisher:
     def waiting(self, queue: str) -> int:
         found: int = self._do(lambda channel: channel.queue_declare(queue, passive=True).method.message_count)
         return found
+
+    def queued(self, queue: str) -> set[str]:
+        """The tasks in a queue; they stay in it, in their order."""
+
+        def looked(_: Any) -> set[str]:
+            found = set()
+            with pika.BlockingConnection(_parameters(self._url)) as connection:
+                channel = connection.channel()
+                while (message := channel.basic_get(queue))[0] is not None:
+                    found.add(str(message[1].headers["task_uuid"]))
+                return found  # none was acknowledged: with the connection they return
+
+        return set(self._do(looked))
 
     def purge(self, queue: str) -> None:
         self._do(lambda channel: channel.queue_purge(queue))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from hpcagent.apps.worker import execute
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput, SiteFailed
 from hpcagent.sites.endpoint import executor, opening
-from hpcagent.sites.endpoint.tasks import open_tasks, read_tasks
+from hpcagent.sites.endpoint.cancelling import Cancelling
+from hpcagent.sites.endpoint.sent import Sent
+from hpcagent.sites.endpoint.tasks import Book, open_tasks, read_tasks
 from hpcagent.sites.ledger import read_ledger
 from hpcagent.sites.reap import reap
 from hpcagent.sites.schedulers.base import Unverified
@@ -128,6 +131,60 @@ def test_what_is_not_seen_to_have_ended_is_said_and_reap_looks_again(far, tmp_pa
     assert {one.done for one in told} <= {"cancelled", "ended"}
     assert open_tasks(ledger) == []
     assert reap(tmp_path / "run") == []
+
+
+def test_closed_for_another_error_it_still_says_what_was_not_seen_to_have_ended(far, tmp_path, monkeypatch):
+    monkeypatch.setattr(executor, "CLOSE_S", 0.0)
+    far.gate.clear()
+    release(far)
+    far.cancel_says = "requested"
+    told: list[str] = []
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ha.Coordinator(campaign(), site=profile(tmp_path), run_dir=tmp_path / "run") as one,
+    ):
+        one.submit(POINTS[:3])
+        assert far.taken.acquire(timeout=20)
+        for each in one._site._executors.values():
+            each.tell = told.append
+        raise KeyboardInterrupt
+    assert "not seen to have ended; `hpcagent reap RUN_DIR`" in told[-1]
+
+
+def test_a_cancellation_goes_before_what_waits_there_and_in_its_turn_where_that_is_refused(far, tmp_path):
+    asked: list[Any] = []
+
+    class Refusing:
+        """An engine that takes no resource specification."""
+
+        def submit(self, request: dict[str, Any], *, resources: Any, control: bool) -> Sent:
+            asked.append(resources)
+            sent = Sent(request["key"])
+            if resources:
+                sent.future.set_exception(ha.AppFailed("not supported.", kind="infrastructure", name="Refused"))
+            else:
+                sent.future.set_result({"states": dict.fromkeys(request["keys"], "ended")})
+            return sent
+
+    book = Book(tmp_path / "jobs.jsonl", site="far", executor="w", endpoint_id=OTHER, root="/r")
+    assert Cancelling(Refusing(), book, "/r").end(["0" * 32], within_s=5.0) == []
+    assert asked == [{"priority": 0}, None]
+    Cancelling(Refusing(), book, "/r").ask(["0" * 32])
+    assert asked[2:] == [{"priority": 0}, None]
+
+
+def test_the_ids_of_a_task_are_on_the_disk_at_once(far, tmp_path, monkeypatch):
+    """Else a process that is killed then could not take up its task."""
+    monkeypatch.setattr(executor, "_ANSWER_S", 15.0)  # nothing else would write them before
+    far.gate.clear()
+    ledger = tmp_path / "run" / "jobs.jsonl"
+    with ha.Coordinator(campaign(), site=profile(tmp_path), run_dir=tmp_path / "run") as one:
+        began = time.monotonic()
+        one.submit(POINTS[:1])
+        while not any(task.task_id for task in open_tasks(ledger)):
+            assert time.monotonic() - began < 10
+            time.sleep(0.005)
+        far.gate.set()
 
 
 def test_reap_of_an_endpoint_that_is_offline_leaves_the_tasks_and_says_so(far, tmp_path):
