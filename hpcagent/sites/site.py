@@ -326,6 +326,7 @@ class Site:
                     self._temporary.parent.rmdir()
         if failures and sys.exc_info()[1] is None:
             raise failures[0]
+        self.tell(*(str(failure) for failure in failures))  # another error is on its way: as news
 
     def __enter__(self) -> Site:
         return self

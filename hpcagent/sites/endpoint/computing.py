@@ -111,7 +111,7 @@ def _run(task: Mapping[str, Any], say: Any) -> None:
         walltime_s = resources.get("walltime_s") or task.get("walltime_s")
         say(begins=index, walltime_s=walltime_s, about=_about(order))
         result = execute(order, *upstream)
-        say(ended=index, result=_small_enough({**result, "remote": _remote(order["workdir"], result)}))
+        say(ended=index, result=small_enough({**result, "remote": remote_of(order["workdir"], result)}))
 
 
 def _unpacked(task: Mapping[str, Any], root: Path) -> tuple[list[tuple[dict[str, Any], list[Any]]], set[str]]:
@@ -161,7 +161,8 @@ def _execution(order: Mapping[str, Any]) -> str:
     return str(name)
 
 
-def _small_enough(result: dict[str, Any]) -> dict[str, Any]:
+def small_enough(result: dict[str, Any]) -> dict[str, Any]:
+    """The result, or where it is too large to be sent back the failure that says so."""
     size = len(json.dumps(result))
     if size <= LARGEST_RESULT:
         return result
@@ -193,7 +194,8 @@ def _about(order: Mapping[str, Any]) -> dict[str, Any]:
 # ---- files
 
 
-def _remote(workdir: str, result: Mapping[str, Any]) -> dict[str, Any]:
+def remote_of(workdir: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the files of a run lie, and which there are."""
     artifacts = result.get("artifacts") or {}
     files, left_out = files_of(Path(workdir), also=set(artifacts.values()))
     return {"workdir": workdir, "files": files} | ({"left_out": left_out} if left_out else {})

@@ -19,6 +19,7 @@ from typing import Any
 from hpcagent.apps.worker import broken_off
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import node_name
+from hpcagent.sites.endpoint.computing import remote_of, small_enough
 from hpcagent.sites.endpoint.control import Control, Task
 from hpcagent.sites.endpoint.protocol import BEATS_S, LARGEST_ANSWER, LARGEST_RESULT
 from hpcagent.sites.endpoint.warm import GRACE_S, has_children, received
@@ -301,7 +302,8 @@ class _Child:
             raise AppFailed(
                 failure["message"], kind="infrastructure", name=failure["name"], log_tail=failure["log_tail"]
             )
-        self.results[self.reached] = broken_off(about, time.monotonic() - self._began, failure)
+        result = broken_off(about, time.monotonic() - self._began, failure)
+        self.results[self.reached] = small_enough({**result, "remote": remote_of(about["workdir"], result)})
 
     def failure(self) -> dict[str, Any]:
         """What the end of a child without an answer says."""

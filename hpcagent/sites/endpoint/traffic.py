@@ -93,6 +93,7 @@ class Traffic:
         self._offline_since: float | None = None
         self._heard_at = 0.0
         self._patience_s = FIRST_SILENCE_S
+        self._silence_told = False
         self._ask_again_at: float | None = None
         self._status_words = ""
 
@@ -183,6 +184,7 @@ class Traffic:
     def answered(self, key: str, future: Future[Any], now: float) -> None:
         """An answer is there."""
         self._heard_at, self._patience_s = now, FIRST_SILENCE_S
+        self._silence_told = False
         if future.cancelled():
             return  # the link is being closed
         error, answer = future.exception(), None
@@ -396,6 +398,14 @@ class Traffic:
         sent = any(flight.sent_at is not None for flight in self.flights.values())
         if sent and now - self._heard_at >= self._patience_s:
             self._patience_s = min(2 * self._patience_s, LONGEST_SILENCE_S)
+            if self._markers and not self._silence_told:
+                self._silence_told = True
+                self.tell(
+                    f"the endpoint of {self.site} is online, but answers nothing, not even the question how its "
+                    f"{sum(f.sent_at is not None for f in self.flights.values())} task(s) stand: they wait for "
+                    "nodes, or for workers that are busy with long runs, or its workers cannot start (its own log "
+                    f"tells; `hpcagent doctor --site {self.site}`)"
+                )
             self.mark(now)
 
     def _give_up(self, away_s: float) -> None:

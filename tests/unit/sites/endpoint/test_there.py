@@ -175,6 +175,8 @@ def test_however_a_run_ends_it_is_a_typed_failure_and_the_next_one_goes_on(
     assert (failure["kind"], failure["name"]) == (kind, name) and words in failure["message"]
     assert tail in failure["log_tail"]
     assert fine["status"] == "COMPLETED"
+    # What it wrote can be fetched.
+    assert broken["remote"]["workdir"] == f"{root}/work/bad" and "manifest.json" in broken["remote"]["files"]
     # Also in its folder, so that it is not run again where that would tell the same.
     kept = json.loads(Path(root, "work", "bad", "result.json").read_text())
     assert kept["failure"]["name"] == name

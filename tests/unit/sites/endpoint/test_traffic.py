@@ -347,6 +347,15 @@ def test_a_long_silence_asks_and_a_run_that_is_lost_too_often_is_given_up(there:
     assert error.details["name"] == "EndpointLost"
 
 
+def test_an_endpoint_that_is_online_and_answers_nothing_is_told_once(there: There) -> None:
+    there.add(run())
+    for now in (1000.0, 2000.0, 4000.0, 6000.0):
+        there.now = now
+        there.traffic.tick(now)
+        assert len(there.told) == (now > 1000.0)  # the first question may wait behind long runs
+    assert "answers nothing" in there.told[0] and "1 task(s)" in there.told[0]
+
+
 # -- offline ----------------------------------------------------------------------------------
 
 
