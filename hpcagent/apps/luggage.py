@@ -5,6 +5,7 @@ Imports only the standard library at the top, for workers do.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import stat
@@ -17,7 +18,7 @@ from hpcagent.apps.made_with import OtherFile, sha256
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.shown import plain
 
-__all__ = ["LARGEST", "Luggage", "is_inside", "json_text"]
+__all__ = ["LARGEST", "Luggage", "is_inside", "json_text", "unchanged"]
 
 LARGEST = 50 * 1024**2
 """Bytes of a file that travels with the runs; a larger one has to be brought there."""
@@ -60,15 +61,32 @@ class Luggage:
                 repair="put it back",
             ) from None
         if recorded and digest != recorded:
-            raise AppFailed(
-                f"{OtherFile(name, str(path), recorded, digest)}: not sent, as the run stands for the content "
-                "that is recorded.",
-                kind="infrastructure",
-                name="FilesChanged",
-                repair="put the old content back and go on, or start anew in another folder (run_dir)",
-            )
+            raise _changed(name, path, recorded, digest)
         self.blobs[digest] = path
         return {"sha256": digest, "name": path.name, "x": bool(found.st_mode & stat.S_IXUSR)}
+
+
+def unchanged(blobs: Mapping[str, bytes | Path]) -> None:
+    """Look again at files that were noted before; one that is gone tells nothing.
+
+    Raises:
+        AppFailed: `FilesChanged`: one was edited since.
+    """
+    for digest, path in blobs.items():
+        if isinstance(path, Path):
+            with contextlib.suppress(OSError):
+                if (now := sha256(path)) != digest:
+                    raise _changed(path.name, path, digest, now)
+
+
+def _changed(name: str, path: Path, recorded: str, digest: str) -> AppFailed:
+    return AppFailed(
+        f"{OtherFile(name, str(path), recorded, digest)}: not sent, as the run stands for the content "
+        "that is recorded.",
+        kind="infrastructure",
+        name="FilesChanged",
+        repair="put the old content back and go on, or start anew in another folder (run_dir)",
+    )
 
 
 def is_inside(path: object) -> bool:

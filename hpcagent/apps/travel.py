@@ -19,7 +19,7 @@ from typing import Any
 
 from hpcagent.apps.brought import bring, brought
 from hpcagent.apps.carried import Carried
-from hpcagent.apps.luggage import LARGEST, Luggage, is_inside, json_text
+from hpcagent.apps.luggage import LARGEST, Luggage, is_inside, json_text, unchanged
 from hpcagent.apps.modules import file_in_tree, own_modules
 from hpcagent.apps.placing import Fetch, content, fetch_all, place, place_in
 from hpcagent.apps.rebuilt import Travelled
@@ -113,6 +113,7 @@ def _common_of(order: Mapping[str, Any]) -> _Common:
     for one in list(_known):
         # Values that are the same objects are not looked into.
         if (one.function is order["function"] or one.function == order["function"]) and one.parts == parts:
+            unchanged(one.blobs)
             return one
     made = _made_common(order, parts)
     _known.append(made)

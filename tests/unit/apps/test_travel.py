@@ -105,6 +105,10 @@ def test_files_of_an_app_travel_by_content_and_with_their_modes(tmp_path, endpoi
     ).frozen()
     packed = pack(order_of(app, tmp_path, x=0.5))
     endpoint.take(packed.blobs)
+    (folder / "deck.txt").write_text("energy = 2*${x}\n")
+    with pytest.raises(AppFailed, match=r"deck\.txt.*not sent") as edited:  # as on a worker of this machine
+        pack(order_of(app, tmp_path, x=0.25))
+    assert edited.value.details["name"] == "FilesChanged"
     for path in folder.iterdir():
         path.unlink()  # nothing of here is there
     order, _ = endpoint.opened(packed)

@@ -501,7 +501,7 @@ def test_a_result_that_is_too_large_is_a_failure_and_what_has_no_room_is_asked_f
 
     monkeypatch.setattr(computing, "LARGEST_RESULT", 2000)
     result = {"status": "COMPLETED", "workdir": "/w", "metrics": {f"m{n}": 1.0 for n in range(1000)}}
-    small = computing._small_enough(result)
+    small = computing.small_enough(result)
     assert small["failure"]["name"] == "ResultTooLarge" and "/w/result.json" in small["failure"]["message"]
     monkeypatch.setattr(running_there, "LARGEST_ANSWER", 100_000 + 2000)
     told = running_there._with_room({}, [{"x": "y" * 900}, {"x": "y" * 900}, {"x": "y" * 900}])
