@@ -78,9 +78,9 @@ def reap(
 
 def _end_tasks(ledger: Path, within_s: float) -> list[Reaped]:
     """Cancel the tasks on endpoints, as `end_leftovers` does with jobs."""
-    from hpcagent.sites.endpoint.tasks import read_tasks
+    from hpcagent.sites.endpoint.tasks import may_run, read_tasks
 
-    if all(task.ended for task in read_tasks(ledger, copies=False).values()):
+    if not may_run(read_tasks(ledger, copies=False)):
         return []
     from hpcagent.sites.endpoint.reaping import end_tasks
 

@@ -108,12 +108,17 @@ class LocalLink:
         return sent
 
     def reattach(
-        self, task_group_ids: Iterable[str], *, keys: Mapping[str, str] | None = None, skip: Collection[str] = ()
+        self,
+        task_group_ids: Iterable[str],
+        *,
+        keys: Mapping[str, str] | None = None,
+        skip: Collection[str] = (),
+        only: Collection[str] | None = None,
     ) -> Iterator[Sent]:
         """See `AnyLink.reattach`."""
         if self.task_group_id in set(task_group_ids):
             for task_id, kept in list(self._answers.items()):
-                if task_id not in skip:
+                if task_id not in skip and (only is None or task_id in only):
                     sent = Sent((keys or {}).get(task_id, ""), task_group_id=self.task_group_id, task_id=task_id)
                     kept.add_done_callback(lambda done, sent=sent: _pass_on(done, sent.future))  # type: ignore[misc]
                     yield sent

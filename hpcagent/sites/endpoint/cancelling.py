@@ -88,13 +88,16 @@ class Cancelling:
             Those that were not; why, `words` says.
         """
         left = list(keys)
-        self._book.cancelling(left)
+        noted = False
         deadline = time.monotonic() + within_s
         while left:
             sent = self._send(left)
             if sent is None:
                 return left
             wait([sent.future], timeout=max(0.0, deadline - time.monotonic()))
+            if not noted and (sent.task_id or sent.future.done()):  # what was never asked for stays open
+                self._book.cancelling(left)
+                noted = True
             if not sent.future.done():
                 self.words = f"the endpoint has not answered within {within_s:g} s"
                 return left

@@ -11,7 +11,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,8 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
         root: The campaign's folder there.
         at_once: How many runs of one core go at once there.
         left: Tasks of an earlier session without an end.
+        lost: Tasks that it has taken for lost, and that may run all the same.
+        ended: The service's ids of tasks whose ends are known.
         clock: Seconds, from whenever.
     """
 
@@ -77,6 +79,8 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
         root: str,
         at_once: int,
         left: Sequence[Task] = (),
+        lost: Sequence[Task] = (),
+        ended: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -90,6 +94,8 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
         self._submit_lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+        self._ended = ended
+        self._calls: set[Call] = set()  # that have no end: whatever breaks, each hears of it
         errands = errand_resources(profile, label)
         self._cancelling = Cancelling(link, book, root, resources=errands)
         self.traffic = Traffic(
@@ -105,6 +111,7 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
             look_resources=dict(LEAST) if self._mpi else None,
             errand_resources=errands,
         )
+        self.traffic.adopt_lost(lost)
 
     # -- Parsl's interface --------------------------------------------------------------------
 
@@ -159,6 +166,8 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
                 raise closed_error()
             if self.traffic.refusal is not None:
                 raise self.traffic.refusal
+            self._calls.add(call)
+            call.future.add_done_callback(lambda _: self._calls.discard(call))
             self._ensure_started()
             self._put(self._add, runs)
         return call.future
@@ -240,7 +249,14 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
     def _break(self, error: SiteFailed) -> None:
         """Nothing more can be sent: whoever waits hears of it."""
         self.traffic.refusal = self.traffic.refusal or error
-        self.traffic.close(error)
+        try:
+            self.traffic.close(error)
+        finally:
+            self._close_calls(error)
+
+    def _close_calls(self, error: SiteFailed) -> None:
+        for call in list(self._calls):
+            call.close(error)
 
     def _watch(self) -> None:
         """Ask whether the endpoint is online, as long as there is anything to do."""
@@ -278,7 +294,10 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
 
     def _hear_again(self, groups: list[str], keys: dict[str, str]) -> None:
         try:
-            for sent in self._link.reattach(groups, keys=keys):
+            complete = all(task.task_id for task in self._left)  # else one may be among those without a name
+            for sent in self._link.reattach(
+                groups, keys=keys, skip=self._ended, only=frozenset(keys) if complete else None
+            ):
                 sent.future.add_done_callback(partial(self._heard, sent.key))
         except Exception as error:  # what is not found is sent again, when the endpoint has told how it stands
             self.tell(f"answers that came meanwhile could not be asked for: {error}")
@@ -308,9 +327,8 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
 
     def _cancel(self, executions: frozenset[str]) -> None:
         keys = self.traffic.cancel(executions)
-        if keys:
+        if keys and self._cancelling.ask(keys) is not None:
             self._book.cancelling(keys)
-            self._cancelling.ask(keys)
 
     def fail_outstanding(self) -> None:
         """Refuse runs and fail those outstanding, because the site is being closed."""
@@ -327,7 +345,9 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
                 break
             with contextlib.suppress(Exception):
                 self._handle(event)
+        self._ghosts = self.traffic.ghosts()
         self._open_keys = self.traffic.close(closed_error())
+        self._close_calls(closed_error())
 
     def shutdown(self) -> None:
         """Cancel what runs there, as the profile says, and see it ended.
@@ -342,10 +362,17 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
         words = ""
         try:
             asked = [f.key for f in self.traffic.flights.values() if f.cancelling]
-            keys = self._open_keys if self._profile.at_close == "cancel" else asked
-            if keys:
-                within_s = CLOSE_S if self.traffic.online is not False else 0.0
-                left = self._cancelling.end([*keys, *self.traffic.ghosts()], within_s=within_s)
+            cancels = self._profile.at_close == "cancel"
+            keys = self._open_keys if cancels else asked
+            if keys and (self.traffic.online is False or self.traffic.refusal is not None):
+                # Nobody hears it there: they stay open in the ledger, so that resume takes them up.
+                if self.traffic.refusal is None:
+                    words = (
+                        f"the endpoint of {self._profile.name} is offline: {len(keys)} task(s) there were not "
+                        "cancelled. `hpcagent resume` takes them up, and `hpcagent reap RUN_DIR` cancels them"
+                    )
+            elif keys or (cancels and self._ghosts):
+                left = self._cancelling.end([*keys, *self._ghosts], within_s=CLOSE_S)
                 left = [key for key in left if key in keys]
                 if left:
                     words = (
@@ -365,6 +392,7 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
 
     _closed = False
     _open_keys: Sequence[str] = ()
+    _ghosts: Sequence[str] = ()
 
 
 def _broken(error: Exception) -> SiteFailed:

@@ -132,7 +132,12 @@ class Link:
         return sent
 
     def reattach(
-        self, task_group_ids: Iterable[str], *, keys: Mapping[str, str] | None = None, skip: Collection[str] = ()
+        self,
+        task_group_ids: Iterable[str],
+        *,
+        keys: Mapping[str, str] | None = None,
+        skip: Collection[str] = (),
+        only: Collection[str] | None = None,
     ) -> Iterator[Sent]:
         """See `AnyLink.reattach`. Waits for the service; a group that it does not know any more gives nothing.
 
@@ -144,7 +149,7 @@ class Link:
             mine = [
                 Sent(known.get(task, ""), task_group_id=group, task_id=task)
                 for task in self._tasks_of(group)
-                if task not in skip
+                if task not in skip and (only is None or task in only)
             ]
             if not mine:
                 continue
@@ -207,7 +212,7 @@ class Link:
             while batch := self._next():
                 self._send(batch)
         except Exception as error:
-            self._fail(error if isinstance(error, HpcAgentError) else SiteFailed(hidden(f"{error!r}")))
+            self._fail(_of_link(error))
 
     def _next(self) -> list[_Item]:
         """What is sent together; empty when the link was closed."""
@@ -245,11 +250,11 @@ class Link:
     def _send(self, batch: list[_Item]) -> None:
         try:
             self._submit(batch)
-        except HpcAgentError as error:
+        except Exception as error:  # the link ends; nobody else knows of these
+            failed = _of_link(error)
             for item in batch:
-                if not item.sent.task_id:
-                    fail(item.sent, error)
-            raise
+                fail(item.sent, failed)
+            raise failed from None
 
     def _submit(self, batch: list[_Item]) -> None:
         endpoint_id, config, resources = json.loads(batch[0].target)
@@ -327,6 +332,12 @@ class Link:
             self._something.notify_all()
         for sent in [*waiting, *self._under_way.all()]:
             fail(sent, self._failed)
+
+
+def _of_link(error: Exception) -> HpcAgentError:
+    if isinstance(error, HpcAgentError):
+        return error
+    return SiteFailed(hidden(f"the link to the endpoint broke down: {type(error).__name__}: {plain(str(error))}"))
 
 
 def _pause(failures: int) -> float:

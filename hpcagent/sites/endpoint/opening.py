@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcagent.errors import BadInput
 from hpcagent.sites.endpoint.executor import EndpointExecutor
-from hpcagent.sites.endpoint.tasks import Book, open_tasks, root_there
+from hpcagent.sites.endpoint.tasks import Book, may_run, read_tasks, root_there
 
 if TYPE_CHECKING:
     from hpcagent.sites.endpoint.link import AnyLink, OnSent
@@ -48,7 +48,9 @@ def endpoint_executors(
     if not work_dir or work_dir == "None":
         raise BadInput(f"The site {profile.name} has no work_dir: the folder on the endpoint for the runs.")
     root = root_there(ledger, site=profile.name, endpoint_id=endpoint_id, work_dir=work_dir)
-    left = [task for task in open_tasks(ledger) if task.endpoint_id == endpoint_id and task.root == root]
+    known = read_tasks(ledger)
+    left = [task for task in may_run(known) if task.endpoint_id == endpoint_id and task.root == root]
+    ended = frozenset(task.task_id for task in known.values() if task.ended is not None and task.task_id)
     executors: dict[str, EndpointExecutor] = {}
     counts: dict[str, int] = {}
     for index, label in enumerate(profile.executors):
@@ -68,7 +70,9 @@ def endpoint_executors(
                 book=book,
                 root=root,
                 at_once=at_once,
-                left=[task for task in left if task.executor == label and not task.cancelling],
+                left=[t for t in left if t.executor == label and t.ended is None and not t.cancelling],
+                lost=[t for t in left if t.executor == label and t.ended is not None and not t.cancelling],
+                ended=ended,
             )
         )
         executors[label] = made[0]

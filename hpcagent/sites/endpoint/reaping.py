@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.sites.endpoint.cancelling import Cancelling
-from hpcagent.sites.endpoint.tasks import Book, Task, read_tasks
+from hpcagent.sites.endpoint.tasks import Book, Task, may_run, read_tasks
 from hpcagent.sites.endpoint_settings import destination
+from hpcagent.sites.ledger import ELSEWHERE
 from hpcagent.sites.profile import Profile, find_profile
 
 if TYPE_CHECKING:
@@ -53,13 +54,14 @@ def end_tasks(
     done: list[Ended] = []
     deadline = time.monotonic() + within_s
     written = read_tasks(ledger, copies=False)
-    for book, tasks in _by_place(ledger, [t for t in read_tasks(ledger).values() if not written[t.key].ended]):
+    wanted = {task.key for task in may_run(written)}
+    for book, tasks in _by_place(ledger, [t for t in read_tasks(ledger).values() if t.key in wanted]):
         for task in tasks:
-            if task.ended is not None:
+            if task.ended == ELSEWHERE:
                 book.ended(task.key, "elsewhere")
                 done.append((task, "elsewhere", f"a task of {task.folder}, of which {ledger.parent} is a copy"))
         book.flush()
-        ours = [task for task in tasks if task.ended is None]
+        ours = [task for task in tasks if task.ended != ELSEWHERE]
         if ours:
             done += _end(ours, book, ledger, max(1.0, deadline - time.monotonic()), link, pause)
     return done

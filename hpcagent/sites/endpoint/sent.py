@@ -72,7 +72,12 @@ class AnyLink(Protocol):
         ...
 
     def reattach(
-        self, task_group_ids: Iterable[str], *, keys: Mapping[str, str] | None = None, skip: Collection[str] = ()
+        self,
+        task_group_ids: Iterable[str],
+        *,
+        keys: Mapping[str, str] | None = None,
+        skip: Collection[str] = (),
+        only: Collection[str] | None = None,
     ) -> Iterator[Sent]:
         """Wait for the answers of tasks that an earlier process sent.
 
@@ -80,6 +85,7 @@ class AnyLink(Protocol):
             task_group_ids: Their groups.
             keys: task id -> key, where it was written down.
             skip: Task ids whose answers nobody waits for.
+            only: Task ids of all others that somebody waits for; None: any may be.
         """
         ...
 

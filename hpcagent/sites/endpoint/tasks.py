@@ -22,7 +22,7 @@ from typing import Any
 from hpcagent.errors import StoreError
 from hpcagent.sites.ledger import ELSEWHERE, Ledger, read_lines, same_file
 
-__all__ = ["Book", "Task", "open_tasks", "read_tasks", "root_there"]
+__all__ = ["Book", "Task", "may_run", "open_tasks", "read_tasks", "root_there"]
 
 KEY = re.compile(r"[0-9a-f]{32}\Z")
 _UUID = re.compile(r"[0-9a-fA-F-]{32,36}\Z")
@@ -173,6 +173,16 @@ def read_tasks(path: Path, *, copies: bool = True) -> dict[str, Task]:
 def open_tasks(path: Path) -> list[Task]:
     """The tasks of a jobs.jsonl that have no end, the first sent first."""
     return [task for task in read_tasks(path).values() if task.ended is None]
+
+
+def may_run(tasks: Mapping[str, Task]) -> list[Task]:
+    """Those without an end, and those taken for lost whose runs nothing else has finished."""
+    finished = {run for task in tasks.values() if task.ended == "finished" for run in task.runs}
+    return [
+        task
+        for task in tasks.values()
+        if task.ended is None or (task.ended == "lost" and not task.runs.keys() <= finished)
+    ]
 
 
 def _note(tasks: dict[str, Task], line: Mapping[str, Any]) -> None:

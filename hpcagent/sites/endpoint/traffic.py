@@ -14,10 +14,11 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from hpcagent.errors import AppFailed, BlockLost, HpcAgentError, SiteFailed
 from hpcagent.model.failures import MOST_LOST
+from hpcagent.shown import plain
 from hpcagent.sites.endpoint import protocol
 from hpcagent.sites.endpoint.answers import answers_of, error_of, result_fields
 from hpcagent.sites.endpoint.flight import Flight, Paces, Run, fitting
@@ -32,6 +33,8 @@ FIRST_SILENCE_S, LONGEST_SILENCE_S = 120.0, 900.0
 """After so long without any answer the endpoint is asked what became of the tasks; then after twice as long."""
 UNSETTLED_S = 30.0
 """After so long it is asked again for tasks that were going on when an endpoint had come back."""
+UNKNOWN_LEAST = 3
+"""The service counts as out of reach when it could not be asked so often, one time after the other."""
 _MISSING_MOST = 3
 _GHOSTS = 2000
 
@@ -96,6 +99,8 @@ class Traffic:
         self._silence_told = False
         self._ask_again_at: float | None = None
         self._status_words = ""
+        self._unknown_since: float | None = None  # since when the service could not be asked
+        self._unknown = 0
 
     # -- what comes in ------------------------------------------------------------------------
 
@@ -124,6 +129,12 @@ class Traffic:
             for name, attempt in task.runs.items():
                 self._adopted[name, attempt] = flight
         self._heard_at = now
+
+    def adopt_lost(self, tasks: Iterable[Task]) -> None:
+        """Know tasks that an earlier session has taken for lost: they are cancelled with the others."""
+        for task in tasks:
+            flight = Flight(dict.fromkeys(task.runs), key=task.key, adopted=True, ended="lost")
+            self._ghosts[task.key] = flight
 
     def dispatch(self, now: float) -> None:
         """Send what may go: as much as leaves the rest here in its order, several short runs to a task."""
@@ -189,12 +200,15 @@ class Traffic:
             return  # the link is being closed
         error, answer = future.exception(), None
         if error is None:
+            self._unknown_since, self._unknown = None, 0  # it can be reached
             answer = future.result()
             if not isinstance(answer, Mapping) or answer.get("key") != key:
                 error = _bad_answer(answer)
         if key in self._markers:
             asked = self._markers.pop(key)
-            if error is None and answer is not None and answer.get("error") is None:
+            if _for_good(error):
+                self.refuse(error)
+            elif error is None and answer is not None and answer.get("error") is None:
                 self._settle(asked, answer.get("states"), now)
             return
         if self.inputs.knows(key):
@@ -234,6 +248,8 @@ class Traffic:
                 continue
             elif fields is not None:
                 self._take(run, fields)
+            elif cancelled and flight.adopted and not flight.cancelling:
+                self._once_more(run)  # an earlier session, or `hpcagent reap`, has ended it: this one wants it
             elif cancelled:
                 run.fail(_cancelled())
             else:  # the answer had no room for it: it is finished there, and answers at once
@@ -261,7 +277,7 @@ class Traffic:
         """A task has no answer. Of an earlier session's nothing is known but that: its runs are sent again."""
         if flight.key not in self.flights:
             return
-        if isinstance(error, SiteFailed) and not isinstance(error, BlockLost):
+        if _for_good(error):
             self.refuse(error)  # the link has failed for good: no login, no such endpoint
             return
         if flight.adopted:
@@ -313,17 +329,26 @@ class Traffic:
     def mark(self, now: float) -> None:
         """Ask, behind everything that was sent, how the tasks stand."""
         self._ask_again_at = None
-        self.inputs.again()
         keys = frozenset(flight.key for flight in self.flights.values() if flight.sent_at is not None)
         if not keys:
+            self._blockable(self.inputs.again)
             return
         request = protocol.look(self.root, keys=sorted(keys))
         self._markers[request["key"]] = keys
         self._heard_at = now
+        self._blockable(self.inputs.again)
+        if not self._blockable(lambda: self._go(request, self.look_resources)):
+            self._markers.pop(request["key"], None)
+
+    def _blockable(self, send: Callable[[], None]) -> bool:
+        """Send; return whether that went. What is blocked for now goes with the next question."""
         try:
-            self._go(request, self.look_resources)
-        except Exception:  # the way is blocked; the next silence asks again
-            del self._markers[request["key"]]
+            send()
+        except HpcAgentError as error:
+            if _for_good(error):
+                self.refuse(error)
+            return False
+        return True
 
     def _settle(self, asked: frozenset[str], states: Any, now: float) -> None:
         if not isinstance(states, Mapping):
@@ -337,8 +362,21 @@ class Traffic:
                 self._lose(self.flights[key])
             elif state == "running":
                 self._ask_again_at = now + UNSETTLED_S
+            elif state == "cancelled":
+                self._was_cancelled(self.flights[key])
+            else:
+                self._failed(self.flights[key], _bad_state(state))
         if lost:
             self.tell(f"{lost} task(s) on the endpoint of {self.site} were lost, and are sent again")
+
+    def _was_cancelled(self, flight: Flight) -> None:
+        """Its answer was lost on the way. What this session has not cancelled of an earlier one is sent again."""
+        if flight.adopted and not flight.cancelling:
+            self._lose(flight)
+            return
+        self._end(flight, "cancelled")
+        for run in flight.wanted:
+            run.fail(_cancelled())
 
     def _lose(self, flight: Flight) -> None:
         """Send the runs of a task again. It is remembered: should it answer after all, that is as good."""
@@ -366,11 +404,15 @@ class Traffic:
     def status(self, online: bool | None, words: str, now: float) -> None:
         """What the service says of the endpoint; None: it could not be asked."""
         if online is None:
+            self._unknown += 1
+            self._unknown_since = now if self._unknown_since is None else self._unknown_since
             if words != self._status_words:
                 self.tell(f"whether the endpoint of {self.site} is online is not known: {words}")
             self._status_words = words
+            self.tick(now)
             return
         self._status_words = ""
+        self._unknown_since, self._unknown = None, 0
         self.online = online
         if online and self._offline_since is not None:
             away_s = now - self._offline_since
@@ -393,6 +435,11 @@ class Traffic:
             if self.busy and self.refusal is None and now - self._offline_since >= self.offline_wait_s:
                 self._give_up(now - self._offline_since)
             return
+        if self._unknown_since is not None and self._unknown >= UNKNOWN_LEAST and self.busy:
+            away_s = now - self._unknown_since
+            if self.refusal is None and away_s >= self.offline_wait_s:
+                self._give_up(away_s)
+                return
         if self._ask_again_at is not None and now >= self._ask_again_at:
             self.mark(now)
         sent = any(flight.sent_at is not None for flight in self.flights.values())
@@ -409,8 +456,14 @@ class Traffic:
             self.mark(now)
 
     def _give_up(self, away_s: float) -> None:
+        what = f"the endpoint {self.endpoint_id} of the site {self.site} is offline"
+        if self._offline_since is None:
+            what = (
+                f"the service of Globus Compute cannot be reached ({self._status_words}), nor so the endpoint "
+                f"{self.endpoint_id} of the site {self.site}"
+            )
         offline = SiteFailed(
-            f"the endpoint {self.endpoint_id} of the site {self.site} is offline, for {away_s:.0f} s by now; it "
+            f"{what}, for {away_s:.0f} s by now; it "
             f"was waited for, for {self.offline_wait_s:g} s (offline_wait_s). What it was sent is kept: go on "
             "with `hpcagent resume` when it is online again."
         )
@@ -444,6 +497,10 @@ class Traffic:
             if not flight.cancelling and names <= executions:
                 flight.cancelling = True
                 keys.append(flight.key)
+        for ghost in self._ghosts.values():  # taken for lost, and perhaps only slow
+            if not ghost.cancelling and ghost.runs and ghost.runs.keys() <= executions:
+                ghost.cancelling = True
+                keys.append(ghost.key)
         return keys
 
     def close(self, error: SiteFailed) -> list[str]:
@@ -455,12 +512,30 @@ class Traffic:
         return [flight.key for flight in self.flights.values() if flight.sent_at is not None]
 
     def ghosts(self) -> list[str]:
-        """Keys of tasks that were taken for lost."""
-        return list(self._ghosts)
+        """Keys of tasks that were taken for lost, of whose runs some have no answer."""
+        return [
+            ghost.key
+            for ghost in self._ghosts.values()
+            if ghost.ended == "lost" and any(run is None or not run.done for run in ghost.runs.values())
+        ]
 
 
 def _blobs(flight: Flight) -> dict[str, Any]:
     return {sha256: blob for run in flight.runs.values() if run is not None for sha256, blob in run.blobs.items()}
+
+
+def _for_good(error: BaseException | None) -> TypeGuard[SiteFailed]:
+    """Whether nothing more can be sent."""
+    return isinstance(error, SiteFailed) and not isinstance(error, BlockLost)
+
+
+def _bad_state(state: object) -> AppFailed:
+    return AppFailed(
+        f"the endpoint says of the task a state that is not known here ({plain(str(state))[:40]!r}): another "
+        "version of hpcagent there.",
+        kind="infrastructure",
+        name="BadResult",
+    )
 
 
 def _cancelled() -> AppFailed:

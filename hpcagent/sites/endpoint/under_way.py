@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcagent.errors import HpcAgentError, SiteFailed
 from hpcagent.shown import plain
+from hpcagent.sites.endpoint.credentials import hidden
 from hpcagent.sites.endpoint.listening import Listener
 from hpcagent.sites.endpoint.refusals import Trouble, bad_answer, of_task
 
@@ -57,7 +58,6 @@ class UnderWay:
         self._open: dict[str, Sent] = {}  # task id -> who waits
         self._since: dict[str, float] = {}
         self._early: OrderedDict[str, tuple[str, bool]] = OrderedDict()
-        self._early_bytes = 0
         self._ask: set[str] = set()
         self._closed = threading.Event()
         self._asker: threading.Thread | None = None
@@ -94,7 +94,6 @@ class UnderWay:
             for sent in requests:
                 if sent.task_id in self._early:
                     early.append((sent, *self._early.pop(sent.task_id)))
-                    self._early_bytes -= len(early[-1][1])
                 else:
                     self._open[sent.task_id] = sent
                     self._since[sent.task_id] = time.monotonic()
@@ -117,7 +116,7 @@ class UnderWay:
                 )
                 self._listener.listen(groups)
                 self._listener.start()
-                self._asker = threading.Thread(target=self._ask_all, name="endpoint-asks", daemon=True)
+                self._asker = threading.Thread(target=self._guarded, name="endpoint-asks", daemon=True)
                 self._asker.start()
                 return
         self._listener.listen(groups)
@@ -140,6 +139,12 @@ class UnderWay:
         self._answer(sent, data, is_error)
 
     def _answer(self, sent: Sent, data: str, is_error: bool) -> None:
+        try:
+            self._bring(sent, data, is_error)
+        except Exception as error:  # nobody else knows of it any more
+            fail(sent, bad_answer(plain(f"{type(error).__name__}: {error}")[:300]))
+
+    def _bring(self, sent: Sent, data: str, is_error: bool) -> None:
         if is_error:
             fail(sent, of_task(data))
             return
@@ -174,8 +179,16 @@ class UnderWay:
         else:
             self._unheard.told(error)
 
+    def _guarded(self) -> None:
+        """The asker's thread: what ends it ends the link, so that nobody waits for ever."""
+        try:
+            self._ask_all()
+        except Exception as error:
+            words = hidden(plain(f"{type(error).__name__}: {error}"))
+            self._failed(SiteFailed(f"The link to the endpoint broke down: {words}."))
+
     def _ask_all(self) -> None:
-        """Ask the service for results that the broker has not brought: the asker's thread."""
+        """Ask the service for results that the broker has not brought."""
         sweep = time.monotonic() + _SWEEP_S
         while not self._closed.is_set():
             with self._wanted:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import hpcagent as ha
 from hpcagent.apps.worker import execute
 from hpcagent.cli import cli
-from hpcagent.errors import BadInput, SiteFailed
+from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.sites.endpoint import executor, opening
 from hpcagent.sites.endpoint.cancelling import Cancelling
 from hpcagent.sites.endpoint.sent import Sent
@@ -303,3 +303,35 @@ def test_a_dry_run_sends_nothing_and_says_where_the_runs_would_go(far, tmp_path)
     assert shown.exit_code == 0, shown.output
     assert str(tmp_path / "scratch") in shown.output
     assert far.links == []
+
+
+def test_an_endpoint_given_up_as_offline_keeps_its_tasks_whatever_at_close_says(far, tmp_path):
+    where = profile(tmp_path, offline_wait_s=0, at_close="cancel")
+    far.gate.clear()
+
+    def offline(event):
+        if event.kind == "submitted":
+            assert far.taken.acquire(timeout=20)
+            far.faults.offline = True
+
+    with pytest.raises(SiteFailed, match="offline"):
+        ha.run(campaign(batch_size=6), site=where, run_dir=tmp_path / "run", watch=offline, progress=False)
+    left = open_tasks(tmp_path / "run" / "jobs.jsonl")
+    assert left
+    assert not any(task.cancelling for task in left)
+    far.gate.set()
+    far.faults.offline = False
+    assert len(ha.run(campaign(batch_size=6), site=where, run_dir=tmp_path / "run").results) == 12
+    assert set(far.computed.values()) == {1}
+
+
+def test_what_breaks_the_thread_that_drives_leaves_no_future_open(far, tmp_path, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("nobody thought of it")
+
+    monkeypatch.setattr("hpcagent.sites.endpoint.traffic.Traffic.add", broken)
+    with (
+        ha.Coordinator(campaign(), site=profile(tmp_path), run_dir=tmp_path / "run") as coordinator,
+        pytest.raises(HpcAgentError, match="nobody thought of it"),
+    ):
+        coordinator.submit(POINTS[:1])[0].result()

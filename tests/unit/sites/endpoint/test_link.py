@@ -613,3 +613,27 @@ def test_closing_is_quick_and_leaves_no_thread(cloud, made):
     assert set(threading.enumerate()) <= before
     with pytest.raises(SiteFailed):
         link.submit(ask(2))
+
+
+def test_an_error_that_nobody_thought_of_fails_what_was_sent_and_ends_the_link(cloud, made):
+    def broken(*_):
+        raise RuntimeError("nobody thought of it")
+
+    link = made(on_sent=broken)
+    sent = [link.submit(ask(number)) for number in range(3)]
+    for one in sent:
+        with pytest.raises(SiteFailed, match="nobody thought of it"):
+            one.future.result(5)
+
+
+def test_reattaching_waits_only_for_what_is_open(cloud, made):
+    first = made()
+    sent = [first.submit(ask(number)) for number in range(3)]
+    for one in sent:
+        one.future.result(5)
+    before = len(cloud.asked)
+    (again,) = made().reattach(
+        [sent[0].task_group_id], keys={sent[1].task_id: sent[1].key}, only=[sent[1].task_id]
+    )
+    assert again.future.result(5)["number"] == 1
+    assert {task for asked in cloud.asked[before:] for task in asked} <= {sent[1].task_id}

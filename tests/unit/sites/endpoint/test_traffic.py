@@ -13,7 +13,7 @@ from hpcagent.errors import AppFailed, BadInput, BlockLost, SiteFailed
 from hpcagent.model.failures import MOST_LOST
 from hpcagent.model.records import Manifest
 from hpcagent.sites.endpoint.flight import Call, Run
-from hpcagent.sites.endpoint.tasks import Book, open_tasks, read_tasks
+from hpcagent.sites.endpoint.tasks import Book, may_run, open_tasks, read_tasks
 from hpcagent.sites.endpoint.traffic import LEAST_IN_FLIGHT, Traffic
 
 ENDPOINT = "11111111-2222-3333-4444-555555555555"
@@ -469,3 +469,65 @@ def test_an_input_that_is_too_large_fails_its_run_and_not_the_site(there: There)
     assert isinstance(one.call.future.exception(0), BadInput)
     there.answer(there.wire.of("run")[0])
     assert other.call.future.result(0)["metrics"] == {"value": 2.0}
+
+
+@pytest.mark.parametrize("state", ["cancelled", "asleep", None])
+def test_a_task_in_a_state_that_ends_it_or_that_nobody_knows_stays_open_for_no_one(
+    there: There, state: Any
+) -> None:
+    one = run(1)
+    there.add(one)
+    key = there.wire.of("run")[0]["key"]
+    there.traffic.mark(1.0)
+    there.wire.answer(there.wire.of("look")[0], states={key: {"state": state}})
+    error = one.call.future.exception(0)
+    assert isinstance(error, AppFailed)
+    assert error.kind == ("cancelled" if state == "cancelled" else "infrastructure")
+    assert not there.traffic.busy
+
+
+def test_a_question_that_finds_the_link_ended_fails_the_runs_at_once(there: There) -> None:
+    one = run(1)
+    there.add(one)
+    there.wire.refuse = [SiteFailed("nobody is logged in")]
+    there.traffic.mark(1.0)
+    with pytest.raises(BlockLost, match="nobody is logged in"):
+        one.call.future.result(0)
+    assert there.traffic.refusal is not None
+
+
+def test_the_twin_of_a_run_that_was_taken_for_lost_is_cancelled_reaped_and_known_after_a_resume(
+    there: There, tmp_path: Path
+) -> None:
+    one = run(1)
+    there.add(one)
+    first = there.wire.of("run")[0]["key"]
+    there.traffic.mark(1.0)
+    there.wire.answer(there.wire.of("look")[0], states={first: {"state": "waiting"}})
+    there.traffic.dispatch(1.0)
+    second = there.wire.of("run")[1]["key"]
+    there.book.flush()
+    assert {task.key for task in may_run(read_tasks(there.ledger))} == {first, second}
+    after = There(tmp_path)
+    after.traffic.adopt_lost([task for task in may_run(read_tasks(there.ledger)) if task.ended])
+    assert after.traffic.ghosts() == [first]
+    assert sorted(there.traffic.cancel(frozenset([one.execution_id]))) == sorted([first, second])
+    there.answer(there.wire.of("run")[1])
+    there.book.flush()
+    assert may_run(read_tasks(there.ledger)) == []
+    assert there.traffic.ghosts() == []
+
+
+def test_a_service_that_is_out_of_reach_is_waited_for_as_long_as_an_endpoint(there: There) -> None:
+    one = run(1)
+    there.add(one)
+    for now in (0.0, 5.0, 10.0):
+        there.traffic.status(None, "Globus cannot be reached: no route", now)
+    there.traffic.status(True, "", 15.0)
+    for now in (20.0, 30.0, 79.0):
+        there.traffic.status(None, "Globus cannot be reached: no route", now)
+    assert there.traffic.refusal is None
+    there.traffic.status(None, "Globus cannot be reached: no route", 80.0)
+    with pytest.raises(BlockLost, match=r"no route.*for 60 s.*resume"):
+        one.call.future.result(0)
+    assert [task.runs for task in open_tasks(there.ledger)] == [{one.execution_id: 1}]
