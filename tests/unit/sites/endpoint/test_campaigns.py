@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,7 +176,18 @@ def test_a_cancellation_goes_before_what_waits_there_and_in_its_turn_where_that_
 
 def test_the_ids_of_a_task_are_on_the_disk_at_once(far, tmp_path, monkeypatch):
     """Else a process that is killed then could not take up its task."""
-    monkeypatch.setattr(executor, "_ANSWER_S", 15.0)  # nothing else would write them before
+    for name in ("_ANSWER_S", "LOOK_S"):  # nothing else would write them before
+        monkeypatch.setattr(executor, name, 15.0)
+
+    def link(profile: Any, label: str, *, on_sent: Any, tell: Any) -> Any:
+        """As the real one: they are known when the service has answered."""
+
+        def later(*ids: str) -> None:
+            threading.Timer(0.3, on_sent, ids).start()
+
+        return far.link(profile, label, on_sent=later, tell=tell)
+
+    monkeypatch.setattr(opening, "link_to", link)
     far.gate.clear()
     ledger = tmp_path / "run" / "jobs.jsonl"
     with ha.Coordinator(campaign(), site=profile(tmp_path), run_dir=tmp_path / "run") as one:
