@@ -37,7 +37,7 @@ def held(x, run: ha.Run):
     return {"y": x * x}
 """
 CAMPAIGN = """
-app = "mine:held"
+app = "held_there:held"
 batch_size = {batch}
 space = {{ x = {{}} }}
 objective = {{ maximize = "y" }}
@@ -54,7 +54,7 @@ class Campaign:
         self.folder = where / "run"
         self.starts = rig.endpoint.home / STARTS
         self.starts.unlink(missing_ok=True)
-        (where / "mine.py").write_text(APP.replace("SECONDS", str(seconds)))
+        (where / "held_there.py").write_text(APP.replace("SECONDS", str(seconds)))
         (where / "mine.toml").write_text(CAMPAIGN.format(runs=runs, batch=batch or runs))
         self.begin("run", "mine.toml", "--site", str(profile), "--run-dir", "run", "--no-plots")
 
