@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,3 +17,11 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@pytest.fixture(autouse=True)
+def _path() -> Iterator[None]:
+    """The shell's commands put the working directory last: then a package `tests` of another would go before this."""
+    before = sys.path.copy()
+    yield
+    sys.path[:] = before

@@ -511,6 +511,7 @@ def test_what_is_pickled_is_refused_and_nothing_of_it_is_executed(cloud, made, t
 def test_messages_that_are_no_results_are_thrown_away(cloud, made):
     link = made()
     link.submit(ask(1)).future.result(5)
+    wait_until(lambda: cloud.connection and cloud.connection.consumers)
     (name,) = cloud.connection.consumers
     for body in (
         b"",
@@ -571,6 +572,7 @@ def test_no_secret_is_printed_written_or_raised(cloud, made, tmp_path, capsys, c
     link = made(tell=told.append)
     link.submit(ask(1)).future.result(5)
     cloud.broker_down = True
+    wait_until(lambda: cloud.connection and cloud.connection.consumers)
     cloud.connection.events.put(pika.exceptions.StreamLostError(f"amqps://user:{PASSWORD}@mq"))
     faults = [
         requests.ConnectionError(f"https://x:{SECRET}@compute.api.globus.org"),
