@@ -7,6 +7,7 @@ for; what no further try would mend (no login, no such endpoint) ends the link w
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import threading
@@ -25,6 +26,7 @@ from hpcagent.sites.endpoint.refusals import (
     RequestRefused,
     Stale,
     Trouble,
+    never_taken,
     refused,
     too_large,
 )
@@ -42,7 +44,9 @@ _MOST = 128  # requests in one submission
 _ENVELOPE = 8192  # bytes of a submission beside its requests
 _GATHER_S = 0.005
 _GATHER_MOST_S = 0.05
-_HALVE_AFTER = 3
+_HALVE_AFTER = 3  # failures, which are a round
+_MOST_ROUNDS = 3
+_MOST_ODD = 5  # answers of an unknown form, one after the other
 _LONGEST_PAUSE_S = 60.0
 _STATUS_S = 4.0
 
@@ -56,6 +60,10 @@ class _Item:
     size: int  # bytes in the body of a submission
     target: str  # where to, with what configuration and resources, as JSON: what may travel together
     alone: bool = False
+    part: int = 0  # of a batch that was sent in vain; parts go apart
+    failures: int = 0  # in this round
+    rounds: int = 0  # of failures, between which others have passed
+    passes: int = -1  # how many had passed at the last one
 
 
 class Link:
@@ -103,6 +111,8 @@ class Link:
         self._failed: HpcAgentError | None = None
         self._closed = threading.Event()
         self._sender: threading.Thread | None = None
+        self._parts = itertools.count(1)
+        self._passes = self._in_vain = self._odd = 0
         self._status: tuple[float, EndpointStatus] | None = None
 
     # ---- what an executor calls
@@ -167,6 +177,8 @@ class Link:
                 return []
             except Outage as error:
                 failures += 1
+                if error.details.get("odd") and failures >= _MOST_ODD:
+                    raise SiteFailed(error.message) from None
                 self._trouble.told(error)
                 self._closed.wait(_pause(failures))
             except SiteFailed as error:
@@ -239,7 +251,8 @@ class Link:
         room = LARGEST_BATCH - _ENVELOPE - len(first.target)
         for item in self._queue:
             fits = item.size <= room and len(batch) < (1 if first.alone else _MOST)
-            if item.target == first.target and fits and item.alone == first.alone:
+            same = (item.target, item.alone, item.part) == (first.target, first.alone, first.part)
+            if same and fits:
                 batch.append(item)
                 room -= item.size
             else:
@@ -259,7 +272,7 @@ class Link:
     def _submit(self, batch: list[_Item]) -> None:
         endpoint_id, config, resources = json.loads(batch[0].target)
         payloads = [item.payload for item in batch]
-        stale = failures = 0
+        stale = 0
         while not self._closed.is_set() and self._failed is None:
             try:
                 group, tasks = self._service.submit(
@@ -276,19 +289,67 @@ class Link:
             except Outage as error:
                 # The service may have taken them all the same, and only its answer was lost. Sent again a run is
                 # not computed again: there it finds its directory locked, or its result.
-                failures += 1
-                self._trouble.told(error)
-                if failures >= _HALVE_AFTER and len(batch) > 1:  # what a proxy closes for its size looks like it
-                    self._again(batch)
-                    return
-                self._closed.wait(_pause(failures))
+                self._put_off(batch, error)
+                return
             else:
                 self._trouble.over()
+                self._passed()
                 self._task_group_id = group
                 self._took(batch, group, tasks)
                 return
         if self._failed is not None:
             raise self._failed
+
+    def _put_off(self, batch: list[_Item], error: Outage) -> None:
+        """Try again later; after a round of failures in halves, behind all others.
+
+        One request may be the reason, or the size of them all, which a proxy does not take. One that has failed
+        alone while others passed has failed; while nothing passes it is an outage, and waited for.
+        """
+        if batch[0].rounds <= 1:
+            self._trouble.told(error)
+        self._in_vain += 1
+        self._odd = self._odd + 1 if error.details.get("odd") else 0
+        if self._odd >= _MOST_ODD:
+            raise SiteFailed(
+                f"{error.message} So it was {self._odd} times: another version of hpcagent is needed."
+            )
+        with self._something:
+            if self._failed is not None:
+                raise self._failed
+            for item in batch:
+                item.failures += 1
+            if max(item.failures for item in batch) < _HALVE_AFTER:
+                self._queue.extendleft(reversed(batch))
+            else:
+                self._round(batch, error)
+            self._something.wait_for(
+                lambda: self._closed.is_set() or any(not i.failures and not i.rounds for i in self._queue),
+                timeout=_pause(self._in_vain),
+            )
+
+    def _round(self, batch: list[_Item], error: Outage) -> None:
+        for item in batch:
+            item.failures = 0
+            if item.passes != self._passes:
+                item.rounds, item.passes = item.rounds + 1, self._passes
+        if len(batch) == 1 and batch[0].rounds >= _MOST_ROUNDS:
+            fail(batch[0].sent, never_taken(error))
+            return
+        half = len(batch) // 2
+        for part in (batch[:half], batch[half:]):
+            number = next(self._parts)
+            for item in part:
+                item.part = number
+            self._queue.extend(part)
+
+    def _passed(self) -> None:
+        self._in_vain = self._odd = 0
+        with self._lock:
+            self._passes += 1
+            for item in self._queue:
+                if item.rounds <= 1:  # it was an outage, of all
+                    item.part = item.failures = 0
 
     def _renew(self, error: Stale) -> None:
         if error.details["what"] == "group":

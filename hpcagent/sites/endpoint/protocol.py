@@ -154,6 +154,18 @@ def puts(
     Raises:
         BadInput: It is larger than `LARGEST_INPUT`.
     """
+    total = input_size(source)
+    digest = sha256 or _digest(source)
+    for offset in range(0, max(total, 1), chunk):
+        yield put(root, _piece(source, offset, chunk), sha256=digest, offset=offset, total=total)
+
+
+def input_size(source: bytes | Path) -> int:
+    """Bytes of an input.
+
+    Raises:
+        BadInput: They are more than `LARGEST_INPUT`.
+    """
     total = len(source) if isinstance(source, bytes) else source.stat().st_size
     if total > LARGEST_INPUT:
         raise BadInput(
@@ -161,9 +173,7 @@ def puts(
             "with the runs: bring it there by Globus Transfer, and name its path there.",
             value=total,
         )
-    digest = sha256 or _digest(source)
-    for offset in range(0, max(total, 1), chunk):
-        yield put(root, _piece(source, offset, chunk), sha256=digest, offset=offset, total=total)
+    return total
 
 
 def _digest(source: bytes | Path) -> str:

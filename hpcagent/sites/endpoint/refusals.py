@@ -19,6 +19,7 @@ __all__ = [
     "Stale",
     "Trouble",
     "bad_answer",
+    "never_taken",
     "of_service",
     "of_task",
     "refused",
@@ -74,6 +75,15 @@ def refused(error: RequestRefused, size: int) -> AppFailed:
     return AppFailed(
         f"{error.message} Compare [user_endpoint_config] and the run's nodes and ranks with what the endpoint "
         "takes.",
+        kind="infrastructure",
+        name="SubmissionRefused",
+    )
+
+
+def never_taken(error: Outage) -> AppFailed:
+    """A request that the service never took, while it took others."""
+    return AppFailed(
+        f"The service did not take this request, time and again, while it took others: {error.message}",
         kind="infrastructure",
         name="SubmissionRefused",
     )

@@ -229,7 +229,8 @@ class Service:
         try:
             return what()
         except (KeyError, TypeError, AttributeError) as error:
-            raise Outage(f"Globus Compute gives an answer of an unknown form ({type(error).__name__}).") from None
+            words = f"Globus Compute gives an answer of an unknown form ({type(error).__name__})."
+            raise Outage(words, odd=True) from None
         except Exception as error:
             raise of_service(error, endpoint_id) from None
 

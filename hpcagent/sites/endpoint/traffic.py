@@ -319,9 +319,9 @@ class Traffic:
     def _brought(self, key: str, answer: Any, error: BaseException | None, now: float) -> None:
         wrong = error or (error_of(answer) if answer is not None else None)
         ready, failed = self.inputs.answered(key, wrong)
-        for name in failed:
-            if name in self.flights and wrong is not None:
-                self._failed(self.flights[name], wrong)
+        for name, why in failed.items():
+            if name in self.flights:
+                self._failed(self.flights[name], why)
         self._send([self.flights[name] for name in ready if name in self.flights], now)
 
     # -- what was lost ------------------------------------------------------------------------

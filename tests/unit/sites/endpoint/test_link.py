@@ -571,6 +571,7 @@ def test_no_secret_is_printed_written_or_raised(cloud, made, tmp_path, capsys, c
     told = []
     link = made(tell=told.append)
     link.submit(ask(1)).future.result(5)
+    wait_until(lambda: cloud.connection)  # the answer may have come otherwise
     cloud.broker_down = True
     wait_until(lambda: cloud.connection and cloud.connection.consumers)
     cloud.connection.events.put(pika.exceptions.StreamLostError(f"amqps://user:{PASSWORD}@mq"))
@@ -639,3 +640,29 @@ def test_reattaching_waits_only_for_what_is_open(cloud, made):
     )
     assert again.future.result(5)["number"] == 1
     assert {task for asked in cloud.asked[before:] for task in asked} <= {sent[1].task_id}
+
+
+def test_a_request_that_the_service_never_takes_fails_alone_and_others_go_on(cloud, made):
+    link = made()
+    cloud.refuses = lambda asked, _: (
+        (500, {"reason": "boom"}) if any(one["number"] == 13 for one in asked) else None
+    )
+    sent = [link.submit(ask(number)) for number in range(20)]
+    for number, one in enumerate(sent):
+        if number != 13:
+            assert one.future.result(10)["number"] == number
+    for number in range(20, 60):
+        if sent[13].future.done():
+            break
+        assert link.submit(ask(number)).future.result(10)["number"] == number
+        time.sleep(0.1)
+    error = sent[13].future.exception(0)
+    assert (error.name, error.kind) == ("SubmissionRefused", "infrastructure")
+    assert "while it took others" in error.message
+
+
+def test_an_answer_of_an_unknown_form_ends_the_link_after_some(cloud, made):
+    link = made()
+    cloud.refuses = lambda *_: (200, {"tasks": []})
+    with pytest.raises(SiteFailed, match="unknown form"):
+        link.submit(ask(1)).future.result(5)
