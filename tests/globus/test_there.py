@@ -62,12 +62,13 @@ def answers(rig: Any, where: Path, engines: list[str], init: str = "") -> dict[s
     return dict(json.loads(str(done.stdout).splitlines()[-1]))
 
 
-def test_the_workers_of_every_engine_answer_and_live_after_a_crash(rig: Any, tmp_path: Path) -> None:
+def test_the_workers_of_every_engine_answer_and_live_after_a_crash(
+    rig: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "apps_there.py").write_text(APPS)
     # No worker_init for the engines without workers of their own: the endpoint's process is the worker.
-    rig.endpoint.environment["PYTHONPATH"] = os.pathsep.join(
-        [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setitem(rig.endpoint.environment, "PYTHONPATH", path)
     nodes, bin_ = tmp_path / "nodes", tmp_path / "bin"
     nodes.write_text("n1\nn2\nn3\n")
     bin_.mkdir()
