@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import threading
 import time
 from collections import deque
@@ -27,6 +26,7 @@ from hpcagent.sites.endpoint.refusals import (
     Stale,
     Trouble,
     never_taken,
+    pause,
     refused,
     too_large,
 )
@@ -402,4 +402,4 @@ def _of_link(error: Exception) -> HpcAgentError:
 
 
 def _pause(failures: int) -> float:
-    return float(min(_LONGEST_PAUSE_S, 0.5 * 2 ** min(failures, 10))) * random.uniform(0.7, 1.0)
+    return pause(failures, _LONGEST_PAUSE_S)

@@ -7,7 +7,6 @@ keeps every result besides, where `link.Link` asks for what the broker did not b
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hpcagent.errors import HpcAgentError
 from hpcagent.lifeline import FORKS
 from hpcagent.sites.endpoint.credentials import hidden
-from hpcagent.sites.endpoint.refusals import Outage
+from hpcagent.sites.endpoint.refusals import Outage, pause
 
 if TYPE_CHECKING:
     from hpcagent.sites.endpoint.sdk import Service
@@ -112,7 +111,7 @@ class Listener(threading.Thread):
                 self._trouble(_outage(error))
             finally:
                 self._drop()
-            self._closing.wait(min(_LONGEST_PAUSE_S, 0.5 * 2 ** min(failures, 10)) * random.uniform(0.7, 1.0))
+            self._closing.wait(pause(failures, _LONGEST_PAUSE_S))
 
     def _hear(self) -> None:
         self._prefix, address = self._service.queue()

@@ -69,7 +69,7 @@ MOST_ORDERS = 10_000
 MOST_KEYS = 100_000
 LONGEST_PATH = 3000
 
-_KEY = re.compile(r"[0-9a-f]{32}\Z")
+KEY = re.compile(r"[0-9a-f]{32}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _EXECUTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 _CONTROL = re.compile("[\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]")
@@ -370,7 +370,7 @@ def _short(value: Any) -> str:
 
 
 def _is_key(value: Any) -> str:
-    return "" if isinstance(value, str) and _KEY.match(value) else "it is 32 digits of base 16"
+    return "" if isinstance(value, str) and KEY.match(value) else "it is 32 digits of base 16"
 
 
 def _is_sha256(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 import time
@@ -22,6 +23,7 @@ __all__ = [
     "never_taken",
     "of_service",
     "of_task",
+    "pause",
     "refused",
     "too_large",
 ]
@@ -53,6 +55,11 @@ class Stale(HpcAgentError):
 
     def __init__(self, message: str, *, what: str, **details: Any) -> None:
         super().__init__(message, what=what, **details)
+
+
+def pause(failures: int, longest_s: float) -> float:
+    """How long to wait after so many failures one after the other, in seconds."""
+    return float(min(longest_s, 0.5 * 2 ** min(failures, 10))) * random.uniform(0.7, 1.0)
 
 
 def too_large(size: int, limit: int = LARGEST_BATCH) -> AppFailed:

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.errors import StoreError
+from hpcagent.sites.endpoint.protocol import KEY
 from hpcagent.sites.ledger import ELSEWHERE, Ledger, read_lines, same_file
 
 __all__ = ["Book", "Task", "may_run", "open_tasks", "read_tasks", "root_there"]
 
-KEY = re.compile(r"[0-9a-f]{32}\Z")
 _UUID = re.compile(r"[0-9a-fA-F-]{32,36}\Z")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_NAME = 40
