@@ -20,6 +20,9 @@ from hpcagent.model.remote import Remote, far_path
 from hpcagent.shown import size_text
 from hpcagent.sites.endpoint.fetching import Brought, Errands, Progress, Say, Wanted, bring
 from hpcagent.sites.endpoint.link import AnyLink
+from hpcagent.sites.endpoint.transfer import Record
+from hpcagent.sites.endpoint.transfer import transfer as transfer_files
+from hpcagent.sites.endpoint_settings import TransferSettings
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.site import current_site
 from hpcagent.store.arriving import Place
@@ -78,6 +81,7 @@ class How:
         everything: All its files.
         max_mb: Largest size of all together, in MB (10**6 bytes).
         changed: Also what has another content now than when the run ended.
+        transfer: By Globus Transfer, of any size, as `[transfer]` of the profile says.
         watch: Told the file, the bytes that are here, and its size.
         say: Takes sentences on what is waited for.
     """
@@ -86,6 +90,7 @@ class How:
     everything: bool = False
     max_mb: float = MAX_MB
     changed: bool = False
+    transfer: bool = False
     watch: Progress = lambda *_: None
     say: Say = lambda _: None
 
@@ -104,6 +109,7 @@ def fetch(
     everything: bool = False,
     max_mb: float = MAX_MB,
     changed: bool = False,
+    transfer: bool = False,
     site: str | Path | None = None,
     watch: Progress = lambda *_: None,
     say: Say = lambda _: None,
@@ -122,6 +128,8 @@ def fetch(
         everything: All its files.
         max_mb: Largest size of all together, in MB (10**6 bytes).
         changed: Also what has another content now than when the run ended; it has to go to another folder.
+        transfer: By Globus Transfer, of any size, between the two collections of `[transfer]` in the profile. It
+            goes on when this process has ended; asked for again it is taken up.
         site: Profile of the site, by name or path; not given: as the campaign was started with.
         watch: Told the file, the bytes that are here, and its size.
         say: Takes sentences on what is waited for.
@@ -131,7 +139,7 @@ def fetch(
         BadInput: There is no such run or file, it is too large, or cannot be put there.
         FetchFailed: The endpoint did not give it.
     """
-    how = How(None if to is None else Path(to).expanduser(), everything, max_mb, changed, watch, say)
+    how = How(None if to is None else Path(to).expanduser(), everything, max_mb, changed, transfer, watch, say)
     RunDir(run_dir).require()
     read = snapshot(run_dir)
     result = _result(read, run, run_dir)
@@ -269,13 +277,27 @@ class Fetcher:
             return _here_already(result, self._work / result.manifest.execution_id, paths, how)
         identity, remote = result.manifest.execution_id, result.remote
         place = Place(how.to if how.to is not None else self._work / identity)
+        settings = self._collections(remote) if how.transfer else None
         wanted, notes = self._wanted(result, remote, paths, how)
+        if settings is not None:
+            record = Record(self._work.parent / "transfers.jsonl" if self._work.name == "work" else None)
+            come = transfer_files(wanted, place, remote, settings, record, watch=how.watch, say=how.say)
+            return Fetched(identity, tuple(come), tuple(notes))
         _refuse_large(wanted, how.max_mb, remote, place)
         files = []
         for one in wanted:
             errands = self._errands_when_needed(remote, identity, how)
             files.append(bring(errands, place, one, remote.at, how.watch))
         return Fetched(identity, tuple(files), tuple(notes))
+
+    def _collections(self, remote: Remote) -> TransferSettings:
+        profile = self._profile(remote)
+        if profile.transfer is None:
+            raise BadInput(
+                f'the profile {profile.name} has no [transfer], which names the two collections: here = "ID", '
+                'there = "ID" (docs/howto/globus.md).'
+            )
+        return profile.transfer
 
     def _errands_when_needed(self, remote: Remote, identity: str, how: How) -> Callable[[], Errands]:
         return lambda: self._errands(remote, identity, how)
@@ -405,8 +427,8 @@ def _refuse_large(wanted: Sequence[Wanted], max_mb: float, remote: Remote, place
         largest = max(missing, key=lambda one: one.size)
         raise BadInput(
             f"{len(missing)} file(s) of {size / 1e6:.4g} MB are to come ({largest.path}: {largest.size / 1e6:.4g} "
-            f"MB), more than {max_mb:g} MB: ask for fewer, allow it by --max-mb {int(size / 1e6) + 1}, or use "
-            f"Globus Transfer: it is {remote.workdir}/{largest.path} there.",
+            f"MB), more than {max_mb:g} MB: ask for fewer, allow it by --max-mb {int(size / 1e6) + 1}, or "
+            f"take Globus Transfer (--transfer). It is {remote.workdir}/{largest.path} there.",
             value=size,
         )
     if size > place.free():

@@ -29,7 +29,7 @@ _OWN = frozenset(
     {
         *("campaign.toml", "app.json", "events.jsonl", "events.torn", "enqueued.jsonl", "site.toml", "jobs.jsonl"),
         *("metrics.h5", "work", "files", "report", "results.csv", "results.parquet", "parsl", ".lock"),
-        *("coordinator", "coordinator.log", "coordinator.sh"),
+        *("coordinator", "coordinator.log", "coordinator.sh", "transfers.jsonl"),
     }
 )
 """What a campaign's folder may have; see docs/reference/run_directory.md."""

@@ -32,6 +32,7 @@ def fetch(
     changed: Annotated[
         bool, typer.Option("--changed", help="Also what has changed since the run; with --to.")
     ] = False,
+    transfer: Annotated[bool, typer.Option("--transfer", help="By Globus Transfer, of any size.")] = False,
     site: SiteOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -48,6 +49,7 @@ def fetch(
             everything=everything,
             max_mb=max_mb,
             changed=changed,
+            transfer=transfer,
             site=site,
             watch=progress,
             say=progress.say,

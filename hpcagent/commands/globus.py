@@ -19,6 +19,11 @@ def add(cli: typer.Typer) -> None:
 def globus(
     what: Annotated[str, typer.Argument(help="login, logout or whoami.", metavar="login|logout|whoami")],
     as_json: JsonOption = False,
+    transfer: Annotated[bool, typer.Option("--transfer", help="login: for Globus Transfer, too.")] = False,
+    collection: Annotated[
+        list[str] | None,
+        typer.Option("--collection", metavar="ID", help="login: a collection that wants a consent of its own."),
+    ] = None,
 ) -> None:
     """Log in to Globus for sites of kind globus_compute, log out, or say who you are to it."""
     import json
@@ -33,8 +38,10 @@ def globus(
         else:
             say(about["words"] if about["valid"] else about["problem"])
         raise typer.Exit(0 if about["valid"] else 1)
-    doing = {"login": credentials.login, "logout": credentials.logout}.get(what)
-    if doing is None:
+    if what not in ("login", "logout"):
         raise BadInput(f"`hpcagent globus {what}`: {nearest(what, ('login', 'logout', 'whoami'))}", value=what)
-    done = doing()
+    if what == "logout":
+        done = credentials.logout()
+    else:
+        done = credentials.login(transfer=transfer or bool(collection), collections=collection or ())
     say(json.dumps({"done": done}) if as_json else done)

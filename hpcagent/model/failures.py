@@ -249,7 +249,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("EndpointRefused", "infrastructure", "an endpoint does not run hpcagent's function, or takes no JSON: ask its administrator", again=False),
         _is("InvalidResourceSpecification", "infrastructure", "an endpoint's engine does not take the run's nodes and ranks: an executor of mode `mpi` needs the GlobusMPIEngine", again=False),
         _is("SubmissionRefused", "infrastructure", "Globus Compute does not take this run: read the message", again=False),
-        _is("RequestTooLarge", "infrastructure", "a run that is too large for one submission to an endpoint (9 MiB): files by Globus Transfer (`[transfer]`), or by their path there", again=False),
+        _is("RequestTooLarge", "infrastructure", "a run that is too large for one submission to an endpoint (9 MiB): files by their path there", again=False),
         _is("MaxResultSizeExceeded", "contract", "an answer that is too large for an endpoint (10 MiB): write to files, and fetch them"),
     ),
     "lammps": (

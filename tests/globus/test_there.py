@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SCRIPT = """
 import json, os, sys, uuid
 from globus_compute_sdk import Client, Executor

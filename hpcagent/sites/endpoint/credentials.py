@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -97,11 +98,13 @@ def identity() -> Identity:
     return Identity("login", f"the login kept in {_folder()}")
 
 
-def app(*, may_ask: bool = False) -> GlobusApp:
+def app(*, may_ask: bool = False, transfer: bool = False, collections: Sequence[str] = ()) -> GlobusApp:
     """Globus's application object with valid credentials.
 
     Args:
         may_ask: Leave the object as Globus makes it, which asks in the terminal when it needs a login.
+        transfer: For Globus Transfer, too.
+        collections: Ids of collections whose data it is to reach, where those want a consent of their own.
 
     Raises:
         BadInput: No SDK, or half of a client's credentials.
@@ -111,7 +114,7 @@ def app(*, may_ask: bool = False) -> GlobusApp:
     require_sdk()
     from globus_compute_sdk.sdk.auth.globus_app import DEFAULT_CLIENT_ID, get_globus_app
     from globus_compute_sdk.sdk.auth.token_storage import get_token_storage
-    from globus_sdk import ComputeClientV2, GlobusAppConfig, UserApp
+    from globus_sdk import ComputeClientV2, GlobusAppConfig, TransferClient, UserApp
 
     if who.how == "login" and not may_ask and not (_folder() / "storage.db").is_file():
         raise SiteFailed(f"Nobody is logged in to Globus: there is no login in {_folder()}; {_LOG_IN}.")
@@ -129,9 +132,12 @@ def app(*, may_ask: bool = False) -> GlobusApp:
             found = UserApp(app_name="hpcagent", client_id=DEFAULT_CLIENT_ID, config=config)
         scopes = ComputeClientV2.default_scope_requirements
         found.add_scope_requirements({ComputeClientV2.resource_server: scopes})
+        if transfer:
+            found.add_scope_requirements({TransferClient.resource_server: [_transfer_scope(collections)]})
         if who.how == "login" and not may_ask and found.login_required():
             raise SiteFailed(
-                f"The login to Globus in {_folder()} has expired, or does not cover Globus Compute; {_LOG_IN}."
+                f"The login to Globus in {_folder()} has expired, or does not cover Globus "
+                f"{'Transfer: `hpcagent globus login --transfer`' if transfer else f'Compute; {_LOG_IN}'}."
             )
     except SiteFailed:
         raise
@@ -145,8 +151,22 @@ def app(*, may_ask: bool = False) -> GlobusApp:
     return found
 
 
-def login() -> str:
+def _transfer_scope(collections: Sequence[str]) -> Any:
+    """The scope of transfers, with that of the data of mapped collections."""
+    from globus_sdk.scopes import GCSCollectionScopes, TransferScopes
+
+    scope = TransferScopes.all
+    for collection in collections:
+        scope = scope.with_dependency(GCSCollectionScopes(collection).data_access.with_optional(True))
+    return scope
+
+
+def login(*, transfer: bool = False, collections: Sequence[str] = ()) -> str:
     """Log in by Globus's own flow: it shows an address and asks for the code that is found there.
+
+    Args:
+        transfer: For Globus Transfer, too.
+        collections: Ids of collections that want a consent of their own.
 
     Returns:
         Who is logged in now, in words.
@@ -165,7 +185,7 @@ def login() -> str:
             "`hpcagent globus login` asks for a code, and there is no terminal here to ask in. Run it in one on "
             f"this machine, or set {CLIENT_ID} and {CLIENT_SECRET}."
         )
-    found = app(may_ask=True)
+    found = app(may_ask=True, transfer=transfer, collections=collections)
     try:
         if found.login_required():
             found.login()

@@ -59,7 +59,7 @@ LARGEST_RESULT = 4 * 1024 * 1024
 LARGEST_CHUNK = 4 * 1024 * 1024
 """Bytes of a file in one request or answer, before they are packed: 5.6 MB then, if they cannot be compressed."""
 LARGEST_INPUT = 4 * 1024**3
-"""Bytes of an input that is sent with the requests; larger ones go by Globus Transfer."""
+"""Bytes of an input that is sent with the requests; larger ones are brought there by hand."""
 BEATS_S = 15.0
 """So often, in seconds, a run that goes on touches its control file."""
 SILENT_S = 90.0

@@ -66,8 +66,8 @@ def too_large(size: int, limit: int = LARGEST_BATCH) -> AppFailed:
     """A request that is too large to be sent at all."""
     return AppFailed(
         f"The request has {size / 2**20:.1f} MiB, and {limit / 2**20:.0f} MiB is the most that is sent to Globus "
-        "Compute at once. Send large files with Globus Transfer ([transfer] in the profile), or put them on the "
-        "endpoint's file system and name them by their path there.",
+        "Compute at once. Put large files on the endpoint's file system, and name them by their path "
+        "there.",
         kind="infrastructure",
         name="RequestTooLarge",
         size=size,

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,7 +95,8 @@ def far(local, tmp_path, monkeypatch):
 def get(far, monkeypatch):
     """`fetch` of run 3 over a link in this process."""
     folder, _, endpoint = far
-    monkeypatch.setattr("hpcagent.campaign.fetched.profile_there", lambda *_: None)
+    bare = SimpleNamespace(name="far", transfer=None)
+    monkeypatch.setattr("hpcagent.campaign.fetched.profile_there", lambda *_: bare)
 
     def run(*paths: str, link: LocalLink | None = None, which: int | str = 3, **options: Any):
         way = link or LocalLink(answer=endpoint)
@@ -262,9 +264,11 @@ def test_two_at_once_do_not_write_one_file(far, get):
 def test_large_files_are_refused_with_what_to_do(far, get):
     with pytest.raises(
         BadInput,
-        match=r"0.9 MB are to come \(out/dump.bin.*--max-mb 1, or use Globus Transfer: .*/out/dump.bin there",
+        match=r"0.9 MB are to come \(out/dump.bin.*--max-mb 1, or take Globus Transfer \(--transfer\)\. .*/out/dump.bin there",
     ):
         get("log", "out/dump.bin", max_mb=0.5)
+    with pytest.raises(BadInput, match=r"has no \[transfer\], which names the two collections"):
+        get("out/dump.bin", transfer=True)
     assert not far[2].asked
     get("log", max_mb=0.5)
     with pytest.raises(BadInput, match=r"1 file\(s\) of 0.7 MB"):
