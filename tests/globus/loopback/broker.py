@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 __all__ = ["Broker", "free_ports", "missing_packages"]
@@ -55,6 +56,7 @@ class Broker:
         self.url = f"amqp://guest:guest@127.0.0.1:{self._port}/%2F"
         self._epmd: subprocess.Popen[bytes] | None = None
         self._node: subprocess.Popen[bytes] | None = None
+        self.on_stop: Callable[[], None] = lambda: None
         (folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self._port}\nlog.file.level = warning\n"
             "disk_free_limit.absolute = 1MB\nvm_memory_high_watermark.absolute = 1GB\n"
@@ -130,6 +132,7 @@ class Broker:
 
     def stop(self) -> None:
         """End it; clients lose their connections, its queues are kept."""
+        self.on_stop()
         node, self._node = self._node, None
         _end(node)
 

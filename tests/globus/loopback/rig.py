@@ -61,6 +61,7 @@ class Rig:
                 (self.folder / name).mkdir()
             self.broker = brokers.Broker(self.folder / "broker")
             self.service = Service(self.broker.url, limit=limit)
+            self.broker.on_stop = self.service.may_go_again
             self.endpoint = self.new_endpoint("main")
         except BaseException:
             self.close()

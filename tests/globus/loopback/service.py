@@ -69,6 +69,7 @@ class Task:
 
     Attributes:
         results: How many came for it; more than one was repeated.
+        again: Whether the broker may have given it to the endpoint twice: it was stopped while that had it.
     """
 
     id: str
@@ -81,6 +82,7 @@ class Task:
     forwarded: bool = False
     lost: bool = False
     body: bytes | None = field(default=None, repr=False)
+    again: bool = False
 
 
 @dataclass
@@ -208,7 +210,12 @@ class Service:
     def repeated(self) -> list[Task]:
         """The tasks with more than one result."""
         with self.lock:
-            return [t for t in self.tasks.values() if t.results > 1]
+            return [t for t in self.tasks.values() if t.results > 1 + t.again]
+
+    def may_go_again(self) -> None:
+        """The broker stops: what it was not told to be taken it gives out once more; the runs' lock and record count."""
+        for task in self.unfinished():
+            task.again = True
 
     def forget(self) -> None:
         """Keep no task, and count from nothing; functions and endpoints stay."""
