@@ -5,6 +5,7 @@ Each gets an environment of its own with what the core and its tests need, no en
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,9 @@ TESTS = (
     "tests/integration/test_campaign.py",
 )
 NEEDS = ("pytest>=8,<10", "jsonschema>=4,<5")
+ENDPOINT = "globus-compute-endpoint>=4.19,<4.20"
+RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+TESTS_PYTHON = ROOT / os.environ.get("VENV", ".venv") / "bin" / "python"
 
 
 def python(version: str) -> str | None:
@@ -38,12 +42,19 @@ def tried(version: str, found: str) -> bool:
     steps = ([found, "-m", "venv", str(home)], [*pip, "-e", str(ROOT), *NEEDS])
     if any(subprocess.run(step, cwd=ROOT).returncode for step in steps):
         return False
-    return (
-        subprocess.run(
-            [own, "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", *TESTS], cwd=ROOT
-        ).returncode
-        == 0
-    )
+    tests = [own, "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", *TESTS]
+    return subprocess.run(tests, cwd=ROOT).returncode == 0 and works_for_the_tests_python(own, pip)
+
+
+def works_for_the_tests_python(own: str, pip: list[str]) -> bool:
+    """Whether an endpoint under it runs what a client under the tests' own Python sends."""
+    if not (TESTS_PYTHON.exists() and RABBITMQ.exists()):
+        print("an endpoint under it was not tried: that needs `make test` before, and RabbitMQ", flush=True)
+        return not os.environ.get("CI")
+    if subprocess.run([*pip, ENDPOINT], cwd=ROOT).returncode:
+        return False
+    test = [str(TESTS_PYTHON), "-m", "pytest", "-p", "no:cacheprovider", "tests/globus/test_other_python.py"]
+    return subprocess.run(test, cwd=ROOT, env={**os.environ, "HPCAGENT_TEST_WORKER_PYTHON": own}).returncode == 0
 
 
 def main() -> int:
