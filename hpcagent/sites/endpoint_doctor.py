@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from hpcagent.errors import HpcAgentError
+from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.shown import plain
 from hpcagent.sites.doctor_check import Check
 from hpcagent.sites.endpoint import protocol
@@ -107,6 +107,8 @@ def _credentials() -> tuple[bool, Check]:
         credentials.require_sdk()
         credentials.app()
         return True, Check("ok", "Globus login", plain(credentials.identity().words))
+    except BadInput as error:  # no SDK, or half of a client's credentials; says what to do
+        return False, Check("FAIL", "Globus login", plain(error.message))
     except HpcAgentError as error:
         return False, Check("FAIL", "Globus login", plain(error.message), "`hpcagent globus login` in a terminal")
 

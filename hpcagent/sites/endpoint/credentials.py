@@ -180,6 +180,7 @@ def login(*, transfer: bool = False, collections: Sequence[str] = ()) -> str:
         raise BadInput(
             f"There is nothing to log in to: {who.words} is used. Unset {CLIENT_ID} and {CLIENT_SECRET} to log in."
         )
+    require_sdk()
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty()):
         raise BadInput(
             "`hpcagent globus login` asks for a code, and there is no terminal here to ask in. Run it in one on "
@@ -236,6 +237,8 @@ def whoami() -> dict[str, Any]:
             from globus_sdk import ComputeClientV2
 
             found.get_authorizer(ComputeClientV2.resource_server)
+    except BadInput:
+        raise
     except SiteFailed as error:
         return about | {"valid": False, "problem": error.message}
     except Exception as error:

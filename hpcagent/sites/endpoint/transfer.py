@@ -6,7 +6,6 @@ A transfer goes on by itself when this process has ended. Its submission id is w
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -203,12 +202,15 @@ def _carried(
         _waited(service, task, ways, watch, say, pause)
     except KeyboardInterrupt:
         if task:
-            with contextlib.suppress(FetchFailed):
+            try:
                 _asked(lambda: service.cancel_task(task))
-            record.write("ended", what, status="cancelled")
+            except FetchFailed as error:
+                say(f"the transfer {task} could not be cancelled, and may go on: {error}")
+            else:
+                record.write("ended", what, status="cancelled")
         raise
     except FetchFailed as error:
-        if error.details.get("ended"):
+        if error.details.get("ended") or error.details.get("forgotten"):
             record.write("ended", what, status=_FAILED)
         raise
     record.write("ended", what, status=_DONE)
@@ -243,7 +245,7 @@ def _waited(
     total, told = sum(way.wanted.size for way in ways), ""
     name = ways[0].wanted.path if len(ways) == 1 else f"{len(ways)} files"
     while True:
-        now = _asked(lambda: service.get_task(task))
+        now = _of_task(service, task)
         status = str(now["status"])
         watch(name, min(int(now.get("bytes_transferred") or 0), total), total)
         if status == _DONE:
@@ -268,13 +270,25 @@ def _waited(
         pause(LOOKS_S)
 
 
+def _of_task(service: Any, task: str) -> Any:
+    """How a transfer stands; one that the service has forgotten is asked for anew the next time."""
+    try:
+        return _asked(lambda: service.get_task(task))
+    except FetchFailed as error:
+        gone = error.details.get("status") == 404
+        words = "Ask again: it is begun anew." if gone else "The transfer may go on; ask again to take it up."
+        raise FetchFailed(f"{error} {words}", name=str(error.details.get("name")), forgotten=gone) from None
+
+
 def _asked(ask: Callable[[], Any]) -> Any:
     """An answer of the service, or why there is none, in words."""
     sdk = import_module("globus_sdk")
     try:
         return ask()
     except sdk.GlobusAPIError as error:
-        raise FetchFailed(f"Globus Transfer refused: {_refusal(error)}", name=str(error.code)[:100]) from None
+        raise FetchFailed(
+            f"Globus Transfer refused: {_refusal(error)}", name=str(error.code)[:100], status=error.http_status
+        ) from None
     except sdk.GlobusError as error:
         words = hidden(f"{type(error).__name__}: {error}")[:500]
         raise FetchFailed(f"Globus Transfer cannot be asked: {words}. Ask again later.") from None
@@ -288,7 +302,9 @@ def _refusal(error: Any) -> str:
             f"{message}. Your login does not cover this collection: `hpcagent globus login --transfer "
             f"--collection ID` with its id. (Wanted: {in_brief(' '.join(map(str, scopes)))})"
         )
-    if error.http_status in (401, 403):
+    if error.http_status == 401:
+        return f"{message}. Log in anew: `hpcagent globus login --transfer`."
+    if error.http_status == 403:
         return f"{message}. You may not read or write there: look at the collections of [transfer] in the profile."
     if error.http_status == 404:
         return f"{message}. Look at the ids of the collections in [transfer] of the profile."

@@ -237,3 +237,15 @@ def test_the_entry_stands_alone_and_answers_in_json_whatever_happens(monkeypatch
     missing = entry({"key": "k"})["error"]
     assert missing["name"] == "AppNotImportable"
     assert "pip install hpcagent" in missing["message"]
+
+
+def test_without_the_extra_every_door_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "globus_compute_sdk", None)
+    monkeypatch.setenv("GLOBUS_COMPUTE_CLIENT_ID", "aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee")
+    monkeypatch.setenv("GLOBUS_COMPUTE_CLIENT_SECRET", "none")
+    with pytest.raises(BadInput, match=r"hpcagent\[globus\]"):
+        credentials.whoami()
+    monkeypatch.delenv("GLOBUS_COMPUTE_CLIENT_ID")
+    monkeypatch.delenv("GLOBUS_COMPUTE_CLIENT_SECRET")
+    with pytest.raises(BadInput, match=r"hpcagent\[globus\]"):
+        credentials.login()

@@ -192,6 +192,18 @@ def test_ctrl_c_cancels_it_and_what_no_collection_shows_is_refused(fetch, api):
     with pytest.raises(KeyboardInterrupt):
         fetch(pause=stopped)
     assert len(calls(api, f"/task/{TASK}/cancel")) == 1 and fetch.lines[-1]["status"] == "cancelled"
+    # A refused cancellation is said, and the transfer taken up the next time.
+    api.remove("POST", f"{API}/task/{TASK}/cancel")
+    api.post(f"{API}/task/{TASK}/cancel", status=503, json={"code": "ServiceUnavailable", "message": "later"})
+    with pytest.raises(KeyboardInterrupt):
+        fetch(pause=stopped)
+    assert "could not be cancelled" in fetch.said[-1] and fetch.lines[-1]["event"] == "submitted"
+    # One that the service has forgotten is begun anew.
+    api.remove("GET", f"{API}/task/{TASK}")
+    api.get(f"{API}/task/{TASK}", status=404, json={"code": "TaskNotFound", "message": "no such task"})
+    with pytest.raises(FetchFailed, match="begun anew"):
+        fetch()
+    assert fetch.lines[-1]["event"] == "ended"
     fetch.there_path = "/projects"
     before = len(api.calls)
     with pytest.raises(BadInput, match="does not lie below /projects"):
