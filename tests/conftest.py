@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from hpcagent import beside
+
 
 def pytest_configure() -> None:
     # Started in the background by a script, this process and its children would ignore Ctrl-C, which is tested.
@@ -21,7 +23,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _path() -> Iterator[None]:
-    """The shell's commands put the working directory last: then a package `tests` of another would go before this."""
-    before = sys.path.copy()
+    """The shell's commands put the working directory last, here and for workers: another `tests` would go before ours."""
+    folder, lists = beside._Folder, (sys.path, sys.path_hooks, sys.meta_path)
+    before = [one.copy() for one in lists]
+    state = folder.path, folder.guarded, folder.problem
     yield
-    sys.path[:] = before
+    for one, was in zip(lists, before, strict=True):
+        one[:] = was
+    folder.path, folder.guarded, folder.problem = state
