@@ -86,6 +86,7 @@ def test_a_daemon_ends_where_its_run_does_not_come_to_an_end(tmp_path: Path, how
     with open_site("laptop", run_dir=tmp_path, workers=1, private=True) as site:
         future = site.submit(execute, order_of(tmp_path / "x", waits_beside_a_daemon))
         while not (tmp_path / "x" / "ready").exists():
+            assert not future.done(), future.result()
             time.sleep(0.02)
         daemon = int((tmp_path / "x" / "pid").read_text())
         if how == "the worker is killed":
