@@ -6,6 +6,7 @@ special mode; rewritten at most so often that writing stays a small share of the
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import time
@@ -79,6 +80,7 @@ def _held_in(path: Path) -> _Held | None:
         import h5py
 
     try:
+        _require_whole(path)
         with FORKS, h5py.File(path, "r") as file:
             ids, states = (file[name].asstr()[...].tolist() for name in ("execution_id", "state"))
             starts = (None if math.isnan(at) else at for at in file["started_at"][...].tolist())
@@ -117,7 +119,25 @@ def write_table(path: Path, columns: Mapping[str, list[Any]], units: Mapping[str
                 dataset.attrs["units"] = _DATES if name == "started_at" else units[name]
         if RUN in columns:
             _give_dimension(file, list(columns))
-    write_whole(path, image.getvalue())
+    data = image.getvalue()
+    write_whole(path, data + _SEAL + hashlib.sha256(data).digest())
+
+
+_SEAL = b"\0hpcagent sha256\0"
+"""Near the end of the file, before the SHA-256 of all that precedes it; HDF5 looks at nothing behind its own end."""
+
+
+def _require_whole(path: Path) -> None:
+    """Hold a file against the digest at its end, before HDF5 opens it: damage can keep HDF5 busy for ever.
+
+    Raises:
+        OSError: It is missing, or damaged. A file of before there were digests passes.
+    """
+    data = path.read_bytes()
+    at = len(data) - len(_SEAL) - hashlib.sha256().digest_size
+    sealed = at > 0 and data[at : at + len(_SEAL)] == _SEAL
+    if sealed and hashlib.sha256(data[:at]).digest() != data[at + len(_SEAL) :]:
+        raise OSError("it was damaged after it had been written")
 
 
 _DATES = "seconds since 1970-01-01"
@@ -156,6 +176,7 @@ def read_table(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         columns: dict[str, Any] = {}
         units: dict[str, str] = {}
+        _require_whole(path)
         with h5py.File(path, "r") as file:
 
             def visit(name: str, item: Any) -> None:

@@ -600,15 +600,6 @@ class _Publisher:
     def publish_raw(self, queue: str, body: bytes, properties: Any) -> None:
         self._do(lambda channel: channel.basic_publish("", queue, body, properties))
 
-    def forget(self) -> None:
-        """Keep no task, and count from nothing; functions and endpoints stay."""
-        with self.lock:
-            self.tasks.clear()
-            self.groups.clear()
-            self.requests.clear()
-            self.counts = Counts()
-            self._recent.clear()
-
     def waiting(self, queue: str) -> int:
         found: int = self._do(lambda channel: channel.queue_declare(queue, passive=True).method.message_count)
         return found
