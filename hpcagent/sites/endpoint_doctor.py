@@ -176,7 +176,7 @@ def _todo(words: str) -> str:
     if "protocol" in words:
         return "install the same hpcagent on both sides"
     if "schema" in words or "ValidationError" in words or "is a required property" in words:
-        return "correct [user_endpoint_config]: its keys are those of the endpoint's template"
+        return "correct [user_endpoint_config], or that of [control], by the endpoint's template"
     if "resource_specification" in words or "InvalidResource" in words:
         return 'the engine there is not the one that the executor\'s mode wants: role = "mpi" in our templates'
     return "correct the profile, or the endpoint's template; its log is in ~/.globus_compute/NAME there"

@@ -124,7 +124,7 @@ def write_table(path: Path, columns: Mapping[str, list[Any]], units: Mapping[str
 
 
 _SEAL = b"\0hpcagent sha256\0"
-"""Near the end of the file, before the SHA-256 of all that precedes it; HDF5 looks at nothing behind its own end."""
+"""Stands before the SHA-256 at the end of the file, behind the end that HDF5 knows."""
 
 
 def _require_whole(path: Path) -> None:

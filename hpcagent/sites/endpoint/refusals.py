@@ -274,10 +274,13 @@ _TASK = (
         r"failed to start|failed to initialize|configuration error|could not start)\b",
         "EndpointCannotStart",
         "infrastructure",
-        "the endpoint cannot start a user endpoint as it was asked to: compare [user_endpoint_config] with the "
-        "template's schema",
+        "the endpoint cannot start a user endpoint as it was asked to: compare [user_endpoint_config] (for "
+        "errands that of [control]) with the template's schema",
     ),
 )
+
+
+_REASON = re.compile(r"(?m)^.*(?:ValidationError|is not (?:one )?of |does not match |is a required property).*$")
 
 
 def of_task(text: str) -> AppFailed:
@@ -296,7 +299,9 @@ def of_task(text: str) -> AppFailed:
     said = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("Traceback")]
     brief = (said[-1] if said else text or "no words")[:500].rstrip(".")
     for pattern, name, kind, means in _TASK:
-        if re.search(pattern, "\n".join(said)):
+        naming = [line for line in said if re.search(pattern, line)]
+        if naming:  # of a schema the reason, and not where in the configuration it was
+            brief = (_REASON.findall(text) or naming)[-1].strip()[:500].rstrip(".")
             message = f"The task failed on the endpoint ({brief}): {means}."
             return AppFailed(message, kind=kind, name=name, log_tail=text[-4000:])
     message = f"The task failed on the endpoint before hpcagent could answer: {brief}."

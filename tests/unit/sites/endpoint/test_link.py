@@ -327,7 +327,7 @@ def test_a_batch_stays_below_the_limit_and_what_is_larger_fails_before_it_is_sen
     assert isinstance(error, AppFailed)
     assert (error.name, error.size > error.limit) == ("RequestTooLarge", True)
     assert "9.0 MiB" in error.message
-    assert "Globus Transfer" in error.message
+    assert "by their path there" in error.message
     assert too_large.key not in {one["key"] for batch, _ in cloud.submissions for one in batch}
 
 

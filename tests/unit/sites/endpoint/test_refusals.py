@@ -41,6 +41,15 @@ def test_a_failed_task_has_the_name_of_what_happened(text, name, kind):
     assert len(of_task("x" * 10**6 + "\nOSError: y").log_tail) <= 4000
 
 
+def test_a_schemas_reason_is_told_and_which_tables_to_look_at():
+    said = of_task(
+        "Failed to start or unexpected error:\n  (ValidationError) 'thread' is not one of ['htex', 'threads']\n\n"
+        "Failed validating 'enum' in schema['properties']['engine']:\n    {'enum': ['htex']}\n\n"
+        "On instance['engine']:\n    'thread'"
+    ).message
+    assert "'thread' is not one of ['htex', 'threads']" in said and "[control]" in said
+
+
 def test_errors_of_ours_in_a_request_are_not_taken_for_the_networks():
     pytest.importorskip("globus_sdk")
     assert type(of_service(ConnectionResetError("x"), "e")) is Outage
