@@ -42,5 +42,5 @@ def test_the_doctor_finds_the_template_for_one_machine_to_work_and_a_campaign_ru
     told = [json.loads(line) for line in refused.stdout.splitlines()]
     (failed,) = [line for line in told if line["status"] == "FAIL" and line["what"] == "round trip"]
     assert refused.returncode == 1
-    assert "user_endpoint_config" in failed["found"] and "its keys are those" in failed["todo"]
+    assert "user_endpoint_config" in failed["found"] and "[user_endpoint_config]" in failed["todo"]
     assert len(told) == 7, "no probe is sent where an errand was refused: it would wait"
