@@ -21,6 +21,7 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
 from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.extended import check_extendable
 from hpcagent.model.files import contents
 from hpcagent.model.records import LARGEST_WHOLE, Manifest, Role, checked_counter
 from hpcagent.model.space import Parameter, Params, Space
@@ -312,9 +313,12 @@ class App(Displayed, Record):
         digest: str | None = None,
         checked: bool = False,
         site: Mapping[str, Any] | None = None,
+        extends: str = "",
+        times: float = 1.0,
     ) -> Manifest:
         """Write down one run: parameters checked, defaults filled in, the execution id computed.
 
+        With `extends` it goes on from the end of that run, to `times` times the length of an ordinary one.
         `checked` says that `params` came from the space's own `validated`, `digest` saves working it out again.
         `site` (see `order`) has the environment of engines on the site: where their pseudopotentials are.
 
@@ -340,6 +344,8 @@ class App(Displayed, Record):
                 seed=seed,
                 replicate=replicate,
                 upstream=upstream,
+                extends=extends,
+                times=times,
             ),
             app=self.name,
             app_version=self.contract.version,
@@ -356,6 +362,8 @@ class App(Displayed, Record):
             requested_by=requested_by,
             priority=priority,
             created_at=time.time(),
+            extends=extends,
+            times=times,
         )
 
     def order(
@@ -486,6 +494,7 @@ def app(
     files: tuple[str, ...] = (),
     vary: tuple[str, ...] = (),
     constraints: Sequence[str] = (),
+    extendable: bool = False,
 ) -> Callable[[Callable[..., Any]], App]:
     """Turn a Python function into an app.
 
@@ -511,6 +520,9 @@ def app(
         files: Names of settings that are paths of files; the function finds them in `run.settings["paths"]`.
         vary: Parameters that a campaign varies if it does not say.
         constraints: Conditions on parameters that every run keeps, e.g. `["x + y <= 1"]`.
+        extendable: Whether a finished run can go on from its end. The function then looks at `run.extends` (what
+            it goes on from, with its `workdir`, or None) and `run.times` (how many times as long as an ordinary
+            run it is to be in all), and gives metrics of the whole.
 
     Raises:
         BadInput: A parameter is not an argument of the function, or an argument has no parameter.
@@ -544,6 +556,7 @@ def app(
             files=files,
             vary=vary,
             constraints=constraints,
+            extendable=extendable,
         )
 
     return wrap
@@ -564,6 +577,7 @@ def app_of(
     constraints: Sequence[str] = (),
     inputs: tuple[str, ...] = (),
     resources_from: Mapping[str, str] | None = None,
+    extendable: bool = False,
     **contract: Any,
 ) -> App:
     """Make the app of a function; what `app` and `chain` have in common.
@@ -574,6 +588,9 @@ def app_of(
     space = Space.made(Space.of(**(parameters or {})).parameters, constraints)
     check_names(space, f"app {name or function.__name__}", "use `run.seed`")
     _check_signature(function, space, inputs if chain else ())
+    if extendable:
+        check_extendable(function, settings or {})
+        settings = {**(settings or {}), "extendable": True}
     lines = (inspect.getdoc(function) or "").splitlines()
     made_contract = build(
         Contract,

@@ -55,6 +55,9 @@ class Run:
         site: What the site says of itself: `name`, `node_cores`, `launcher`, `launchers`, `apps`.
         files: SHA-256 of the files that decide its numbers, as they were when its execution id was made; None
             where nobody looked (a function called by hand).
+        extends: The run from whose end it goes on: `execution_id`, `workdir`, `artifacts`, `metrics`,
+            `uncertainty`, `times`; None for a run that begins anew.
+        times: How many times as long as an ordinary run it is to be in all, what it extends included.
     """
 
     workdir: Path
@@ -66,6 +69,8 @@ class Run:
     resources: Mapping[str, Any] = field(default_factory=dict)
     site: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] | None = None
+    extends: Mapping[str, Any] | None = None
+    times: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,8 @@ class Outcome:
         distrusted: Why the measured times should not be believed, or None.
         files: Files whose content decided the metrics: path -> SHA-256.
         versions: What has computed: name of the program or Python distribution -> version.
+        extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where the app
+            does not say.
     """
 
     metrics: Mapping[str, float]
@@ -93,3 +100,4 @@ class Outcome:
     distrusted: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    extendable_s: float | None = None

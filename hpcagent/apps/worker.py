@@ -240,6 +240,8 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
             resources=manifest["resources"],
             site=order["site"],
             files=order.get("files"),
+            extends=order.get("extends"),
+            times=manifest.get("times", 1.0),
         )
         if order.get("outdated"):
             raise AppFailed(
@@ -446,12 +448,24 @@ def _fields(
             fields["notes"] = [*outcome.notes, *fields.get("notes", [])]
         if outcome.distrusted:
             fields["distrusted"] = outcome.distrusted
+        if failure is None and _extendable_s(order, outcome, wall_s) is not None:
+            fields["extendable_s"] = _extendable_s(order, outcome, wall_s)
         for name, found in (("files", outcome.files), ("versions", outcome.versions)):
             if found:
                 fields[name] = {**fields.get(name, {}), **found}
     if noted():
         fields["notes"] = [*fields.get("notes", []), *noted()]
     return fields
+
+
+def _extendable_s(order: Mapping[str, Any], outcome: Outcome, wall_s: float) -> float | None:
+    """Wall seconds of an ordinary run's length more; None where the app cannot go on from the run's end."""
+    if not order["settings"].get("extendable"):
+        return None
+    if outcome.extendable_s is not None and math.isfinite(outcome.extendable_s):
+        return max(0.0, outcome.extendable_s)
+    before = float((order.get("extends") or {}).get("times", 0.0))
+    return wall_s / max(float(order["manifest"].get("times", 1.0)) - before, 1e-3)
 
 
 def os_name(error: OSError) -> str:

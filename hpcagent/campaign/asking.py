@@ -7,8 +7,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcagent.campaign.extending import extension_of
 from hpcagent.campaign.own_points import own_point
 from hpcagent.campaign.planner import Asked, Planner
 from hpcagent.campaign.runner import Runner
@@ -205,6 +207,35 @@ class Asking:
                 self._claimed.extend(run.execution_id for run in runs)
             return runs
 
+    def extend(self, run: object, factor: float, work: Path) -> OwnRun:
+        """See `Coordinator.extend`."""
+        planner = self._planner
+        with self._turn:
+            self._refuse_closed()
+            extension = extension_of(planner.campaign, self._state, run, factor, work)
+            known = planner.known_extension(extension)
+            if known is not None:
+                self._send_again([known])
+                return OwnRun(known, self, recorded=self.ended(known.execution_id))
+            room = planner.room()
+            planned: list[Manifest] = []
+            if room is None or room > 0:
+                batch, _ = self._place(1)
+                planned = planner.extend(extension, batch=batch)
+            if not planned:
+                why = (
+                    planner.spending.refusal
+                    or f"the budget of runs ({_in_words(planner.campaign.until)}) is used up"
+                )
+                raise BudgetSpent(
+                    f"run {extension.before.manifest.index} is to be extended, but {why.rstrip('.')}. Nothing was "
+                    "begun. Give the campaign a larger budget.",
+                    room=room,
+                )
+            self._start(planned)
+            self._claimed.append(planned[0].execution_id)
+            return OwnRun(planned[0], self, recorded=False)
+
     def _wanted(self, point: Params, replicate: int) -> _Wanted:
         mark = key(point)
         if replicate == 0:
@@ -244,7 +275,7 @@ class Asking:
             asked = None if ones[0].offer is None else ones[0].offer.asked
             # In the order of the answer: the question can then be put again, and the answer be compared.
             ones = sorted(ones, key=lambda one: 0 if one.offer is None else one.offer.place)
-            points = [one.point for one in ones]
+            points = [one.point if one.offer is None else one.offer.point for one in ones]
             batch, first = self._place(len(points))
             room = self._planner.room()
             planned += self._planner.own(

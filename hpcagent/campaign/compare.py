@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from hpcagent.campaign.record import Campaign
+from hpcagent.model.extended import counting
 from hpcagent.model.records import Observation, Result
 from hpcagent.policies.points import Key, key
 
@@ -269,7 +270,7 @@ def observations(
     campaign: Campaign, results: Sequence[Result], comparison: Comparison | None
 ) -> list[Observation]:
     """What a policy sees: finished runs with speeds that can be compared, without infrastructure failures."""
-    counted = [r for r in results if r.shown]
+    counted = [r for r in counting(results) if r.shown]
     if not campaign.timed:  # an energy is what it is, whoever else was on the core
         counted = [r if r.distrusted is None else r.model_copy(update={"distrusted": None}) for r in counted]
     sound = {_same(r, comparison) for r in counted if r.ok and r.distrusted is None}

@@ -309,6 +309,7 @@ class Coordinator(Displayed):
                 began=self._opened_at,
                 site=self._site.about,
                 references=references(self.campaign, self._site.profile),
+                work=self.folder.work,
                 queue=Queue(self.folder, self.campaign, self._state, remark=self._remark),
             )
             note_site(self.folder, self._site.profile)
@@ -669,6 +670,28 @@ class Coordinator(Displayed):
             BadInput, BudgetSpent: see `submit`.
         """
         return [run.result() for run in self._asks().submit(points, replicate=replicate, claim=False)]
+
+    def extend(self, run: object, factor: float = 2.0) -> OwnRun:
+        """Have a finished run go on from its end, to `factor` times its length, and return at once.
+
+        The longer run has the earlier one in it: its metrics are over both, it costs what it adds, and as a
+        measurement it takes the earlier one's place, whose result stays on record. The same extension is made
+        once, also in a later session; to go on further, extend the run that this one gives.
+
+        Args:
+            run: The run: its position in the campaign, its execution id, its `Result`, or a point (then the first
+                ordinary run there).
+            factor: How many times longer than it is, above 1.
+
+        Returns:
+            The run, to wait for with `result()` or `await`.
+
+        Raises:
+            BadInput: There is no such run, it did not complete, its app or its campaign cannot extend it, or its
+                files are gone; nothing was started.
+            BudgetSpent: The budget has no room for it; nothing was started.
+        """
+        return self._asks().extend(run, factor, self.folder.work)
 
     def results(self) -> Results:
         """The results of runs that were submitted, as they come in: for `for` and `async for`.

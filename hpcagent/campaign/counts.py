@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.record import Campaign
+from hpcagent.model.extended import counting
 from hpcagent.model.failures import RunStates
 from hpcagent.model.records import Result
 
@@ -52,7 +53,7 @@ def best_single(campaign: Campaign, results: Iterable[Result]) -> Result | None:
     if not objective.goals:
         return None
     kept: list[tuple[bool, float, Result]] = []
-    for result in results:
+    for result in counting(tuple(results)):
         if not result.ok or not campaign.full(result.manifest.params):
             continue
         guessed = estimated(campaign, result)

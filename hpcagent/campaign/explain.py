@@ -238,7 +238,7 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
     state = replayed(RunDir(run_dir), campaign)
     manifest = named_run(state, run, run_dir)
     seen = _Outcome.of(campaign, state, manifest, attended=holder(run_dir)[0])
-    if manifest.role == "suggested":
+    if manifest.by_policy:
         about = _suggested(decision_of(run_dir, manifest.index), manifest, seen)
         if not about["again"]:
             about["notes"] += _other_versions(events, manifest.index)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcagent.campaign.compare import compare, full_fidelity, observations, projected
 from hpcagent.campaign.enqueued import Queue
+from hpcagent.campaign.extending import Extension, estimate_of, manifest_of, wanted
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.campaign.warm import comparable, earlier_observations
+from hpcagent.model.extended import superseded
 from hpcagent.model.records import Manifest, Observation, Result, Role
 from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy
+from hpcagent.policies.longer import Longer, as_meant
 from hpcagent.policies.stop import MaxRuns, Progress
 from hpcagent.policies.surest import contenders
 from hpcagent.store.journal import Journal
@@ -63,6 +67,7 @@ class Planner:
         site: What the site says of itself, for the files that decide numbers; see `App.manifest`.
         queue: Points that somebody has enqueued.
         references: Reference runs of a batch: one for each site, where speeds are compared.
+        work: Where the directories of runs are; without it none is extended.
     """
 
     def __init__(
@@ -78,12 +83,13 @@ class Planner:
         site: Mapping[str, Any] | None = None,
         queue: Queue | None = None,
         references: int = 1,
+        work: Path | None = None,
     ) -> None:
         assert campaign.batch_size is not None
         self.campaign, self.policy, self.state = campaign, policy, state
         self.spending, self.journal, self.signals = spending, journal, signals
         self.began, self.site, self.queue = began, site, queue
-        self.references = references
+        self.references, self.work = references, work
         self.size = campaign.batch_size
         self.search, self.digest = campaign.search, campaign.app.digest
         self._history: list[Observation] = []
@@ -249,6 +255,10 @@ class Planner:
                 if self._history and new and new[0].manifest.index < self._history[-1].index:
                     new, self._history = self.state.in_order(), []
             self._history += projected(self.campaign, observations(self.campaign, new, None))
+            if any(r.manifest.extends for r in new):
+                gone = superseded(self.state.results.values())
+                taken = {self.state.results[i].manifest.index for i in gone if i in self.state.results}
+                self._history = [o for o in self._history if o.index not in taken]
         return self._history
 
     def _earlier_now(self) -> list[Observation]:
@@ -267,7 +277,7 @@ class Planner:
         policy, search, where = self.policy, self.search, f"policy {self.campaign.policy.name}"
 
         def answer() -> list[Params]:
-            return [search.validated(p, where=where) for p in policy.suggest(history, n, pending)[:n]]
+            return [as_meant(p, search.validated(p, where=where)) for p in policy.suggest(history, n, pending)[:n]]
 
         return answer
 
@@ -446,14 +456,30 @@ class Planner:
         Of runs that could break the cap of node-hours, as many as fit are planned.
         """
         whole: list[tuple[Params, Role]] = [(self.campaign.complete(params), role) for params, role in points]
-        whole = [whole[i] for i in self.spending.plan(whole, confirm=confirm)]
+        longer, instead = self._longer([params for params, _ in points])
+        fitting = self.spending.plan(whole, confirm=confirm)
+        whole = [whole[i] for i in fitting]
         if not whole:
             return []
         estimates = self.spending.estimates([values for values, _ in whole])
+        going_on = [longer.get(i) for i in fitting]
         with self.signals.held():
             manifests = []
-            for (values, role), estimate in zip(whole, estimates, strict=True):
+            for (values, role), estimate, extension in zip(whole, estimates, going_on, strict=True):
                 index = self.state.next_index
+                if extension is not None:
+                    manifest = manifest_of(
+                        self.campaign,
+                        extension,
+                        batch=index // self.size if batch is None else batch,
+                        index=index,
+                        requested_by="user" if asked is None else self.campaign.policy.name,
+                        digest=self.digest,
+                        site=self.site,
+                    ).model_copy(update=estimate_of(extension, estimate))
+                    self.state.add_manifest(manifest)
+                    manifests.append(manifest)
+                    continue
                 counted = replicate is None or role == "reference"
                 again = self.state.next_replicate(values) if counted else replicate or 0
                 manifest = self.campaign.app.manifest(
@@ -474,6 +500,8 @@ class Planner:
             event: dict[str, Any] = {"event": "manifests", "at": time.time()}
             if asked is not None:
                 event["asked"] = asked.record()  # from which `played.decisions` rebuilds what the policy saw
+            if instead:
+                event["instead"] = instead
             if confirm:
                 budget, cap = self.campaign.until.budget(), self.campaign.until.cap()
                 event |= {"confirm": True, "budget": budget} | ({} if cap is None else {"cap": cap})
@@ -481,6 +509,30 @@ class Planner:
                 self.state.confirmed_budget, self.state.confirmed_cap = budget, cap
             self.journal.append([event | {"manifests": [m.model_dump(mode="json") for m in manifests]}])
         return manifests
+
+    def _longer(self, points: Sequence[Params]) -> tuple[dict[int, Extension], list[dict[str, Any]]]:
+        """Which of the points mean that a run goes on; and of those that cannot, why: others take their place."""
+        found: dict[int, Extension] = {}
+        instead: list[dict[str, Any]] = []
+        for i, point in enumerate(points):
+            if isinstance(point, Longer):
+                extension, words = wanted(self.campaign, self.state, point, self.work)
+                if extension is None or any(extension == other for other in found.values()):
+                    instead.append({"extends": point.run, "factor": point.factor, "why": words})
+                else:
+                    found[i] = extension
+        return found, instead
+
+    def known_extension(self, extension: Extension) -> Manifest | None:
+        """The run that goes on so, as it stands on record, if it does."""
+        made = manifest_of(self.campaign, extension, digest=self.digest, site=self.site)
+        return self.state.manifest(made.execution_id)
+
+    def extend(self, extension: Extension, *, batch: int | None) -> list[Manifest]:
+        """A run that somebody has asked to go on."""
+        before = extension.before.manifest
+        point = Longer(before.params, run=before.index, factor=extension.times / before.times)
+        return self._plan([(point, "enqueued")], batch)
 
     def _asked_by(self, role: Role) -> str:
         return {"suggested": self.campaign.policy.name, "enqueued": "user"}.get(role, "coordinator")

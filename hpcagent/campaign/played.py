@@ -136,7 +136,7 @@ def _new(event: Mapping[str, Any], state: State, before: set[str]) -> tuple[Mani
     rows = event.get("manifests", [event.get("manifest")])
     rows = rows if isinstance(rows, list) else []
     named = (state.manifest(str(row.get("execution_id"))) for row in rows if isinstance(row, dict))
-    return tuple(m for m in named if m is not None and m.role == "suggested" and m.execution_id not in before)
+    return tuple(m for m in named if m is not None and m.by_policy and m.execution_id not in before)
 
 
 def _decision(
@@ -189,7 +189,7 @@ def decision_of(run_dir: str | Path, index: int) -> Decision:
             return decision
     state = replayed(RunDir(run_dir), load_run(run_dir, to_read=True))
     found = [m for m in state.manifests if m.index == index]
-    if found and found[0].role == "suggested":
+    if found and found[0].by_policy:
         raise BadInput(
             f"run {index} was suggested by the policy, but what the policy was asked stood on a damaged line of "
             f"events.jsonl; its manifest was put back from {RunDir(run_dir).work / found[0].execution_id}.",

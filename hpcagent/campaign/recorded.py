@@ -75,7 +75,7 @@ def snapshot(run_dir: str | Path, campaign: Campaign | None = None) -> Snapshot:
     return Snapshot(folder, campaign, state, holder(folder.root)[0])
 
 
-_ROLES = frozenset({"suggested", "enqueued", "reference", "replicate", "repeat", "told"})
+_ROLES = frozenset({"suggested", "enqueued", "reference", "replicate", "repeat", "told", "extended"})
 
 
 def replayed(folder: RunDir, campaign: Campaign, *, look: bool | None = None, results: bool = True) -> State:

@@ -20,6 +20,7 @@ from hpcagent.apps.chain import ChainRun, Part, inner_manifest
 from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.worker import execute, execute_each, with_reuse_said
+from hpcagent.campaign.extending import from_the_end_of
 from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.recorded import found_result
 from hpcagent.campaign.same_files import compared, files_event, level_key, refusal, unknown_before
@@ -442,6 +443,8 @@ class Runner:
             attempt=self._state.retried.get(manifest.execution_id, 1),
         )
         self._look(self._app, manifest, order["files"], about)
+        if manifest.extends:
+            order["extends"] = from_the_end_of(self._state.results[manifest.extends], self._work)
         return order
 
     def _look(self, app: App, manifest: Manifest, files: Mapping[str, str], about: Mapping[str, Any]) -> None:

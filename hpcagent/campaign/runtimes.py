@@ -145,8 +145,8 @@ class RunTimes:
         """Take in runs that have ended. Those whose worker did not live to tell teach nothing."""
         for result in results:
             cost, resources = result.cost, result.manifest.resources
-            if cost.wall_s <= 0 or cost.node_hours <= 0:
-                continue
+            if cost.wall_s <= 0 or cost.node_hours <= 0 or result.manifest.extends:
+                continue  # one that went on from another took only what was missing
             if self._node_cores is None and not self._app.chain and resources.nodes == 1:
                 share = cost.node_hours * 3600 / cost.wall_s
                 self._node_cores = max(1, round(resources.cores / share))

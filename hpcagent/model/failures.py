@@ -277,6 +277,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("LaunchFailed", "infrastructure", "the launcher ended before the program began: read `output.txt`"),
         _is("Walltime", "infrastructure", "raise `walltime_s` in the contract, or make the run shorter", again=False, timed=True),
         _is("Killed", "infrastructure", "ended from outside: out of memory, or the job was stopped"),
+        _is("RestartGone", "infrastructure", "the files of the run that [it was to extend](restart.md#longer-runs-extend) are gone: run a replicate; the earlier result stays", again=False, hopeless=False),
         _is("FileSystem", "infrastructure", "the file system of the run did not answer: try again, or run on another one"),
     ),
     "programs": (

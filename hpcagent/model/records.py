@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from hpcagent.errors import BadInput, in_brief
 from hpcagent.html import Card, Displayed, Rows
@@ -35,7 +35,9 @@ __all__ = [
 ]
 
 Status = Literal["COMPLETED", "FAILED", "STOPPED"]
-Role = Literal["suggested", "enqueued", "reference", "replicate", "repeat", "told", "direct", "part", "earlier"]
+Role = Literal[
+    "suggested", "enqueued", "reference", "replicate", "repeat", "told", "direct", "part", "earlier", "extended"
+]
 Side = Literal["above", "below"]
 
 NAMESPACE: UUID = uuid5(NAMESPACE_URL, "https://hpcagent.example/execution")
@@ -82,8 +84,8 @@ class Manifest(Displayed, Record):
         replicate: 0, or a counter for deliberate repetitions of the same parameters.
         upstream: Execution ids of the results it takes as input.
         role: Why it runs: suggested by the policy, enqueued by somebody, reference point, replicate, repeat of a
-            distrusted run, called by hand, part of a chain; or `told`: measured elsewhere, at a point that nobody
-            suggested.
+            distrusted run, called by hand, part of a chain; `extended`: it goes on from the end of another run; or
+            `told`: measured elsewhere, at a point that nobody suggested.
         batch: Batch number in the campaign, from 0.
         index: Position in the campaign, from 0.
         resources: What it occupies.
@@ -94,6 +96,9 @@ class Manifest(Displayed, Record):
         priority: Smaller runs earlier.
         created_at: Unix time, in seconds.
         origin: Where a result comes from that was told and not run here; empty for a run.
+        extends: Execution id of the run from whose end it goes on; its result takes that one's place.
+        times: How many times as long as an ordinary run at these parameters it is in all, what it extends
+            included.
     """
 
     execution_id: str
@@ -115,6 +120,17 @@ class Manifest(Displayed, Record):
     priority: int = 0
     created_at: float = 0.0
     origin: Shown = ""
+    extends: str = ""
+    times: float = Field(default=1.0, ge=1.0, allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what says nothing: the files of runs that extend no other stay as they were."""
+        fields: dict[str, Any] = plainly(self)
+        if not self.extends:
+            fields.pop("extends", None)
+            fields.pop("times", None)
+        return fields
 
     def _card(self) -> Card:
         point = params_text(self.params)
@@ -125,6 +141,7 @@ class Manifest(Displayed, Record):
             ("batch", self.batch),
             ("seed", f"{self.seed}, replicate {self.replicate}" if self.replicate else self.seed),
             ("asked by", self.requested_by),
+            ("goes on from", f"{self.extends}, to {self.times:g} times an ordinary run" if self.extends else ""),
             ("execution id", self.execution_id),
         ]
         return Card("Manifest", f"run {self.index} of {self.app}", facts, brief=f"{self.role}; {point}")
@@ -139,10 +156,19 @@ class Manifest(Displayed, Record):
         seed: int,
         replicate: int,
         upstream: tuple[str, ...] = (),
+        extends: str = "",
+        times: float = 1.0,
     ) -> str:
         """The execution id: a UUID5 of the canonical JSON of what decides the result."""
         deciding = [app, app_version, input_digest, params, seed, replicate, list(upstream)]
+        if extends:
+            deciding.append({"extends": extends, "times": float(times)})
         return str(uuid5(NAMESPACE, canonical_json(deciding)))
+
+    @property
+    def by_policy(self) -> bool:
+        """Whether the policy asked for it: a suggestion, or that a run goes on."""
+        return self.role == "suggested" or (self.role == "extended" and self.requested_by != "user")
 
     @property
     def identity(self) -> str:
@@ -155,6 +181,8 @@ class Manifest(Displayed, Record):
             seed=self.seed,
             replicate=self.replicate,
             upstream=self.upstream,
+            extends=self.extends,
+            times=self.times,
         )
 
 
@@ -240,6 +268,8 @@ class Result(Displayed, Record):
         files: Files whose content decides the metrics (pseudopotentials, PAW setups, models): path -> SHA-256.
         versions: What has computed: name of the program or Python distribution -> version.
         remote: Where its files lie, if it was run on an endpoint; `hpcagent fetch` brings them here.
+        extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where it cannot
+            go on.
     """
 
     manifest: Manifest
@@ -263,6 +293,7 @@ class Result(Displayed, Record):
     files: dict[str, str] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     remote: Remote | None = None
+    extendable_s: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
 
     def _card(self) -> Card:
         m, failure = self.manifest, self.failure
@@ -374,6 +405,8 @@ class Result(Displayed, Record):
             wall_s=self.cost.wall_s,
             node_hours=self.cost.node_hours,
             origin=self.manifest.origin,
+            times=self.manifest.times,
+            extendable_s=self.extendable_s if self.remote is None else None,
         )
 
 
@@ -389,8 +422,8 @@ class Observation:
         metrics: Finite numbers, in the contract's units.
         uncertainty: Standard errors, where known.
         failure: Name of the failure, or None.
-        role: `suggested`, `enqueued`, `reference`, `replicate`, `repeat`, `told` (measured elsewhere), or
-            `earlier`: a run of another campaign.
+        role: `suggested`, `enqueued`, `reference`, `replicate`, `repeat`, `extended` (it takes the place of the
+            run that it went on from), `told` (measured elsewhere), or `earlier`: a run of another campaign.
         batch: Batch number.
         index: Manifest number.
         distrusted: The measured times should not be believed (the run did not have its core).
@@ -399,6 +432,9 @@ class Observation:
         node_hours: What the run cost.
         context: What a campaign of other circumstances stated of them, e.g. `{"atoms": 4000}`; empty for the own.
         origin: Where it was measured, if not by a run of this campaign; empty for a run.
+        times: How many times as long as an ordinary run it is, those that it went on from included.
+        extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where it cannot
+            go on.
     """
 
     params: Params
@@ -415,3 +451,5 @@ class Observation:
     node_hours: float = 0.0
     context: dict[str, Scalar] = field(default_factory=dict)
     origin: str = ""
+    times: float = 1.0
+    extendable_s: float | None = None

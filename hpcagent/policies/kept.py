@@ -14,6 +14,7 @@ from typing import Any
 from hpcagent.model.base import Scalar
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
+from hpcagent.policies.longer import as_meant
 from hpcagent.policies.points import given, inside, key, led_back
 
 __all__ = ["Kept"]
@@ -85,7 +86,7 @@ class Kept:
                 if key(now) in used:
                     now = self._fresh(history, [*pending, *(p for p, _ in found)]) or now
             used.add(key(now))
-            found.append((now, same))
+            found.append((as_meant(point, now) if same else now, same))
         return found
 
     def _fresh(self, history: Sequence[Observation], pending: Sequence[Params]) -> Params | None:

@@ -85,6 +85,7 @@ class Restart(Record):
 
     every: int = Field(ge=1)
     variable: str = "restart"
+    steps: str | None = None
 
 
 class Structure(Record):
@@ -235,7 +236,10 @@ def lammps(
     text = read.text
     if file.restart is not None:
         rule = file.restart
-        text = with_restarts(read, rule.variable, rule.every, production=file.log.production, where=where)
+        _check_length(space, rule.steps, where)
+        text = with_restarts(
+            read, rule.variable, rule.every, production=file.log.production, where=where, steps=rule.steps
+        )
     promised = _metrics(read, file, metrics, where)
     moved = file.structure if structure is None else build(Structure, dict(structure), where="structure=")
     kept = file.artifacts if artifacts is None else dict(artifacts)
@@ -284,6 +288,9 @@ def lammps(
         settings["atoms_change"] = True
     if file.restart is not None:
         settings["restart"] = {"variable": file.restart.variable}
+        if file.restart.steps is not None:
+            settings["restart"]["steps"] = file.restart.steps
+            settings["extendable"] = True
     if moved is not None:
         periodic = None if read.boundary is None else [word == "p" for word in read.boundary]
         settings["structure"] = moved.model_dump(mode="json") | {
@@ -299,6 +306,24 @@ def lammps(
         source=str(script),
         vary=tuple(variables) if variables else file.vary,
     )
+
+
+def _check_length(space: Space, steps: str | None, where: str) -> None:
+    """The variable of the length is one of the contract's, and a whole number."""
+    if steps is None:
+        return
+    if steps not in space:
+        raise BadInput(
+            f"{where}, restart: steps = {steps!r} is none of the contract's variables; "
+            f'{nearest(steps, space.names)} Write a table [variables.{steps}] with kind = "int".',
+            value=steps,
+        )
+    if space[steps].kind != "int":
+        raise BadInput(
+            f"{where}, restart: steps = {steps!r} is a {space[steps].kind}; the length of a run is an int: "
+            f'kind = "int" in [variables.{steps}].',
+            value=steps,
+        )
 
 
 def _with_given(

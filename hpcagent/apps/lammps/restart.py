@@ -2,16 +2,22 @@
 
 The script says how it continues (`if "${restart} == none" then ... else "read_restart ${restart}"`) and how long
 it is in all (`run N upto`); hpcagent adds the `restart` command before that last run, sets the variable, and
-joins the thermo rows of the attempts.
+joins the thermo rows of the attempts. Where the contract names the variable of the length (`steps`), a finished
+run leaves a restart file of its end, from which a longer one goes on; that one has what it needs of the earlier
+run in `attempt-0/`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,21 +28,27 @@ from hpcagent.apps.printed import read_text
 from hpcagent.errors import AppFailed, BadInput
 
 __all__ = [
+    "END",
     "FILES",
     "NONE",
     "SOURCE",
     "Earlier",
     "continued",
     "earlier",
+    "gone",
     "joined",
     "progress",
     "read_logs",
     "restart_step",
+    "steps_in_all",
+    "taken_over",
     "with_restarts",
 ]
 
 FILES = ("restart.a", "restart.b")
 """LAMMPS writes them in turn: whenever it is killed, one of them is whole."""
+END = "restart.end"
+"""What a run leaves that can be extended: its last step."""
 NONE = "none"
 """Value of the script's variable in a run that starts from the beginning."""
 SOURCE = "restart_from"
@@ -51,8 +63,10 @@ _IDIOM = (
 # ---- the script
 
 
-def with_restarts(read: Script, variable: str, every: int, *, production: int, where: str) -> str:
-    """The script with a `restart` command before its last run.
+def with_restarts(
+    read: Script, variable: str, every: int, *, production: int, where: str, steps: str | None = None
+) -> str:
+    """The script with a `restart` command before its last run, and a restart file of its end where it has `steps`.
 
     Args:
         read: The script.
@@ -60,6 +74,7 @@ def with_restarts(read: Script, variable: str, every: int, *, production: int, w
         every: Steps between restart files.
         production: The contract's key of that name.
         where: The contract, for messages.
+        steps: Its variable that is the length of the last run, if runs can be extended.
 
     Raises:
         BadInput: The script does not read the file, its last run has no `upto`, or another run is measured.
@@ -83,7 +98,7 @@ def with_restarts(read: Script, variable: str, every: int, *, production: int, w
             value=production,
         )
     lines = read.text.splitlines(keepends=True)
-    first, words = _last_run(lines)
+    first, words, last = _last_run(lines)
     if first is None or "upto" not in words:
         said = f"it is `{' '.join(words)}`" if words else "it has none that stands by itself"
         raise BadInput(
@@ -93,12 +108,29 @@ def with_restarts(read: Script, variable: str, every: int, *, production: int, w
         )
     # Flushed, or the rows since the last full buffer are lost with the process.
     added = ["thermo_modify flush yes\n", f"restart {every} {FILES[0]} {FILES[1]}\n"]
-    return "".join(lines[:first] + added + lines[first:])
+    if steps is None:
+        return "".join(lines[:first] + added + lines[first:])
+    if words[1] not in (f"${{{steps}}}", f"${steps}" if len(steps) == 1 else ""):
+        raise BadInput(
+            f"{where}, restart: steps = {steps!r} must be the length of the last run of {read.path.name}, as "
+            f"`run ${{{steps}}} upto`; it is `{' '.join(words)}`.",
+            value=steps,
+        )
+    run = lines[first : last + 1]
+    run[-1] = run[-1].rstrip("\n") + "\n"
+    return "".join([*lines[:first], *added, *run, f"write_restart {END}\n", *lines[last + 1 :]])
 
 
-def _last_run(lines: list[str]) -> tuple[int | None, list[str]]:
-    """Index and words of the last `run` command that is a line of its own."""
+def steps_in_all(settings: Mapping[str, Any], params: Mapping[str, Any], times: float) -> int | None:
+    """Length of a run that is `times` times an ordinary one, in steps; None without `steps` in the contract."""
+    steps = (settings.get("restart") or {}).get("steps")
+    return None if steps is None else round(float(params[steps]) * times)
+
+
+def _last_run(lines: list[str]) -> tuple[int | None, list[str], int]:
+    """Index, words and last line of the last `run` command that is a line of its own."""
     found: int | None = None
+    last = 0
     words: list[str] = []
     going_on, quoted, inside = False, False, False
     for number, line in enumerate(lines):
@@ -109,9 +141,11 @@ def _last_run(lines: list[str]) -> tuple[int | None, list[str]]:
                 found, words = number, []
         if inside:
             words += [word for word in here if word != "&"]
+            last = number
         quoted ^= bool(line.count('"""') % 2)
         going_on = line.rstrip().endswith("&")
-    return found, words
+        inside = inside and going_on
+    return found, words, last
 
 
 # ---- the files
@@ -173,7 +207,7 @@ class Earlier:
     """What a run continues from.
 
     Attributes:
-        attempt: Number of the earlier attempt.
+        attempt: Number of the earlier attempt; 0: the run that this one extends.
         file: Its restart file, relative to the run's directory.
         step: The step of that file.
         before: The runs of the first attempt's log before the production run.
@@ -207,7 +241,7 @@ def earlier(workdir: Path, logs: list[str]) -> tuple[Earlier | None, str | None]
         number = folder.name.removeprefix("attempt-")
         if not number.isdigit():
             continue
-        for name in FILES:
+        for name in FILES if int(number) else (END,):
             at = restart_step(folder / name)
             if at is not None:
                 found.append((at, int(number), name))
@@ -220,7 +254,7 @@ def earlier(workdir: Path, logs: list[str]) -> tuple[Earlier | None, str | None]
             )
             continue
         before, production, ended_at = rows
-        if ended_at is not None and step >= ended_at:
+        if attempt and ended_at is not None and step >= ended_at:
             continue  # nothing would be left to run, and so nothing to measure a speed by
         return Earlier(attempt, f"attempt-{attempt}/{name}", step, before, production), None
     return None, refused
@@ -241,12 +275,15 @@ def _rows(
         origin = json.loads((folder / CONTINUED).read_bytes())
     except (OSError, ValueError):
         return (runs[:-1], leg, ended_at) if len(leg) else None
-    if int(origin["attempt"]) >= attempt:
+    if attempt and int(origin["attempt"]) >= attempt:
         return None
-    base = _rows(workdir, int(origin["attempt"]), int(origin["step"]), logs)
+    # What lies in `attempt-0/` is a whole run, with attempts of its own.
+    base = _rows(workdir if attempt else folder, int(origin["attempt"]), int(origin["step"]), logs)
     if base is None:
         return None
     whole = _stacked(base[1], leg, int(origin["step"]))
+    if whole is not None and not attempt and leg.steps:
+        whole = _timed(whole, base[1], leg, int(origin["step"]), finished=int(origin["attempt"]) == 0)
     return None if whole is None else (base[0], whole, ended_at)
 
 
@@ -279,6 +316,76 @@ def _time_at(first: Run, then: Run, step: int) -> float:
             per_step = (run["Time"][-1] - run["Time"][0]) / (run["Step"][-1] - run["Step"][0])
             return last_time + float(per_step) * (step - last_step)
     return last_time + (first.timestep or 0.0) * (step - last_step)
+
+
+def taken_over(source: Path, workdir: Path, logs: list[str]) -> None:
+    """Put what a run goes on from into its directory as `attempt-0/`: restart file of the end, and logs.
+
+    By hard links where that is possible: nothing of a finished run is written again, and it may be removed later.
+
+    Args:
+        source: Directory of the finished run that is extended.
+        workdir: The new run's own directory.
+        logs: Names of further logs that the script opens.
+
+    Raises:
+        AppFailed: `RestartGone`.
+    """
+    target = workdir / "attempt-0"
+    if target.is_dir():
+        return
+    if restart_step(source / END) is None:
+        raise gone(source, f"it has no whole {END}")
+    part = workdir / "attempt-0.part"
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir()
+        _same(source / END, part / END)
+        _take_logs(source, part, logs)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise gone(source, str(error)) from None
+    part.rename(target)
+
+
+def gone(source: Path, why: str) -> AppFailed:
+    """The failure of a run whose beginning is not there any more."""
+    return AppFailed(
+        f"the files of the run that it goes on from are gone or damaged ({source}: {why}).",
+        kind="infrastructure",
+        name="RestartGone",
+        repair="run a replicate instead; the earlier result stays on record as it is",
+    )
+
+
+def _take_logs(source: Path, target: Path, logs: list[str]) -> None:
+    """The logs of a run, of the attempts that it was continued from, and of what it extends."""
+    at, to = source, target
+    while True:
+        for name in ("log.lammps", *logs, CONTINUED):
+            if (at / name).is_file():
+                _same(at / name, to / name)
+        try:
+            number = int(json.loads((at / CONTINUED).read_bytes())["attempt"])
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            raise gone(source, f"{CONTINUED}: {error}") from None
+        at, to = source / f"attempt-{number}", target / f"attempt-{number}"
+        if to.exists() or not at.is_dir():
+            raise gone(source, f"attempt-{number} is not there")
+        to.mkdir()
+        if number == 0:
+            source, target = at, to
+
+
+def _same(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without hard links
+        shutil.copyfile(source, target)
 
 
 def continued(workdir: Path, source: Earlier | None) -> None:
@@ -314,19 +421,15 @@ def joined(log: Log, source: Earlier, tail: str) -> tuple[Log, list[str], str | 
             log_tail=tail,
             repair="what sets the step or the columns must not depend on whether a restart file is read",
         )
-    steps = source.step - source.first_step + leg.steps
-    scale = steps / leg.steps
-    whole = replace(
-        whole,
-        steps=steps,
-        loop_time_s=None if leg.loop_time_s is None else leg.loop_time_s * scale,
-        neighbor_builds=_scaled(leg.neighbor_builds, scale),
-        dangerous_builds=_scaled(leg.dangerous_builds, scale),
-    )
-    notes = [
-        f"continued from step {source.step} of attempt {source.attempt}; speed, loop time and neighbour builds "
-        f"are those of the last {leg.steps} of {steps} steps, scaled to all of them"
-    ]
+    whole = _timed(whole, source.production, leg, source.step, finished=source.attempt == 0)
+    steps = whole.steps or leg.steps
+    if source.attempt:
+        notes = [
+            f"continued from step {source.step} of attempt {source.attempt}; speed, loop time and neighbour "
+            f"builds are those of the last {leg.steps} of {steps} steps, scaled to all of them"
+        ]
+    else:
+        notes = [f"went on from step {source.step} of the run that it extends, and is measured over {steps} steps"]
     missing = _missing(source)
     if missing:
         notes.append(missing)
@@ -338,8 +441,30 @@ def joined(log: Log, source: Earlier, tail: str) -> tuple[Log, list[str], str | 
     )
 
 
-def _scaled(count: int | None, scale: float) -> int | None:
-    return None if count is None else round(count * scale)
+def _timed(whole: Run, first: Run, leg: Run, step: int, *, finished: bool) -> Run:
+    """The joined run with its length, and the times and counts of both parts where the first one has its own.
+
+    Where it was killed (not `finished`) those of the last part are scaled to the whole.
+    """
+    last = leg.steps or 1
+    steps = step - int(first["Step"][0]) + last
+    scale = steps / last
+
+    def of_both(before: float | None, then: float | None) -> float | None:
+        if then is None:
+            return None
+        return before + then if finished and before is not None else then * scale
+
+    builds = of_both(first.neighbor_builds, leg.neighbor_builds)
+    dangerous = of_both(first.dangerous_builds, leg.dangerous_builds)
+    return replace(
+        whole,
+        steps=steps,
+        loop_time_s=of_both(first.loop_time_s, leg.loop_time_s),
+        neighbor_builds=None if builds is None else round(builds),
+        dangerous_builds=None if dangerous is None else round(dangerous),
+        performance={} if finished else leg.performance,  # LAMMPS's own line is of the last part
+    )
 
 
 def _missing(source: Earlier) -> str | None:

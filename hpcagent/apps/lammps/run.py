@@ -19,7 +19,21 @@ from hpcagent.apps.lammps.log import Log, parse_log
 from hpcagent.apps.lammps.log import Run as Leg
 from hpcagent.apps.lammps.metrics import Measured, discarded_share, measure, production_run, reduced
 from hpcagent.apps.lammps.potentials import elsewhere, undecided
-from hpcagent.apps.lammps.restart import NONE, SOURCE, Earlier, continued, earlier, joined, progress, read_logs
+from hpcagent.apps.lammps.restart import (
+    END,
+    NONE,
+    SOURCE,
+    Earlier,
+    continued,
+    earlier,
+    gone,
+    joined,
+    progress,
+    read_logs,
+    restart_step,
+    steps_in_all,
+    taken_over,
+)
 from hpcagent.apps.lammps.structure import given, taken
 from hpcagent.apps.launch import Limit, finish, planned
 from hpcagent.apps.made_with import OtherFile
@@ -50,7 +64,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         AppFailed: One of `FAILURE_MODES`.
     """
     settings = run.settings
-    source, refused = earlier(run.workdir, settings["logs"]) if settings.get("restart") else (None, None)
+    source, refused = _source(run)
     _write_inputs(run, params, source)
     files, unseen = used(elsewhere(settings, run.site, params), run)
     said_of_input = (*taken(run), *unseen, *undecided(settings, params))
@@ -94,7 +108,34 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         notes=tuple(notes),
         files=files,
         distrusted=distrusted or _distrusted(metrics, settings),
+        extendable_s=_extendable_s(run, params, production),
     )
+
+
+def _source(run: Run) -> tuple[Earlier | None, str | None]:
+    """What the run goes on from: an attempt of its own, or the run that it extends."""
+    settings = run.settings
+    if not settings.get("restart"):
+        return None, None
+    if run.extends is not None:
+        taken_over(Path(run.extends["workdir"]), run.workdir, settings["logs"])
+    source, refused = earlier(run.workdir, settings["logs"])
+    if run.extends is not None and source is None:
+        raise gone(Path(run.extends["workdir"]), refused or "its log lacks rows")
+    return source, refused
+
+
+def _extendable_s(run: Run, params: Mapping[str, Any], production: Leg) -> float | None:
+    """Seconds that an ordinary run's length more would take; NaN where there is nothing to go on from."""
+    steps = (run.settings.get("restart") or {}).get("steps")
+    if steps is None:
+        return None
+    ended = int(production["Step"][-1]) if "Step" in production and len(production) else None
+    if ended is None or restart_step(run.workdir / END) != ended or not production.steps:
+        return math.nan
+    if production.loop_time_s is None:
+        return None
+    return float(production.loop_time_s) / production.steps * float(params[steps])
 
 
 def _artifacts_before(source: Earlier | None) -> dict[str, str]:
@@ -105,6 +146,9 @@ def _write_inputs(run: Run, params: Mapping[str, float | int | str], source: Ear
     values: dict[str, float | int | str] = dict(params)
     if run.settings.get("restart"):
         values[run.settings["restart"]["variable"]] = NONE if source is None else SOURCE
+        length = steps_in_all(run.settings, params, run.times)
+        if length is not None:
+            values[run.settings["restart"]["steps"]] = length
     for name in run.settings["seed_variables"]:
         # Every run starts from velocities of its own, so that what their choice does to a metric averages out
         # over the points of a campaign; the same manifest has the same ones.

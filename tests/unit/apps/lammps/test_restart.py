@@ -214,7 +214,8 @@ def test_by_hand_and_for_the_first_time_it_starts_from_the_beginning(app: App, t
     workdir = Path(first.workdir)
     assert "variable restart index none" in (workdir / "params.vars").read_text()
     script = (workdir / "in.lammps").read_text().splitlines()
-    assert script[-2:] == ["restart 500 restart.a restart.b", "run             ${steps} upto"]
+    went = ["restart 500 restart.a restart.b", "run             ${steps} upto", "write_restart restart.end"]
+    assert script[-3:] == went
     assert np.isfinite(first["ns_per_day"]) and not [n for n in first.notes if "continued" in n]
 
 
