@@ -58,6 +58,7 @@ class Run:
         extends: The run from whose end it goes on: `execution_id`, `workdir`, `artifacts`, `metrics`,
             `uncertainty`, `times`; None for a run that begins anew.
         times: How many times as long as an ordinary run it is to be in all, what it extends included.
+        guard: What may end the run early (see `hpcagent.apps.guard`); None in a campaign without `[guard]`.
     """
 
     workdir: Path
@@ -71,6 +72,7 @@ class Run:
     files: Mapping[str, str] | None = None
     extends: Mapping[str, Any] | None = None
     times: float = 1.0
+    guard: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class Outcome:
         metrics: Numbers in the contract's units; one that is not finite counts as missing.
         units: Unit of each metric, where the contract does not fix it.
         uncertainty: Standard error of a metric, in its unit.
-        bounds: Metrics of a run that ended early on purpose: the true value lies `above` or `below` the one given.
+        bounds: Metrics of a run that ended early on purpose: the finished run's value would lie `above` or `below`
+            the threshold of `stopped`, or without one the value given.
         artifacts: Name -> file, relative to the run's directory.
         notes: Remarks worth reading.
         distrusted: Why the measured times should not be believed, or None.
@@ -89,6 +92,7 @@ class Outcome:
         versions: What has computed: name of the program or Python distribution -> version.
         extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where the app
             does not say.
+        stopped: Why the run was ended early by the guard (`hpcagent.apps.guard.Verdict.stopped`), or None.
     """
 
     metrics: Mapping[str, float]
@@ -101,3 +105,4 @@ class Outcome:
     files: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     extendable_s: float | None = None
+    stopped: Mapping[str, Any] | None = None

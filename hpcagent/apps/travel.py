@@ -35,7 +35,7 @@ _NAMED_AT_ONCE = 16
 _MOST_COMMON = 16
 # What the orders of an app have in common, as a rule; whether they do is looked at.
 _SHARED = ("settings", "promises", "site", "modules", "files", "left_out")
-_OWN = ("manifest", "attempt", "outdated", "shared", "chosen")
+_OWN = ("manifest", "attempt", "outdated", "shared", "chosen", "guard")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from typing import Any
 
 from hpcagent.apps.carried import Carried
 from hpcagent.apps.chosen import placed
+from hpcagent.apps.guard import as_recorded, checked
 from hpcagent.apps.made_with import OtherFile, changed_files, newer_versions, other_files
 from hpcagent.apps.modules import OtherModule, loaded, other_modules
 from hpcagent.apps.printed import reading
@@ -149,7 +150,8 @@ def _misfit(fields: Any) -> str:
     if not isinstance(fields, dict) or not isinstance(fields.get("status"), str):
         return "it has no status"
     failure = fields.get("failure")
-    if (fields["status"] == "COMPLETED") != (failure is None):
+    early = fields["status"] == "STOPPED" and isinstance(fields.get("stopped"), dict)
+    if (fields["status"] == "COMPLETED" or early) != (failure is None):
         return f"its status is {fields['status']}, its failure {failure!r:.80}"
     if failure is not None and not (
         isinstance(failure, dict)
@@ -242,6 +244,7 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
             files=order.get("files"),
             extends=order.get("extends"),
             times=manifest.get("times", 1.0),
+            guard=order.get("guard"),
         )
         if order.get("outdated"):
             raise AppFailed(
@@ -254,13 +257,14 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
         outcome, failure = _computed(order, run)
     except AppFailed as error:
         failure = _said(error)
+        outcome = Outcome(metrics={}, stopped=_blown_up(error))
     except OSError as error:
         failure = _failure("infrastructure", _os_name(error), _last_line(error), traceback.format_exc())
     except MemoryError as error:
         failure = _failure("infrastructure", "OutOfMemory", _last_line(error), traceback.format_exc())
     except (Exception, SystemExit) as error:  # an exit() of the user's would end the worker, or hang a thread
         failure = _failure("contract", type(error).__name__, _last_line(error), traceback.format_exc())
-    if failure is None:
+    if failure is None and outcome.stopped is None:
         failure = _broken_promise(order["promises"], outcome)
     left = end_detached()
     if left:
@@ -268,7 +272,7 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
     wall = time.perf_counter() - clock
     fields = _fields(
         order,
-        "COMPLETED" if failure is None else "FAILED",
+        "FAILED" if failure is not None else "COMPLETED" if outcome.stopped is None else "STOPPED",
         started,
         started + wall,
         wall_s=wall,
@@ -328,6 +332,8 @@ def _refuse_others(modules: Mapping[str, str], settings: Mapping[str, Any]) -> N
 def _call(function: Callable[..., Any], params: Mapping[str, Any], run: Run) -> Outcome:
     returned = function(**params, run=run) if _wants_run(function) else function(**params)
     if isinstance(returned, Outcome):
+        if returned.stopped is not None:
+            checked(returned.stopped)
         return returned
     if isinstance(returned, Mapping):
         return Outcome(metrics=returned)
@@ -369,7 +375,8 @@ def _imported(reference: str) -> Callable[..., Any]:
 def _plain_upstream(result: Any) -> Mapping[str, Any]:
     fields: Mapping[str, Any] = result if isinstance(result, Mapping) else result.model_dump(mode="json")
     if fields.get("status") != "COMPLETED":
-        failure = fields.get("failure") or {}
+        stopped = fields.get("stopped") or {}
+        failure = fields.get("failure") or {"name": "stopped early", "message": stopped.get("sentence", "")}
         raise AppFailed(
             f"the run it takes as input failed: {failure.get('name', fields.get('status'))}: "
             f"{failure.get('message', '')}",
@@ -441,6 +448,9 @@ def _fields(
         if left_out:
             fields["notes"] = left_out
         fields["bounds"] = {k: v for k, v in outcome.bounds.items() if k in metrics and v in ("above", "below")}
+    if outcome is not None and outcome.stopped is not None:
+        held = resources["nodes"] * share
+        fields["stopped"] = as_recorded(outcome.stopped, wall_s=wall_s, nodes=held)
     if outcome is not None:
         if outcome.artifacts:
             fields["artifacts"] = dict(outcome.artifacts)
@@ -484,6 +494,18 @@ def _said(error: AppFailed) -> dict[str, Any]:
     if kind != details["kind"]:
         message += f" (Its kind {details['kind']!r} is none of {', '.join(KINDS)}: taken as {kind!r}.)"
     return _failure(kind, details["name"], message, details["log_tail"], details["repair"])
+
+
+def _blown_up(error: AppFailed) -> Mapping[str, Any] | None:
+    """What a run that has blown up says of how early it was stopped; None where nobody watched it."""
+    said = error.details.get("stopped")
+    if not isinstance(said, Mapping):
+        return None
+    try:
+        return checked(said)
+    except AppFailed as wrong:
+        note(wrong.message)
+        return None
 
 
 def _last_line(error: BaseException) -> str:

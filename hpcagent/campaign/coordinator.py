@@ -20,6 +20,7 @@ from hpcagent.campaign.budget import refuse_small_cap
 from hpcagent.campaign.changes import change_text, changeable, changed_event
 from hpcagent.campaign.compare import Comparison, compare
 from hpcagent.campaign.enqueued import Enqueued, Queue, add
+from hpcagent.campaign.guarding import Guarding
 from hpcagent.campaign.late import REMEMBERED, LateRuns
 from hpcagent.campaign.on_sites import by_reference, references, refuse_mixed_speeds
 from hpcagent.campaign.planner import Asked, Planner
@@ -298,6 +299,8 @@ class Coordinator(Displayed):
             self._spending = self._make_spending()
             self._runner = self._make_runner()
             self._runner.may_retry = self._spending.may_retry
+            if self.campaign.guard is not None:
+                self._runner.guard = Guarding(self.campaign, self._state, self.folder)
             self._opened_at = time.time()
             self._planner = Planner(
                 self.campaign,

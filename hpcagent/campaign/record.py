@@ -16,6 +16,7 @@ from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app, from_name
 from hpcagent.apps.lammps.contract import averages
+from hpcagent.campaign.guard_table import Guard
 from hpcagent.campaign.own_points import distinct, own_point
 from hpcagent.campaign.ruled import by_default, check_rules_of, narrowed, ruled
 from hpcagent.campaign.rules import Rule
@@ -181,6 +182,7 @@ class Campaign(Displayed, Record):
         settings: Settings of the app (see `App.with_settings`), e.g. the pseudopotentials of a DFT run.
         fidelity: A parameter that makes runs cheaper or dearer, for policies that know how to use it.
         rules: Events that results are told of by, e.g. below a limit.
+        guard: What ends a run early that has blown up, breaks a limit or cannot win, or None.
         show: Metrics shown in tables and reports beside those of the objective.
         cache: A folder in which the inner runs of chains lie, so that campaigns share them; None: each its own.
         earlier: Folders of campaigns with the same app whose results this one begins with.
@@ -217,6 +219,7 @@ class Campaign(Displayed, Record):
     settings: dict[str, Any] = {}
     fidelity: Fidelity | None = None
     rules: tuple[Rule, ...] = ()
+    guard: Guard | None = None
     show: tuple[str, ...] = ()
     cache: str | None = None
     earlier: tuple[str, ...] = ()
@@ -296,6 +299,8 @@ class Campaign(Displayed, Record):
                 )
         for rule in self.rules:
             rule.check(self.app.contract)
+        if self.guard is not None:
+            self.guard.check(self.app, self.objective)
         for name in self.show:
             self.app.contract.metric(name)
         if self.fidelity is not None:
@@ -620,6 +625,8 @@ class Campaign(Displayed, Record):
             data["points"] = [dict(p) for p in self.points]
         if self.context:
             data["context"] = self.context
+        if self.guard is not None:
+            data["guard"] = self.guard.toml()
         if self.rules:
             data["rules"] = [rule.model_dump(exclude_none=True) for rule in self.rules]
         return tomli_w.dumps(data)

@@ -21,6 +21,7 @@ from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.worker import execute, execute_each, with_reuse_said
 from hpcagent.campaign.extending import from_the_end_of
+from hpcagent.campaign.guarding import Guarding
 from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.recorded import found_result
 from hpcagent.campaign.same_files import compared, files_event, level_key, refusal, unknown_before
@@ -123,6 +124,7 @@ class Runner:
         self.running: dict[str, Manifest] = {}
         self.given_up: set[str] = set()
         self.may_retry: Callable[[Manifest, float], bool] = lambda manifest, node_hours: True
+        self.guard: Guarding | None = None
         self._late: set[str] = set()
         self._root = folder.root
         self._news: list[str] = []
@@ -445,6 +447,8 @@ class Runner:
         self._look(self._app, manifest, order["files"], about)
         if manifest.extends:
             order["extends"] = from_the_end_of(self._state.results[manifest.extends], self._work)
+        elif self.guard is not None:  # what is extended is to be known better
+            order["guard"] = self.guard.of(manifest)
         return order
 
     def _look(self, app: App, manifest: Manifest, files: Mapping[str, str], about: Mapping[str, Any]) -> None:
@@ -794,3 +798,5 @@ class Runner:
             self._state.add_result(result)
             if result.cost.wall_s > 0:
                 self._walls.append(result.cost.wall_s)
+        if self.guard is not None:
+            self.guard.recorded()

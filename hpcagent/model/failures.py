@@ -38,7 +38,7 @@ __all__ = [
     "state_counts",
 ]
 
-RunStates = Literal["waiting", "running", "completed", "failed", "given up"]
+RunStates = Literal["waiting", "running", "completed", "stopped", "failed", "given up"]
 FailureKind = Literal["infrastructure", "simulation", "contract", "cancelled"]
 Charged = Literal["yes", "no", "culprit"]
 Heading = Literal["jobs", "lammps", "programs", "engines", "building", "analyses", "any"]
@@ -81,6 +81,12 @@ RUN_STATES: dict[RunStates, RunState] = {
         ),
         RunState("completed", "it has its metrics", "it stays"),
         RunState(
+            "stopped",
+            "the campaign's guard has ended it early: it would have broken a limit, or could not win. It has its "
+            "metrics so far, and tells a policy on which side of a value the finished run's would lie",
+            "it stays",
+        ),
+        RunState(
             "failed",
             "its parameters or its input fail (kind `simulation` or `contract`)",
             "it stays: running it again would tell the same",
@@ -104,7 +110,7 @@ def state_counts(counts: Mapping[RunStates, int]) -> str:
         >>> state_counts({"running": 3})
         '0 completed, 3 running'
     """
-    order: tuple[RunStates, ...] = ("completed", "failed", "given up", "running", "waiting")
+    order: tuple[RunStates, ...] = ("completed", "stopped", "failed", "given up", "running", "waiting")
     return ", ".join(f"{counts.get(s, 0)} {s}" for s in order if s == "completed" or counts.get(s))
 
 
@@ -255,6 +261,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
     "lammps": (
         _is("LostAtoms", "simulation", "smaller timestep, or a start with less overlap. Also atoms that vanished under `thermo_modify lost ignore`, or came or went where commands are not echoed (`echo none`): where they are meant to, `atoms_change = true` in the contract's `[checks]`"),
         _is("NonNumeric", "simulation", "smaller timestep, or minimise first"),
+        _is("BlownUp", "simulation", "the campaign's [guard](guard.md) has stopped it: numbers beyond sense while it went. Smaller timestep, or minimise first"),
         _is("EnergyNonsense", "simulation", "LAMMPS ended well, but the energy of a conserving run fluctuates more than `nonsense_above` times the kinetic energy's: smaller timestep"),
         _is("NeighborListOverflow", "simulation", "smaller skin, or `neigh_modify one` and `page`"),
         _is("LammpsError", "simulation", "an ERROR line that we don't know, while steps were made: read `log_tail`"),

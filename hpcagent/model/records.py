@@ -31,6 +31,8 @@ __all__ = [
     "Role",
     "Side",
     "Status",
+    "StopReason",
+    "Stopped",
     "params_text",
 ]
 
@@ -39,6 +41,7 @@ Role = Literal[
     "suggested", "enqueued", "reference", "replicate", "repeat", "told", "direct", "part", "earlier", "extended"
 ]
 Side = Literal["above", "below"]
+StopReason = Literal["blown_up", "limit", "cannot_win"]
 
 NAMESPACE: UUID = uuid5(NAMESPACE_URL, "https://hpcagent.example/execution")
 
@@ -243,17 +246,41 @@ class InnerRun(Record):
     node_hours: float = 0.0
 
 
+class Stopped(Record):
+    """Why a campaign's guard has ended a run early.
+
+    Attributes:
+        reason: `limit`: the finished run would break a limit; `cannot_win`: it would not be better than the best
+            so far; `blown_up`: its numbers are beyond sense.
+        sentence: The same in words, with the numbers.
+        share: Which part of the run was done, 0 to 1.
+        saved_node_seconds: What the rest would have taken, by the time that the part took.
+        metric: The metric that decided; empty where none did.
+        threshold: The value of it on whose far side the finished run would be, in its unit: the limit, or the best
+            so far. `Result.bounds` says which side.
+    """
+
+    reason: StopReason
+    sentence: Shown
+    share: float = Field(ge=0.0, le=1.0)
+    saved_node_seconds: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    metric: Shown = ""
+    threshold: float | None = Field(default=None, allow_inf_nan=False)
+
+
 class Result(Displayed, Record):
     """What came back from one run.
 
     Attributes:
         manifest: What was asked.
         status: How its last attempt ended: COMPLETED, FAILED, or STOPPED on purpose. See also `state`.
-        metrics: Finite numbers in the units of the contract.
+        metrics: Finite numbers in the units of the contract; of a run that was stopped early those so far.
         units: Unit of each metric.
         uncertainty: Standard error of a metric, in its unit, where the run itself tells.
-        bounds: Metrics of a run that was stopped early: the true value lies `above` or `below` the one given.
+        bounds: Metrics of a run that was stopped early: the finished run's value would lie `above` or `below` the
+            threshold of `stopped`, or without one the value given.
         failure: Why there are no metrics, when not COMPLETED.
+        stopped: Why the campaign's guard has ended it early, or None.
         started_at: Unix time, in seconds.
         ended_at: Unix time, in seconds.
         host: Where it ran.
@@ -279,6 +306,7 @@ class Result(Displayed, Record):
     uncertainty: dict[str, float] = Field(default_factory=dict)
     bounds: dict[str, Side] = Field(default_factory=dict)
     failure: Failure | None = None
+    stopped: Stopped | None = None
     started_at: float = 0.0
     ended_at: float = 0.0
     host: Shown = ""
@@ -298,6 +326,8 @@ class Result(Displayed, Record):
     def _card(self) -> Card:
         m, failure = self.manifest, self.failure
         why = "" if failure is None else f"{failure.name}: {failure.message}"
+        if failure is None and self.stopped is not None:
+            why = self.stopped.sentence
         point = params_text(m.params)
         numbers = ", ".join(f"{n} = {v:.4g}" for n, v in self.metrics.items())
         facts = [
@@ -338,9 +368,11 @@ class Result(Displayed, Record):
 
     @property
     def state(self) -> RunStates:
-        """What became of the run: `completed`, `failed`, or `given up` (run again on resume)."""
+        """What became of the run: `completed`, `stopped`, `failed`, or `given up` (run again on resume)."""
         if not self.final:
             return "given up"
+        if self.failure is None and self.status == "STOPPED":
+            return "stopped"
         return "completed" if self.failure is None else "failed"
 
     @property
@@ -390,12 +422,24 @@ class Result(Displayed, Record):
         return found
 
     def observation(self) -> Observation:
-        """The part of the result that a policy may learn from."""
+        """The part of the result that a policy may learn from.
+
+        Of a run that was stopped early that is the side of the threshold on which it would have ended, and no
+        value: what it had so far is no measurement of the whole run.
+        """
+        metrics, uncertainty = dict(self.metrics), dict(self.uncertainty)
+        early = self.state == "stopped"
+        if early:
+            why = self.stopped
+            metrics = {name: value for name, value in metrics.items() if name in self.bounds}
+            if why is not None and why.threshold is not None and why.metric in self.bounds:
+                metrics[why.metric] = why.threshold
+            uncertainty = {}
         return Observation(
             params=dict(self.manifest.params),
             completed=self.status == "COMPLETED",
-            metrics=dict(self.metrics),
-            uncertainty=dict(self.uncertainty),
+            metrics=metrics,
+            uncertainty=uncertainty,
             bounds=dict(self.bounds),
             failure=None if self.failure is None else self.failure.name,
             role=self.manifest.role,
@@ -407,6 +451,7 @@ class Result(Displayed, Record):
             origin=self.manifest.origin,
             times=self.manifest.times,
             extendable_s=self.extendable_s if self.remote is None else None,
+            stopped=early,
         )
 
 
@@ -418,7 +463,7 @@ class Observation:
 
     Attributes:
         params: Where it ran.
-        completed: True with metrics; False when the simulation itself failed there.
+        completed: True with metrics; False when the simulation itself failed there, or was stopped early.
         metrics: Finite numbers, in the contract's units.
         uncertainty: Standard errors, where known.
         failure: Name of the failure, or None.
@@ -435,6 +480,7 @@ class Observation:
         times: How many times as long as an ordinary run it is, those that it went on from included.
         extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where it cannot
             go on.
+        stopped: It was ended early by the campaign's guard: no failure, and its `metrics` are those of `bounds`.
     """
 
     params: Params
@@ -453,3 +499,9 @@ class Observation:
     origin: str = ""
     times: float = 1.0
     extendable_s: float | None = None
+    stopped: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the simulation itself failed there; a run that was stopped early has not."""
+        return not self.completed and not self.stopped

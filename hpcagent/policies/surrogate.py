@@ -295,7 +295,7 @@ def _grouped(runs: Sequence[tuple[Params, Observation]]) -> list[_Group]:
     found: dict[object, tuple[Params, list[Observation], list[int]]] = {}
     for params, o in runs:
         entry = found.setdefault(key(params), (params, [], [0, len(found)]))
-        if o.completed:
+        if not o.failed:  # one that was stopped early has not failed: its bounds are data
             entry[1].append(o)
         else:
             entry[2][0] += 1

@@ -117,7 +117,8 @@ def result_fields(
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise _bad(f"{where} is {in_brief(first.get('input'))}: {first['msg']}") from None
-    if checked.failure is None and checked.status != "COMPLETED":
+    early = checked.status == "STOPPED" and checked.stopped is not None
+    if checked.failure is None and checked.status != "COMPLETED" and not early:
         raise _bad(f"its status is {checked.status}, and it has no failure")
     if answer.get("found") is True:
         fields["found"] = True

@@ -1,0 +1,377 @@
+"""Whether a run that is going on is to be stopped: pure functions of what it gave so far.
+
+Imports only the standard library, for workers use it. Who watches a run makes a `Sofar` of it now and then, and
+asks `decide` with all of them; the verdict ends the run, and goes into its result (`Verdict.stopped`).
+
+What the finished run would give is foretold from what there is so far, for a metric that is a mean over the run or
+behaves like one (its error falls as the root of the length):
+
+- Its error is that of the difference between the finished value and the one so far: part of the run is in both.
+- The standard error is itself one of few independent samples, so the distribution is Student's t, and what the
+  value did from look to look is a second estimate of it: the larger one counts.
+- A value that moves towards the better side is taken to go on moving so, in a straight line, to the end.
+- Every look is a chance to be wrong. The risk of the whole run is spent over them in proportion to the part of the
+  run that has gone by (K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials",
+  Biometrika 70, 659 (1983)), each look's own share by the sum rule, whatever the looks have in common.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from hpcagent.errors import AppFailed
+
+__all__ = ["REASONS", "Sofar", "Verdict", "as_recorded", "blown_up", "checked", "decide"]
+
+REASONS = ("blown_up", "limit", "cannot_win")
+
+DEFAULT_DISCARD = 0.2
+"""Share of what there is so far that may have been left out at its beginning, as of the finished run's."""
+FEW = 4.0
+"""Degrees of freedom of a stated standard error, where nobody says of how many samples it is."""
+FEW_OF_SPEEDS = 8.0
+"""Degrees of freedom of the noise of a speed: a neighbour comes and goes."""
+SPEED_NOISE = 0.1
+"""Relative standard deviation of a speed against the finished run's, where nothing better is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sofar:
+    """What a run that is going on has given by now.
+
+    Attributes:
+        share: Which part of it is done, 0 to 1.
+        metrics: As the finished run's are made, of what there is.
+        uncertainty: Standard errors of them, corrected for correlation.
+        blown_up: Why its numbers are beyond sense, in words; empty where they are not.
+        wall_s: Its wall time so far, in seconds.
+        effective: Independent samples behind an error, where that is known.
+    """
+
+    share: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    uncertainty: Mapping[str, float] = field(default_factory=dict)
+    blown_up: str = ""
+    wall_s: float = 0.0
+    effective: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A run is to be stopped.
+
+    Attributes:
+        reason: `blown_up`, `limit` or `cannot_win`.
+        sentence: Why, with the numbers.
+        metric: The metric that decided; empty for `blown_up`.
+        bounds: Metric -> on which side of the threshold the finished run's value would lie.
+        threshold: The limit, or the best so far, in the metric's unit.
+    """
+
+    reason: str
+    sentence: str
+    metric: str = ""
+    bounds: Mapping[str, str] = field(default_factory=dict)
+    threshold: float | None = None
+
+    def stopped(self, share: float) -> dict[str, Any]:
+        """What an `Outcome` says of it (`Outcome.stopped`), or an `AppFailed` of a run that has blown up.
+
+        Example:
+            >>> Verdict("blown_up", "the temperature is 1e9 K.").stopped(0.25)["reason"]
+            'blown_up'
+        """
+        return {
+            "reason": self.reason,
+            "sentence": self.sentence,
+            "share": share,
+            "metric": self.metric,
+            "threshold": self.threshold,
+        }
+
+
+def blown_up(verdict: Verdict, share: float, *, log_tail: str = "") -> AppFailed:
+    """The failure of a run that was stopped because it has blown up.
+
+    Args:
+        verdict: Its reason is `blown_up`.
+        share: Which part of the run was done, 0 to 1.
+        log_tail: Last lines of the program's output.
+
+    Example:
+        >>> blown_up(Verdict("blown_up", "the temperature is 1e9 K."), 0.25).details["name"]
+        'BlownUp'
+    """
+    return AppFailed(
+        verdict.sentence,
+        kind="simulation",
+        name="BlownUp",
+        log_tail=log_tail,
+        repair="smaller timestep, or minimise first",
+        stopped=verdict.stopped(share),
+    )
+
+
+def checked(stopped: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a function says of a run that it has ended early, looked at.
+
+    Raises:
+        AppFailed: It is not what `Verdict.stopped` makes.
+    """
+    share, threshold = stopped.get("share"), stopped.get("threshold")
+    fine = (
+        stopped.get("reason") in REASONS
+        and isinstance(stopped.get("sentence"), str)
+        and isinstance(stopped.get("metric", ""), str)
+        and isinstance(share, (int, float))
+        and 0 <= share <= 1
+        and (threshold is None or (isinstance(threshold, (int, float)) and math.isfinite(threshold)))
+    )
+    if fine:
+        return stopped
+    raise AppFailed(
+        f"the outcome's `stopped` is {stopped!r:.200}; it is what hpcagent.apps.guard.Verdict.stopped makes.",
+        kind="contract",
+        name="BadReturn",
+    )
+
+
+def as_recorded(stopped: Mapping[str, Any], *, wall_s: float, nodes: float) -> dict[str, Any]:
+    """`stopped` as it stands in a result: with what the rest of the run would have taken.
+
+    Args:
+        stopped: From `checked`.
+        wall_s: What the run has taken, in seconds.
+        nodes: Nodes it held, or the share of one.
+
+    Example:
+        >>> said = Verdict("limit", "too hot.", "temperature", {}, 300.0).stopped(0.25)
+        >>> as_recorded(said, wall_s=10.0, nodes=2)["saved_node_seconds"]
+        60.0
+    """
+    share = float(stopped["share"])
+    rest_s = wall_s * (1 - share) / share if share > 0 else 0.0
+    threshold = stopped.get("threshold")
+    return {
+        "reason": stopped["reason"],
+        "sentence": stopped["sentence"],
+        "share": share,
+        "saved_node_seconds": nodes * rest_s,
+        "metric": stopped.get("metric", ""),
+        "threshold": None if threshold is None else float(threshold),
+    }
+
+
+def decide(guard: Mapping[str, Any], history: Sequence[Sofar]) -> Verdict | None:
+    """Whether the run is to be stopped now.
+
+    Args:
+        guard: As `hpcagent.campaign.guarding` makes it: `stops`, `confidence`, `least_share`, `limits` (`metric`,
+            `op`, `value`), `goal` (`metric`, `direction`, `best`, `best_error`) or None, `kinds` (metric ->
+            `mean`, `speed`, `rising` or `falling`; another one never stops a run), `noise` (speed -> relative
+            standard deviation), `discard`.
+        history: What the run gave at every look so far, the newest last. Between two calls it only grows.
+
+    Returns:
+        None: the run goes on.
+
+    Example:
+        >>> guard = {"stops": ["limit"], "confidence": 0.99, "least_share": 0.2, "kinds": {"t": "mean"},
+        ...          "limits": [{"metric": "t", "op": "<=", "value": 100.0}], "goal": None}
+        >>> looks = [Sofar(share, {"t": 300.0}, {"t": 1.0}) for share in (0.1, 0.2, 0.3)]
+        >>> decide(guard, looks[:1]), decide(guard, looks).bounds
+        (None, {'t': 'above'})
+    """
+    looks = [one for one in history if one.share >= guard["least_share"]]
+    if not looks or looks[-1] is not history[-1]:
+        return None
+    now, stops = history[-1], guard["stops"]
+    if now.blown_up and "blown_up" in stops:
+        return Verdict("blown_up", now.blown_up)
+    if not 0 < now.share < 1:
+        return None
+    limits = guard["limits"] if "limit" in stops else ()
+    goal = guard["goal"] if "cannot_win" in stops else None
+    claims = len(limits) + (goal is not None)
+    before = looks[-2].share if len(looks) > 1 else 0.0
+    risk = (1 - guard["confidence"]) * max(now.share - before, 0.0) / max(claims, 1)
+    for limit in limits:
+        verdict = _breaks(guard, history, limit, risk)
+        if verdict is not None:
+            return verdict
+    return None if goal is None else _cannot_win(guard, history, goal, risk)
+
+
+def _breaks(
+    guard: Mapping[str, Any], history: Sequence[Sofar], limit: Mapping[str, Any], risk: float
+) -> Verdict | None:
+    metric, above = limit["metric"], limit["op"] == "<="
+    found = _foretold(guard, history, metric, up=above)
+    if found is None or not found.beyond(limit["value"], 0.0, risk, above=above):
+        return None
+    side, word = ("above", "at most") if above else ("below", "at least")
+    said = (
+        f"{found.words(metric)} after {history[-1].share:.0%} of the run: it would end {side} the limit "
+        f"({word} {limit['value']:g})"
+    )
+    return Verdict("limit", said, metric, {metric: side}, float(limit["value"]))
+
+
+def _cannot_win(
+    guard: Mapping[str, Any], history: Sequence[Sofar], goal: Mapping[str, Any], risk: float
+) -> Verdict | None:
+    best, metric, above = goal.get("best"), goal["metric"], goal["direction"] == "minimize"
+    if best is None:
+        return None
+    found = _foretold(guard, history, metric, up=above)
+    error = float(goal.get("best_error") or 0.0)
+    if found is None or not found.beyond(best, error, risk, above=above):
+        return None
+    side = "above" if above else "below"
+    said = (
+        f"{found.words(metric)} after {history[-1].share:.0%} of the run: it would end {side} the best so far "
+        f"({best:.4g}{f' +- {error:.1g}' if error else ''})"
+    )
+    return Verdict("cannot_win", said, metric, {metric: side}, float(best))
+
+
+@dataclass(frozen=True, slots=True)
+class _Foretold:
+    """What the finished run would give: `value`, moved by at most `drift` towards the better side, +- `error`."""
+
+    value: float
+    stated: float
+    drift: float
+    error: float
+    freedom: float
+    certain: bool = False
+
+    def words(self, metric: str) -> str:
+        error = f" +- {self.stated:.2g}" if self.stated else ""
+        return f"{metric} is {self.value:.4g}{error}"
+
+    def beyond(self, threshold: float, its_error: float, risk: float, *, above: bool) -> bool:
+        """Whether it would end on that side of the threshold, but for a probability of `risk`."""
+        margin = (self.value - threshold if above else threshold - self.value) - self.drift
+        if margin <= 0:
+            return False
+        error = math.hypot(self.error, its_error)
+        if error <= 0:
+            return self.certain
+        return _tail(margin / error, self.freedom) < risk
+
+
+def _foretold(guard: Mapping[str, Any], history: Sequence[Sofar], metric: str, *, up: bool) -> _Foretold | None:
+    """What the finished run would give; None where that cannot be told.
+
+    Args:
+        guard: As above.
+        history: As above.
+        metric: Which.
+        up: Whether it is about being too large: what may still rescue it is then a fall.
+    """
+    now, kind = history[-1], guard.get("kinds", {}).get(metric)
+    value = now.metrics.get(metric)
+    if value is None or not math.isfinite(value):
+        return None
+    if kind in ("rising", "falling"):
+        certain = (kind == "rising") == up  # it can only get worse
+        return _Foretold(value, 0.0, 0.0, 0.0, math.inf, certain=True) if certain else None
+    if kind not in ("mean", "speed"):
+        return None
+    drift = _drift(history, metric, up=up)
+    stated = now.uncertainty.get(metric, 0.0)
+    if not (math.isfinite(stated) and stated >= 0):
+        return None
+    if kind == "speed":
+        noise = float(guard.get("noise", {}).get(metric) or 0.0) or SPEED_NOISE
+        return _Foretold(value, stated, drift, math.hypot(noise * abs(value), stated), FEW_OF_SPEEDS)
+    seen = _seen_error(history, metric)
+    error = max(stated, seen)
+    if error <= 0:
+        return None
+    share, given = now.share, guard.get("discard")
+    discard = DEFAULT_DISCARD if given is None else float(given)
+    apart = 1 + share - 2 * max(0.0, share - discard) / (1 - discard)
+    freedom = max(now.effective.get(metric, FEW + 1) - 1, 1.0)
+    return _Foretold(value, error, drift, error * math.sqrt(apart), freedom)
+
+
+def _values(history: Sequence[Sofar], metric: str) -> list[tuple[float, float]]:
+    """Share and value of every look that has the metric, where the run has gone on since the one before."""
+    found: list[tuple[float, float]] = []
+    for one in history:
+        value = one.metrics.get(metric)
+        if value is not None and math.isfinite(value) and one.share > (found[-1][0] if found else 0.0):
+            found.append((one.share, value))
+    return found
+
+
+def _drift(history: Sequence[Sofar], metric: str, *, up: bool) -> float:
+    """By how much the value may still move to the better side, if it goes on as since half of what there is.
+
+    A signal that rises in a straight line by b moves its running mean by b/4 of the part from its half to its end,
+    and by b/2 of what is left until then.
+    """
+    values = _values(history, metric)
+    if len(values) < 2:
+        return 0.0
+    share, value = values[-1]
+    begin, then = min(values[:-1], key=lambda one: abs(one[0] - share / 2))
+    moved = (then - value if up else value - then) / (share - begin)
+    return max(0.0, moved) * (1 - share)
+
+
+def _seen_error(history: Sequence[Sofar], metric: str) -> float:
+    """The standard error of the newest value by what it did from look to look; 0 where looks are few.
+
+    Parts of the run that lie between two looks have means of their own; these scatter as the whole's error says.
+    """
+    values = _values(history, metric)
+    if len(values) < 4:
+        return 0.0
+    share, value = values[-1]
+    squares = 0.0
+    for (s0, v0), (s1, v1) in pairwise(values):
+        part = s1 - s0
+        squares += ((s1 * v1 - s0 * v0) - part * value) ** 2 / part
+    return math.sqrt(squares / (len(values) - 2) / share)
+
+
+def _tail(t: float, freedom: float) -> float:
+    """P(T > t) of Student's t, t >= 0.
+
+    Example:
+        >>> round(_tail(2.776, 4), 4), round(_tail(1.96, math.inf), 4)
+        (0.025, 0.025)
+    """
+    if not math.isfinite(freedom) or freedom > 1e6:
+        return 0.5 * math.erfc(t / math.sqrt(2))
+    return 0.5 * _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function, by its continued fraction (Abramowitz and Stegun 26.5.8)."""
+    if x <= 0 or x >= 1:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _incomplete_beta(b, a, 1 - x)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    tiny = 1e-300
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or tiny)
+    fraction = d
+    for m in range(1, 300):
+        for step in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / (1 + step * d or tiny)
+            c = 1 + step / c or tiny
+            fraction *= c * d
+        if abs(c * d - 1) < 1e-12:
+            break
+    return front * fraction / a
