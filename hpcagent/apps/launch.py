@@ -646,6 +646,7 @@ def finish(
     limit: Limit,
     given: Path | None = None,
     errors: Path | None = None,
+    begun: Callable[[Callable[[], None]], None] | None = None,
 ) -> Finished:
     """Start a command, wait for its end or for its limit, and end whatever it has started.
 
@@ -659,6 +660,7 @@ def finish(
         limit: When it is stopped.
         given: File that it reads as its standard input; nothing without.
         errors: Takes what goes to stderr, where that shall not be among the rest.
+        begun: Called once it is started, with what ends it before its limit.
 
     Raises:
         AppFailed: `NoExecutable`: it cannot be started.
@@ -701,6 +703,8 @@ def finish(
             printed.begin()
             if apart is not None:
                 apart.begin()
+            if begun is not None:
+                begun(functools.partial(_terminate, process))
             process.wait(timeout=limit.seconds)
         except subprocess.TimeoutExpired:
             stopped = True
@@ -799,6 +803,11 @@ def _end_group(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
         time.sleep(0.02)
     _signal_group(process, signal.SIGKILL)
     process.wait()
+
+
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:
+        _signal_group(process, signal.SIGTERM)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> bool:

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 from hpcagent.apps.carried import Carried
@@ -29,6 +30,7 @@ from hpcagent.apps.made_with import OtherFile, changed_files, newer_versions, ot
 from hpcagent.apps.modules import OtherModule, loaded, other_modules
 from hpcagent.apps.printed import reading
 from hpcagent.apps.run import Outcome, Run, note, noted, noting
+from hpcagent.apps.watching import driven
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
 from hpcagent.model.failures import KINDS, known_kind, meaning
@@ -305,7 +307,7 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     function = _function(order["function"])
     at_import = loaded(modules)
     _refuse_others({name: modules[name] for name in at_import - before}, {})
-    outcome = _call(function, {**order.get("left_out", {}), **placed(order, run)}, run)
+    outcome = _call(function, {**order.get("left_out", {}), **placed(order, run)}, run, order["promises"])
     try:
         later = loaded(modules) - at_import
         _refuse_others({name: modules[name] for name in later}, {} if "only_read" in settings else settings)
@@ -329,8 +331,12 @@ def _refuse_others(modules: Mapping[str, str], settings: Mapping[str, Any]) -> N
     )
 
 
-def _call(function: Callable[..., Any], params: Mapping[str, Any], run: Run) -> Outcome:
+def _call(
+    function: Callable[..., Any], params: Mapping[str, Any], run: Run, promises: Mapping[str, Any]
+) -> Outcome:
     returned = function(**params, run=run) if _wants_run(function) else function(**params)
+    if isinstance(returned, GeneratorType):
+        return driven(returned, run, promises)
     if isinstance(returned, Outcome):
         if returned.stopped is not None:
             checked(returned.stopped)

@@ -40,6 +40,7 @@ __all__ = [
     "progress",
     "read_logs",
     "restart_step",
+    "stacked",
     "steps_in_all",
     "taken_over",
     "with_restarts",
@@ -306,6 +307,11 @@ def _stacked(first: Run, then: Run, step: int) -> Run | None:
         units=then.units or first.units,
         timestep=then.timestep if then.timestep is not None else first.timestep,
     )
+
+
+def stacked(first: Run, then: Run, step: int) -> Run | None:
+    """A run with the rows up to `step` of the one that it goes on from; None if they do not fit."""
+    return _stacked(first, then, step)
 
 
 def _time_at(first: Run, then: Run, step: int) -> float:

@@ -35,6 +35,7 @@ from hpcagent.apps.lammps.restart import (
     taken_over,
 )
 from hpcagent.apps.lammps.structure import given, taken
+from hpcagent.apps.lammps.watch import LammpsWatch, watch_of
 from hpcagent.apps.launch import Limit, finish, planned
 from hpcagent.apps.made_with import OtherFile
 from hpcagent.apps.printed import read_text
@@ -65,14 +66,20 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     """
     settings = run.settings
     source, refused = _source(run)
-    _write_inputs(run, params, source)
+    watch = watch_of(run, source)
+    _write_inputs(run, params, source, run.settings["script"] if watch is None else watch.script)
     files, unseen = used(elsewhere(settings, run.site, params), run)
     said_of_input = (*taken(run), *unseen, *undecided(settings, params))
-    ended = _launched(run, source)
-    failure = failure_of(ended)
-    if failure is not None:
-        raise failure
-    log = _whole_log(ended, run.workdir)
+    ended = _launched(run, source, watch)
+    settled = None if watch is None else watch.settle(ended)
+    early: Mapping[str, Any] = {}
+    if settled is None:
+        failure = failure_of(ended)
+        if failure is not None:
+            raise failure
+        log = _whole_log(ended, run.workdir)
+    else:
+        log, early = settled
     ranks = _check_ranks(log, run, ended)
     distrusted = None
     notes = [*said_of_input, *filter(None, (refused, ranks))]
@@ -108,7 +115,8 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         notes=tuple(notes),
         files=files,
         distrusted=distrusted or _distrusted(metrics, settings),
-        extendable_s=_extendable_s(run, params, production),
+        extendable_s=None if early else _extendable_s(run, params, production),
+        **early,
     )
 
 
@@ -142,7 +150,7 @@ def _artifacts_before(source: Earlier | None) -> dict[str, str]:
     return {} if source is None else {"log_before": f"attempt-{source.attempt}/log.lammps", "restart": source.file}
 
 
-def _write_inputs(run: Run, params: Mapping[str, float | int | str], source: Earlier | None) -> None:
+def _write_inputs(run: Run, params: Mapping[str, float | int | str], source: Earlier | None, script: str) -> None:
     values: dict[str, float | int | str] = dict(params)
     if run.settings.get("restart"):
         values[run.settings["restart"]["variable"]] = NONE if source is None else SOURCE
@@ -156,7 +164,7 @@ def _write_inputs(run: Run, params: Mapping[str, float | int | str], source: Ear
         values[name] = int.from_bytes(digest[:4]) % 899_999_999 + 1  # LAMMPS wants 1 to 900 million
     lines = [f"variable {name} index {_word(name, value)}" for name, value in values.items()]
     (run.workdir / "params.vars").write_text("\n".join(lines) + "\n")
-    (run.workdir / "in.lammps").write_text(f"include params.vars\n{run.settings['script']}")
+    (run.workdir / "in.lammps").write_text(f"include params.vars\n{script}")
     continued(run.workdir, source)
     for name in run.settings["folders"]:
         (run.workdir / name).mkdir(parents=True, exist_ok=True)
@@ -205,11 +213,16 @@ def _word(name: str, value: float | int | str) -> str:
 _WORD = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+./-]*\Z")
 
 
-def _launched(run: Run, source: Earlier | None) -> Ended:
+def _launched(run: Run, source: Earlier | None, watch: LammpsWatch | None) -> Ended:
     words = [*command(run.site), "-in", "in.lammps", "-log", "log.lammps", "-screen", "none"]
     launch = planned(run, words, app="lammps", env=variables(run.site))
     output = run.workdir / "output.txt"
-    finished = finish(launch, cwd=run.workdir, output=output, limit=Limit.of(run))
+    limit = Limit.of(run)
+    if watch is None:
+        finished = finish(launch, cwd=run.workdir, output=output, limit=limit)
+    else:
+        with watch.thread:
+            finished = finish(launch, cwd=run.workdir, output=output, limit=limit, begun=watch.thread.kill_with)
     logs = run.settings["logs"]
     log = read_logs(run.workdir, logs)
     if logs:
