@@ -63,6 +63,7 @@ class Growing:
         self._offset = 0
         self._text = b""  # complete lines that were not taken yet
         self._head = b""  # what is put before new rows
+        self._names: list[bytes] = []  # the lines that name the columns
         self._part: Run | None = None
         self._rows: NDArray[np.float64] = np.zeros((0, 0))
         self._count = 0
@@ -163,10 +164,9 @@ class Growing:
             log = parse_log(self._head + head)
             self.before = tuple(replace(run, data=run.data[-1:]) for run in log.runs if run.complete)
             self._head = _ROW.sub(b"", self._head) + head
+            self._names = header[0].splitlines()[1:]
         else:
-            again = _HEADER.search(self._head[self._head.rfind(MARK.encode()) :])
-            other = again is None or again[0].splitlines()[1:] != header[0].splitlines()[1:]
-            if other or _ANY_RUN.search(head):
+            if header[0].splitlines()[1:] != self._names or _ANY_RUN.search(head):
                 self.ended = True  # another table: another run
                 return False
             self._piece = True
