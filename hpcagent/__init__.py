@@ -106,6 +106,7 @@ _WHERE = {
     "stop_run": "hpcagent.campaign.stopped",
     "submit": "hpcagent.campaign.submit",
     "target": "hpcagent.policies.stop",
+    "tune": "hpcagent.campaign.tune",
     "wall_time": "hpcagent.policies.stop",
     "watch": "hpcagent.campaign.view",
 }
@@ -161,6 +162,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.submit import submit as submit
     from hpcagent.campaign.sweep import Sweep as Sweep
     from hpcagent.campaign.sweep import SweepResult as SweepResult
+    from hpcagent.campaign.tune import tune as tune
     from hpcagent.campaign.view import watch as watch
     from hpcagent.campaign.whatif import replay as replay
     from hpcagent.errors import AllocationEnded as AllocationEnded

@@ -17,6 +17,7 @@ from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app, from_name
 from hpcagent.apps.lammps.contract import averages
 from hpcagent.campaign.guard_table import Guard
+from hpcagent.campaign.largest import most_cores
 from hpcagent.campaign.own_points import distinct, own_point
 from hpcagent.campaign.ruled import by_default, check_rules_of, narrowed, ruled
 from hpcagent.campaign.rules import Rule
@@ -572,6 +573,7 @@ class Campaign(Displayed, Record):
         if not contract.resources_from:
             return contract.resources
         reachable = contract.largest_resources(search).model_dump()
+        reachable |= most_cores(contract.resources_from, search, self.whole.constraints) or {}
         middle = search.middle
         points: list[Params] = [{}]
         points += [] if self.reference is None else [self.reference.params]

@@ -14,6 +14,7 @@ GROUPS: tuple[str, ...] = (
     "enqueue",
     "globus",
     "sweep",
+    "tune",
     "runs_commands",
     "fetch",
     "site_template",

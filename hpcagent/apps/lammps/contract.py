@@ -109,6 +109,13 @@ class Structure(Record):
     angles: tuple[str, ...] = ()
 
 
+class Forces(Record):
+    """The `[forces]` table: two dumps of the forces on the same atoms, for the metric `force_error`."""
+
+    computed: str
+    converged: str
+
+
 class ContractFile(Record):
     """The TOML beside an input script.
 
@@ -128,6 +135,7 @@ class ContractFile(Record):
         structure: The structure that a run takes and gives, if it does.
         artifacts: Name -> file that a run must have written into its directory; the final structure is made
             from `data` (`write_data`), or else from `trajectory` (`dump`).
+        forces: The dumps from which `force_error` is measured, if the script writes them.
         resources: What one run occupies.
         resources_from: Resource -> the variable that decides it, e.g. `ranks_per_node = "ranks"`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
@@ -147,6 +155,7 @@ class ContractFile(Record):
     restart: Restart | None = None
     structure: Structure | None = None
     artifacts: dict[str, str] = {}
+    forces: Forces | None = None
     resources: Resources = Resources()
     resources_from: dict[str, str] = {}
     estimated_runtime_s: float = 60.0
@@ -299,6 +308,8 @@ def lammps(
         }
     if kept:
         settings["artifacts"] = kept
+    if file.forces is not None:
+        settings["forces"] = file.forces.model_dump()
     return App(
         contract=made,
         function="hpcagent.apps.lammps.run:lammps_run",
@@ -666,11 +677,13 @@ def _metrics(read: Script, file: ContractFile, asked: tuple[str, ...] | None, wh
     except BadInput as error:
         raise BadInput(f"{read.path}: units: {error.message}", value=read.units) from None
     names = tuple(asked) if asked is not None else file.metrics
+    more = {**file.columns, **({} if file.forces is None else {_FORCE_ERROR.name: file.forces})}
     for name in names:
-        if name not in units and name not in file.columns:
+        if name not in units and name not in more:
             other = f" (it exists, but not in `units {read.units}`)" if name in METRICS else ""
+            other = " (it needs the contract's table [forces])" if name == _FORCE_ERROR.name else other
             raise BadInput(
-                f"{where}: unknown metric {name!r}{other}; {nearest(name, [*units, *file.columns])}", value=name
+                f"{where}: unknown metric {name!r}{other}; {nearest(name, [*units, *more])}", value=name
             )
     required = names or (() if file.columns else _ALWAYS)
     found = [_metric(name, unit, required=name in required) for name, unit in units.items()]
@@ -678,7 +691,14 @@ def _metrics(read: Script, file: ContractFile, asked: tuple[str, ...] | None, wh
         Metric(name=n, unit=c.unit, description=c.description or f"{c.reduce} of thermo column {c.column}")
         for n, c in file.columns.items()
     ]
-    return (*found, *own)
+    return (*found, *own, *([] if file.forces is None else [_FORCE_ERROR]))
+
+
+_FORCE_ERROR = Metric(
+    name="force_error",
+    unit="1",
+    description="rms(f - f_converged) / rms(f_converged), of the two dumps that `[forces]` names",
+)
 
 
 def averages(metrics: Sequence[Metric]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from typing import Any
 
 from hpcagent.errors import AppFailed
 
-__all__ = ["command", "environment", "installed", "variables"]
+__all__ = ["command", "environment", "installed", "installed_styles", "variables"]
 
 
 def command(site: Mapping[str, Any]) -> list[str]:
@@ -68,6 +69,18 @@ def installed() -> Path | None:
         return None
     folder = Path(next(iter(spec.submodule_search_locations)))
     return folder if (folder / "lmp").is_file() else None
+
+
+def installed_styles(site: Mapping[str, Any]) -> frozenset[str] | None:
+    """Names of all styles that this machine's LAMMPS has, by its own help; None where it does not say."""
+    try:
+        words = [*command(site), "-h"]
+        said = subprocess.run(
+            words, env=environment(site, 1), capture_output=True, text=True, timeout=60, check=False
+        )
+    except (AppFailed, OSError, subprocess.SubprocessError):
+        return None
+    return frozenset(said.stdout.split()) if "Pair styles" in said.stdout else None
 
 
 def environment(site: Mapping[str, Any], threads: int) -> dict[str, str]:

@@ -124,6 +124,11 @@ METRICS: dict[str, MetricInfo] = {
     "dangerous_builds": MetricInfo(
         "1", "builds that may have come too late; absent when LAMMPS did not check", "`Dangerous builds`"
     ),
+    "unsafe_builds": MetricInfo(
+        "1",
+        "builds that were not shown to be in time: the dangerous ones, or all where LAMMPS did not check",
+        "`Dangerous builds`, else `Neighbor list builds`",
+    ),
     "n_atoms": MetricInfo("1", "number of atoms at the end", _LOOP),
     "kspace_force_error_mev_per_angstrom": MetricInfo(
         "meV/angstrom",
@@ -681,7 +686,10 @@ class _Measuring:
                 self._put("neighbor_builds_per_step", run.neighbor_builds / run.steps)
         if run.dangerous_builds is not None:
             self._put("dangerous_builds", run.dangerous_builds)
+            self._put("unsafe_builds", run.dangerous_builds)
         else:
+            if run.neighbor_builds is not None:
+                self._put("unsafe_builds", run.neighbor_builds)
             self.notes.append("LAMMPS did not report dangerous builds")
         self._put("n_samples", int(self.kept.sum()))
         if run.kspace_error_relative is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcagent.apps.deciding import used
+from hpcagent.apps.lammps.accuracy import force_error
 from hpcagent.apps.lammps.executable import command, variables
 from hpcagent.apps.lammps.failures import Ended, failure_of, no_room
 from hpcagent.apps.lammps.log import Log, parse_log
@@ -99,10 +100,14 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         metrics[name], error = _reduced(production, how, share)
         if math.isfinite(error):
             uncertainty[name] = error
+    if settings.get("forces"):
+        metrics["force_error"] = force_error(run.workdir, settings["forces"])
     artifacts = given(run)
     return Outcome(
         metrics=metrics,
-        units=dict(measured.units) | {n: how["unit"] for n, how in settings["columns"].items()},
+        units=dict(measured.units)
+        | ({"force_error": "1"} if "force_error" in metrics else {})
+        | {n: how["unit"] for n, how in settings["columns"].items()},
         uncertainty=uncertainty,
         artifacts={
             "log": _JOINED if settings["logs"] else "log.lammps",

@@ -1,0 +1,96 @@
+"""A user's own script is tuned from beginning to end: campaign, checks, tuned script, confirmation."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import hpcagent as ha
+from hpcagent.apps.lammps.accuracy import force_error
+from hpcagent.campaign.largest import most_cores
+from hpcagent.campaign.tuned_checks import ROUND_OFF, _apart
+from hpcagent.errors import AppFailed, BadInput
+
+MELT = """units lj
+atom_style atomic
+lattice fcc 0.8442
+region box block 0 4 0 4 0 4
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 1.44 87287 loop geom
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+neighbor 0.3 bin
+neigh_modify delay 0 every 20 check no
+fix 1 all nve
+thermo 5
+run 60
+"""
+
+
+def test_a_script_is_tuned_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "in.melt"
+    script.write_text(MELT)
+    tuned = ha.tune(script, ranks=[1], runs=6, repeats=1, steps=60, progress=False)
+    folder = tmp_path / "tuned" / "melt"
+    campaign = ha.load_campaign(folder / "tune.toml")
+    assert tuned.script == folder / "in.melt.tuned" and tuned.speedup > 0
+    assert campaign.reference.params["rebuild"] == "as_it_came"  # unchecked: only the reference is run so
+    assert "as_it_came" not in campaign.search["rebuild"].choices
+    assert all(r.ok for r in tuned.result.results)
+    # The script is the user's own, other settings apart.
+    changed = ("newton", "processors", "package", "suffix", "neighbor", "neigh_modify", "#")
+    plain = [line for line in tuned.script.read_text().splitlines() if not line.startswith(changed)]
+    assert plain == [line for line in MELT.splitlines() if not line.startswith(changed)]
+    assert any("equal to the script's own" in said for said in tuned.checks)
+    assert json.loads((folder / "tuned.json").read_text())["command"] == tuned.command
+    assert "as it came" in str(tuned.table) and "check no" in (folder / "tuned.txt").read_text()
+    with pytest.raises(BadInput, match="not empty"):
+        ha.tune(script, progress=False)
+
+
+def test_more_ranks_than_cores_are_refused_before_anything_runs(tmp_path):
+    (tmp_path / "in.melt").write_text(MELT)
+    with pytest.raises(BadInput, match=r"do not fit a node of laptop_alone"):
+        ha.tune(tmp_path / "in.melt", ranks=[100_000], folder=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(BadInput, match="no executor for them"):
+        ha.tune(tmp_path / "in.melt", site="threads")
+
+
+def test_a_dry_run_says_what_the_script_has_and_writes_nothing(tmp_path):
+    (tmp_path / "in.melt").write_text(MELT)
+    said = str(ha.tune(tmp_path / "in.melt", dry_run=True))
+    assert "on (LAMMPS's default)" in said and "0.3" in said and list(tmp_path.iterdir()) == [tmp_path / "in.melt"]
+
+
+def test_energies_that_differ_beyond_round_off_are_seen():
+    own = [(-100.0, 50.0), (-99.0, 49.0)]
+    assert _apart(own, [(-100.0, 50.0), (-99.0, 49.0 + 1e-9)]) < ROUND_OFF
+    assert _apart(own, [(-100.0, 50.0), (-99.0, 49.0 + 1e-6)]) > ROUND_OFF
+    assert _apart(own, own[:1]) == float("inf") and _apart(own, [(-100.0, 50.0), (float("nan"), 49.0)]) > 1
+
+
+def test_the_error_of_forces_is_that_of_the_same_atoms(tmp_path):
+    files = {"computed": "a", "converged": "b"}
+    head = "ITEM: TIMESTEP\n0\nITEM: ATOMS id fx fy fz\n"
+    (tmp_path / "a").write_text(head + "2 0 3 0\n1 4 0 0\n")
+    (tmp_path / "b").write_text(head + "1 3 0 0\n2 0 3 0\n")
+    assert force_error(tmp_path, files) == pytest.approx(np.sqrt(1 / 18))
+    (tmp_path / "b").write_text(head + "1 3 0 0\n3 0 3 0\n")
+    with pytest.raises(AppFailed, match="the same atoms"):
+        force_error(tmp_path, files)
+    (tmp_path / "b").write_text(head + "1 0 0 0\n2 0 0 0\n")
+    with pytest.raises(AppFailed, match="zero"):
+        force_error(tmp_path, files)
+
+
+def test_the_largest_run_keeps_the_constraints_on_its_resources():
+    space = ha.Space.of(ranks=ha.Choice(1, 2), threads=ha.Choice(1, 2), constraints=["ranks * threads <= 2"])
+    names = {"ranks_per_node": "ranks", "threads_per_rank": "threads"}
+    assert most_cores(names, space, space.constraints) == {"ranks_per_node": 2, "threads_per_rank": 1}
+    assert most_cores(names, ha.Space.of(ranks=ha.Int(1, 9), threads=ha.Int(1, 9)), ()) is None
