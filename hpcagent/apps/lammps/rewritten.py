@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hpcagent.apps.lammps.settings import Command, Cutoffs, Kspace, Settings, commands
+from hpcagent.apps.lammps.settings import Command, Cutoffs, Kspace, Settings, commands, moves
 
 __all__ = ["CONVERGED", "FORCES", "GRIDS", "OWN", "as_rebuild", "check_script", "rewritten"]
 
@@ -272,9 +272,9 @@ def check_script(settings: Settings, values: Mapping[str, str], *, head: Sequenc
     Where it begins with a minimisation, or its motion is random, only those of its first configuration.
     """
     text = rewritten(settings, values, head=head)
-    first = next(c for c in commands(text) if c.name in ("run", "minimize"))
+    first = next(filter(moves, commands(text)))
     cut = text.splitlines()[: first.first]
-    steps = 0 if settings.first.name == "minimize" or settings.random else FIRST_STEPS
+    steps = 0 if settings.first.name != "run" or settings.random else FIRST_STEPS
     return "\n".join(
         [
             *cut,

@@ -15,7 +15,17 @@ from pathlib import Path
 from hpcagent.apps.lammps.script import Script, _without_comment, _words, read_script
 from hpcagent.errors import BadInput
 
-__all__ = ["SKINS", "Command", "Cutoffs", "Kspace", "Settings", "commands", "plain_style", "read_settings"]
+__all__ = [
+    "SKINS",
+    "Command",
+    "Cutoffs",
+    "Kspace",
+    "Settings",
+    "commands",
+    "moves",
+    "plain_style",
+    "read_settings",
+]
 
 SKINS = {
     "lj": 0.3, "real": 2.0, "metal": 2.0, "electron": 2.0, "si": 0.001, "cgs": 0.1, "micro": 0.1, "nano": 0.1,
@@ -299,6 +309,14 @@ class Settings:
         return float(value) if _NUMBER.match(value) else None
 
 
+def moves(command: Command) -> bool:
+    """Whether a command runs or minimises, or is an `if` that may."""
+    if command.name != "if":
+        return command.name in ("run", "minimize")
+    inner = [_words(w) for w in command.words[1:] if any(c.isspace() for c in w)]
+    return any(words[:1] in (["run"], ["minimize"]) for words in inner)
+
+
 def read_settings(path: Path) -> Settings:
     """Read what an input script says of how it is run.
 
@@ -308,7 +326,7 @@ def read_settings(path: Path) -> Settings:
     read = read_script(path)
     found = commands(read.text)
     _refuse_flow(path, found)
-    first = next((c for c in found if c.name in ("run", "minimize")), None)
+    first = next(filter(moves, found), None)
     runs = [c for c in found if c.name == "run"]
     if not runs or first is None:
         inside = [c.words[1] for c in found if c.name == "include" and len(c.words) > 1]
@@ -316,6 +334,14 @@ def read_settings(path: Path) -> Settings:
         raise BadInput(
             f"{path}: the script has no `run` command of its own, so there is nothing to time{where}.",
             value=str(path),
+        )
+    late = next((c for c in found if c.first > runs[-1].last and moves(c)), None)
+    if late is not None and late.name == "if":
+        raise BadInput(
+            f"{path}, line {late.first + 1}: after the last `run` of its own the script may run once more inside "
+            "an `if`, so what would be timed cannot be told. Put the run that is to be fast last, as a command "
+            "of its own.",
+            value="if",
         )
     settings = Settings(read, found, first, runs[-1], None, ())
     steps = _steps(path, settings, runs[-1])
@@ -334,12 +360,6 @@ def _refuse_flow(path: Path, found: tuple[Command, ...]) -> None:
                 value=command.name,
             )
         inner = [w for w in command.words[1:] if any(c.isspace() for c in w)]
-        if command.name == "if" and any(_words(w)[:1] in (["run"], ["minimize"]) for w in inner if _words(w)):
-            raise BadInput(
-                f"{path}, line {command.first + 1}: a `run` or `minimize` stands inside an `if`, so what would be "
-                "timed cannot be told. Write it as a command of its own.",
-                value="if",
-            )
         if command.name == "if" and any(_words(w)[0] in _FLOW for w in inner if _words(w)):
             raise BadInput(
                 f"{path}, line {command.first + 1}: an `if` may jump or quit, so what would be timed cannot be "

@@ -71,6 +71,14 @@ def test_a_variable_of_the_script_keeps_its_name_and_ranges_stay_within_the_box(
     assert room_for(read, System(40000, (22.0, 22.0, 22.0), 8.0), made.values()) > 2000
 
 
+def test_runs_inside_an_if_before_the_last_one_are_left_as_they_are(salt):
+    equilibrate = 'if "1 > 0" then "run 500"\n'
+    salt.write_text(salt.read_text().replace("run 5000\n", equilibrate))
+    read = read_settings(salt)
+    assert read.run.words[0] == "run" and equilibrate in rewritten(read, {"rebuild": "every1_delay5"}, earlier=10)
+    assert "run 500" not in check_script(read, {})
+
+
 def test_the_check_stops_before_the_first_run_and_prints_all_digits(salt):
     text = check_script(read_settings(salt), {"skin": "3"})
     assert text.count("\nrun ") == 1 and "run 10" in text and "%.15g" in text
@@ -80,7 +88,7 @@ def test_the_check_stops_before_the_first_run_and_prints_all_digits(salt):
     ("line", "said"),
     [
         ("jump SELF again", "it jumps"),
-        ('if "1 > 0" then "run 5"', "inside an `if`"),
+        ('if "1 > 0" then "timestep 2" "run 5"', "once more inside an `if`"),
         ("run 10 every 5 NULL", "every"),
         ("run 10 post no", "post no"),
         ("run 0", "makes 0 steps"),
