@@ -36,6 +36,7 @@ from hpcagent.model.base import (
 )
 from hpcagent.model.constraints import Constraint
 from hpcagent.model.contract import MEASURED_TIMES, Resources
+from hpcagent.model.extended import cannot
 from hpcagent.model.files import without_paths
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
 from hpcagent.model.records import checked_counter, params_text
@@ -280,6 +281,7 @@ class Campaign(Displayed, Record):
             paths = {n: p for n, p in changed.settings.get("paths", {}).items() if n in self.settings and p}
             object.__setattr__(self, "settings", self.settings | paths)
         self._check_inputs()
+        self._check_extend()
         self.objective.check(self.app.contract)
         for name in self.until.metrics():
             self.app.contract.metric(name)
@@ -339,6 +341,14 @@ class Campaign(Displayed, Record):
         self._check_sweep()
         object.__setattr__(self, "name", self.name or as_name(self.app.name))
         return self
+
+    def _check_extend(self) -> None:
+        """A policy that is to let runs go on needs an app that can."""
+        if self.policy.options.get("extend") is not True or not takes_option(self.policy.name, "extend"):
+            return
+        words = cannot(self.app.settings, self.app.name, self.search.names)
+        if words:
+            raise BadInput(f"policy.extend = true: {words}", value=self.app.name)
 
     def _check_inputs(self) -> None:
         """A campaign's points are parameters: what takes a structure or a run finds none."""

@@ -203,7 +203,7 @@ class Acquisition:
         return np.asarray(np.maximum(scalar(drawn) - best, 0.0).mean(0))
 
 
-def answer_gain(s: Surrogate, options: Array, answers: Array) -> Array:
+def answer_gain(s: Surrogate, options: Array, answers: Array, *, noise: Array | None = None) -> Array:
     """How much better the answer is expected to become by one run, with its noise, at each of the options.
 
         E[max_a P'(a) (mean'(a) - low)] - max_a P(a) (mean(a) - low)
@@ -216,6 +216,8 @@ def answer_gain(s: Surrogate, options: Array, answers: Array) -> Array:
         s: The models; waiting runs believed.
         options: `(m, columns)` where the run may be.
         answers: `(a, columns)` what may be answered.
+        noise: `(1 + limits, m)` standard deviation of what each option tells of the goal and each limit, on their
+            scales; that of a run if None.
 
     Returns:
         `(m,)`, on the scale of the goal's model, times the chance that the run completes.
@@ -227,21 +229,21 @@ def answer_gain(s: Surrogate, options: Array, answers: Array) -> Array:
     mean = goal.sign * goal.gp.predict(answers)[0]
     lifted = mean - mean.min()
     chance = np.ones(len(answers))
-    then = lifted + normal[:, :1, None] * _told(goal, options, answers)
+    then = lifted + normal[:, :1, None] * _told(goal, options, answers, None if noise is None else noise[0])
     for j, model in enumerate(s.limits, start=1):
         assert model.limit is not None
         middle, sd = model.gp.predict(answers)
         chance = chance * ndtr(model.sign * (middle - model.limit) / sd)
-        told = _told(model, options, answers)
+        told = _told(model, options, answers, None if noise is None else noise[j])
         left = np.sqrt(np.maximum(sd**2 - told**2, 1e-6 * sd**2))
         then = then * ndtr(model.sign * (middle + normal[:, j, None, None] * told - model.limit) / left)
     gain = then.max(2).mean(0) - (chance * lifted).max()
     return np.asarray(s.completes(options) * np.maximum(gain, 0.0))
 
 
-def _told(model: MetricModel, options: Array, answers: Array) -> Array:
+def _told(model: MetricModel, options: Array, answers: Array, noise: Array | None) -> Array:
     """`(m, a)` standard deviation by which a run at each option moves the mean at each answer."""
-    sd = np.hypot(model.gp.predict(options)[1], model.one_run(options))
+    sd = np.hypot(model.gp.predict(options)[1], model.one_run(options) if noise is None else noise)
     return model.gp.covariances(options, answers) / sd[:, None]
 
 

@@ -12,7 +12,9 @@
 5. *Repeat.* A known point is run again where that is expected to make the answer better by more than the new
    point would, by far (`answer_gain`; one of a batch), where its only run was too good to be believed, and where
    nothing new is left; never where runs are known to be exact, or repeats came out equal.
-6. *Fidelity.* Where runs can be cheaper, the point is chosen for the last level, and the level by how much a run
+6. *Go on.* With `extend` a known run is made longer where that is expected to make the answer better by more for
+   its cost than a repeat, which also pays for a start, and by far more than a new point (`lengthening`).
+7. *Fidelity.* Where runs can be cheaper, the point is chosen for the last level, and the level by how much a run
    there would tell of the last one for what it costs.
 
 A suggestion depends on seed, history and pending alone, and is worked out on one thread.
@@ -37,6 +39,8 @@ from hpcagent.model.space import Params, Space
 from hpcagent.policies.acquisition import Acquisition, answer_gain, incumbents
 from hpcagent.policies.base import Reason
 from hpcagent.policies.gp import Array, Features, NoFit, one_thread
+from hpcagent.policies.lengthening import FACTOR, Costs, Worth, extendable, most_worth, of_an_ordinary_run
+from hpcagent.policies.longer import Longer
 from hpcagent.policies.points import Key, inside, key, located, shares, whole
 from hpcagent.policies.surrogate import MetricModel, Surrogate, noisy
 from hpcagent.policies.sweeps import Sobol
@@ -74,6 +78,8 @@ class Bayes:
         fidelity: `parameter`: the choice that is the fidelity; `levels`: its values, the cheapest first.
         noise: Relative standard deviation of one run that is known beforehand, by metric; 0 where runs are exact.
             A campaign hands over what its app's contract states.
+        extend: Let known runs go on from their end as well, where the app can (`[restart] steps`, `extendable`).
+            One goal, no fidelity.
 
     Example:
         >>> from hpcagent.model.objective import maximize
@@ -98,7 +104,9 @@ class Bayes:
         strict: bool = False,
         fidelity: Mapping[str, Any] | None = None,
         noise: Mapping[str, float] | None = None,
+        extend: bool = False,
     ) -> None:
+        self.extend = _told_to_extend(extend, objective, fidelity)
         self.noise = shares(noise)
         self.space, self.objective, self.seed = space, objective, abs(int(seed))
         self.initial = _enough(space) if initial is None else whole("initial", initial)
@@ -163,6 +171,18 @@ class Bayes:
         if self.fidelity is not None:
             found = self.fidelity.cheapest(found)
         return [Reason(p, "space-filling", why) for p in found]
+
+
+def _told_to_extend(extend: object, objective: Objective, fidelity: object) -> bool:
+    if not isinstance(extend, bool):
+        raise BadInput(f"policy 'bayes': extend={extend!r} must be true or false.", value=extend)
+    if extend and (len(objective.goals) > 1 or fidelity is not None):
+        what = "a fidelity" if fidelity is not None else f"{len(objective.goals)} goals"
+        raise BadInput(
+            f"policy 'bayes': extend = true is for one goal and no fidelity; the campaign has {what}: drop it.",
+            value=extend,
+        )
+    return extend
 
 
 def _enough(space: Space) -> int:
@@ -231,7 +251,14 @@ class _Search:
         # As `worth`, but with the noise of runs: what repeats are chosen by.
         self.after = self._as_it_counts(surrogate).believing(self.features.rows(pending))
         waits = {key(p) for p in pending}
+        here = located(policy.space, history) if policy.extend else []
+        self.extendable = extendable(here, waits)
+        self.price = Costs.of(history) if self.extendable else None
+        self.runs_at: dict[Key, list[Observation]] = {}
+        for params, o in here:
+            self.runs_at.setdefault(key(params), []).append(o)
         self.repeated = False
+        self.chosen: set[Key] = set()  # points that a run goes on at
         self.doubted = [p for p in surrogate.surprising if key(p) not in waits]
 
     def found(self, n: int) -> list[Reason]:
@@ -248,6 +275,7 @@ class _Search:
             box = None if last else self._box()
             row = self._best(worth, box, closely=slot < CLOSELY)
             role, text = self._role(worth, box)
+            self.longer: Worth | None = None
             again = self._again(row, slot) if worth is self.worth or row is None else None
             if again is not None:
                 row, role, text = again
@@ -258,7 +286,8 @@ class _Search:
             params = self.features.points(row[None])[0]
             self.used.add(key(params))
             self.after = self.after.believing(row[None])
-            reasons.append(self._reason(params, row, role, text, worth))
+            reason = self._reason(params, row, role, text, worth)
+            reasons.append(reason if self.longer is None else self._lengthened(reason, self.longer))
             self.worth = self.worth.believing(row[None])
         return reasons
 
@@ -290,6 +319,8 @@ class _Search:
             best, gain = int(np.argmax(unsure)), math.nan
         else:
             options = known if new is None else np.vstack([known, new])
+            if self.price is not None:
+                return self._again_or_longer(known, new)
             gains = answer_gain(self.after, options, options)
             best = int(np.argmax(gains[: len(known)]))
             gain = float(gains[best])
@@ -301,6 +332,45 @@ class _Search:
             text = "Every point was run, and runs differ: another one here makes the answer surest."
         self.repeated = True
         return known[best], "repeat", text
+
+    def _again_or_longer(self, known: Array, new: Array | None) -> tuple[Array, str, str] | None:
+        """Of a further run of a known point and one that goes on, what is worth more for its cost, if enough."""
+        assert self.price is not None
+        answers = known if new is None else np.vstack([known, new])
+        gains = answer_gain(
+            self.after, answers, answers, noise=of_an_ordinary_run(self.after, answers, self.history)
+        )
+        points = self.features.points(known)
+        prices = np.array([self.price.again(self.runs_at.get(key(p), ())) for p in points])
+        best = int(np.argmax(gains[: len(known)] / prices))
+        gain, price = float(gains[best]), float(prices[best])
+        open_to = [one for one in self.extendable if key(one[0]) not in self.chosen]
+        rows = self.features.rows([params for params, _, _ in open_to])
+        longer = most_worth(self.after, rows, open_to, answers, self.price)
+        if longer is not None and longer.gain / longer.cost <= gain / price:
+            longer = None
+        if longer is not None:
+            gain, price = longer.gain, longer.cost
+        unit = self.surrogate.goals[0].gp.unit
+        if new is not None and (gain / price <= AGAIN * float(gains[-1]) or gain <= LEAST_AGAIN * unit):
+            return None
+        self.repeated = True
+        if longer is None:
+            text = "Another run here makes the answer surer than a new point or a longer run would, for its cost."
+            return known[best], "repeat", text
+        self.longer = longer
+        text = (
+            f"Run {longer.run.index} goes on to {FACTOR:g} times its length, for {longer.cost:.2g} of a run's "
+            "cost: that makes the answer surer than a further run or a new point would, for what each costs."
+        )
+        return longer.row, "extend", text
+
+    def _lengthened(self, reason: Reason, longer: Worth) -> Reason:
+        self.chosen.add(key(longer.params))
+        now, then = longer.error
+        numbers = {**reason.numbers, "cost_in_runs": longer.cost, "error_by_runs": now, "error_then": then}
+        point = Longer(reason.params, run=longer.run.index, factor=FACTOR)
+        return replace(reason, params=point, numbers=numbers)
 
     def _known_rows(self) -> Array:
         """The rows of known points that may still be the best: those whose bounds are highest."""
