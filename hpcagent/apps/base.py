@@ -16,6 +16,7 @@ from hpcagent.apps import carried
 from hpcagent.apps.chosen import chosen
 from hpcagent.apps.deciding import declared, with_files
 from hpcagent.apps.made_with import sha256
+from hpcagent.apps.modes import MODE, with_mode
 from hpcagent.apps.modules import own_modules
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
@@ -281,6 +282,9 @@ class App(Displayed, Record):
         """
         made = dict(self.settings)
         for name, value in settings.items():
+            if name == MODE:
+                made = with_mode(self.name, self.function, made, value)
+                continue
             if name not in self.settings or name in ("files", "paths"):
                 known = [k for k in self.settings if k not in ("files", "paths")]
                 raise BadInput(f"app {self.name!r} has no setting {name!r}; {nearest(name, known)}", value=name)
@@ -651,7 +655,8 @@ _LATER = {"dipole": "off"}
 
 def _counting(settings: Mapping[str, Any], *without: str) -> dict[str, Any]:
     """The settings that decide a result."""
-    return {k: v for k, v in settings.items() if k not in without and (k not in _LATER or v != _LATER[k])}
+    kept = ((k, v) for k, v in settings.items() if k not in without and k != MODE)
+    return {k: v for k, v in kept if k not in _LATER or v != _LATER[k]}
 
 
 def declared_settings(settings: Mapping[str, Any], files: tuple[str, ...]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ __all__ = [
     "finish",
     "launch_words",
     "planned",
+    "prepared",
     "run_mpi",
 ]
 
@@ -691,7 +692,7 @@ def finish(
                     stdout=printed.end,
                     stderr=subprocess.STDOUT if apart is None else apart.end,
                     start_new_session=True,
-                    preexec_fn=_prepared(launch),
+                    preexec_fn=prepared(launch),
                 )
         except OSError as error:
             raise AppFailed(
@@ -764,7 +765,7 @@ def run_mpi(
     return subprocess.CompletedProcess(launch.words, finished.returncode, printed, None)
 
 
-def _prepared(launch: Launch) -> Callable[[], None]:
+def prepared(launch: Launch) -> Callable[[], None]:
     """What the child does before it becomes the program: pin itself, and ask to end with its parent."""
     cores = launch.cores if hasattr(os, "sched_setaffinity") else None
     polite = launch.launcher is not None

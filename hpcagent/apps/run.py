@@ -59,6 +59,7 @@ class Run:
             `uncertainty`, `times`; None for a run that begins anew.
         times: How many times as long as an ordinary run it is to be in all, what it extends included.
         guard: What may end the run early (see `hpcagent.apps.guard`); None in a campaign without `[guard]`.
+        expected_s: Its expected wall time, in seconds, or None.
     """
 
     workdir: Path
@@ -73,6 +74,7 @@ class Run:
     extends: Mapping[str, Any] | None = None
     times: float = 1.0
     guard: Mapping[str, Any] | None = None
+    expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,7 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
             extends=order.get("extends"),
             times=manifest.get("times", 1.0),
             guard=order.get("guard"),
+            expected_s=manifest.get("estimated_runtime_s"),
         )
         if order.get("outdated"):
             raise AppFailed(

@@ -21,6 +21,7 @@ from hpcagent.apps.lammps.script import KEEPS_EARLIER_VALUE, Script, read_script
 from hpcagent.apps.lammps.structure import READABLE, final_of
 from hpcagent.apps.lammps.structure import STYLES as ATOM_STYLES
 from hpcagent.apps.made_with import sha256
+from hpcagent.apps.modes import LAMMPS, LAMMPS_MODES, with_mode
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
@@ -139,6 +140,7 @@ class ContractFile(Record):
         resources: What one run occupies.
         resources_from: Resource -> the variable that decides it, e.g. `ranks_per_node = "ranks"`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
+        mode: How LAMMPS is started: `executable`, `library`, `auto` or `ensemble`.
     """
 
     name: str | None = None
@@ -159,6 +161,7 @@ class ContractFile(Record):
     resources: Resources = Resources()
     resources_from: dict[str, str] = {}
     estimated_runtime_s: float = 60.0
+    mode: str = LAMMPS_MODES[0]
 
 
 def packaged_inputs() -> dict[str, Path]:
@@ -187,6 +190,7 @@ def lammps(
     log: Mapping[str, Any] | None = None,
     seed_variables: Sequence[str] | None = None,
     name: str | None = None,
+    mode: str | None = None,
 ) -> App:
     """Make an app of a LAMMPS input script.
 
@@ -212,6 +216,9 @@ def lammps(
         seed_variables: Variables of the script that take the run's random seed, e.g. `["seed"]`; without any, runs
             at the same parameters are copies of one another, their speeds apart.
         name: The app's name.
+        mode: How LAMMPS is started: `executable`, a program for each run; `library`, in a process that a worker
+            keeps; `auto`, which of the two by what is known of the runs; `ensemble`, many runs in one launch.
+            What a run gives does not depend on it.
 
     Returns:
         The app. Its runs happen in directories of their own, with the files the script reads beside them.
@@ -310,9 +317,10 @@ def lammps(
         settings["artifacts"] = kept
     if file.forces is not None:
         settings["forces"] = file.forces.model_dump()
+    settings = with_mode(made.name, LAMMPS, settings, file.mode if mode is None else mode)
     return App(
         contract=made,
-        function="hpcagent.apps.lammps.run:lammps_run",
+        function=LAMMPS,
         settings=settings,
         source=str(script),
         vary=tuple(variables) if variables else file.vary,

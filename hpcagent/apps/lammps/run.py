@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hpcagent.apps.lammps.failures import Ended, failure_of, no_room
 from hpcagent.apps.lammps.log import Log, parse_log
 from hpcagent.apps.lammps.log import Run as Leg
 from hpcagent.apps.lammps.metrics import Measured, discarded_share, measure, production_run, reduced
+from hpcagent.apps.lammps.mode import way_of
 from hpcagent.apps.lammps.potentials import elsewhere, undecided
 from hpcagent.apps.lammps.restart import (
     END,
@@ -37,9 +38,10 @@ from hpcagent.apps.lammps.restart import (
 )
 from hpcagent.apps.lammps.structure import given, taken
 from hpcagent.apps.lammps.watch import LammpsWatch, watch_of
-from hpcagent.apps.launch import Limit, finish, planned
+from hpcagent.apps.launch import Finished, Limit, finish, planned
 from hpcagent.apps.made_with import OtherFile
 from hpcagent.apps.printed import read_text
+from hpcagent.apps.ranks.warm import inside_lammps, warm_lammps
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.failures import CONTINUES
@@ -219,15 +221,12 @@ _WORD = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+./-]*\Z")
 
 
 def _launched(run: Run, source: Earlier | None, watch: LammpsWatch | None) -> Ended:
-    words = [*command(run.site), "-in", "in.lammps", "-log", "log.lammps", "-screen", "none"]
-    launch = planned(run, words, app="lammps", env=variables(run.site))
-    output = run.workdir / "output.txt"
-    limit = Limit.of(run)
     if watch is None:
-        finished = finish(launch, cwd=run.workdir, output=output, limit=limit)
+        finished, launcher = _finished(run)
     else:
         with watch.thread:
-            finished = finish(launch, cwd=run.workdir, output=output, limit=limit, begun=watch.thread.kill_with)
+            finished, launcher = _finished(run, begun=watch.thread.kill_with)
+    output = run.workdir / "output.txt"
     logs = run.settings["logs"]
     log = read_logs(run.workdir, logs)
     if logs:
@@ -239,9 +238,25 @@ def _launched(run: Run, source: Earlier | None, watch: LammpsWatch | None) -> En
         printed=read_text(output),
         stopped=finished.stopped,
         wall_s=finished.wall_s,
-        launcher=launch.launcher,
+        launcher=launcher,
         goes_on=None if step is None else f"{CONTINUES} at step {step} when it is started again",
     )
+
+
+_WORDS = ("-in", "in.lammps", "-log", "log.lammps", "-screen", "none")
+
+
+def _finished(run: Run, begun: Callable[[Callable[[], None]], None] | None = None) -> tuple[Finished, str | None]:
+    """Run LAMMPS as the app's mode says; how it ended, and the launcher of its ranks."""
+    way = way_of(run)
+    if way == "warm":
+        return warm_lammps(run, _WORDS, env=variables(run.site), limit=Limit.of(run), begun=begun)
+    if way == "inside":
+        return inside_lammps(run, _WORDS, env=variables(run.site)), None
+    launch = planned(run, [*command(run.site), *_WORDS], app="lammps", env=variables(run.site))
+    output = run.workdir / "output.txt"
+    finished = finish(launch, cwd=run.workdir, output=output, limit=Limit.of(run), begun=begun)
+    return finished, launch.launcher
 
 
 _JOINED = "log.joined"

@@ -95,8 +95,10 @@ def _settle(task: Mapping[str, Any], output: int, environ: Mapping[str, str]) ->
 
 
 def _run(task: Mapping[str, Any], say: Any) -> None:
+    from hpcagent.apps.ranks.inside import once
     from hpcagent.apps.worker import execute
 
+    once()
     root = Path(task["root"])
     unpacked, missing = _unpacked(task, root)
     if missing:

@@ -1,0 +1,113 @@
+"""What a run may change of its process, put back after it: the next run in the same process is to find nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+__all__ = ["memory_mb", "of_a_run"]
+
+_SIGNALS = tuple(
+    number
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+                   signal.SIGFPE, signal.SIGPIPE)
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def of_a_run(workdir: Path, output: Path, env: Mapping[str, str], *, fresh: bool) -> Iterator[None]:
+    """Be in a run's directory, print into its file, have its environment; and have nothing of it afterwards.
+
+    Args:
+        workdir: The run's directory.
+        output: Takes what is printed, also by libraries.
+        env: The whole environment of the run.
+        fresh: Whether the file is begun anew; else what is printed goes behind what is there.
+    """
+    before = _environ()
+    mask = os.umask(0)
+    os.umask(mask)
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    kept = [os.dup(1), os.dup(2)]
+    open_before = _open_files()
+    here = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_TRUNC if fresh else 0)
+        printed = os.open(output, flags, 0o664)
+        os.dup2(printed, 1)
+        os.dup2(printed, 2)
+        os.close(printed)
+        os.chdir(workdir)
+        _set_environ(env)
+        yield
+    finally:
+        _flush()
+        for number, descriptor in zip((1, 2), kept, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.fchdir(here)
+        os.close(here)
+        for descriptor in _open_files() - open_before - {here, *kept}:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        os.umask(mask)
+        _set_environ(before)
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+
+
+def set_threads(threads: int) -> None:
+    """Have OpenMP begin with so many threads: what a run has set with `package omp` outlives its instance."""
+    with contextlib.suppress(OSError, AttributeError):
+        _libc_like("omp_set_num_threads")(threads)
+
+
+def memory_mb() -> float:
+    """Resident memory of this process, in MB of 10^6 bytes; what is free in its heap is given back first."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _libc_like(name: str) -> ctypes._NamedFuncPointer:
+    return getattr(ctypes.CDLL(None), name)  # type: ignore[no-any-return]
+
+
+def _environ() -> dict[bytes, bytes]:
+    """The environment as C has it: `shell putenv` of a script changes it behind Python's back."""
+    table = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    found, index = {}, 0
+    while table and table[index]:
+        name, _, value = table[index].partition(b"=")
+        found[name] = value
+        index += 1
+    return found
+
+
+def _set_environ(env: Mapping[str, str] | Mapping[bytes, bytes]) -> None:
+    libc = ctypes.CDLL(None)
+    libc.clearenv()
+    os.environb.clear()  # by `unsetenv`, of what Python knew
+    for name, value in env.items():
+        os.environb[os.fsencode(name)] = os.fsencode(value)
+
+
+def _open_files() -> set[int]:
+    try:
+        return {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208  (names are enough)
+    except OSError:
+        return set()
+
+
+def _flush() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).fflush(None)
