@@ -107,7 +107,7 @@ def blown_up(verdict: Verdict, share: float, *, log_tail: str = "") -> AppFailed
         'BlownUp'
     """
     return AppFailed(
-        verdict.sentence,
+        f"stopped by the guard after {share:.0%} of the run: {verdict.sentence.rstrip('.')}.",
         kind="simulation",
         name="BlownUp",
         log_tail=log_tail,
@@ -144,7 +144,8 @@ def as_recorded(stopped: Mapping[str, Any], *, wall_s: float, nodes: float) -> d
     """`stopped` as it stands in a result: with what the rest of the run would have taken.
 
     Args:
-        stopped: From `checked`.
+        stopped: From `checked`; with `rest_s` where who watched it knows better how long the rest would have taken
+            than by the run's wall time so far.
         wall_s: What the run has taken, in seconds.
         nodes: Nodes it held, or the share of one.
 
@@ -155,6 +156,7 @@ def as_recorded(stopped: Mapping[str, Any], *, wall_s: float, nodes: float) -> d
     """
     share = float(stopped["share"])
     rest_s = wall_s * (1 - share) / share if share > 0 else 0.0
+    rest_s = max(0.0, float(stopped.get("rest_s", rest_s)))
     threshold = stopped.get("threshold")
     return {
         "reason": stopped["reason"],

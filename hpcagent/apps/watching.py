@@ -7,23 +7,26 @@ of this runs. Imports only the standard library, for workers use it.
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.guard import Sofar, Verdict, decide
+from hpcagent.apps.guard import Sofar, Verdict, blown_up, decide
 from hpcagent.apps.run import Outcome, Run, note
 from hpcagent.errors import AppFailed
 
-__all__ = ["Watching", "blown_up", "driven", "verdict_on"]
+__all__ = ["Watching", "driven", "verdict_on", "with_news"]
 
 _CHEAP = 50
 """A look is followed by a pause of at least so many times the processor time that it took: 2 % at most."""
 _FIRST_S = 0.5
 """Before the first looks: a run that diverges does so at its beginning."""
+_MOST_NEWS = 4096
 GRACE_S = 20.0
 """A run that does not end by itself within this time, in seconds, is ended by a signal."""
 
@@ -36,19 +39,28 @@ def verdict_on(guard: Mapping[str, Any], history: list[Sofar]) -> Verdict | None
     now = history[-1]
     if now.blown_up:
         return Verdict("blown_up", now.blown_up) if "blown_up" in guard["stops"] else None
-    return decide(guard, history)
+    return decide(with_news(guard), history)
 
 
-def blown_up(verdict: Verdict, share: float, *, log_tail: str = "") -> AppFailed:
-    """The failure of a run that was stopped because its numbers are beyond sense."""
-    return AppFailed(
-        f"stopped by the campaign's guard after {share:.0%} of the run: {verdict.sentence.rstrip('.')}.",
-        kind="simulation",
-        name="BlownUp",
-        log_tail=log_tail,
-        repair="smaller timestep, or minimise first",
-        stopped=verdict.stopped(share),
-    )
+def with_news(guard: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The guard with the best that the campaign has found since the run was sent, where the run can see that.
+
+    Example:
+        >>> with_news({"goal": None, "news": ""})
+        {'goal': None, 'news': ''}
+    """
+    goal, path = guard.get("goal"), guard.get("news")
+    if goal is None or not path:
+        return guard
+    try:
+        with Path(path).open("rb") as file:
+            news = json.loads(file.read(_MOST_NEWS))
+        best, error = float(news["best"]), float(news["best_error"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return guard  # none yet, or a worker elsewhere: what the order says stays
+    if not (math.isfinite(best) and math.isfinite(error) and error >= 0):
+        return guard
+    return {**guard, "goal": {**goal, "best": best, "best_error": error}}
 
 
 class Watching:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcagent.apps.guard import Sofar
+from hpcagent.apps.guard import Sofar, blown_up
 from hpcagent.apps.lammps.failures import Ended, failure_of
 from hpcagent.apps.lammps.growing import Growing, as_log
 from hpcagent.apps.lammps.halting import STOP_FILE, watchable
@@ -27,7 +27,7 @@ from hpcagent.apps.lammps.log import Run as Leg
 from hpcagent.apps.lammps.metrics import discarded_share, measure, reduced
 from hpcagent.apps.lammps.restart import Earlier, stacked
 from hpcagent.apps.run import Run, note
-from hpcagent.apps.watching import Watching, blown_up
+from hpcagent.apps.watching import Watching
 from hpcagent.errors import BadInput
 from hpcagent.units import STYLES, unit_style
 
@@ -97,8 +97,7 @@ class LammpsWatch:
         conserved = bool(self._settings["conserved_energy"]) and production is not None
         bad = beyond_sense(current, conserved=conserved, limit=self._settings["nonsense_above"])
         done = None if production is None else self._done(production)
-        if production is not None and "Step" in production:
-            self._paces.append((self._growing.written_at(), float(production["Step"][-1])))
+        self._note_pace()
         if bad or production is None or done is None or growing.full or len(production) < _FEWEST_ROWS:
             return Sofar(share=done.share if done else 0.0, blown_up=bad, wall_s=wall) if bad else None
         metrics, uncertainty = self._measured(as_log(growing.before, self._whole(production, done)))
@@ -144,6 +143,11 @@ class LammpsWatch:
             n_atoms=leg.n_atoms if leg.n_atoms is not None else _atoms(leg),
         )
 
+    def _note_pace(self) -> None:
+        production = self._growing.production()
+        if production is not None and "Step" in production:
+            self._paces.append((self._growing.written_at(), float(production["Step"][-1])))
+
     def _pace(self) -> float | None:
         """Steps in a second, between the first look and the last; None before there are two."""
         if len(self._paces) < 2:
@@ -179,7 +183,8 @@ class LammpsWatch:
         (self._folder / STOP_FILE).unlink(missing_ok=True)  # else a run by hand would end at once
         if verdict is None:
             return None
-        self._growing.read()
+        if self._growing.read():
+            self._note_pace()
         share = self.thread.share
         if verdict.reason == "blown_up":
             if self.thread.by == "asked" and failure_of(ended) is None and self._to_its_end(parse_log(ended.log)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Iterator, Mapping
@@ -115,6 +116,19 @@ def test_an_app_that_yields_runs_on_a_worker(tmp_path: Path) -> None:
     assert early["bounds"] == {"heat": "above"} and early["metrics"]["heat"] > 299
     done = (Path(early["workdir"]) / "done").read_text()  # it is there: the generator was closed, and so the file
     assert done.startswith("1\n2\n") and not done.endswith("end\n")
+
+
+def test_a_better_best_of_the_campaign_counts_from_the_next_look_on(tmp_path: Path) -> None:
+    news = tmp_path / "guard.json"
+    goal = {"metric": "heat", "direction": "minimize", "best": None, "best_error": None}
+    guard = {**GUARD, "stops": ["cannot_win"], "goal": goal, "news": str(news)}
+    assert driven(counting(300.0, []), Run(workdir=tmp_path, guard=guard)).stopped is None
+    news.write_text("damaged")
+    assert driven(counting(300.0, []), Run(workdir=tmp_path, guard=guard)).stopped is None
+    news.write_text(json.dumps({"best": 100.0, "best_error": 0.5}))
+    outcome = driven(counting(300.0, []), Run(workdir=tmp_path, guard=guard))
+    assert outcome.stopped is not None and outcome.stopped["reason"] == "cannot_win"
+    assert outcome.stopped["threshold"] == 100.0
 
 
 # ---- the thread
