@@ -64,6 +64,7 @@ def warm_lammps(
     *,
     env: Mapping[str, str],
     limit: Limit,
+    begun: Callable[[Callable[[], None]], None] | None = None,
 ) -> tuple[Finished, str | None]:
     """Run what `lmp WORDS` would in the run's directory, with the run's ranks and threads, in a kept helper.
 
