@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "Run", "note", "noted", "noting"]
+__all__ = ["Outcome", "Run", "note", "noted", "noting", "repaired_by", "repairs_made"]
 
 
 _noted: ContextVar[list[str] | None] = ContextVar("noted", default=None)
+
+
+_repaired: ContextVar[list[Mapping[str, Any]] | None] = ContextVar("repaired", default=None)
+
+
+def repaired_by(made: Sequence[Mapping[str, Any]]) -> None:
+    """Say by which repairs the run that this thread is at has come to its present try: all of them, in order."""
+    kept = _repaired.get()
+    if kept is not None:
+        kept[:] = made
+
+
+def repairs_made() -> tuple[Mapping[str, Any], ...]:
+    """The repairs of the run that this thread is at."""
+    return tuple(_repaired.get() or ())
 
 
 def note(sentence: str) -> None:
@@ -32,12 +47,13 @@ def noted() -> tuple[str, ...]:
 
 @contextmanager
 def noting() -> Iterator[None]:
-    """Collect what is noted inside; `noted` returns it."""
-    token = _noted.set([])
+    """Collect what is noted inside; `noted` returns it, and `repairs_made` the repairs."""
+    token, of_repairs = _noted.set([]), _repaired.set([])
     try:
         yield
     finally:
         _noted.reset(token)
+        _repaired.reset(of_repairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import resource
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import GeneratorType
 from typing import Any
@@ -29,7 +29,8 @@ from hpcagent.apps.guard import as_recorded, checked
 from hpcagent.apps.made_with import OtherFile, changed_files, newer_versions, other_files
 from hpcagent.apps.modules import OtherModule, loaded, other_modules
 from hpcagent.apps.printed import reading
-from hpcagent.apps.run import Outcome, Run, note, noted, noting
+from hpcagent.apps.repairs import with_repairs
+from hpcagent.apps.run import Outcome, Run, note, noted, noting, repairs_made
 from hpcagent.apps.watching import driven
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
@@ -308,7 +309,9 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     function = _function(order["function"])
     at_import = loaded(modules)
     _refuse_others({name: modules[name] for name in at_import - before}, {})
-    outcome = _call(function, {**order.get("left_out", {}), **placed(order, run)}, run, order["promises"])
+    params = {**order.get("left_out", {}), **placed(order, run)}
+    call = partial(_call, function, promises=order["promises"])
+    outcome = with_repairs(call, params, run) if "repairs" in settings else call(params, run)
     try:
         later = loaded(modules) - at_import
         _refuse_others({name: modules[name] for name in later}, {} if "only_read" in settings else settings)
@@ -470,6 +473,8 @@ def _fields(
         for name, found in (("files", outcome.files), ("versions", outcome.versions)):
             if found:
                 fields[name] = {**fields.get(name, {}), **found}
+    if repairs_made():
+        fields["repairs"] = [dict(made) for made in repairs_made()]
     if noted():
         fields["notes"] = [*fields.get("notes", []), *noted()]
     return fields

@@ -28,6 +28,7 @@ from hpcagent.campaign.on_sites import on_several
 from hpcagent.campaign.opened import about
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
+from hpcagent.campaign.repairing import repaired_note
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
 from hpcagent.campaign.warm import WarmStart, earlier_evidence
@@ -552,6 +553,7 @@ class CampaignResult(Displayed):
         if self.warm is not None:
             lines.append(f"begun with {self.warm}")
         lines += self.disturbed
+        lines += [said] if (said := repaired_note(self.results)) else []
         lines += [f"note: {remark}" for remark in self.remarks]
         if self.reason:
             lines.append(f"stopped: {self.reason}")

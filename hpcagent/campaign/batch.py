@@ -10,6 +10,7 @@ from hpcagent.campaign.answer import CampaignResult, number
 from hpcagent.campaign.budget import Outlook
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.repairing import repairs_text
 from hpcagent.campaign.table import Table, headed
 from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.failures import state_counts
@@ -94,11 +95,12 @@ class Batch(Displayed):
 
 def _remark(campaign: Campaign, result: Result) -> str:
     if result.failure is not None:
-        return f"{result.state}: {result.failure.name}"
+        return f"{result.state}: {result.failure.name} {repairs_text(result)}".strip()
     words: list[str] = [] if result.manifest.role in ("suggested", "told") else [result.manifest.role]
     words += [f"told: {result.manifest.origin}"] if result.manifest.origin else []
     if campaign.objective.known(result.metrics) and not campaign.objective.feasible(result.metrics):
         words.append("infeasible")
+    words += [repairs_text(result)] if result.repairs else []
     if result.distrusted is not None and campaign.timed:
         words.append("distrusted")
         words += [f"{m} {number(v)} by CPU time" for m, v in estimated(campaign, result).items()]

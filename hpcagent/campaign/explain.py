@@ -357,6 +357,7 @@ class _Outcome:
             return found
         if result.distrusted is not None:
             found.append(f"its measured times should not be believed: {result.distrusted}")
+        found += [f"repaired after {r.failure} ({r.repair}): {r.changed}" for r in result.repairs]
         if o is None:
             found.append("it says nothing of the point, so no policy learns from it; resuming runs it again")
             return found

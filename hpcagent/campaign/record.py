@@ -19,6 +19,7 @@ from hpcagent.apps.lammps.contract import averages
 from hpcagent.campaign.guard_table import Guard
 from hpcagent.campaign.largest import most_cores
 from hpcagent.campaign.own_points import distinct, own_point
+from hpcagent.campaign.repairing import repaired_app
 from hpcagent.campaign.ruled import by_default, check_rules_of, narrowed, ruled
 from hpcagent.campaign.rules import Rule
 from hpcagent.campaign.sweep_space import SWEEP, in_vain, needless, spanned
@@ -40,6 +41,7 @@ from hpcagent.model.extended import cannot
 from hpcagent.model.files import without_paths
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
 from hpcagent.model.records import checked_counter, params_text
+from hpcagent.model.repairs import Repairs
 from hpcagent.model.space import Params, Space
 from hpcagent.model.texts import as_name, checked_name
 from hpcagent.policies.base import is_contextual, takes_option
@@ -182,6 +184,7 @@ class Campaign(Displayed, Record):
         retries: How often a run is started again after an infrastructure failure.
         site: The default site; several in a list, or with commas between their names.
         settings: Settings of the app (see `App.with_settings`), e.g. the pseudopotentials of a DFT run.
+        repairs: What is done about failures before a run counts as failed, e.g. `{"LostAtoms": "minimize"}`.
         fidelity: A parameter that makes runs cheaper or dearer, for policies that know how to use it.
         rules: Events that results are told of by, e.g. below a limit.
         guard: What ends a run early that has blown up, breaks a limit or cannot win, or None.
@@ -219,6 +222,7 @@ class Campaign(Displayed, Record):
     retries: int = 2
     site: str = "laptop"
     settings: dict[str, Any] = {}
+    repairs: Repairs | None = None
     fidelity: Fidelity | None = None
     rules: tuple[Rule, ...] = ()
     guard: Guard | None = None
@@ -300,6 +304,8 @@ class Campaign(Displayed, Record):
                     f'texts: space.{p.name} = {{choices = ["...", "..."]}}.',
                     value=p.name,
                 )
+        if self.repairs is not None:
+            object.__setattr__(self, "app", repaired_app(self.app, self.repairs, self.search.names))
         for rule in self.rules:
             rule.check(self.app.contract)
         if self.guard is not None:
@@ -432,6 +438,7 @@ class Campaign(Displayed, Record):
             ("fixed", params_text(self.fixed)),
             ("policy", self.policy.name),
             ("stops", _stop_text(self.until)),
+            ("repairs", "" if self.repairs is None else canonical_json(self.repairs.toml())),
             ("mode", f"{self.mode}, {self.batch_size} runs" if self.batch_size else self.mode),
             ("reference", "" if self.reference is None else params_text(self.reference.params)),
             ("begins with", ", ".join(self.earlier)),
@@ -631,6 +638,8 @@ class Campaign(Displayed, Record):
             data["confirm"] = self.confirm.model_dump()
         if self.settings:
             data["settings"] = self.settings
+        if self.repairs is not None:
+            data["repairs"] = self.repairs.toml()
         if self.fidelity is not None:
             data["fidelity"] = self.fidelity.model_dump()
         if self.points:

@@ -14,6 +14,7 @@ from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.html_report import html_report
 from hpcagent.campaign.learned import Learned, Progress, learned
 from hpcagent.campaign.numbers import error_text
+from hpcagent.campaign.repairing import repairs_text
 from hpcagent.campaign.sweep import SweepResult
 from hpcagent.campaign.sweep_report import sweep_text
 from hpcagent.campaign.table import headed
@@ -408,6 +409,7 @@ def _row(result: CampaignResult, r: Result, metrics: tuple[str, ...]) -> list[st
         remark = f"{result.state(r)}: {r.failure.name}"
     elif campaign.objective.known(r.metrics) and not campaign.objective.feasible(r.metrics):
         remark = "infeasible"
+    remark = f"{remark} {repairs_text(r)}".strip()
     if r.manifest.origin:
         remark = f"{remark} told: {r.manifest.origin}".strip()
     if r.distrusted and campaign.timed:

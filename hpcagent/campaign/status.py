@@ -13,6 +13,7 @@ from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.counts import best_single, run_counts, told_note, told_words
 from hpcagent.campaign.numbers import point_text, with_error
 from hpcagent.campaign.recorded import Snapshot, snapshot
+from hpcagent.campaign.repairing import repaired_note
 from hpcagent.campaign.standing import Standing, standing
 from hpcagent.campaign.sweep_runs import PlannedRuns, ranges_text
 from hpcagent.campaign.where import going_on
@@ -178,7 +179,7 @@ def status_of(run_dir: str | Path, read: Snapshot | None = None) -> Status:
         best_text="" if best is None else _in_words(read, best),
         standing=now,
         goes_on="" if read.reason is not None or now.attended else going_on(campaign, run_dir),
-        notes=(*crowded, *read.remarks),
+        notes=(*filter(None, (repaired_note(read.results),)), *crowded, *read.remarks),
         sweep=campaign.sweep,
         told=told_words(read.results),
         limited=bool(campaign.objective.constraints),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from hpcagent.campaign.answer import number
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.counts import best_single, told_note
+from hpcagent.campaign.repairing import repairs_text
 from hpcagent.campaign.table import headed
 from hpcagent.html import escaped
 from hpcagent.model.records import Result
@@ -296,10 +297,13 @@ def _cells(campaign: Campaign, result: Result) -> list[str]:
     ]
     cells += [number(result.metrics[m]) if m in result.metrics else "-" for m in campaign.shown]
     if result.failure is not None:
-        return [*cells, f"[red]{result.state}: {escape(result.failure.name)}[/red]"]
+        failed = f"[red]{result.state}: {escape(result.failure.name)}[/red]"
+        return [*cells, f"{failed} {escape(plain(repairs_text(result)))}".strip()]
     if not campaign.objective.feasible(result.metrics):
         return [*cells, "[yellow]infeasible[/yellow]"]
-    return [*cells, "[dim]distrusted[/dim]" if result.distrusted and campaign.timed else ""]
+    remarks = [repairs_text(result), "distrusted" if result.distrusted and campaign.timed else ""]
+    said = ", ".join(filter(None, remarks))
+    return [*cells, f"[dim]{escape(plain(said))}[/dim]" if said else ""]
 
 
 def duration(seconds: float) -> str:

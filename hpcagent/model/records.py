@@ -16,6 +16,7 @@ from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, Meaning, RunStates, meaning
 from hpcagent.model.remote import Remote
+from hpcagent.model.repairs import Repair
 from hpcagent.model.space import Params
 from hpcagent.model.texts import Shown
 
@@ -294,6 +295,7 @@ class Result(Displayed, Record):
         parts: The runs it was made of, for a chain; its cost is the sum of those that were run for it.
         files: Files whose content decides the metrics (pseudopotentials, PAW setups, models): path -> SHA-256.
         versions: What has computed: name of the program or Python distribution -> version.
+        repairs: What was changed between its tries, by the campaign's `[repairs]`; empty where nothing was.
         remote: Where its files lie, if it was run on an endpoint; `hpcagent fetch` brings them here.
         extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where it cannot
             go on.
@@ -320,6 +322,7 @@ class Result(Displayed, Record):
     parts: tuple[InnerRun, ...] = ()
     files: dict[str, str] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
+    repairs: tuple[Repair, ...] = ()
     remote: Remote | None = None
     extendable_s: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
 
@@ -337,6 +340,7 @@ class Result(Displayed, Record):
             ("parameters", point),
             ("not to be believed", self.distrusted or ""),
             ("notes", "\n".join(self.notes)),
+            ("repaired", "\n".join(f"{r.repair} after {r.failure}: {r.changed}" for r in self.repairs)),
             ("took", f"{self.cost.wall_s:.3g} s on {self.host or 'an unnamed host'}"),
             ("site", self.site),
             ("made of", f"{len(self.parts)} inner runs" if self.parts else ""),

@@ -130,7 +130,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
 def _source(run: Run) -> tuple[Earlier | None, str | None]:
     """What the run goes on from: an attempt of its own, or the run that it extends."""
     settings = run.settings
-    if not settings.get("restart"):
+    if not settings.get("restart") or settings.get("anew"):  # one that was repaired begins anew
         return None, None
     if run.extends is not None:
         taken_over(Path(run.extends["workdir"]), run.workdir, settings["logs"])

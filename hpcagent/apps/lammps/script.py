@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcagent.errors import BadInput
 
-__all__ = ["KEEPS_EARLIER_VALUE", "Script", "read_script"]
+__all__ = ["KEEPS_EARLIER_VALUE", "Command", "Script", "commands", "nested", "read_script"]
 
 # Variable styles that keep a value set before the script runs (LAMMPS manual, `variable`).
 KEEPS_EARLIER_VALUE = ("index", "loop", "world", "universe", "uloop", "string", "getenv")
@@ -195,6 +195,52 @@ class _Found:
         if "$" in word or word.startswith("-") or "\0" in word or len(word) > 255:
             return False
         return _is_inside(Path(word)) and (self.folder / word).is_file()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a script and where it stands.
+
+    Attributes:
+        words: Its words, variables not replaced; never empty.
+        first: Index of its first line.
+        end: Index of the line after its last one.
+    """
+
+    words: list[str]
+    first: int
+    end: int
+
+
+def commands(text: str) -> list[Command]:
+    """The commands of a script by the lines they stand in: continued and triple-quoted lines are one.
+
+    Example:
+        >>> [(c.words, c.first, c.end) for c in commands("units lj # reduced\\nrun &\\n  100\\n")]
+        [(['units', 'lj'], 0, 1), (['run', '100'], 1, 3)]
+    """
+    found, pending, first = [], "", 0
+    lines = text.splitlines()
+    for number, raw in enumerate(lines):
+        pending += raw
+        quoted = bool(pending.count('"""') % 2)
+        going_on = bool(re.search(r"&[ \t]*$", raw)) and number + 1 < len(lines)
+        if quoted or going_on:
+            pending = f"{pending}\n" if quoted and not going_on else re.sub(r"&[ \t]*$", "", pending)
+            continue
+        words = _words(_without_comment(pending).strip())
+        if words:
+            found.append(Command(words, first, number + 1))
+        pending, first = "", number + 1
+    return found
+
+
+def nested(words: list[str]) -> list[list[str]]:
+    """The commands that an `if` or a `run ... every` holds in its words."""
+    if words[0] not in ("if", "run"):
+        return []
+    inner = [_words(_without_comment(word)) for word in words[1:] if any(c.isspace() for c in word)]
+    return [one for one in inner if one]
 
 
 def _lines(text: str) -> Iterator[str]:
