@@ -75,7 +75,7 @@ class Watching:
     Attributes:
         verdict: Why it was stopped, or None.
         share: How much of it was done when that was decided, 0 to 1.
-        by: How it was stopped: `asked` or `signal`; empty if it was not.
+        by: How it was stopped: `asked` or `signal`; empty if it was not, or could not be.
 
     Example:
         >>> watching = Watching({"stops": ["blown_up"], "every_s": 0.01}, look=lambda: None)
@@ -142,8 +142,8 @@ class Watching:
         if self._ended.is_set():
             self.verdict = None  # it has come to its end meanwhile
             return
-        self.by = "asked"
         asked = self._ask()
+        self.by = "asked" if asked else ""
         until = time.monotonic() + GRACE_S
         while asked and not self._ended.wait(0.1):
             if self._obeys():
@@ -151,9 +151,10 @@ class Watching:
             elif time.monotonic() > until:
                 break
         with self._killing:
-            if not self._ended.is_set() and self._kill is not None:
-                self.by = "signal"
-                self._kill()
+            if not self._ended.is_set():
+                self.by = "" if self._kill is None else "signal"
+                if self._kill is not None:
+                    self._kill()
 
 
 # ---- functions that yield

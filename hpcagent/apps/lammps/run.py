@@ -252,7 +252,7 @@ def _finished(run: Run, begun: Callable[[Callable[[], None]], None] | None = Non
     if way == "warm":
         return warm_lammps(run, _WORDS, env=variables(run.site), limit=Limit.of(run), begun=begun)
     if way == "inside":
-        return inside_lammps(run, _WORDS, env=variables(run.site)), None
+        return inside_lammps(run, _WORDS, env=variables(run.site), begun=begun), None
     launch = planned(run, [*command(run.site), *_WORDS], app="lammps", env=variables(run.site))
     output = run.workdir / "output.txt"
     finished = finish(launch, cwd=run.workdir, output=output, limit=Limit.of(run), begun=begun)

@@ -185,20 +185,23 @@ class LammpsWatch:
             return None
         if self._growing.read():
             self._note_pace()
-        share = self.thread.share
+        share, by = self.thread.share, self.thread.by
+        if by == "" or (failure_of(ended) is None and self._to_its_end(parse_log(ended.log))):
+            if by == "":
+                note(f"guard: {verdict.sentence.rstrip('.')}; but the run could not be stopped: {self._how.why}")
+            return None
         if verdict.reason == "blown_up":
-            if self.thread.by == "asked" and failure_of(ended) is None and self._to_its_end(parse_log(ended.log)):
-                return None
             raise blown_up(verdict, share, log_tail=ended.log[-2000:])
-        if self.thread.by == "signal" and ended.stopped is None:
+        if by == "signal" and ended.stopped is None and ended.returncode != 0:
             log, said = self._cut_off(ended), f"stopped by a signal: {self._how.why or 'it did not end by itself'}"
         else:
             failure = failure_of(ended)
             if failure is not None:
                 raise failure
-            log, said = parse_log(ended.log), "stopped by a check file"
-            if self._to_its_end(log):
-                return None
+            log, said = (
+                parse_log(ended.log),
+                "stopped by a check file" if by == "asked" else "stopped by its timer",
+            )
         production = self._growing.production()
         done = None if production is None else self._done(production)
         pace = self._pace()

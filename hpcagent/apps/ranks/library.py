@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcagent.apps.ranks.surroundings import of_a_run, set_threads
 
-__all__ = ["ABORTED", "load", "run_script"]
+__all__ = ["ABORTED", "end_run", "load", "run_script"]
 
 ABORTED = "aborted"
 """What `run_script` returns where this rank has failed and others may hang in a communication with it."""
@@ -76,13 +76,31 @@ def run_script(workdir: Path, words: Sequence[str], env: Mapping[str, str], comm
         return _run(module, script, options, comm)
 
 
+_running: Any = None
+
+
+def end_run() -> None:
+    """End the run that this process makes at its next step, from another thread; for one rank.
+
+    It ends as by `timer timeout`: its log is whole; of what follows in the script further runs are passed over.
+    """
+    instance = _running
+    if instance is not None:
+        instance.force_timeout()
+
+
 def _run(module: ModuleType, script: str, options: list[str], comm: Any) -> int | str:
     log = options[options.index("-log") + 1] if "-log" in options else "log.lammps"
+    global _running
     instance = None
     try:
         # In the constructor a wrong option ends the process, as it ends the program.
         instance = module.lammps(cmdargs=options, comm=comm)
-        instance.file(script)
+        _running = instance
+        try:
+            instance.file(script)
+        finally:
+            _running = None
         _close(instance)
         return 0
     except sys.modules["lammps.core"].MPIAbortException as error:

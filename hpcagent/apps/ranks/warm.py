@@ -12,13 +12,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.apps.launch import Finished, Launch, Limit, planned
 from hpcagent.apps.ranks.group import Group, words_of
 from hpcagent.apps.ranks.inside import inside
+from hpcagent.apps.ranks.library import end_run
 from hpcagent.apps.run import Run, note
 
 __all__ = ["GROWTH_MB", "end_helpers", "inside_lammps", "warm_lammps"]
@@ -106,16 +107,25 @@ def warm_lammps(
     return finished, launch.launcher
 
 
-def inside_lammps(run: Run, words: Sequence[str], *, env: Mapping[str, str]) -> Finished:
+def inside_lammps(
+    run: Run,
+    words: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    begun: Callable[[Callable[[], None]], None] | None = None,
+) -> Finished:
     """Run what `lmp WORDS` would in this rank process and those of its slot; its limit is held by their driver.
 
     Args:
         run: Its resources say how many threads.
         words: Behind `lmp`.
         env: Variables beyond those of this process.
+        begun: Called before it is started, with what ends it early; not where other ranks would wait for this one.
     """
     here = inside()
     assert here is not None
+    if begun is not None and here.ranks == 1:
+        begun(end_run)
     began = time.monotonic()
     whole = {**os.environ, **env, "OMP_NUM_THREADS": str(int(run.resources.get("threads_per_rank") or 1))}
     return Finished(here.lammps(run.workdir, words, whole), None, time.monotonic() - began)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ from hpcagent.apps.lammps.executable import installed
 from hpcagent.apps.lammps.halting import STOP_FILE
 from hpcagent.apps.lammps.log import Run, parse_log, read_log
 from hpcagent.apps.lammps.watch import beyond_sense
+from hpcagent.apps.ranks.warm import end_helpers
 from hpcagent.apps.worker import execute
 from hpcagent.model.records import Result
 
@@ -77,17 +80,30 @@ COLD: Mapping[str, Any] = {**GUARD, "limits": [{"metric": "temperature", "op": "
 LONG = 10_000_000
 
 
-def done(
-    folder: Path, production: str, guard: Mapping[str, Any] | None, *, ranks: int = 1, **params: Any
-) -> tuple[Result, Path]:
-    """The result of this script, and the run's directory."""
+def ordered(
+    folder: Path,
+    production: str,
+    guard: Mapping[str, Any] | None,
+    *,
+    ranks: int = 1,
+    mode: str = "",
+    **params: Any,
+) -> dict[str, Any]:
+    """An order for a run of this script."""
     folder.mkdir()
     (folder / "in.argon").write_text(ARGON + production)
     (folder / "in.argon.toml").write_text(CONTRACT)
+    more: dict[str, Any] = {"mode": mode} if mode else {}
     resources = {"ranks_per_node": ranks, "walltime_s": 120.0}
-    app = lammps(folder / "in.argon", contract=folder / "in.argon.toml", resources=resources)
+    app = lammps(folder / "in.argon", contract=folder / "in.argon.toml", resources=resources, **more)
     order = app.order(app.manifest(params), work=folder / "work", site={})
-    fields = execute(order if guard is None else {**order, "guard": dict(guard)})
+    return order if guard is None else {**order, "guard": dict(guard)}
+
+
+def done(folder: Path, production: str, guard: Mapping[str, Any] | None, **more: Any) -> tuple[Result, Path]:
+    """The result of this script, and the run's directory."""
+    order = ordered(folder, production, guard, **more)
+    fields = execute(order)
     return Result.model_validate({"manifest": order["manifest"], **fields}), Path(fields["workdir"])
 
 
@@ -219,3 +235,46 @@ def test_what_is_beyond_sense(run: Run, said: str) -> None:
 def test_where_nothing_says_that_it_is_conserved_the_energy_may_go_anywhere() -> None:
     run = leg(*(f"{n} 80 -57 9 {-48 + 4 * n} 1" for n in range(9)))
     assert beyond_sense(run, conserved=False, limit=0.5) == ""
+
+
+# ---- in a process that is kept
+
+
+@pytest.mark.parametrize(
+    ("production", "how"), [("run ${steps}\n", "check file"), ('if "1 == 1" then "run ${steps}"\n', "signal")]
+)
+def test_a_run_in_library_mode_is_stopped_likewise(tmp_path: Path, production: str, how: str) -> None:
+    try:
+        result, workdir = done(tmp_path / "a", production, COLD, mode="library", steps=LONG)
+        stopped_early(result)
+        assert rows(workdir).complete == (how == "check file")
+        assert any(how in note for note in result.notes)
+        # The next run of the worker is none the worse for it.
+        sound, _ = done(tmp_path / "b", "run ${steps}\n", None, mode="library", steps=200)
+        assert sound.status == "COMPLETED", sound.failure
+    finally:
+        end_helpers()
+
+
+INSIDE = """
+import sys, json
+from pathlib import Path
+from hpcagent.apps.ranks.inside import Inside, set_inside
+from hpcagent.apps.ranks.library import run_script
+from hpcagent.apps.worker import execute
+set_inside(Inside(None, 1, run_script))
+print(json.dumps(execute(json.loads(sys.stdin.read()))["status"]))
+"""
+
+
+def test_a_run_inside_a_rank_process_is_ended_by_its_timer(tmp_path: Path) -> None:
+    order = ordered(
+        tmp_path / "a", 'if "1 == 1" then "run ${steps}"\nwrite_data end.data\n', COLD, mode="library", steps=LONG
+    )
+    words = [sys.executable, "-c", INSIDE]
+    ended = subprocess.run(
+        words, input=json.dumps(order), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0 and '"STOPPED"' in ended.stdout, ended.stderr
+    workdir = Path(order["workdir"])
+    assert rows(workdir).complete and (workdir / "end.data").is_file()
