@@ -9,7 +9,8 @@ behaves like one (its error falls as the root of the length):
 - Its error is that of the difference between the finished value and the one so far: part of the run is in both.
 - The standard error is itself one of few independent samples, so the distribution is Student's t, and what the
   value did from look to look is a second estimate of it: the larger one counts.
-- A value that moves towards the better side is taken to go on moving so, in a straight line, to the end.
+- A value that moves towards the better side is taken to go on moving so, in a straight line, to the end; whether
+  it moves at all has an error, too, which counts in full.
 - Every look is a chance to be wrong. The risk of the whole run is spent over them in proportion to the part of the
   run that has gone by (K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials",
   Biometrika 70, 659 (1983)), each look's own share by the sum rule, whatever the looks have in common.
@@ -33,6 +34,8 @@ DEFAULT_DISCARD = 0.2
 """Share of what there is so far that may have been left out at its beginning, as of the finished run's."""
 FEW = 4.0
 """Degrees of freedom of a stated standard error, where nobody says of how many samples it is."""
+LATEST_HALF = 0.75
+"""At what part of what there is the value must have been looked at, to say whether it drifts."""
 FEW_OF_SPEEDS = 8.0
 """Degrees of freedom of the noise of a speed: a neighbour comes and goes."""
 SPEED_NOISE = 0.1
@@ -285,22 +288,23 @@ def _foretold(guard: Mapping[str, Any], history: Sequence[Sofar], metric: str, *
         return _Foretold(value, 0.0, 0.0, 0.0, math.inf, certain=True) if certain else None
     if kind not in ("mean", "speed"):
         return None
-    drift = _drift(history, metric, up=up)
     stated = now.uncertainty.get(metric, 0.0)
     if not (math.isfinite(stated) and stated >= 0):
         return None
+    if kind == "mean" and stated <= 0:
+        return None  # a series that says too little of its mean has no error; one that is exact has none either
+    drift, reach = _drift(history, metric, up=up)
     if kind == "speed":
         noise = float(guard.get("noise", {}).get(metric) or 0.0) or SPEED_NOISE
         return _Foretold(value, stated, drift, math.hypot(noise * abs(value), stated), FEW_OF_SPEEDS)
-    seen = _seen_error(history, metric)
-    error = max(stated, seen)
-    if error <= 0:
+    if not math.isfinite(reach):
         return None
+    error = max(stated, _seen_error(history, metric))
     share, given = now.share, guard.get("discard")
     discard = DEFAULT_DISCARD if given is None else float(given)
     apart = 1 + share - 2 * max(0.0, share - discard) / (1 - discard)
     freedom = max(now.effective.get(metric, FEW + 1) - 1, 1.0)
-    return _Foretold(value, error, drift, error * math.sqrt(apart), freedom)
+    return _Foretold(value, error, drift, error * math.sqrt(apart + reach * reach), freedom)
 
 
 def _values(history: Sequence[Sofar], metric: str) -> list[tuple[float, float]]:
@@ -313,19 +317,26 @@ def _values(history: Sequence[Sofar], metric: str) -> list[tuple[float, float]]:
     return found
 
 
-def _drift(history: Sequence[Sofar], metric: str, *, up: bool) -> float:
+def _drift(history: Sequence[Sofar], metric: str, *, up: bool) -> tuple[float, float]:
     """By how much the value may still move to the better side, if it goes on as since half of what there is.
 
-    A signal that rises in a straight line by b moves its running mean by b/4 of the part from its half to its end,
-    and by b/2 of what is left until then.
+    A signal that rises in a straight line moves its running mean in a straight line, too: what it did since half
+    of what there is it goes on doing until the end.
+
+    Returns:
+        The move, and its error in units of the value's own: those of the means of two halves are alike. Without a
+        look near that half nothing is known of it: 0 and infinity.
     """
     values = _values(history, metric)
     if len(values) < 2:
-        return 0.0
+        return 0.0, math.inf
     share, value = values[-1]
     begin, then = min(values[:-1], key=lambda one: abs(one[0] - share / 2))
-    moved = (then - value if up else value - then) / (share - begin)
-    return max(0.0, moved) * (1 - share)
+    if begin > LATEST_HALF * share:
+        return 0.0, math.inf
+    left = (1 - share) / (share - begin)
+    moved = then - value if up else value - then
+    return max(0.0, moved) * left, math.sqrt(share / begin - 1) * left
 
 
 def _seen_error(history: Sequence[Sofar], metric: str) -> float:

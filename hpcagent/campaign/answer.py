@@ -21,7 +21,7 @@ from hpcagent.campaign.compare import (
     full_fidelity,
     observations,
 )
-from hpcagent.campaign.counts import best_single, run_counts, told_note, told_words
+from hpcagent.campaign.counts import best_single, guarded_text, run_counts, told_note, told_words
 from hpcagent.campaign.edges import at_edges
 from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.on_sites import on_several
@@ -388,6 +388,11 @@ class CampaignResult(Displayed):
         return told_words(self.results)
 
     @property
+    def guarded_text(self) -> str:
+        """What the campaign's guard has stopped and saved, in words; empty where it has stopped nothing."""
+        return guarded_text(self.results, self.node_hours)
+
+    @property
     def given_up(self) -> tuple[Result, ...]:
         """Results of the runs that were given up: resuming runs them again."""
         return tuple(r for r in self.results if self.state(r) == "given up")
@@ -543,7 +548,7 @@ class CampaignResult(Displayed):
         cap = self.campaign.until.cap()
         capped = "" if cap is None else f", cap {cap:g}"
         lines.append(f"{sum(counts.values())} runs, {state_counts(counts)}, {self.charged}{capped}")
-        lines += [self.told_text] if self.told_text else []
+        lines += [text for text in (self.told_text, self.guarded_text) if text]
         lines += [f"{state}: {text}" for state in _NOT_COMPLETED if (text := self._failures_text(state))]
         costed = costs(self.results)
         if costed is not None:

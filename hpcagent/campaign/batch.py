@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hpcagent.campaign.answer import CampaignResult, number
 from hpcagent.campaign.budget import Outlook
 from hpcagent.campaign.compare import estimated
+from hpcagent.campaign.counts import stop_words
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.repairing import repairs_text
 from hpcagent.campaign.table import Table, headed
@@ -96,6 +97,8 @@ class Batch(Displayed):
 def _remark(campaign: Campaign, result: Result) -> str:
     if result.failure is not None:
         return f"{result.state}: {result.failure.name} {repairs_text(result)}".strip()
+    if result.stopped is not None:
+        return stop_words(result)
     words: list[str] = [] if result.manifest.role in ("suggested", "told") else [result.manifest.role]
     words += [f"told: {result.manifest.origin}"] if result.manifest.origin else []
     if campaign.objective.known(result.metrics) and not campaign.objective.feasible(result.metrics):

@@ -294,6 +294,8 @@ def _main(campaign: Campaign, comparison: Comparison | None) -> str | None:
 
 def _limits_estimated(campaign: Campaign, result: Result, seen: Observation, main: str | None) -> Observation:
     """The other speeds of the objective, for which there is no reference, where the run did not have its core."""
+    if seen.stopped:
+        return seen
     others = {m: v for m, v in estimated(campaign, result).items() if m != main}
     if not others:
         return seen
@@ -315,8 +317,8 @@ def full_fidelity(campaign: Campaign, seen: Sequence[Observation]) -> list[Obser
 def _compared(campaign: Campaign, result: Result, comparison: Comparison | None) -> Observation:
     seen = result.observation()
     metric = _main(campaign, comparison)
-    if metric is None:
-        return seen
+    if metric is None or seen.stopped:
+        return seen  # its threshold is a value as they are compared
     estimation = Estimation() if comparison is None else comparison.estimation
     value = measured(campaign, result, metric, estimation)
     if value is None or (comparison is None and not seen.distrusted) or result.manifest.origin:

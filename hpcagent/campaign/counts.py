@@ -11,7 +11,7 @@ from hpcagent.model.extended import counting
 from hpcagent.model.failures import RunStates
 from hpcagent.model.records import Result
 
-__all__ = ["best_single", "run_counts", "told_note", "told_words"]
+__all__ = ["best_single", "guarded_text", "run_counts", "stop_words", "told_note", "told_words"]
 
 
 def run_counts(results: Iterable[Result], states: Mapping[str, RunStates]) -> dict[RunStates, int]:
@@ -62,3 +62,32 @@ def best_single(campaign: Campaign, results: Iterable[Result]) -> Result | None:
             believed = result.distrusted is None or not campaign.timed or bool(guessed)
             kept.append((believed, objective.score(metrics), result))
     return max(kept, key=lambda one: one[:2], default=(False, 0.0, None))[2]
+
+
+def stop_words(result: Result) -> str:
+    """How a run that the guard has stopped is called in a table, as "stopped at 20 %: cannot win"."""
+    assert result.stopped is not None
+    reason = {"limit": "breaks a limit", "cannot_win": "cannot win", "blown_up": "has blown up"}
+    return f"stopped at {result.stopped.share:.0%}: {reason[result.stopped.reason]}"
+
+
+def guarded_text(results: Iterable[Result], node_hours: float) -> str:
+    """What the guard of a campaign has stopped and saved, in words; empty where it has stopped nothing.
+
+    Args:
+        results: Of the campaign.
+        node_hours: What its runs have taken.
+    """
+    results = tuple(results)
+    found = [r.stopped for r in results if r.stopped is not None]
+    if not found:
+        return ""
+    runs = sum(not r.manifest.origin for r in results)
+    saved = sum(one.saved_node_seconds for one in found) / 3600
+    reasons: Counter[str] = Counter(one.reason for one in found)
+    told = {"limit": "would break a limit", "cannot_win": "could not win", "blown_up": "had blown up"}
+    why = ", ".join(f"{reasons[reason]} {words}" for reason, words in told.items() if reasons[reason])
+    return (
+        f"the guard has stopped {len(found)} of {runs} runs and saved {saved:.2g} of {saved + node_hours:.2g} "
+        f"node-hours ({why})"
+    )

@@ -18,6 +18,7 @@ import numpy as np
 
 from hpcagent.campaign.answer import number, point_text
 from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations, projected
+from hpcagent.campaign.counts import stop_words
 from hpcagent.campaign.learned import fitted
 from hpcagent.campaign.played import Decision, decision_of, policy_of
 from hpcagent.campaign.record import Campaign, load_run
@@ -341,6 +342,8 @@ class _Outcome:
         if result.failure is not None:
             failure = result.failure
             return f"{self.state}: {failure.name} ({failure.kind}): {failure.message}"
+        if result.stopped is not None:
+            return f"{stop_words(result)}: {result.stopped.sentence}"
         units = {m.name: m.unit for m in self.campaign.app.contract.metrics}
         metrics = self.observation.metrics if self.observation is not None else result.metrics
         text = f"{self.state}: " + point_text({n: metrics[n] for n in objective.metrics if n in metrics}, units)
@@ -358,6 +361,13 @@ class _Outcome:
         if result.distrusted is not None:
             found.append(f"its measured times should not be believed: {result.distrusted}")
         found += [f"repaired after {r.failure} ({r.repair}): {r.changed}" for r in result.repairs]
+        if result.stopped is not None:
+            saved = result.stopped.saved_node_seconds
+            found.append(f"the rest of it would have taken {saved:.3g} node-seconds")
+        if o is not None and o.stopped:
+            sides = [f"{m} would have ended {side} {number(o.metrics[m])}" for m, side in o.bounds.items()]
+            found.append(f"a policy sees of it only that {' and '.join(sides)}; it is never the answer")
+            return found
         if o is None:
             found.append("it says nothing of the point, so no policy learns from it; resuming runs it again")
             return found

@@ -52,7 +52,9 @@ class Snapshot:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What could not be read of the record, was put back, changed, or lies elsewhere; without full stops."""
-        said = (self.campaign.app.unknown_before, damage(self.folder.jobs))
+        guard, campaign = self.campaign.guard, self.campaign
+        unguarded = "" if guard is None else guard.unwatched(campaign.app, campaign.objective)
+        said = (self.campaign.app.unknown_before, damage(self.folder.jobs), unguarded)
         changes = map(change_text, self.state.changes)
         far = far_words((*self.results, *self.state.part_results.values()), self.folder.root)
         return (*self.campaign._unread, *self.state.remarks, *(one for one in said if one), *changes, *far)

@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, number, point_text, read_run
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import estimated
+from hpcagent.campaign.counts import stop_words
 from hpcagent.campaign.html_report import html_report
 from hpcagent.campaign.learned import Learned, Progress, learned
 from hpcagent.campaign.numbers import error_text
@@ -154,7 +155,7 @@ def _head(result: CampaignResult) -> str:
         f"- {sum(counts.values())} runs, {state_counts(counts)}, {result.charged}, "
         f"{duration(result.wall_s)} of wall time"
     )
-    lines += [f"- {result.told_text}"] if result.told_text else []
+    lines += [f"- {text}" for text in (result.told_text, result.guarded_text) if text]
     costed = costs(result.results)
     if costed is not None:
         lines.append(f"- cost: {costed}")
@@ -407,6 +408,8 @@ def _row(result: CampaignResult, r: Result, metrics: tuple[str, ...]) -> list[st
     remark = ""
     if r.failure is not None:
         remark = f"{result.state(r)}: {r.failure.name}"
+    elif r.stopped is not None:
+        remark = stop_words(r)
     elif campaign.objective.known(r.metrics) and not campaign.objective.feasible(r.metrics):
         remark = "infeasible"
     remark = f"{remark} {repairs_text(r)}".strip()

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import estimated
-from hpcagent.campaign.counts import best_single, run_counts, told_note, told_words
+from hpcagent.campaign.counts import best_single, guarded_text, run_counts, told_note, told_words
 from hpcagent.campaign.numbers import point_text, with_error
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.repairing import repaired_note
@@ -47,6 +47,7 @@ class Status:
         sweep: Whether it has no objective, and so no best run.
         told: How many results were told, not run here, and by whom, in words; empty without any.
         limited: Whether its objective has limits.
+        guarded: What its guard has stopped and saved, in words; empty where it has stopped nothing.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Status:
     sweep: bool = False
     told: str = ""
     limited: bool = False
+    guarded: str = ""
 
     @property
     def runs(self) -> int:
@@ -100,6 +102,7 @@ class Status:
             "reason": self.reason,
             "run_dir": str(self.run_dir),
             "told": self.told,
+            "guarded": self.guarded,
             "remarks": list(self.notes),
             "best_run": None
             if best is None
@@ -118,6 +121,7 @@ class Status:
         lines += [self.told] if self.told else []
         for state, found in self.failures.items():
             lines.append(f"{state}: " + ", ".join(f"{n} {name}" for name, n in sorted(found.items())))
+        lines += [self.guarded] if self.guarded else []
         lines += [f"cost: {self.cost}"] if self.cost else []
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"stopped: {self.reason}"] if self.reason else []
@@ -183,6 +187,7 @@ def status_of(run_dir: str | Path, read: Snapshot | None = None) -> Status:
         sweep=campaign.sweep,
         told=told_words(read.results),
         limited=bool(campaign.objective.constraints),
+        guarded=guarded_text(read.results, state.node_hours),
     )
 
 

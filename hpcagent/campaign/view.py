@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hpcagent.campaign.answer import number
 from hpcagent.campaign.compare import estimated
-from hpcagent.campaign.counts import best_single, told_note
+from hpcagent.campaign.counts import best_single, stop_words, told_note
 from hpcagent.campaign.repairing import repairs_text
 from hpcagent.campaign.table import headed
 from hpcagent.html import escaped
@@ -299,6 +299,8 @@ def _cells(campaign: Campaign, result: Result) -> list[str]:
     if result.failure is not None:
         failed = f"[red]{result.state}: {escape(result.failure.name)}[/red]"
         return [*cells, f"{failed} {escape(plain(repairs_text(result)))}".strip()]
+    if result.stopped is not None:
+        return [*cells, f"[yellow]{escape(stop_words(result))}[/yellow]"]
     if not campaign.objective.feasible(result.metrics):
         return [*cells, "[yellow]infeasible[/yellow]"]
     remarks = [repairs_text(result), "distrusted" if result.distrusted and campaign.timed else ""]

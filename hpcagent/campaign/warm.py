@@ -467,4 +467,5 @@ def _observation(run: EarlierRun, source: Source, index: int) -> Observation:
         bounds=dict(run.bounds),
         node_hours=run.node_hours,
         context=dict(source.context),
+        stopped=not run.completed and run.failure is None and bool(run.bounds),
     )

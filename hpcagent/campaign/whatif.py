@@ -95,7 +95,7 @@ class _Tally:
             wrong=self.wrong,
             node_hours=tuple(accumulate(self.node_hours)),
             wall_h=self.wall_s / 3600,
-            failed=sum(not o.completed for o in self.own),
+            failed=sum(o.failed for o in self.own),
             recorded=self.recorded,
         )
 

@@ -61,6 +61,8 @@ class World:
         seen = projected(campaign, self.real)
         self.at: dict[Key, list[Observation]] = {}
         for o in seen:
+            if o.stopped:
+                continue  # what the whole run would have given is not on record
             if not o.completed or self.objective.known(o.metrics):
                 self.at.setdefault(key(o.params), []).append(o)
         points = [p for os in self.at.values() if (p := inside(self.space, os[0].params)) is not None]

@@ -31,6 +31,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Parameter, Params, Space
 from hpcagent.policies.base import one_goal
+from hpcagent.policies.early import imputed
 from hpcagent.policies.points import Key, generator, inside, key, located, whole
 from hpcagent.policies.trend import Array, tame
 
@@ -146,6 +147,7 @@ class Bandit:
     def _rewards(self, runs: Sequence[Observation]) -> list[float | None]:
         """The reward of each run, or None where it says nothing."""
         objective = self.objective
+        runs = imputed(runs, objective)
         known = [o for o in runs if o.completed and objective.known(o.metrics)]
         scores = [float(tame(objective.score(o.metrics))) for o in known if not o.distrusted]
         low, spread = (min(scores), max(scores) - min(scores)) if scores else (0.0, 0.0)

@@ -34,6 +34,7 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.bandits import Bandit
 from hpcagent.policies.base import Reason
+from hpcagent.policies.early import imputed
 from hpcagent.policies.points import generator, inside, located
 from hpcagent.policies.trend import Array, Scale, tame
 
@@ -242,7 +243,7 @@ class _Beliefs:
     def __init__(self, policy: LinearBandit, history: Sequence[Observation], pending: Sequence[Params]) -> None:
         seen = located(policy.space, history)
         self._arm = [policy._bucket(params) for params, _ in seen]
-        self._seen = [o for _, o in seen]
+        self._seen = imputed([o for _, o in seen], policy.objective)
         contexts = [policy.context_of(o) for o in self._seen]
         features = _Features([policy.context, *contexts])
         self._rows = np.array([features.row(c) for c in contexts]).reshape(len(contexts), features.size)

@@ -354,7 +354,11 @@ def chances(surrogate: Surrogate, runs: Sequence[Observation]) -> tuple[tuple[fl
     known = [
         (p, o)
         for o in runs
-        if (not o.completed or (limited <= set(o.metrics) and not limited & set(o.bounds)))
+        if (
+            o.failed
+            or _broke(o, limited)
+            or (o.completed and limited <= set(o.metrics) and not limited & set(o.bounds))
+        )
         and (p := inside(surrogate.features.space, o.params)) is not None
     ]
     if not known:
@@ -365,6 +369,15 @@ def chances(surrogate: Surrogate, runs: Sequence[Observation]) -> tuple[tuple[fl
         stated = np.array([o.uncertainty.get(model.metric, 0.0) for _, o in known])
         chance = chance * ndtr(model.room(rows, noise=run_noise(model, rows, stated)))
     return tuple((float(x), _kept(surrogate.objective, o)) for x, (_, o) in zip(chance, known, strict=True))
+
+
+def _broke(o: Observation, limited: set[str]) -> bool:
+    """Whether it was stopped early because it would have broken a limit."""
+    return o.stopped and not limited.isdisjoint(o.bounds)
+
+
+def _known(o: Observation, limited: set[str]) -> bool:
+    return o.completed and limited <= set(o.metrics) and not limited & set(o.bounds)
 
 
 def _kept(objective: Objective, o: Observation) -> bool:

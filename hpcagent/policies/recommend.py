@@ -301,6 +301,8 @@ def _grouped(history: Sequence[Observation], objective: Objective) -> list[_Poin
     runs: dict[object, list[Observation]] = {}
     failed: dict[object, int] = {}
     for o in history:
+        if o.stopped:
+            continue  # an answer rests on runs that went to their end
         if not o.completed:
             failed[key(o.params)] = failed.get(key(o.params), 0) + 1
         elif objective.known(o.metrics):

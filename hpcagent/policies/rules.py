@@ -30,6 +30,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import one_goal
+from hpcagent.policies.early import imputed
 from hpcagent.policies.points import fraction, generator, given, inside, key, led_back, located, shares, whole
 from hpcagent.policies.recommend import Estimate, estimates
 from hpcagent.policies.sweeps import LatinHypercube, Sobol
@@ -117,7 +118,9 @@ class _View:
         self.space = policy.space
         self.history, self.pending = history, pending
         self.rng = generator(policy.seed, history, pending)
-        self.runs = located(self.space, history)
+        located_runs = located(self.space, history)
+        ended = imputed([o for _, o in located_runs], policy.objective)
+        self.runs = [(p, o) for (p, _), o in zip(located_runs, ended, strict=True)]
         self.units = np.array([self.space.to_unit(p) for p, _ in self.runs]).reshape(-1, len(self.space))
         failed = np.array([not o.completed for _, o in self.runs], dtype=bool)
         self.failures = _Failures(self.space, self.units, failed, policy.risk)

@@ -14,6 +14,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import one_goal
+from hpcagent.policies.early import imputed
 from hpcagent.policies.points import inside, whole
 
 __all__ = ["Staircase"]
@@ -141,7 +142,7 @@ class Staircase:
         good: list[NDArray[np.int64]] = []
         bad: list[NDArray[np.int64]] = []
         seen: dict[tuple[int, ...], float] = {}
-        for o in history:
+        for o in imputed(history, self.objective):
             index = self._index(o.params)
             if index is None:
                 continue

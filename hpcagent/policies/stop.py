@@ -374,7 +374,7 @@ class NoFeasiblePoint(Stop):
     def _nothing_completed(self, history: Sequence[Observation]) -> str | None:
         if len(history) < self.min_runs:
             return None
-        names = Counter(o.failure or "unknown failure" for o in history)
+        names = Counter(o.failure or ("stopped early" if o.stopped else "unknown failure") for o in history)
         listed = ", ".join(f"{name} {n}" for name, n in names.most_common(3))
         return f"None of the {len(history)} runs completed ({listed}), so nothing can be compared."
 

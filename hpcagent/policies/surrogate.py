@@ -197,9 +197,10 @@ class Surrogate:
         """
         features = Features(space)
         groups = _grouped(located(space, history))
-        completed = [g for g in groups if g.runs and objective.known(g.first)]
-        if len(completed) < LEAST_POINTS or not features.size:
-            raise NoFit(f"{len(completed)} points with a completed run; a model needs {LEAST_POINTS}")
+        whole = sum(objective.known(g.first) for g in groups)
+        completed = [g for g in groups if objective.known(g.first) or g.bounds(objective)]
+        if whole < LEAST_POINTS or not features.size:
+            raise NoFit(f"{whole} points with a completed run; a model needs {LEAST_POINTS}")
         rows = features.rows([g.params for g in completed])
         noise = noise or {}
         with one_thread():
@@ -288,7 +289,16 @@ class _Group:
 
     @cached_property
     def first(self) -> Mapping[str, float]:
-        return self.runs[0].metrics if self.runs else {}
+        return next((o.metrics for o in self.runs if not o.stopped), {})
+
+    def telling(self, metric: str) -> list[Observation]:
+        """The runs that have the metric; a bound of one that was stopped early only where none went to its end."""
+        whole = [o for o in self.runs if not o.stopped]
+        return whole if any(metric in o.metrics for o in whole) else list(self.runs)
+
+    def bounds(self, objective: Objective) -> bool:
+        """Whether a run that was stopped early tells a bound of one of the objective's metrics."""
+        return any(o.stopped and not o.bounds.keys().isdisjoint(objective.metrics) for o in self.runs)
 
 
 def _grouped(runs: Sequence[tuple[Params, Observation]]) -> list[_Group]:
@@ -374,7 +384,7 @@ class _Readings:
 
     @classmethod
     def of(cls, groups: Sequence[_Group], metric: str, *, goal: bool) -> _Readings:
-        used = [(i, runs) for i, g in enumerate(groups) if (runs := usable(g.runs, metric, goal=goal))]
+        used = [(i, runs) for i, g in enumerate(groups) if (runs := usable(g.telling(metric), metric, goal=goal))]
         every = [o for _, runs in used for o in runs]
         raw = tame([o.metrics[metric] for o in every])
         errors = np.array([o.uncertainty.get(metric, 0.0) for o in every])
@@ -575,9 +585,10 @@ def _noisy(groups: Sequence[_Group], objective: Objective, noise: Mapping[str, f
         return False
     repeats = 0
     for group in groups:
-        if len(group.runs) > 1:
-            repeats += len(group.runs) - 1
-            if any(o.metrics.get(m) != group.first.get(m) for o in group.runs for m in objective.metrics):
+        whole = [o for o in group.runs if not o.stopped]
+        if len(whole) > 1:
+            repeats += len(whole) - 1
+            if any(o.metrics.get(m) != group.first.get(m) for o in whole for m in objective.metrics):
                 return True
     return repeats < REPEATS_TO_TELL
 

@@ -21,6 +21,7 @@ import numpy as np
 from hpcagent.model.objective import Constraint, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
+from hpcagent.policies.early import imputed
 from hpcagent.policies.points import located
 from hpcagent.policies.trend import Scale, tame
 
@@ -64,7 +65,9 @@ def told(space: Space, objective: Objective, history: Sequence[Observation]) -> 
         >>> [(t.values, round(t.excess[0], 2)) for t in told(Space.of(x=Float(0, 1)), speed, [good, crashed])]
         [((3.0,), -0.69), ((3.0,), 1.0)]
     """
-    runs = located(space, history)
+    located_runs = located(space, history)
+    ended = imputed([o for _, o in located_runs], objective)
+    runs = [(params, o) for (params, _), o in zip(located_runs, ended, strict=True)]
     known = [o for _, o in runs if o.completed and objective.known(o.metrics)]
     excess = _excess(objective, known)
     most = tuple(max([BROKEN, *(excess[id(o)][k] for o in known)]) for k in range(len(objective.constraints)))
