@@ -5,7 +5,7 @@ series, sd / sqrt(length), known to the policy as the run's standard error. A ru
 on only what it adds. Both ways have the same total cost; the answer is the known point with the best mean of the
 model; regret is how much lower f is there than at its best.
 
-    python benchmarks/extend.py [--seeds 20] [--cost 40]
+    python benchmarks/extend.py [--seeds 20] [--cost 100] [--world NAME]
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class World:
 
 
 WORLDS = {
-    "long equilibration": World(within=0.2, between=0.02, start=2.0),
-    "short equilibration": World(within=0.2, between=0.02, start=0.1),
-    "starts decide": World(within=0.05, between=0.2, start=2.0),
+    "long equilibration": World(within=0.3, between=0.02, start=4.0),
+    "short equilibration": World(within=0.3, between=0.02, start=1.0),
+    "starts decide": World(within=0.05, between=0.3, start=4.0),
 }
 
 
@@ -101,9 +101,12 @@ def regret(world: World, seed: int, *, extend: bool, cost: float) -> tuple[float
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--cost", type=float, default=40.0)
+    parser.add_argument("--cost", type=float, default=100.0)
+    parser.add_argument("--world", choices=list(WORLDS), action="append")
     given = parser.parse_args()
     for name, world in WORLDS.items():
+        if given.world and name not in given.world:
+            continue
         found = {}
         for extend in (False, True):
             rows = [regret(world, seed, extend=extend, cost=given.cost) for seed in range(given.seeds)]

@@ -567,6 +567,9 @@ def _planned(
         return {"purpose": "reference", "why": _why_reference(campaign, seen)}
     if manifest.role == "repeat":
         return {"purpose": "repeat", "why": _why_repeat(state, manifest)}
+    if manifest.role == "extended":
+        why = f"somebody asked that run {manifest.extends} goes on, to {manifest.times:g} times an ordinary run."
+        return {"purpose": "extended", "why": why}
     if manifest.role == "enqueued":
         return {"purpose": "enqueued", "why": "somebody chose this point; the policy did not suggest it."}
     if manifest.role == "told":

@@ -12,6 +12,7 @@ __all__ = ["add_all"]
 GROUPS: tuple[str, ...] = (
     "init",
     "enqueue",
+    "extend",
     "globus",
     "sweep",
     "tune",

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from hpcagent.model.base import Scalar
 from hpcagent.model.contract import Contract
+from hpcagent.model.extended import superseded
 from hpcagent.model.records import Result
 
 __all__ = ["Column", "Kind", "columns_of"]
@@ -62,6 +63,7 @@ def columns_of(results: Sequence[Result], contract: Contract) -> tuple[Column, .
     found = [Column(name, kind, tuple(map(of, results)), unit) for name, kind, unit, of in _EVERY]
     if any(r.site for r in results):  # records of before have no such column
         found.append(Column("site", "text", tuple(r.site or None for r in results), None))
+    found += _lengths(results)
     for p in contract.space.parameters:
         values = tuple(r.manifest.params.get(p.name) for r in results)
         kind = _kind(values, "text" if p.kind in ("choice", "text") else "whole" if p.kind == "int" else "number")
@@ -83,6 +85,18 @@ def columns_of(results: Sequence[Result], contract: Contract) -> tuple[Column, .
         if any(bounds):
             found.append(Column(f"bounds/{name}", "text", bounds))
     return tuple(found)
+
+
+def _lengths(results: Sequence[Result]) -> list[Column]:
+    """Of a campaign in which a run goes on from another: from which, how long in all, and which one counts."""
+    if not any(r.manifest.extends for r in results):
+        return []
+    by = {identity: r.manifest.execution_id for identity, r in superseded(results).items()}
+    return [
+        Column("extends", "text", tuple(r.manifest.extends or None for r in results), None),
+        Column("times", "number", tuple(r.manifest.times for r in results), "1"),
+        Column("superseded_by", "text", tuple(by.get(r.manifest.execution_id) for r in results), None),
+    ]
 
 
 def _kind(values: Sequence[Any], otherwise: Kind) -> Kind:

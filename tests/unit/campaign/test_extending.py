@@ -1,0 +1,168 @@
+"""Runs of a campaign that go on from their end: by hand and by the policy's word; which result counts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.apps.base import App
+from hpcagent.campaign.answer import read_run
+from hpcagent.campaign.compare import observations
+from hpcagent.campaign.coordinator import Coordinator
+from hpcagent.campaign.played import replays
+from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.errors import BadInput, BudgetSpent
+from hpcagent.model.extended import superseded
+from hpcagent.model.records import Manifest, Observation
+from hpcagent.model.space import Params
+from hpcagent.policies.longer import Longer
+
+
+@ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"}, deterministic=False, extendable=True)
+def series(x: float, run: ha.Run) -> ha.Outcome:
+    """Ten values of a series for an ordinary run; it goes on where the earlier run has ended."""
+    if x > 0.9:
+        raise ha.AppFailed("too far", kind="simulation", name="LostAtoms")
+    values: list[float] = []
+    if run.extends is not None:
+        values = json.loads((Path(run.extends["workdir"]) / "values.json").read_text())
+        assert len(values) == round(10 * run.extends["times"]) and run.extends["metrics"]["y"] >= 0
+    while len(values) < round(10 * run.times):
+        values.append(x + len(values))
+    (run.workdir / "values.json").write_text(json.dumps(values))
+    return ha.Outcome({"y": sum(values) / len(values)}, uncertainty={"y": 1 / len(values)})
+
+
+class Wants:
+    """A policy that has its first run go on, as often as it is asked."""
+
+    repeats = True
+
+    def __init__(self, space: object, objective: object, seed: int = 0) -> None:
+        pass
+
+    def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
+        if not history:
+            return [{"x": 0.5}, {"x": 0.25}][:n]
+        last = max(history, key=lambda o: (o.params["x"], o.times))
+        return [Longer(last.params, run=last.index, factor=2.0)]
+
+
+def campaign(runs: int = 20, policy: str = "sobol", app: App = series) -> Campaign:
+    return Campaign(app, ha.maximize("y"), space={"x": {}}, policy=policy, until={"max_runs": runs}, batch_size=2)
+
+
+def test_by_hand_a_run_goes_on_and_takes_the_place_of_what_it_extends(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with Coordinator(campaign(), site="threads", run_dir=folder) as coordinator:
+        (first,) = coordinator.run_points([{"x": 0.5}])
+        second = coordinator.extend(0).result()
+        third = coordinator.extend(second, factor=1.5).result()
+        # The same again is the same run; of a point the ordinary run is meant.
+        assert coordinator.extend({"x": 0.5}).execution_id == second.manifest.execution_id
+    # Means of 0.5 + 0 .. 9, 19 and 29.
+    assert [r["y"] for r in (first, second, third)] == [5.0, 10.0, 15.0]
+    assert [r.manifest.times for r in (first, second, third)] == [1.0, 2.0, 3.0]
+    assert third.manifest.extends == second.manifest.execution_id and third.manifest.role == "extended"
+    assert third.manifest.seed == first.manifest.seed and third.manifest.identity == third.manifest.execution_id
+    # On record are three; one counts.
+    read = read_run(folder)
+    assert len(read.results) == 3 and read.best is not None
+    assert read.best.metrics["y"] == 15.0 and read.best.runs == 1
+    (seen,) = observations(read.campaign, read.results, None)
+    assert (seen.index, seen.times, seen.uncertainty["y"]) == (2, 3.0, pytest.approx(1 / 30))
+    table = {c.name: c.values for c in read.columns}
+    assert table["superseded_by"] == (third.manifest.execution_id, third.manifest.execution_id, None)
+    # In a later session too nothing is run twice.
+    with Coordinator(load_run(folder), site="threads", run_dir=folder) as coordinator:
+        again = coordinator.extend(first.manifest.execution_id)
+        assert again.recorded and again.result()["y"] == 10.0
+        longest = coordinator.extend(0, factor=4).result()
+    assert longest["y"] == 20.0
+    # Of two extensions of one run the longer one counts: what they share is not counted twice.
+    gone = superseded(read_run(folder).results)
+    assert set(gone) == {r.manifest.execution_id for r in (first, second, third)}
+
+
+def test_what_cannot_go_on_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    with Coordinator(campaign(3), site="threads", run_dir=tmp_path / "run") as coordinator:
+        done, failed = coordinator.run_points([{"x": 0.5}, {"x": 0.95}])
+        refused = [
+            ({"run": 7}, "positions 0 to 1"),
+            ({"run": failed}, "did not complete"),
+            ({"run": 0, "factor": 1.0}, "above 1"),
+            ({"run": 0, "factor": 1e9}, "is the most"),
+            ({"run": {"x": 0.125}}, "no run at"),
+            ({"run": None}, "takes a run"),
+        ]
+        for given, words in refused:
+            with pytest.raises(BadInput, match=words):
+                coordinator.extend(**given)
+        coordinator.extend(0).result()
+        with pytest.raises(BudgetSpent, match="max_runs = 3"):
+            coordinator.extend(0, factor=3)
+        shutil.rmtree(done.workdir)
+        with pytest.raises(BadInput, match="are gone"):
+            coordinator.extend(0, factor=3)
+    assert len(read_run(tmp_path / "run").results) == 3
+
+    plain = ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"})(lambda x: {"y": x})
+    with pytest.raises(BadInput, match="extendable=True"):
+        Campaign(plain, ha.maximize("y"), policy={"name": "bayes", "extend": True}, until={"max_runs": 3})
+    with pytest.raises(BadInput, match="argument `run`"):
+        ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"}, extendable=True)(lambda x: {"y": x})
+
+
+def test_a_campaign_that_varies_the_length_cannot_extend() -> None:
+    space = {"steps": {"low": 1000, "high": 2000}}
+    with pytest.raises(BadInput, match="'steps' is the length of the run and is varied"):
+        Campaign(
+            ha.lammps("lj_argon_long"),
+            ha.maximize("pressure"),
+            space=space,
+            policy={"name": "bayes", "extend": True},
+            until={"max_runs": 3},
+        )
+
+
+def test_a_policy_extends_and_what_cannot_be_becomes_a_further_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    asked = campaign(6, policy=f"{__name__}:Wants")
+    with Coordinator(asked, site="threads", run_dir=folder) as coordinator:
+        batches = iter(coordinator)
+        next(batches)
+        (second,) = next(batches).results
+        assert (second.manifest.role, second.manifest.times, second["y"]) == ("extended", 2.0, 10.0)
+        assert second.manifest.requested_by == asked.policy.name
+        shutil.rmtree(second.workdir)
+        (third,) = next(batches).results
+        assert (third.manifest.role, third.manifest.replicate, third.manifest.times) == ("suggested", 1, 1.0)
+        for _ in batches:
+            pass
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    (why,) = [e["instead"] for e in events if e.get("instead") and e["instead"][0]["extends"] == 2][:1]
+    assert "are gone" in why[0]["why"]
+    assert replays(folder) == []
+
+
+def test_ids_and_records_of_runs_that_extend_nothing_are_as_before() -> None:
+    manifest = series.manifest({"x": 0.5})
+    before = Manifest.identify(
+        app=manifest.app,
+        app_version=manifest.app_version,
+        input_digest=manifest.input_digest,
+        params=manifest.params,
+        seed=0,
+        replicate=0,
+    )
+    assert manifest.execution_id == before
+    for fields in (manifest.model_dump(), json.loads(manifest.model_dump_json())):
+        assert not {"extends", "times"} & set(fields)
+    longer = series.manifest({"x": 0.5}, extends=before, times=2.0)
+    assert longer.execution_id not in (before, series.manifest({"x": 0.5}, extends=before, times=3.0).execution_id)
+    assert Manifest.model_validate(longer.model_dump(mode="json")) == longer
