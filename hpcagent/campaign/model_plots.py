@@ -160,7 +160,8 @@ def _slice(axes: Any, s: Slice, parameter: Parameter, here: Scalar) -> None:
         at = np.array([float(v) for v in s.values])
         axes.fill_between(at, s.low, s.high, color=SKY, alpha=0.35, lw=0, label="90 %")
         axes.plot(at, s.mean, c=BLUE, lw=1.3, label="model")
-        axes.set_xlim(at[0], at[-1])
+        if at[-1] > at[0]:  # else the constraints leave one value
+            axes.set_xlim(at[0], at[-1])
         if parameter.log:
             _logarithmic(axes, float(at[0]), float(at[-1]))
         marked = float(here)

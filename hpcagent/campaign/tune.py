@@ -499,7 +499,7 @@ def _campaign(
         "app": f"in.{name}",
         "seed": seed,
         "site": str(folder / "site.toml"),
-        "batch_size": max(3, min(6, runs // 4)),
+        "batch_size": max(3, min(8, runs // 4)),
         "space": varied,
         "fixed": {steps: probe.steps} | {k.name: k.own for k in made if len(k.values) == 1},
         "constraints": rules,
@@ -523,4 +523,12 @@ def _likely(made: Sequence[Knob], cores: int, own: Mapping[str, Scalar]) -> list
     found += [{**found[0], names["accelerator"]: way} for way in ways if way != own[names["accelerator"]]]
     if "threads" in names and "omp" in ways and most > 1:
         found.append({**own, names["ranks"]: 1, names["threads"]: most, names["accelerator"]: "omp"})
+    mesh = {k.setting: k for k in made if k.setting in ("order", "diff", "coulomb")}
+    if "coulomb" in mesh and "order" in mesh:
+        # A shorter real-space part pays where the mesh makes up for it.
+        shorter = {mesh["coulomb"].name: 0.85 * float(mesh["coulomb"].own), mesh["order"].name: 7}
+        found.append({**found[min(1, len(found) - 1)], **shorter})
+    if "diff" in mesh and "accuracy" in names:
+        half = float(own[names["accuracy"]]) / 2
+        found.append({**found[min(1, len(found) - 1)], mesh["diff"].name: "ad", names["accuracy"]: half})
     return [p for p in found if p != dict(own)]

@@ -142,6 +142,7 @@ class Tuned:
         if self.result is None:
             return "\n".join([*lines, "dry run: nothing was written or run"])
         lines += ["", str(self.table), "", *self.checks]
+        lines += self.result.busy
         lines += [f"runs that failed: {name} {n} time(s)" for name, n in self.result.failures.items()]
         if self.script is None:
             lines.append("no settings were found that are faster and as accurate; the script stays as it came")
@@ -151,6 +152,11 @@ class Tuned:
                 f"the tuned script: {self.script}",
                 f"run it with: {self.command}",
             ]
+            if self.confirmed is not None and self.confirmed.slower:
+                lines.append(
+                    "NOT faster when timed side by side: keep the script as it came, or tune again while nothing "
+                    "else runs here (ranks that share a core wait for each other)"
+                )
         return "\n".join([*lines, f"everything is in {self.folder}; again: hpcagent run {self.folder}/tune.toml"])
 
     def data(self) -> dict[str, Any]:

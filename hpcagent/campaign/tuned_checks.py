@@ -178,6 +178,11 @@ class Confirmed:
     tuned: tuple[float, ...]
     unsafe_builds: float
 
+    @property
+    def slower(self) -> bool:
+        """Whether it is slower beyond the noise."""
+        return self.factor < 1 - 2 * (0.0 if math.isnan(self.error) else self.error)
+
     def __str__(self) -> str:
         error = "" if math.isnan(self.error) else f" ± {self.error:.2f}"
         tie = " (a tie: the difference is within the noise)" if abs(self.factor - 1) < 2 * self.error else ""

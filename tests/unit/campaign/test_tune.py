@@ -53,6 +53,39 @@ def test_a_script_is_tuned_to_its_end(tmp_path, monkeypatch):
         ha.tune(script, progress=False)
 
 
+def test_the_salt_has_the_energy_of_its_lattice_sums_and_its_forces_an_error_that_is_measured(tmp_path):
+    first = {"start": {"column": "PotEng", "reduce": "first", "unit": "kcal/mol"}}
+    md = ha.lammps("nacl_hot", columns=first, log={"discard": 0.0})
+    with ha.open_site("laptop_alone", run_dir=tmp_path):
+        cold = md(temperature=100.0, equil_steps=0, steps=50, accuracy=1e-5).result()
+        hot = md(temperature=2400.0, equil_steps=50, steps=50).result()
+    assert cold.ok and hot.ok, (cold.failure, hot.failure)
+    # Coulomb: Madelung's constant, 332.06371 kcal/mol angstrom / e^2; Lennard-Jones: pairs to 10 angstrom by hand.
+    n = np.arange(-4, 5)
+    cells = 5.9 * np.stack(np.meshgrid(n, n, n), -1).reshape(-1, 3)
+    basis = np.array([[0, 0, 0], [0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]]) * 5.9
+    like = np.linalg.norm((cells[:, None] + basis).reshape(-1, 3), axis=1)
+    unlike = np.linalg.norm((cells[:, None] + basis + [2.95, 0, 0]).reshape(-1, 3), axis=1)
+
+    def pairs(r, eps, sigma):
+        r = r[(r > 0.1) & (r < 10.0)]
+        return np.sum(4 * eps * ((sigma / r) ** 12 - (sigma / r) ** 6))
+
+    na, cl = (0.3526418, 2.1595), (0.0127850, 4.8305)
+    mixed = (np.sqrt(na[0] * cl[0]), (na[1] + cl[1]) / 2)
+    per_pair = 0.5 * (pairs(like, *na) + pairs(like, *cl)) + pairs(unlike, *mixed) - 1.7475646 * 332.06371 / 2.95
+    assert cold["start"] == pytest.approx(500 * per_pair, rel=2e-5)
+    assert hot["unsafe_builds"] == 0 and 3e-4 < hot["force_error"] < 9e-4
+
+
+def test_the_packaged_campaign_keeps_to_two_cores_and_one_run_at_a_time():
+    campaign = ha.load_campaign("tune_performance")
+    largest = campaign.largest
+    assert (largest.ranks_per_node, largest.threads_per_rank, campaign.site) == (2, 1, "laptop_alone")
+    assert not campaign.allows({"ranks": 2, "threads": 2, "accelerator": "omp"})
+    assert campaign.allows({"ranks": 1, "threads": 2, "accelerator": "omp"})
+
+
 def test_more_ranks_than_cores_are_refused_before_anything_runs(tmp_path):
     (tmp_path / "in.melt").write_text(MELT)
     with pytest.raises(BadInput, match=r"do not fit a node of laptop_alone"):

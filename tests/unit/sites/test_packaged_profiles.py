@@ -15,7 +15,7 @@ from hpcagent.sites.limits import check, executor_for, with_overrides
 from hpcagent.sites.profile import Profile, account_of, block_of, check_where, find_profile, identify_site
 
 FILES = sorted(packaged.folder("site_profiles").glob("*.toml"))
-GENERIC = {"laptop", "threads", "slurm", "pbs"}
+GENERIC = {"laptop", "laptop_alone", "threads", "slurm", "pbs"}
 FACILITIES = [path.stem for path in FILES if path.stem not in GENERIC]
 BATCH = [*FACILITIES, "slurm", "pbs"]
 
