@@ -483,3 +483,41 @@ def test_the_same_call_twice_is_one_run(tmp_path: Path) -> None:
     with ha.open_site("threads", run_dir=tmp_path):  # also when it has been done before
         assert ha.lammps("lj_argon")(steps=100, equil_steps=0).result(60).started_at == made.started_at
     assert len(list((tmp_path / "work").iterdir())) == 2
+
+
+def test_silicon_has_the_lattice_and_the_elastic_constants_of_its_potential(execute: Execute) -> None:
+    """Stillinger and Weber fitted 5.431 angstrom and -4.3363 eV; c11 = 151.4 and c12 = 76.4 GPa (Balamane 1992)."""
+    at_rest = {"temperature": 0, "equil_steps": 0, "steps": 10}
+    rest = execute("si_sw", **at_rest)
+    assert rest["potential_energy_mev_per_atom"] == pytest.approx(-4336.3, abs=1.0)
+    # Bulk modulus 101 GPa: 60 bar are 2e-5 of the lattice constant.
+    assert abs(rest["pressure"]) < 60.0
+    wide, narrow = (execute("si_sw", **at_rest, strain=strain) for strain in (0.001, -0.001))
+    gpa = 1e-4 / 0.002  # bar, over both strains
+    assert (narrow["pressure_xx"] - wide["pressure_xx"]) * gpa == pytest.approx(151.4, rel=0.01)
+    assert (narrow["pressure_yy"] - wide["pressure_yy"]) * gpa == pytest.approx(76.4, rel=0.01)
+
+
+def test_the_sheared_liquid_has_the_viscosity_of_the_literature(execute: Execute) -> None:
+    """3.2 +- 0.3 next to the triple point (Erpenbeck 1988: 3.345); one run of 15 tau knows it to about 0.13."""
+    flow = execute("lj_shear")
+    assert flow["viscosity"] == pytest.approx(3.2, abs=0.3 + 3 * 0.13)
+
+
+def test_the_polymer_melt_has_the_bonds_of_kremer_and_grest(execute: Execute) -> None:
+    """0.97 sigma, of which the mean is 0.9644; the pressure of a run of 360 tau is 5.232 +- 0.005."""
+    melt = execute("kg_melt")
+    assert melt["bond_length"] == pytest.approx(0.9644, abs=0.001)
+    assert melt["pressure_reduced"] == pytest.approx(5.23, abs=0.15)
+
+
+def test_bulk_water_has_the_energy_and_the_structure_of_spce(execute: Execute) -> None:
+    """-46.7 kJ/mol without the polarisation term, g(r) of oxygen with its first peak at 2.75 angstrom."""
+    water = execute("spce_bulk")
+    kj_per_mol = 3 * 0.0964853 * water["potential_energy_mev_per_atom"]
+    assert kj_per_mol == pytest.approx(-46.7, abs=0.8)
+    assert water["density"] == pytest.approx(0.998, abs=1e-3)
+    rows = [line.split() for line in (Path(water.workdir) / "rdf.dat").read_text().splitlines()[4:]]
+    peak = max(rows, key=lambda row: float(row[2]))
+    assert float(peak[1]) == pytest.approx(2.75, abs=0.11)
+    assert 2.6 < float(peak[2]) < 3.5
