@@ -300,6 +300,8 @@ class _Work:
             contract=contract,
             resources=Resources(ranks_per_node=ranks, threads_per_rank=threads),
             checks={"min_cpu_use_percent": 0.0},
+            # A column is there also where no step is made.
+            columns={"last_step": {"column": "Step", "reduce": "last", "unit": "1"}},
             name=as_name(name),
         )
 
@@ -408,8 +410,9 @@ class _Work:
             f"{self.profile.name.removesuffix('_alone')}.",
             f"# Run it with: {command}",
         ]
-        why = {k.setting: f"{k.setting} was {_text(k.own)}" for k in made}
-        write_whole(path, rewritten(self.settings, self.words(made, values), head=head, why=why))
+        words = self.words(made, values)
+        why = {k.setting: f"{k.setting} was {_text(k.own)}" for k in made if k.setting in words}
+        write_whole(path, rewritten(self.settings, words, head=head, why=why))
         return path, command
 
     def confirm(

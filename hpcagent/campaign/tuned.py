@@ -112,12 +112,15 @@ class Tuned:
             return Table("", [], [])
         own = self._own_speed()
         header = ["speed-up", "", *(k.setting for k in self.knobs), "as accurate", "runs"]
-        itself = {k.name: k.own for k in self.knobs}
-        points = [p for p in self.result.points if p.runs and itself | p.params != itself]
+        points = [p for p in self.result.points if p.runs and not self._is_own(p)]
         points = sorted(points, key=lambda p: (p.probability_feasible < SURE, -p.score))
         rows = [self._row(p, points[0], own) for p in points[:MOST_ROWS]]
         rows.append(["1", "as it came", *(number(k.own) for k in self.knobs), "itself", str(self._own_runs())])
         return Table(f"speed-up of {self.name} over the script as it came", header, rows)
+
+    def _is_own(self, p: Estimate) -> bool:
+        """Whether it is the script as it came; values on a logarithmic scale come back rounded."""
+        return all(number(p.params.get(k.name, k.own)) == number(k.own) for k in self.knobs)
 
     def _row(self, p: Estimate, first: Estimate, own: float) -> list[str]:
         sure = p.probability_feasible >= SURE
@@ -142,7 +145,7 @@ class Tuned:
         if self.result is None:
             return "\n".join([*lines, "dry run: nothing was written or run"])
         lines += ["", str(self.table), "", *self.checks]
-        lines += self.result.busy
+        lines += [f"the machine was busy: {words}" for words in self.result.busy]
         lines += [f"runs that failed: {name} {n} time(s)" for name, n in self.result.failures.items()]
         if self.script is None:
             lines.append("no settings were found that are faster and as accurate; the script stays as it came")

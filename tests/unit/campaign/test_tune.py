@@ -9,8 +9,11 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.lammps.accuracy import force_error
+from hpcagent.apps.lammps.settings import read_settings
 from hpcagent.campaign.largest import most_cores
-from hpcagent.campaign.tuned_checks import ROUND_OFF, _apart
+from hpcagent.campaign.tune import _Work
+from hpcagent.campaign.tuned_checks import ROUND_OFF, _apart, agreement
+from hpcagent.campaign.tuned_site import alone
 from hpcagent.errors import AppFailed, BadInput
 
 MELT = """units lj
@@ -127,3 +130,24 @@ def test_the_largest_run_keeps_the_constraints_on_its_resources():
     names = {"ranks_per_node": "ranks", "threads_per_rank": "threads"}
     assert most_cores(names, space, space.constraints) == {"ranks_per_node": 2, "threads_per_rank": 1}
     assert most_cores(names, ha.Space.of(ranks=ha.Int(1, 9), threads=ha.Int(1, 9)), ()) is None
+
+
+def test_a_script_with_random_forces_is_compared_at_its_start(tmp_path):
+    text = MELT.replace("thermo 5", "fix 2 all langevin 1.0 1.0 10.0 904297\nthermo 5").replace(" loop geom", "")
+    (tmp_path / "in.melt").write_text(text.replace("check no", "check yes"))
+    settings = read_settings(tmp_path / "in.melt")
+    assert settings.random_fixes == ("2",)
+    profile = alone("laptop")
+    work = _Work(settings, tmp_path, "melt", profile, {}, print)
+    with ha.open_site(profile, run_dir=tmp_path / "checks"):
+        same = agreement(settings, {"skin": "0.5"}, app=work.app, name="melt", head=(), now=(1, 1), then=(1, 1))
+        other = agreement(settings, {}, app=_hotter(work), name="melt", head=(), now=(1, 1), then=(1, 1))
+    assert same.refused == "" and "energies of the start" in same.said[0]
+    assert "differ from the script's own" in other.refused
+
+
+def _hotter(work):
+    """The second of the two scripts has another physics."""
+    return lambda name, text, *place: work.app(
+        name, text.replace("create 1.44", "create 1.45") if name.endswith("tuned") else text, *place
+    )
