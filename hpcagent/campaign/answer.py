@@ -21,7 +21,7 @@ from hpcagent.campaign.compare import (
     full_fidelity,
     observations,
 )
-from hpcagent.campaign.counts import best_single, guarded_text, run_counts, told_note, told_words
+from hpcagent.campaign.counts import best_single, extended_words, guarded_text, run_counts, told_note, told_words
 from hpcagent.campaign.edges import at_edges
 from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.on_sites import on_several
@@ -388,6 +388,11 @@ class CampaignResult(Displayed):
         return told_words(self.results)
 
     @property
+    def extended_text(self) -> str:
+        """How many runs count as part of one that went on from them, in words; empty without any."""
+        return extended_words(self.results)
+
+    @property
     def guarded_text(self) -> str:
         """What the campaign's guard has stopped and saved, in words; empty where it has stopped nothing."""
         return guarded_text(self.results, self.node_hours)
@@ -548,7 +553,7 @@ class CampaignResult(Displayed):
         cap = self.campaign.until.cap()
         capped = "" if cap is None else f", cap {cap:g}"
         lines.append(f"{sum(counts.values())} runs, {state_counts(counts)}, {self.charged}{capped}")
-        lines += [text for text in (self.told_text, self.guarded_text) if text]
+        lines += [text for text in (self.told_text, self.extended_text, self.guarded_text) if text]
         lines += [f"{state}: {text}" for state in _NOT_COMPLETED if (text := self._failures_text(state))]
         costed = costs(self.results)
         if costed is not None:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.record import Campaign
-from hpcagent.model.extended import counting
+from hpcagent.model.extended import counting, superseded
 from hpcagent.model.failures import RunStates
 from hpcagent.model.records import Result
 
-__all__ = ["best_single", "guarded_text", "run_counts", "stop_words", "told_note", "told_words"]
+__all__ = ["best_single", "extended_words", "guarded_text", "run_counts", "stop_words", "told_note", "told_words"]
 
 
 def run_counts(results: Iterable[Result], states: Mapping[str, RunStates]) -> dict[RunStates, int]:
@@ -33,6 +33,12 @@ def told_words(results: Iterable[Result]) -> str:
     told = Counter(r.manifest.origin for r in results if r.manifest.origin)
     origins = ", ".join(f"{origin}: {n}" for origin, n in sorted(told.items()))
     return f"and {told.total()} result(s) that were told, not run here ({origins})" if told else ""
+
+
+def extended_words(results: Iterable[Result]) -> str:
+    """How many runs count as part of one that went on from them; empty without any."""
+    n = len(superseded(results))
+    return f"{n} of them counted as part of a run that went on from them" if n else ""
 
 
 def told_note(result: Result) -> str:

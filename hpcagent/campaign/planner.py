@@ -285,7 +285,7 @@ class Planner:
         """A batch as the policy suggests it, or the rest of one, beside runs that are planned in it."""
         batch = self.state.last_batch + (not beside)
         # A design counts what the machine has lost as given: the same run is made again when it is resumed.
-        lost = self._under_way() if self.campaign.policy.name == SWEEP else [*beside]
+        lost = self._of_design() if self.campaign.policy.name == SWEEP else [*beside]
         references = 0 if beside else self._references(n)
         asked = Asked(n - references, len(self.state.rows), tuple(m.index for m in lost))
         suggested = self._question(asked.n, self._as_pending(lost))() if asked.n > 0 else []
@@ -300,7 +300,7 @@ class Planner:
         """A question for `n` more runs in rolling mode, and what answers it: in another thread, if need be."""
         n = self.spending.most(n)
         design = self.campaign.policy.name == SWEEP
-        going = self._under_way() if design else sorted(running, key=lambda m: m.index)
+        going = self._of_design() if design else sorted(running, key=lambda m: m.index)
         first = self.state.next_index
         places = range(first, first + n)
         due_at = {i for i in places if self.campaign.reference is not None and i % self.size < self.references}
@@ -311,6 +311,10 @@ class Planner:
     def _under_way(self) -> list[Manifest]:
         """The runs that are planned and not finished, in manifest order."""
         return [m for m in self.state.manifests if not self.state.final(m.execution_id)]
+
+    def _of_design(self) -> list[Manifest]:
+        """Those of a sweep's design: one that goes on is no further run of its point."""
+        return [m for m in self._under_way() if m.role != "extended"]
 
     def _as_pending(self, manifests: Sequence[Manifest]) -> list[Params]:
         return [{name: m.params[name] for name in self.search.names if name in m.params} for m in manifests]

@@ -155,7 +155,7 @@ def _head(result: CampaignResult) -> str:
         f"- {sum(counts.values())} runs, {state_counts(counts)}, {result.charged}, "
         f"{duration(result.wall_s)} of wall time"
     )
-    lines += [f"- {text}" for text in (result.told_text, result.guarded_text) if text]
+    lines += [f"- {text}" for text in (result.told_text, result.extended_text, result.guarded_text) if text]
     costed = costs(result.results)
     if costed is not None:
         lines.append(f"- cost: {costed}")

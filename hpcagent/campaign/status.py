@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import estimated
-from hpcagent.campaign.counts import best_single, guarded_text, run_counts, told_note, told_words
+from hpcagent.campaign.counts import best_single, extended_words, guarded_text, run_counts, told_note, told_words
 from hpcagent.campaign.numbers import point_text, with_error
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.repairing import repaired_note
@@ -183,7 +183,11 @@ def status_of(run_dir: str | Path, read: Snapshot | None = None) -> Status:
         best_text="" if best is None else _in_words(read, best),
         standing=now,
         goes_on="" if read.reason is not None or now.attended else going_on(campaign, run_dir),
-        notes=(*filter(None, (repaired_note(read.results),)), *crowded, *read.remarks),
+        notes=(
+            *filter(None, (extended_words(read.results), repaired_note(read.results))),
+            *crowded,
+            *read.remarks,
+        ),
         sweep=campaign.sweep,
         told=told_words(read.results),
         limited=bool(campaign.objective.constraints),

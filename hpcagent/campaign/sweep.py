@@ -17,6 +17,7 @@ from hpcagent.campaign.sweep_runs import design_of, ranges_text
 from hpcagent.campaign.table import Table, headed
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
+from hpcagent.model.extended import counting
 from hpcagent.model.failures import state_counts
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Parameter, Params
@@ -262,9 +263,10 @@ def sweep_answer(campaign: Campaign, results: Sequence[Result], plain: Mapping[s
     constant = _constant(campaign)
     here: dict[Key, list[tuple[Result, Observation]]] = {}
     elsewhere = 0
-    shown = [r for r in results if r.shown]
+    counted = counting(results)  # of a run that goes on only the longest
+    shown = [r for r in counted if r.shown]
     seen = {r.manifest.execution_id: o for r, o in zip(shown, observations(campaign, results, None), strict=True)}
-    for result in results:
+    for result in counted:
         params = result.manifest.params
         if any(params.get(name) != value for name, value in constant.items()):
             elsewhere += 1

@@ -59,7 +59,7 @@ class PlannedRuns:
             return self._budget
         # Asked at every tick; it changes with the manifests only.
         if self._known is None or self._known[0] != len(manifests):
-            ran = (inside(self._space, m.params) for m in manifests if m.role != "repeat")
+            ran = (inside(self._space, m.params) for m in manifests if m.role not in ("repeat", "extended"))
             left = len(self._design.lacking(p for p in ran if p is not None))
             own = sum(not m.origin for m in manifests)  # what was told is no run
             self._known = len(manifests), own + left

@@ -105,6 +105,11 @@ def refusal(result: Result, settings: Mapping[str, Any], app: str, varied: Itera
     if not result.ok:
         why = result.failure.name if result.failure else result.status
         return f"{said} did not complete ({why}); only a run that came to its end can be extended."
+    if result.repairs:
+        return (
+            f"{said} was repaired ({', '.join(r.repair for r in result.repairs)}), and what it goes on with "
+            "would be another script than it came with. Run a replicate instead."
+        )
     if result.remote is not None:
         return (
             f"{said} lies on an endpoint ({result.remote.site}); runs are extended where the coordinator can see "

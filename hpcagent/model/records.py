@@ -454,7 +454,7 @@ class Result(Displayed, Record):
             node_hours=self.cost.node_hours,
             origin=self.manifest.origin,
             times=self.manifest.times,
-            extendable_s=self.extendable_s if self.remote is None else None,
+            extendable_s=None if self.remote is not None or self.repairs else self.extendable_s,
             stopped=early,
         )
 

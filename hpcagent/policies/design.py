@@ -179,6 +179,7 @@ class Design:
 
     def suggest(self, history: Sequence[Observation], n: int, pending: Sequence[Params] = ()) -> list[Params]:
         """Return the next `n` runs of the design; a repeat for its speed is no replicate."""
-        ran = [o.params for o in history if o.role not in ("repeat", "earlier")]
+        failed = [o for o in history if o.role == "extended" and not o.completed]  # what it extends still counts
+        ran = [o.params for o in history if o.role not in ("repeat", "earlier") and o not in failed]
         places = (inside(self.space, p) for p in (*ran, *pending))
         return self.lacking(p for p in places if p is not None)[: max(n, 0)]

@@ -122,7 +122,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         notes=tuple(notes),
         files=files,
         distrusted=distrusted or _distrusted(metrics, settings),
-        extendable_s=None if early else _extendable_s(run, params, production),
+        extendable_s=math.nan if early else _extendable_s(run, params, production),
         **early,
     )
 

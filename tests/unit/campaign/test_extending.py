@@ -76,6 +76,7 @@ def test_by_hand_a_run_goes_on_and_takes_the_place_of_what_it_extends(tmp_path: 
     assert read.best.metrics["y"] == 15.0 and read.best.runs == 1
     (seen,) = observations(read.campaign, read.results, None)
     assert (seen.index, seen.times, seen.uncertainty["y"]) == (2, 3.0, pytest.approx(1 / 30))
+    assert "2 of them counted as part of a run that went on from them" in str(read)
     table = {c.name: c.values for c in read.columns}
     assert table["superseded_by"] == (third.manifest.execution_id, third.manifest.execution_id, None)
     # In a later session too nothing is run twice.
@@ -148,6 +149,20 @@ def test_a_policy_extends_and_what_cannot_be_becomes_a_further_run(tmp_path: Pat
     (why,) = [e["instead"] for e in events if e.get("instead") and e["instead"][0]["extends"] == 2][:1]
     assert "are gone" in why[0]["why"]
     assert replays(folder) == []
+
+
+def test_in_a_sweep_a_longer_run_is_no_replicate(tmp_path: Path) -> None:
+    sweep = ha.Sweep(series, {"x": {"low": 0.0, "high": 0.5}}, levels=2, replicates=2)
+    with Coordinator(sweep, site="threads", run_dir=tmp_path / "run") as coordinator:
+        coordinator.run_points([{"x": 0.5}])
+        coordinator.extend(0).result()
+        for _ in coordinator:
+            pass
+    read = read_run(tmp_path / "run")
+    assert len(read.results) == 5
+    points = {p.params["x"]: p for p in read.points}
+    assert {x: (p.runs, p.waiting) for x, p in points.items()} == {0.0: (2, 0), 0.5: (2, 0)}
+    assert sorted(points[0.5].values["y"]) == [5.0, 10.0]
 
 
 def test_ids_and_records_of_runs_that_extend_nothing_are_as_before() -> None:
