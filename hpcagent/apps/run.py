@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "Run", "note", "noted", "noting", "repaired_by", "repairs_made"]
+__all__ = ["Outcome", "Run", "note", "noted", "noting", "repaired_by", "repairs_made", "spent", "spent_cpu_s"]
 
 
 _noted: ContextVar[list[str] | None] = ContextVar("noted", default=None)
@@ -45,15 +45,35 @@ def noted() -> tuple[str, ...]:
     return tuple(_noted.get() or ())
 
 
+_spent: ContextVar[list[float] | None] = ContextVar("spent", default=None)
+
+
+def spent(cpu_s: float) -> None:
+    """Add to the CPU seconds of the run that this thread is at what the system does not know to be its own.
+
+    Args:
+        cpu_s: Used by a process that was there before and goes on; negative for what is another run's.
+    """
+    kept = _spent.get()
+    if kept is not None:
+        kept.append(cpu_s)
+
+
+def spent_cpu_s() -> float:
+    """CPU seconds that were added to the run that this thread is at."""
+    return sum(_spent.get() or ())
+
+
 @contextmanager
 def noting() -> Iterator[None]:
     """Collect what is noted inside; `noted` returns it, and `repairs_made` the repairs."""
-    token, of_repairs = _noted.set([]), _repaired.set([])
+    token, of_repairs, of_spent = _noted.set([]), _repaired.set([]), _spent.set([])
     try:
         yield
     finally:
         _noted.reset(token)
         _repaired.reset(of_repairs)
+        _spent.reset(of_spent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from hpcagent.apps.made_with import OtherFile, changed_files, newer_versions, ot
 from hpcagent.apps.modules import OtherModule, loaded, other_modules
 from hpcagent.apps.printed import reading
 from hpcagent.apps.repairs import with_repairs
-from hpcagent.apps.run import Outcome, Run, note, noted, noting, repairs_made
+from hpcagent.apps.run import Outcome, Run, note, noted, noting, repairs_made, spent_cpu_s
 from hpcagent.apps.watching import driven
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
@@ -280,7 +280,7 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
         started,
         started + wall,
         wall_s=wall,
-        cpu_s=_cpu_s() - cpu,
+        cpu_s=max(0.0, _cpu_s() - cpu + spent_cpu_s()),
         outcome=outcome,
         failure=failure,
     )

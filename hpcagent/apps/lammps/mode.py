@@ -7,7 +7,7 @@ import re
 from typing import Literal
 
 from hpcagent.apps.lammps.executable import command, installed
-from hpcagent.apps.modes import MODE
+from hpcagent.apps.modes import ENSEMBLE, MODE
 from hpcagent.apps.ranks.inside import inside, runs_once
 from hpcagent.apps.run import Run, note
 
@@ -19,7 +19,7 @@ SHORT_S = 60.0
 """A run that is expected to take longer gains nothing by a kept process."""
 
 # What works on the process, or ends it, rather than on the instance.
-_OF_THE_PROCESS = re.compile(r"^\s*(quit|shell|plugin|python)\b", re.MULTILINE)
+_OF_THE_PROCESS = re.compile(r"^[^#\n]*?\b(quit|shell|plugin|python)\b", re.MULTILINE)
 
 
 def way_of(run: Run) -> How:
@@ -44,6 +44,8 @@ def way_of(run: Run) -> How:
     if why is not None:
         note(f"LAMMPS as a program of its own, not as a library: {why}")
         return "executable"
+    if asked == ENSEMBLE:
+        note("this run was no part of an ensemble: LAMMPS as a library in a process that is kept")
     return "warm"
 
 

@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ def _serve(wire: Wire, comm: Any) -> None:
         what = request["what"]
         if what == "lammps":
             done = run_script(Path(request["workdir"]), request["words"], request["env"], comm)
-            answer: dict[str, Any] = {"returncode": _exit_code(wire, done)}
+            answer: dict[str, Any] = {"returncode": _exit_code(wire, done), "cpu_s": _cpu_s(comm)}
         elif what == "call":
             answer = _called(request) if first else _followed(wire, comm)
             if first and ranks > 1:
@@ -105,6 +106,12 @@ def _exit_code(wire: Wire, done: int | str) -> int:
     wire.send({"aborted": True})
     threading.Event().wait()
     raise AssertionError
+
+
+def _cpu_s(comm: Any) -> float:
+    """CPU seconds of the slot's ranks since they began; the ranks are together here, as a run of all has ended."""
+    own = time.process_time()
+    return own if comm is None or comm.size == 1 else float(comm.allreduce(own))
 
 
 def _loaded() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import resource
 import signal
 import threading
 import time
@@ -20,7 +21,7 @@ from hpcagent.apps.launch import Finished, Launch, Limit, planned
 from hpcagent.apps.ranks.group import Group, words_of
 from hpcagent.apps.ranks.inside import inside
 from hpcagent.apps.ranks.library import end_run
-from hpcagent.apps.run import Run, note
+from hpcagent.apps.run import Run, note, spent
 
 __all__ = ["GROWTH_MB", "end_helpers", "inside_lammps", "warm_lammps"]
 
@@ -48,11 +49,13 @@ class _Helper:
         group: Its ranks, in one slot.
         key: What runs it is for.
         first_mb: What it held after its first run.
+        cpu_s: CPU seconds that its runs so far have been told of.
     """
 
     group: Group
     key: tuple[object, ...]
     first_mb: float = 0.0
+    cpu_s: float = 0.0
 
 
 _kept: list[_Helper] = []
@@ -97,12 +100,12 @@ def warm_lammps(
     try:
         finished = _asked(helper, request, limit, started, output)
     except BaseException:
-        helper.group.close(at_once=True)
+        _closed(helper, at_once=True)
         raise
     if finished.stopped is None and helper.group.returncode is None and helper.group.ready:
         _give_back(helper)
     else:
-        helper.group.close(at_once=True)
+        _closed(helper, at_once=True)
     _trimmed(output, launch.keeps)
     return finished, launch.launcher
 
@@ -146,13 +149,23 @@ def _taken(key: tuple[object, ...], launch: Launch, ranks: int) -> _Helper:
     return _Helper(Group(launch, slots=1, ranks=ranks), key)
 
 
+def _closed(helper: _Helper, *, at_once: bool = False) -> None:
+    """End a helper. All its CPU time then counts as this process's; what its runs were told of is not new."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    helper.group.close(at_once=at_once)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    came = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    spent(-min(helper.cpu_s, came))
+    helper.cpu_s = 0.0
+
+
 def _give_back(helper: _Helper) -> None:
     with _lock:
         _kept.append(helper)
         superfluous = _kept[:-MOST_KEPT]
         del _kept[:-MOST_KEPT]
     for other in superfluous:
-        other.group.close()
+        _closed(other)
 
 
 def _asked(helper: _Helper, request: Mapping[str, object], limit: Limit, started: float, output: Path) -> Finished:
@@ -163,12 +176,15 @@ def _asked(helper: _Helper, request: Mapping[str, object], limit: Limit, started
             sent = True
         left = limit.seconds - (time.monotonic() - started)
         if left <= 0:
-            group.close(at_once=True)
+            _closed(helper, at_once=True)
             output.touch()
             return Finished(-signal.SIGTERM, limit, time.monotonic() - started)
         for event in group.wait(left):
             if event.what == "answer" and event.answer is not None:
                 answer = event.answer
+                total = float(answer.get("cpu_s") or helper.cpu_s)
+                spent(total - helper.cpu_s)
+                helper.cpu_s = total
                 _look_at_memory(helper, float(answer.get("memory_mb") or 0.0))
                 if "error" in answer:
                     _said(output, str(answer["error"]))
@@ -188,7 +204,7 @@ def _code(group: Group) -> int:
 def _look_at_memory(helper: _Helper, now_mb: float) -> None:
     helper.first_mb = helper.first_mb or now_mb
     if now_mb > helper.first_mb + GROWTH_MB:
-        helper.group.close()
+        _closed(helper)
 
 
 def _said(output: Path, text: str) -> None:

@@ -236,3 +236,21 @@ def test_the_mode_decides_nothing_of_what_is_recorded(tmp_path: Path) -> None:
     assert other.with_settings(mode="executable").settings == app.settings
     with pytest.raises(Exception, match="Allowed: executable, library, auto, ensemble"):
         lammps("lj_argon", mode="libary")
+
+
+def test_the_cpu_time_of_a_kept_process_is_that_of_its_runs(tmp_path: Path) -> None:
+    warm.end_helpers()
+    costs = []
+    for number, steps in enumerate((2000, 100)):
+        result, _ = run_in(tmp_path / str(number), "library", steps=steps, equil_steps=0)
+        costs.append(result["cost"]["cpu_s"])
+    assert 0 < costs[1] < costs[0] / 2
+    # Ended at a walltime, it is waited for: its earlier runs' time comes back, and is not charged again.
+    ended, _ = run_in(tmp_path / "long", "library", walltime_s=0.2, steps=10_000_000, equil_steps=0)
+    assert ended["failure"]["name"] == "Walltime"
+    assert 0 <= ended["cost"]["cpu_s"] < costs[0]
+
+
+def test_a_run_outside_of_an_ensemble_says_so(tmp_path: Path) -> None:
+    alone, _ = run_in(tmp_path, "ensemble", **SHORT)
+    assert any("no part of an ensemble" in note for note in alone["notes"])
