@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcagent.apps.cpu_use import CpuUse
 from hpcagent.apps.guard import Sofar, blown_up
 from hpcagent.apps.lammps.failures import Ended, failure_of
 from hpcagent.apps.lammps.growing import Growing, as_log
@@ -24,7 +25,7 @@ from hpcagent.apps.lammps.halting import STOP_FILE, watchable
 from hpcagent.apps.lammps.legs import legs
 from hpcagent.apps.lammps.log import Log, parse_log
 from hpcagent.apps.lammps.log import Run as Leg
-from hpcagent.apps.lammps.metrics import discarded_share, measure, reduced
+from hpcagent.apps.lammps.metrics import METRICS, discarded_share, measure, reduced
 from hpcagent.apps.lammps.restart import Earlier, stacked
 from hpcagent.apps.run import Run, note
 from hpcagent.apps.watching import Watching
@@ -74,6 +75,8 @@ class LammpsWatch:
         self._settings, self._source, self._folder = settings, source, run.workdir
         self._growing = Growing(run.workdir, settings["logs"])
         self._paces: list[tuple[float, float]] = []  # time at which the newest row was written, its step
+        self._cpu = CpuUse(run.workdir)
+        self._threads = int(run.resources.get("threads_per_rank", 1))
         self._began = time.monotonic()
         self.thread = Watching(guard, self.look, ask=self._ask, obeys=self._growing_closed)
         if not self._how.known:
@@ -115,7 +118,18 @@ class LammpsWatch:
                     metrics[name] = value
                     if math.isfinite(error):
                         uncertainty[name] = error
+        self._undisturbed(metrics)
         return metrics, uncertainty
+
+    def _undisturbed(self, metrics: dict[str, float]) -> None:
+        """Speeds as the campaign compares them: where a run lacks its cores, those by CPU time, or none at all."""
+        use, least = metrics.get("cpu_use_percent"), self._settings["min_cpu_use_percent"]
+        for twin in [name for name in METRICS if name.endswith("_cpu")]:
+            speed = twin.removesuffix("_cpu")
+            if speed in metrics and least is not None and (use is None or use < least):
+                value = metrics.pop(speed)
+                if use is not None:
+                    metrics[speed] = metrics.get(twin, value)
 
     def _done(self, production: Leg) -> _Done | None:
         """How far the production run is, its earlier attempts included."""
@@ -140,13 +154,17 @@ class LammpsWatch:
             complete=True,
             steps=steps,
             loop_time_s=steps / pace if pace else None,
+            cpu_use_percent=self._cpu.percent(),
+            threads=self._threads,
             n_atoms=leg.n_atoms if leg.n_atoms is not None else _atoms(leg),
         )
 
-    def _note_pace(self) -> None:
+    def _note_pace(self, *, cpu: bool = True) -> None:
         production = self._growing.production()
         if production is not None and "Step" in production:
             self._paces.append((self._growing.written_at(), float(production["Step"][-1])))
+            if cpu:  # once it has ended its processes are gone
+                self._cpu.look()
 
     def _pace(self) -> float | None:
         """Steps in a second, between the first look and the last; None before there are two."""
@@ -184,7 +202,7 @@ class LammpsWatch:
         if verdict is None:
             return None
         if self._growing.read():
-            self._note_pace()
+            self._note_pace(cpu=False)
         share, by = self.thread.share, self.thread.by
         if by == "" or (failure_of(ended) is None and self._to_its_end(parse_log(ended.log))):
             if by == "":
@@ -238,6 +256,8 @@ class LammpsWatch:
             complete=True,
             steps=steps,
             loop_time_s=steps / pace if pace else None,
+            cpu_use_percent=self._cpu.percent(),
+            threads=self._threads,
             n_atoms=_atoms(last),
         )
         return replace(log, runs=(*log.runs[:-1], cut), finished=True)

@@ -150,6 +150,7 @@ def test_a_run_inside_an_if_ends_by_a_signal(tmp_path: Path) -> None:
     assert not rows(workdir).complete
     assert any("signal" in note and "`if`" in note for note in result.notes)
     assert result.metrics["timesteps_per_s"] > 0  # by when its rows were written
+    assert 0 < result.metrics["cpu_use_percent"] < 110  # by its process
 
 
 @pytest.mark.skipif(
