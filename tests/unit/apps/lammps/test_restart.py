@@ -110,7 +110,7 @@ def test_a_killed_run_goes_on_and_is_measured_as_a_whole(app: App, tmp_path: Pat
 
 
 def test_a_run_that_goes_on_is_watched_with_its_earlier_rows(app: App, tmp_path: Path) -> None:
-    stopped(app, tmp_path / "work", steps=500_000)
+    stopped(app, tmp_path / "work", steps=60_000)
     guard = {
         "stops": ["limit"],
         "confidence": 0.95,
@@ -120,14 +120,14 @@ def test_a_run_that_goes_on_is_watched_with_its_earlier_rows(app: App, tmp_path:
         "goal": None,
         "kinds": {"temperature": "mean"},
     }
-    order = app.order(app.manifest(SHORT | {"steps": 500_000}), work=tmp_path / "work", site={})
+    order = app.order(app.manifest(SHORT | {"steps": 60_000}), work=tmp_path / "work", site={})
     result = execute_as_result({**order, "guard": guard})
     assert result.status == "STOPPED" and result.stopped is not None, result.failure
     workdir = Path(result.workdir)
     (leg,) = read_log(workdir / "log.lammps").runs
     begun, ended = leg["Step"][0], leg["Step"][-1]
     assert begun >= 2000
-    assert result.stopped.share == pytest.approx(ended / 500_000)
+    assert result.stopped.share == pytest.approx(ended / 60_000)
     assert result["simulated_ps"] == pytest.approx(ended * 0.002)  # of both attempts
     assert earlier(workdir, [])[0] is not None and restart_step(workdir / "restart.a") is not None
 

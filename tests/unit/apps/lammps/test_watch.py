@@ -77,7 +77,7 @@ GUARD: Mapping[str, Any] = {
     "kinds": {"temperature": "mean"},
 }
 COLD: Mapping[str, Any] = {**GUARD, "limits": [{"metric": "temperature", "op": "<=", "value": 1.0}]}
-LONG = 10_000_000
+LONG = 200_000
 
 
 def ordered(
@@ -118,7 +118,7 @@ def stopped_early(result: Result) -> None:
     assert 0 < result.stopped.share < 0.5 and result.stopped.saved_node_seconds > 0
     # What it gave so far, not what it was stopped for: about 40 K.
     assert result.metrics["temperature"] == pytest.approx(40, abs=8)
-    assert result.uncertainty["temperature"] > 0
+    assert "+-" in result.stopped.sentence
 
 
 def test_a_run_that_cannot_keep_a_limit_ends_by_the_check_file(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_run_that_cannot_keep_a_limit_ends_by_the_check_file(tmp_path: Path) -
 
 def test_a_run_inside_an_if_ends_by_a_signal(tmp_path: Path) -> None:
     several_looks = {**COLD, "least_share": 0.01}
-    result, workdir = done(tmp_path / "a", 'if "1 == 1" then "run ${steps}"\n', several_looks, steps=1_000_000)
+    result, workdir = done(tmp_path / "a", 'if "1 == 1" then "run ${steps}"\n', several_looks, steps=LONG)
     stopped_early(result)
     assert not rows(workdir).complete
     assert any("signal" in note and "`if`" in note for note in result.notes)
@@ -165,7 +165,7 @@ def test_ranks_end_together(tmp_path: Path) -> None:
 
 def test_a_run_that_loses_its_energy_is_ended_before_lammps_notices(tmp_path: Path) -> None:
     # At 65 fs the energy runs away long before an atom is lost; in steps that are few enough for a loaded machine.
-    result, workdir = done(tmp_path / "a", "run ${steps}\n", GUARD, steps=LONG, dt=0.066)
+    result, workdir = done(tmp_path / "a", "run ${steps}\n", GUARD, steps=10_000_000, dt=0.066)
     assert result.failure is not None and result.failure.name == "BlownUp", result.failure
     assert result.failure.kind == "simulation"
     assert "total energy" in result.failure.message
