@@ -45,12 +45,12 @@ def counting(level: float, log: list[str], last: Any = None) -> Iterator[Any]:
         log.append("closed")
 
 
-def heated(level: float, run: Run) -> Iterator[dict[str, float]]:
+def heated(level: float, run: Run) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
     """Ten values, and a file of what was done."""
     with (run.workdir / "done").open("w") as file:
         for step in range(1, 11):
             print(step, file=file)
-            yield {"heat": level + 0.01 * (step % 3), "share": step / 10}
+            yield {"heat": level + 0.01 * (step % 3), "share": step / 10}, {"heat": 0.1}
         print("end", file=file)
 
 
