@@ -21,7 +21,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,18 +133,217 @@ def _stopped(guard: Mapping[str, Any], seen: Sequence[Sofar]) -> float | None:
     return None
 
 
+# ---- recorded runs
+
+INPUTS: Mapping[str, Mapping[str, Any]] = {
+    "lj_argon": {"steps": 3000, "equil_steps": 300, "temperature": 80.0},
+    "lj_melt": {"steps": 1500, "equil_steps": 500},
+    "eam_cu": {"steps": 1000, "equil_steps": 200},
+}
+
+
+def record(folder: Path, runs: int, only: str) -> None:
+    """Run LAMMPS for points of the packaged inputs, without a guard; every log and result is kept."""
+    import hpcagent as ha
+
+    for name, fixed in INPUTS.items():
+        if only and name != only:
+            continue
+        app = ha.lammps(name)
+        speed = "tau_per_day" if "tau_per_day" in [m.name for m in app.contract.metrics] else "ns_per_day"
+        varied = {"timestep": {}, "skin": {}, "temperature": {"low": 40.0, "high": 160.0}}
+        if name == "lj_melt":
+            varied["temperature"] = {"low": 1.0, "high": 3.0}
+        if name == "eam_cu":
+            varied["temperature"] = {"low": 200.0, "high": 1200.0}
+        steps = {k: v for k, v in fixed.items() if k not in varied}
+        campaign = ha.Campaign(
+            app, ha.maximize(speed), space=varied, fixed=steps, policy="sobol", until=ha.max_runs(runs), seed=3
+        )
+        ha.run(campaign, site="laptop", run_dir=str(folder / name), progress=False)
+
+
+def _recorded(folder: Path) -> list[tuple[str, dict[str, Any], Any, Any]]:
+    """(input, final metrics, log, settings) of every completed run."""
+    from hpcagent.apps.lammps.log import read_log
+
+    found = []
+    for place in sorted(p for p in folder.iterdir() if (p / "events.jsonl").is_file()):
+        app = read_app(place)
+        for result in read_results(place):
+            if result.ok:
+                log = read_log(Path(result.workdir) / "log.lammps")
+                found.append((place.name, dict(result.metrics), log, app))
+    return found
+
+
+def read_results(place: Path) -> Sequence[Any]:
+    """The results of a campaign's folder."""
+    from hpcagent.campaign.recorded import snapshot
+
+    return snapshot(place).results
+
+
+def read_app(place: Path) -> Any:
+    """The app of a campaign's folder."""
+    from hpcagent.campaign.record import load_run
+
+    return load_run(place, to_read=True).app
+
+
+def _blocks(rng: np.random.Generator, rows: int) -> np.ndarray:
+    """Rows of a moving-block bootstrap with blocks of a fifth: another run of the same statistics."""
+    size = max(1, rows // 5)
+    starts = rng.integers(0, rows - size + 1, 6)
+    return np.concatenate([np.arange(s, s + size) for s in starts])[:rows]
+
+
+def _seen(log: Any, app: Any, order: np.ndarray | None) -> tuple[list[Sofar], dict[str, float]]:
+    """What a guard sees of a log, look by look, and what the whole of it gives."""
+    from dataclasses import replace
+
+    from hpcagent.apps.lammps.metrics import measure, production_run
+
+    whole = production_run(log)
+    if whole is None:
+        return [], {}
+    data = whole.data
+    if order is not None:  # all but the step, which goes on
+        step = list(whole.columns).index("Step")
+        mixed = data[order[: len(data)]].copy()
+        mixed[:, step] = data[: len(mixed), step]
+        data = mixed
+
+    def values(share: float) -> Any:
+        rows = max(4, int(share * len(data)))
+        cut = replace(whole, data=data[:rows], steps=int(share * (whole.steps or 0)))
+        runs = tuple(cut if run is whole else run for run in log.runs)
+        return measure(replace(log, runs=runs), discard=app.settings["discard"])
+
+    looks = []
+    for share in LOOKS:
+        seen = values(float(share))
+        looks.append(Sofar(float(share), dict(seen.values), dict(seen.uncertainty)))
+    return looks, dict(values(1.0).values)
+
+
+def replay(folder: Path, replays: int, confidence: float, least: float) -> int:
+    """Ask the guard of every recorded run, against limits and bests drawn from the other runs."""
+    from hpcagent.campaign.guard_table import kinds_of
+
+    rng, recorded = np.random.default_rng(7), _recorded(folder)
+    by_input: dict[str, list[Any]] = {}
+    for name, _, log, app in recorded:
+        by_input.setdefault(name, []).append((log, app))
+    ready: dict[str, list[tuple[list[Sofar], dict[str, float], Any]]] = {}
+    for name, runs in by_input.items():
+        for log, app in runs:
+            rows = len(log.runs[-1].data)
+            for order in (None, _blocks(rng, rows), _blocks(rng, rows)):
+                looks, end = _seen(log, app, order)
+                if looks:
+                    ready.setdefault(name, []).append((looks, end, app))
+    wrong = Counter[str]()
+    asked = Counter[str]()
+    stopped = Counter[str]()
+    saved = 0.0
+    for _ in range(replays):
+        name = str(rng.choice(sorted(ready)))
+        runs = ready[name]
+        looks, end, app = runs[int(rng.integers(len(runs)))]
+        kinds = {
+            m: k
+            for m, k in kinds_of(app).items()
+            if k in ("mean", "rising") and m in end and m in looks[-1].metrics
+        }
+        kinds = {m: k for m, k in kinds.items() if m in looks[-1].uncertainty or k == "rising"}
+        if not kinds:
+            continue
+        metric = str(rng.choice(sorted(kinds)))
+        others = [e[metric] for one, e, _ in runs if one is not looks and metric in e]
+        guard = {
+            "stops": [],
+            "confidence": confidence,
+            "least_share": least,
+            "kinds": kinds,
+            "discard": app.settings["discard"],
+            "limits": [],
+            "goal": None,
+        }
+        up = bool(rng.integers(2))
+        for stop in ("limit", "cannot_win"):
+            some = rng.choice(others, min(len(others), int(rng.integers(2, 9))), replace=False)
+            # A limit near this run's own end is the hard one: every other time.
+            near = end[metric] + float(rng.normal()) * looks[-1].uncertainty.get(metric, 0.0)
+            value = float(near if rng.integers(2) else np.median(some))
+            best = float(some.max() if up else some.min())
+            guard |= {
+                "stops": [stop],
+                "limits": [{"metric": metric, "op": ">=" if up else "<=", "value": value}],
+                "goal": {
+                    "metric": metric,
+                    "direction": "maximize" if up else "minimize",
+                    "best": best,
+                    "best_error": 0.0,
+                },
+            }
+            asked[stop] += 1
+            share = _stopped(guard, looks)
+            if share is None:
+                continue
+            stopped[stop] += 1
+            saved += 1 - share
+            threshold = value if stop == "limit" else best
+            fine = end[metric] >= threshold if up else end[metric] <= threshold
+            wrong[stop] += fine
+    for stop in ("limit", "cannot_win"):
+        print(f"{stop}: wrong {told(wrong[stop], asked[stop])}; stopped {stopped[stop]}")
+    print(
+        f"{sum(map(len, by_input.values()))} recorded runs of {', '.join(by_input)}, and 2 bootstraps of each in time"
+    )
+    print(f"of all asked, {saved / max(sum(asked.values()), 1):.0%} of the run was saved in the mean")
+    return 1 if sum(wrong.values()) > (1 - confidence) * sum(asked.values()) else 0
+
+
+def saved(source: str, folder: Path) -> int:
+    """Run a campaign that has a [guard] with it and without it, one after the other."""
+    import hpcagent as ha
+
+    for name in ("without", "with"):
+        campaign = ha.load_campaign(source)
+        if name == "without":
+            campaign = campaign.model_copy(update={"guard": None})
+        result = ha.run(campaign, site="laptop", run_dir=str(folder / name), progress=False)
+        print(f"{name} guard: {result.node_hours * 3600:.1f} node-seconds, {result.counts}; best {result.best}")
+        if result.guarded_text:
+            print(f"  {result.guarded_text}")
+    return 0
+
+
 def main() -> int:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["synthetic", "record", "replay", "saved"])
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--series", type=int, default=4000)
+    parser.add_argument("--runs", type=int, default=20, help="runs of each input that are recorded")
+    parser.add_argument("--only", default="", help="record this input only")
+    parser.add_argument("--replays", type=int, default=500)
+    parser.add_argument("--campaign", default="lj_tuning", help="a TOML with a [guard]")
     parser.add_argument("--confidence", type=float, default=0.99)
     parser.add_argument("--least-share", type=float, default=0.1)
     given = parser.parse_args()
     if given.what == "synthetic":
         return 1 if synthetic(given.series, given.confidence, given.least_share) else 0
-    return 2
+    if given.folder is None:
+        parser.error(f"{given.what} needs a folder")
+    folder = Path(given.folder)
+    if given.what == "record":
+        record(folder, given.runs, given.only)
+        return 0
+    if given.what == "replay":
+        return replay(folder, given.replays, given.confidence, given.least_share)
+    return saved(given.campaign, folder)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcagent.campaign.compare import QUIET_NOISE, WEATHER, compare, full_fidelity, observations
+from hpcagent.campaign.compare import ESTIMATE_BIAS, QUIET_NOISE, WEATHER, compare, full_fidelity, observations
 from hpcagent.campaign.guard_table import kinds_of
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State
@@ -108,7 +108,9 @@ class Guarding:
         """Of speeds: how far that so far may be from the finished run's, as values are compared."""
         known = self._campaign.noise
         speeds = [name for name, kind in self._kinds.items() if kind == "speed"]
-        return {name: math.hypot(known.get(name) or QUIET_NOISE, self._weather) for name in speeds}
+        # Without its cores a run's speed is one by CPU time, whose error is larger.
+        also = math.hypot(self._weather, ESTIMATE_BIAS)
+        return {name: math.hypot(known.get(name) or QUIET_NOISE, also) for name in speeds}
 
     def _look(self) -> None:
         results, now = self._state.results, time.monotonic()
