@@ -39,8 +39,14 @@ class Extension(NamedTuple):
     times: float
 
 
-def from_the_end_of(before: Result, work: Path) -> dict[str, Any]:
-    """What an extended run is told of the one that it goes on from, as plain data."""
+def from_the_end_of(before: Result | None, work: Path) -> dict[str, Any]:
+    """What an extended run is told of the one that it goes on from, as plain data.
+
+    Where the record of that one is lost, the run finds nothing to go on from, and fails as if its files were gone.
+    """
+    if before is None:
+        nothing: dict[str, Any] = {"artifacts": {}, "metrics": {}, "uncertainty": {}, "times": 0.0}
+        return nothing | {"execution_id": "", "workdir": f"{work}/its result is not on record"}
     manifest = before.manifest
     return {
         "execution_id": manifest.execution_id,

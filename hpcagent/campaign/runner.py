@@ -446,7 +446,7 @@ class Runner:
         )
         self._look(self._app, manifest, order["files"], about)
         if manifest.extends:
-            order["extends"] = from_the_end_of(self._state.results[manifest.extends], self._work)
+            order["extends"] = from_the_end_of(self._state.results.get(manifest.extends), self._work)
         elif self.guard is not None:  # what is extended is to be known better
             order["guard"] = self.guard.of(manifest)
         return order
