@@ -29,7 +29,10 @@ def row(name: str, *, runs: int, site: str, folder: Path) -> str:
         f"{n} = {v:.3g}" if isinstance(v, float) else f"{n} = {v}" for n, v in found.best.params.items()
     )
     defaults = ", ".join(f"{n} = {v}" for n, v in campaign.confirm.baseline.items()) if campaign.confirm else ""
-    gains = "; ".join(map(str, found.speedups)) or "-"
+    over = next((s for s in found.speedups if s.same_accuracy), None)
+    gains = "-" if over is None else f"{over.factor:.2f} ± {over.error:.2f}{over.estimated}"
+    if campaign.confirm and all(found.best.params.get(n) == v for n, v in campaign.confirm.baseline.items()):
+        point, gains = "the defaults", "1"
     return f"| {campaign.app.name} | {defaults} | {point} | {gains} |"
 
 
