@@ -32,7 +32,7 @@ REASONS = ("blown_up", "limit", "cannot_win")
 
 DEFAULT_DISCARD = 0.2
 """Share of what there is so far that may have been left out at its beginning, as of the finished run's."""
-FEW = 4.0
+FEW = 8.0
 """Degrees of freedom of a stated standard error, where nobody says of how many samples it is."""
 LATEST_HALF = 0.75
 """At what part of what there is the value must have been looked at, to say whether it drifts."""
