@@ -568,6 +568,8 @@ class Coordinator(Displayed):
             retries=self.campaign.retries,
             cache=None if self.campaign.cache is None else Path(self.campaign.cache),
             by_reference=by_reference(self.campaign),
+            ensemble=self.campaign.ensemble,
+            rolling=self.campaign.mode == "rolling",
         )
 
     # -- beside the loop ----------------------------------------------------------------------

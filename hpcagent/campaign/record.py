@@ -16,6 +16,7 @@ from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.apps.catalog import find_app, from_name
 from hpcagent.apps.lammps.contract import averages
+from hpcagent.campaign.ensemble_table import Ensemble, refuse_ensemble
 from hpcagent.campaign.guard_table import Guard
 from hpcagent.campaign.largest import most_cores
 from hpcagent.campaign.own_points import distinct, own_point
@@ -187,6 +188,7 @@ class Campaign(Displayed, Record):
         repairs: What is done about failures before a run counts as failed, e.g. `{"LostAtoms": "minimize"}`.
         fidelity: A parameter that makes runs cheaper or dearer, for policies that know how to use it.
         rules: Events that results are told of by, e.g. below a limit.
+        ensemble: How large the MPI launches are that runs share, in the mode `ensemble` of an app, or None.
         guard: What ends a run early that has blown up, breaks a limit or cannot win, or None.
         show: Metrics shown in tables and reports beside those of the objective.
         cache: A folder in which the inner runs of chains lie, so that campaigns share them; None: each its own.
@@ -226,6 +228,7 @@ class Campaign(Displayed, Record):
     fidelity: Fidelity | None = None
     rules: tuple[Rule, ...] = ()
     guard: Guard | None = None
+    ensemble: Ensemble | None = None
     show: tuple[str, ...] = ()
     cache: str | None = None
     earlier: tuple[str, ...] = ()
@@ -310,6 +313,10 @@ class Campaign(Displayed, Record):
             rule.check(self.app.contract)
         if self.guard is not None:
             self.guard.check(self.app, self.objective)
+        if self.ensemble is not None:
+            self.ensemble.check(self.app)
+        elif self.app.settings.get("mode") == "ensemble":
+            refuse_ensemble(self.app)
         for name in self.show:
             self.app.contract.metric(name)
         if self.fidelity is not None:
@@ -648,6 +655,8 @@ class Campaign(Displayed, Record):
             data["context"] = self.context
         if self.guard is not None:
             data["guard"] = self.guard.toml()
+        if self.ensemble is not None:
+            data["ensemble"] = self.ensemble.toml()
         if self.rules:
             data["rules"] = [rule.model_dump(exclude_none=True) for rule in self.rules]
         return tomli_w.dumps(data)

@@ -19,7 +19,10 @@ from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, Part, inner_manifest
 from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
+from hpcagent.apps.modes import ENSEMBLE, MODE
 from hpcagent.apps.worker import execute, execute_each, with_reuse_said
+from hpcagent.campaign.ensemble_table import Ensemble
+from hpcagent.campaign.ensembles import Ensembles
 from hpcagent.campaign.extending import from_the_end_of
 from hpcagent.campaign.guarding import Guarding
 from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
@@ -79,6 +82,8 @@ class Runner:
         clock: Unix time, in seconds.
         cache: Folder in which the inner runs of chains lie, if campaigns share them.
         by_reference: Whether speeds on several sites are compared by the reference runs of each.
+        ensemble: How large the launches are that runs share, where the app's mode is `ensemble`.
+        rolling: Whether runs are added one by one.
     """
 
     def __init__(
@@ -94,6 +99,8 @@ class Runner:
         clock: Callable[[], float] = time.time,
         cache: Path | None = None,
         by_reference: bool = False,
+        ensemble: Ensemble | None = None,
+        rolling: bool = False,
     ) -> None:
         self._app = app
         self._site = site
@@ -127,7 +134,26 @@ class Runner:
         self.guard: Guarding | None = None
         self._late: set[str] = set()
         self._root = folder.root
+        self._launches, self._rolling = ensemble, rolling
+        self._ensembles = self._made_ensembles()
         self._news: list[str] = []
+
+    def _made_ensembles(self) -> Ensembles | None:
+        if self._app.settings.get(MODE) != ENSEMBLE:
+            return None
+        finished = self._finished
+        return Ensembles(
+            self._app,
+            self._site,
+            self._turn,
+            self._root,
+            table=self._launches,
+            order=lambda manifest: self._order(manifest, self._about_site),
+            ended=lambda manifest, answer: finished.put(((manifest,), answer)),
+            wake=lambda: finished.put(None),
+            wants_s=self._wants_s,
+            whole=self._rolling,
+        )
 
     def recover(self) -> list[Result]:
         """Take over results that a worker wrote but no coordinator recorded."""
@@ -156,6 +182,10 @@ class Runner:
             return
         if any(m.priority for m in manifests):
             manifests = sorted(manifests, key=lambda m: m.priority)
+        if self._ensembles is not None:
+            self._ensembles.add(manifests)
+            self._ensembles.go()
+            return
         size = self._pack_size()
         for first in range(0, len(manifests), size):
             self._submit(manifests[first : first + size])
@@ -170,6 +200,8 @@ class Runner:
         """Release the chains that are running: the campaign is interrupted or over."""
         self._stopping = True
         self._turn.leave()
+        if self._ensembles is not None:
+            self._ensembles.stop()
         self._inner.let_go()
         for asked in self._drop_asked():
             asked.part.set_exception(interrupted())
@@ -574,6 +606,8 @@ class Runner:
             self._start_chains()
             if self._spread is not None:
                 self._spread.go()
+            if self._ensembles is not None:
+                self._ensembles.go()
         return results
 
     def _arrived(self) -> list[Pack]:
@@ -595,6 +629,8 @@ class Runner:
         """Send a run once more, before those that have not had their turn."""
         if execution_id in self._inner:
             self._send_one(self._inner[execution_id], again=True)
+        elif self._ensembles is not None:
+            self._ensembles.add([self.running[execution_id]], again=True)
         else:
             self._submit([self.running[execution_id]], again=True)
 
@@ -616,6 +652,9 @@ class Runner:
         self._turn.leave()
         self._turn = site.turns.join()
         self._about_site = site.about
+        if self._ensembles is not None:
+            self._ensembles.stop()
+        self._ensembles = self._made_ensembles()
         left = [m for i, m in before.items() if i not in self._state.results or not self._state.final(i)]
         self.running.clear()
         # Chains go on where they are; their inner runs are sent again.
@@ -740,6 +779,8 @@ class Runner:
             )
         self._late.update(self.running)
         self.given_up.update(self.running)
+        if self._ensembles is not None:
+            self._ensembles.drop()
         self._site.cancel([*self.running, *(i.manifest.execution_id for i in self._inner.unfinished())])
         self.running.clear()
         self._chains_due.clear()

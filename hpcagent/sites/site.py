@@ -225,6 +225,18 @@ class Site:
         label, _ = self.place(resources)
         return block_of(self.profile, label).walltime_s - self.profile.margin_s
 
+    def largest(self, resources: Resources) -> tuple[int, int]:
+        """Return how large one task can be that stands for many runs with these resources: nodes, cores of each.
+
+        Where no executor is for MPI that is one such run.
+        """
+        mpi = [label for label, one in self.profile.executors.items() if one.mode == "mpi"]
+        if not mpi:
+            return resources.nodes, resources.ranks_per_node * resources.threads_per_rank
+        executor = self._executors[mpi[0]]
+        block = getattr(executor, "block", None)
+        return (1 if block is None else int(block.nodes_per_block)), int(executor.hosts_cores)
+
     def workers_for(self, resources: Resources) -> int:
         """Return how many runs with these resources go at once, with all the blocks there may be.
 

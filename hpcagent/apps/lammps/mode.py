@@ -11,7 +11,7 @@ from hpcagent.apps.modes import ENSEMBLE, MODE
 from hpcagent.apps.ranks.inside import inside, runs_once
 from hpcagent.apps.run import Run, note
 
-__all__ = ["SHORT_S", "How", "way_of"]
+__all__ = ["SHORT_S", "How", "not_here", "way_of"]
 
 How = Literal["executable", "warm", "inside"]
 
@@ -33,7 +33,7 @@ def way_of(run: Run) -> How:
         return "executable"
     if inside() is not None:
         return "inside"
-    why = _not_here(run)
+    why = not_here(run)
     if asked == "auto":
         why = why or _not_worth_it(run)
         if why is None:
@@ -49,7 +49,7 @@ def way_of(run: Run) -> How:
     return "warm"
 
 
-def _not_here(run: Run) -> str | None:
+def not_here(run: Run) -> str | None:
     """Why the library cannot be used, or None."""
     wheel = installed()
     if wheel is None:

@@ -1,0 +1,325 @@
+"""Runs that share MPI launches: handed out to ensembles, and their answers taken in while those go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcagent.apps.base import App
+from hpcagent.apps.ensemble import ANSWERS, MORE, execute_ensemble
+from hpcagent.campaign.ensemble_table import Ensemble, refuse_ensemble
+from hpcagent.errors import BadInput, SiteFailed
+from hpcagent.model.contract import Resources
+from hpcagent.model.failures import MOST_LOST
+from hpcagent.model.records import Manifest
+from hpcagent.sites.several import Sites
+from hpcagent.sites.site import Site
+from hpcagent.sites.turns import Turn
+
+__all__ = ["Ensembles", "refuse_site"]
+
+_LOOK_S = 1.0
+
+
+def refuse_site(site: Site) -> None:
+    """Raise `BadInput` where no MPI launch can be shared by runs."""
+    if isinstance(site, Sites):
+        raise BadInput(
+            f"mode 'ensemble' is for one site: runs of {site.profile.name} are given to one of several when there "
+            "is room, one by one. Choose one --site, or leave the mode out.",
+            value=site.profile.name,
+        )
+    if site.profile.remote:
+        raise BadInput(
+            f"mode 'ensemble' is not for Globus Compute endpoints ({site.profile.name}), which start each run "
+            'in a process of its own; leave the mode out (settings.mode = "executable").',
+            value=site.profile.name,
+        )
+
+
+@dataclass
+class _Flying:
+    """An ensemble that was sent.
+
+    Attributes:
+        folder: Its files.
+        shape: Resources of its runs.
+        runs: Those without an answer yet.
+        begun: Those that a slot has taken.
+        read: Bytes of its answers that were read.
+        task: What the worker gives in the end.
+        order: Execution ids in the order in which they were given, for its metrics.
+    """
+
+    folder: Path
+    shape: Resources
+    runs: dict[str, Manifest]
+    slots: int
+    plain: bool
+    begun: set[str] = field(default_factory=set)
+    read: int = 0
+    task: Future[Any] | None = None
+    order: list[str] = field(default_factory=list)
+    metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+
+
+class Ensembles:
+    """Hands runs out to launches, as many as go on the site at a time.
+
+    All but the answers is used by the one thread of the loop.
+
+    Args:
+        app: What runs.
+        site: Where.
+        turn: The campaign's turn among those that share the site.
+        root: The run directory.
+        table: How large a launch is.
+        order: What is sent of a run.
+        ended: Called, from another thread, with a run and the future of its answer.
+        wake: Called, from another thread, when `go` has something to do.
+        wants_s: Execution id -> time of a block that the run needs, where that is known.
+        whole: Whether a launch has all its slots even where fewer runs wait: others will come.
+
+    Raises:
+        BadInput: The site or the app cannot have ensembles.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        site: Site,
+        turn: Turn,
+        root: Path,
+        *,
+        table: Ensemble | None,
+        order: Callable[[Manifest], dict[str, Any]],
+        ended: Callable[[Manifest, Future[Any]], None],
+        wake: Callable[[], None],
+        wants_s: Mapping[str, float],
+        whole: bool,
+    ) -> None:
+        refuse_ensemble(app)
+        refuse_site(site)
+        self._app, self._site, self._turn, self._root = app, site, turn, root
+        self._table = table or Ensemble()
+        self._order, self._ended, self._wake, self._wants_s, self._whole = order, ended, wake, wants_s, whole
+        self._waiting: deque[Manifest] = deque()
+        self._back: deque[Manifest] = deque()
+        self._flying: list[_Flying] = []
+        self._lost: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._launch(app.contract.resources)
+
+    def add(self, manifests: Sequence[Manifest], *, again: bool = False) -> None:
+        """Take runs; `go` sends them."""
+        (self._waiting.extendleft if again else self._waiting.extend)(manifests)
+
+    def drop(self) -> None:
+        """Begin no more runs of what was sent: the budget is used up."""
+        self._waiting.clear()
+        with self._lock:
+            for one in self._flying:
+                _append(one.folder / MORE, {"drop": True})
+
+    def stop(self) -> None:
+        """Look at no answers any more."""
+        self._stopped = True
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    def go(self) -> None:
+        """Send what waits: in new launches where there is room for some, else to those that go on."""
+        while self._back:
+            self._waiting.appendleft(self._back.popleft())
+        while self._waiting:
+            shape = self._waiting[0].resources
+            alike = [m for m in self._waiting if m.resources == shape]
+            launch, slots = self._launch(shape)
+            with self._lock:
+                room = self._site.workers_for(launch) - len(self._flying)
+                going = [f for f in self._flying if f.shape == shape and f.plain and not _over(f)]
+            if room <= 0:
+                if going:
+                    self._gone(self._feed(going, alike))
+                    continue
+                return  # the next launch that ends makes room
+            share = alike[: max(1, math.ceil(len(alike) / room))]
+            self._gone(share)
+            self._send(share, launch, slots if self._whole else min(slots, len(share)))
+
+    def _gone(self, manifests: Sequence[Manifest]) -> None:
+        ids = {m.execution_id for m in manifests}
+        self._waiting = deque(m for m in self._waiting if m.execution_id not in ids)
+
+    def _launch(self, shape: Resources) -> tuple[Resources, int]:
+        nodes, cores = self._site.largest(shape)
+        launch, slots = self._table.launch(shape, nodes=nodes, cores=cores)
+        self._site.place(launch)
+        return launch, slots
+
+    def _send(self, manifests: Sequence[Manifest], launch: Resources, slots: int) -> None:
+        shape = manifests[0].resources
+        per_run = shape.nodes * shape.ranks_per_node
+        if slots * per_run < launch.nodes * launch.ranks_per_node:
+            nodes = max(
+                shape.nodes, math.ceil(launch.nodes * slots * per_run / (launch.nodes * launch.ranks_per_node))
+            )
+            per_node = -(-slots * per_run // nodes)
+            if per_node * nodes != slots * per_run:  # as many on each node: some slots stay idle
+                slots, nodes = launch.nodes * launch.ranks_per_node // per_run, launch.nodes
+                per_node = launch.ranks_per_node
+            launch = launch.model_copy(update={"nodes": nodes, "ranks_per_node": per_node})
+        orders = [self._order(m) for m in manifests]
+        name = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
+        flying = _Flying(
+            self._root / "ensembles" / name,
+            shape,
+            {m.execution_id: m for m in manifests},
+            slots,
+            all(isinstance(order["function"], str) for order in orders),
+            order=[m.execution_id for m in manifests],
+        )
+        flying.folder.mkdir(0o775, parents=True)
+        request = {
+            "orders": orders,
+            "folder": str(flying.folder.absolute()),
+            "resources": launch.model_dump(mode="json"),
+            "slots": slots,
+            "ranks": per_run,
+            "site": dict(self._site.about),
+        }
+        expected = sum(m.estimated_runtime_s or 0.0 for m in manifests) / slots
+        label, needs = self._site.place(launch, estimated_runtime_s=expected or None)
+        wants = max((self._wants_s.get(m.execution_id, 0.0) for m in manifests), default=0.0)
+        if wants:
+            needs = {**needs, "walltime_s": max(wants, needs.get("walltime_s", 0.0))}
+        turn, runs = self._turn, len(manifests)
+        priority = turn.next(expected or float(runs), runs=runs)
+        flying.task = self._site.submit(execute_ensemble, request, executor=label, needs=needs, priority=priority)
+        with self._lock:
+            self._flying.append(flying)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="ensembles", daemon=True)
+            self._thread.start()
+
+        def done(_: Future[Any]) -> None:
+            turn.back(priority, runs=runs)
+            self._news.set()
+
+        flying.task.add_done_callback(done)
+
+    def _feed(self, going: Sequence[_Flying], manifests: Sequence[Manifest]) -> list[Manifest]:
+        """Give runs to ensembles that go on; returns those that were given."""
+        given = []
+        for manifest in manifests:
+            one = min(going, key=lambda f: len(f.runs) / f.slots)
+            order = self._order(manifest)
+            with self._lock:
+                if one not in self._flying:  # it has ended this moment
+                    break
+                one.runs[manifest.execution_id] = manifest
+                if manifest.execution_id not in one.order:
+                    one.order.append(manifest.execution_id)
+                one.begun.discard(manifest.execution_id)
+                _append(one.folder / MORE, {"order": order})
+            given.append(manifest)
+        return given
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._stopped:
+            self._news.wait(_LOOK_S)
+            self._news.clear()
+            with self._lock:
+                flying = list(self._flying)
+            for one in flying:
+                over = _over(one)
+                with self._lock:
+                    answers = self._grown(one)
+                    if over:
+                        answers += self._rest(one)
+                        self._flying.remove(one)
+                for manifest, answer in answers:
+                    self._ended(manifest, answer)
+                if over:
+                    self._wake()
+
+    def _grown(self, one: _Flying) -> list[tuple[Manifest, Future[Any]]]:
+        path, found = one.folder / ANSWERS, []
+        with contextlib.suppress(OSError):
+            if path.stat().st_size > one.read:
+                with path.open("rb") as file:
+                    file.seek(one.read)
+                    text = file.read()
+                whole = text[: text.rfind(b"\n") + 1]
+                one.read += len(whole)
+                for line in whole.splitlines():
+                    try:
+                        said = json.loads(line)
+                    except ValueError:  # damaged: what is missing comes with the task's own answer
+                        continue
+                    if "begun" in said:
+                        one.begun.add(said["begun"])
+                    else:
+                        found += self._answer(one, said.get("execution_id"), said.get("answer"))
+        return found
+
+    def _answer(self, one: _Flying, name: Any, answer: Any) -> list[tuple[Manifest, Future[Any]]]:
+        manifest = one.runs.pop(name, None)
+        if manifest is None or not isinstance(answer, dict):
+            return []
+        one.metrics[name] = answer.get("metrics") or {}
+        one.units.update(answer.get("units") or {})
+        future: Future[Any] = Future()
+        future.set_result(answer)
+        return [(manifest, future)]
+
+    def _rest(self, one: _Flying) -> list[tuple[Manifest, Future[Any]]]:
+        """What an ensemble that has ended leaves: runs that have not begun go to another, others are lost."""
+        assert one.task is not None
+        error, found = one.task.exception(), []
+        if error is None:
+            for name, answer in one.task.result():
+                found += self._answer(one, name, answer)
+        again = []
+        for name, manifest in one.runs.items():
+            self._lost[name] += 1
+            hopeless = isinstance(error, SiteFailed) or not (one.begun or error is None)
+            if name not in one.begun and not hopeless and self._lost[name] <= MOST_LOST:
+                again.append(manifest)
+                continue
+            future: Future[Any] = Future()
+            future.set_exception(error or SiteFailed(f"The ensemble {one.folder.name} ended without this run."))
+            found.append((manifest, future))
+        one.runs.clear()
+        self._back.extend(reversed(again))
+        return found
+
+
+def _over(one: _Flying) -> bool:
+    return one.task is not None and one.task.done()
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o664)
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(descriptor)
