@@ -39,7 +39,7 @@ WORKERS = 2
 SITE = {"name": "here"}
 LOOP = re.compile(r"^Loop time of (\S+)", re.MULTILINE)
 ARGUMENTS = ["-in", "in.lammps", "-log", "log.lammps", "-screen", "none"]
-CAMPAIGN_MODES = ("executable", "library")  # modes of campaigns that are measured side by side
+CAMPAIGN_MODES = ("executable", "library", "ensemble")  # modes of campaigns that are measured side by side
 
 
 def loop_s(folder: Path) -> float:
