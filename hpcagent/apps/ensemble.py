@@ -78,6 +78,7 @@ class _Ensemble:
         self._begun = False
         self._read = 0
         self._starts = 0
+        self._blamed = False  # whether a run has taken a rank of this launch with it
         self._group: Group | None = None
         self._answers = -1
 
@@ -105,6 +106,7 @@ class _Ensemble:
                 self._run, words_of(self._ranks), app="lammps", env={"PYTHONFAULTHANDLER": "1"}
             )), slots=self._slots, ranks=self._ranks)  # fmt: skip
             self._starts += 1
+            self._blamed = False
         group = self._group
         there = len(group.ready) + len(group.waiting)
         # Slots that are gone come back with the next launch; the others end what they have begun first.
@@ -178,13 +180,17 @@ class _Ensemble:
         whole = not group.ready and not group.waiting
         if all(slot not in self._flying for slot, _, _ in lost):
             self._idle_lost(group, lost)
-        for number, (slot, aborted, _) in enumerate(s for s in lost if s[0] in self._flying):
+        gone = [(slot, aborted) for slot, aborted, _ in lost if slot in self._flying]
+        # What shows why it has ended is to blame before what does not.
+        for slot, aborted in sorted(gone, key=lambda one: not (one[1] or _signal_of(self._flying[one[0]].order))):
             flight = self._flying.pop(slot)
             again = self._again.get(_id(flight.order), 0)
-            if number and whole and not aborted and self._slots > 1 and again < MOST_AGAIN:
+            own = aborted or _signal_of(flight.order)
+            if self._blamed and not own and again < MOST_AGAIN:
                 self._again[_id(flight.order)] = again + 1
                 self._waiting.insert(0, flight.order)
                 continue
+            self._blamed = True
             self._end(flight, broken_off(flight.order, flight.wall_s, _plain(_crash(flight, group, aborted))))
         if whole:
             group.close(at_once=True)
@@ -291,11 +297,17 @@ def _tail(order: Mapping[str, Any]) -> str:
     return (_text(folder / "log.lammps", 3000) or _text(folder / "output.txt", 3000))[-2000:]
 
 
+def _signal_of(order: Mapping[str, Any]) -> int:
+    """The signal that a run says it has crashed with; 0: it says nothing of that, as where it was killed."""
+    printed = _text(Path(order["workdir"]) / "output.txt")
+    return next((number for said, number in _FATAL.items() if f"Fatal Python error: {said}" in printed), 0)
+
+
 def _crash(flight: _Flight, group: Group, aborted: bool) -> AppFailed:
     """What a run whose rank is gone has failed with."""
     folder = Path(flight.order["workdir"])
     printed = _text(folder / "output.txt") or group.printed()
-    number = next((n for said, n in _FATAL.items() if f"Fatal Python error: {said}" in printed), 9)
+    number = _signal_of(flight.order) or 9
     if flight.order["function"] == LAMMPS:
         from hpcagent.apps.lammps.failures import Ended, failure_of
 
