@@ -162,7 +162,7 @@ class _Ensemble:
         failure = AppFailed(
             f"its rank process could not run it: {answer.get('error')}",
             kind="infrastructure",
-            name="RankFailed",
+            name="LaunchFailed",
             log_tail=str(answer.get("traceback") or ""),
         )
         self._end(flight, broken_off(flight.order, flight.wall_s, _plain(failure)))
@@ -280,8 +280,8 @@ def _refuse_other_lammps(run: Run) -> None:
     if why is not None:
         raise AppFailed(
             f'LAMMPS cannot be used as a library in an ensemble: {why}. Take mode = "executable".',
-            kind="contract",
-            name="NoLibrary",
+            kind="infrastructure",
+            name="NoExecutable",
         )
 
 
