@@ -172,7 +172,7 @@ class Tuned:
             "tuned": None if self.script is None else str(self.script),
             "command": self.command,
             "params": None if self.best is None else self.best.params,
-            "confirmed": None if self.confirmed is None else asdict(self.confirmed),
+            "confirmed": None if self.confirmed is None else _finite(asdict(self.confirmed)),
             "checks": list(self.checks),
         }
 
@@ -180,8 +180,10 @@ class Tuned:
         """Write the same into the folder, as `tuned.txt` and `tuned.json`."""
         if self.folder is not None:
             write_whole(self.folder / "tuned.txt", f"{self}\n")
-            data = {
-                k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in self.data().items()
-            }
-            write_whole(self.folder / "tuned.json", json.dumps(data, indent=1, allow_nan=True) + "\n")
+            write_whole(self.folder / "tuned.json", json.dumps(self.data(), indent=1, allow_nan=False) + "\n")
         return self
+
+
+def _finite(data: dict[str, Any]) -> dict[str, Any]:
+    """None in place of what is not known: JSON has no NaN."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in data.items()}

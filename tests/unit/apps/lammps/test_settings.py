@@ -61,6 +61,17 @@ def test_only_the_lines_that_are_set_change(salt):
     assert kept.index("neigh_modify every 1 delay 0 check yes") > kept.index("   every 1")
 
 
+def test_converged_forces_are_asked_for_after_the_run_with_what_else_the_script_says_of_kspace(salt):
+    read = read_settings(salt)
+    lines = rewritten(read, {"accuracy": "2e-4", "diff": "ad"}, measure_forces=True, atoms=5000).splitlines()
+    last = max(i for i, line in enumerate(lines) if line.startswith("run ${steps}"))
+    assert lines.index("kspace_style pppm 2e-4") < lines.index("kspace_modify order 5 diff ad") < last
+    after = lines[last:]
+    tight = after.index("kspace_style pppm 1e-06")
+    assert after[tight + 1 : tight + 3] == ["kspace_modify slab 3.0", "kspace_modify order 7 diff ik"]
+    assert [line for line in after if line.startswith("run")][1:] == ["run 0 post no"] * 2
+
+
 def test_a_variable_of_the_script_keeps_its_name_and_ranges_stay_within_the_box(salt):
     read = read_settings(salt)
     made = {k.setting: k for k in knobs(read, System(500, (22.0, 22.0, 22.0), 8.0), ranks=(1, 2), cores=2)}
