@@ -16,7 +16,7 @@ from hpcagent.apps import carried
 from hpcagent.apps.chosen import chosen
 from hpcagent.apps.deciding import declared, with_files
 from hpcagent.apps.made_with import sha256
-from hpcagent.apps.modes import MODE, with_mode
+from hpcagent.apps.modes import ENSEMBLE, MODE, is_mode, takes_mode, with_mode
 from hpcagent.apps.modules import own_modules
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
@@ -59,6 +59,7 @@ class App(Displayed, Record):
         vary: Names of the parameters that a campaign varies if it does not say; all that have no default, or
             all, where empty.
         chain: Whether its runs are made of runs of other apps (see `hpcagent.apps.chain`).
+        mpi: Whether its function runs on every MPI rank of a run (see `hpcagent.apps.over_ranks`).
 
     Example:
         >>> from hpcagent.apps.landscape import synthetic
@@ -78,6 +79,7 @@ class App(Displayed, Record):
     code_form: int = 0
     vary: tuple[str, ...] = ()
     chain: bool = False
+    mpi: bool = False
     _callable: Callable[..., Any] | None = PrivateAttr(default=None)
     # What its code is was settled, for a campaign: see `frozen`.
     _frozen: bool = PrivateAttr(default=False)
@@ -117,7 +119,7 @@ class App(Displayed, Record):
     def digest(self) -> str:
         """SHA-256 of the settings, input files and function: what decides a result beside the parameters."""
         # Where a file lies does not decide what a run gives, what is in it does.
-        settings = _counting(self.settings, "paths")
+        settings = _counting(self.settings, self.function, "paths")
         parts = [self.function, self._whole_code(self.code_digest), settings]
         of_others = [self._whole_modules(self.modules), self._whole_inner(self.inner)]
         if any(of_others):
@@ -164,7 +166,7 @@ class App(Displayed, Record):
 
     def _as_inner(self, name: str) -> dict[str, str]:
         files = self.settings.get("files")
-        settings = _counting(self.settings, "paths", "files")
+        settings = _counting(self.settings, self.function, "paths", "files")
         text = canonical_json([self.contract.version, self.function, self.code_digest, settings])
         found = {f"app {name}": hashlib.sha256(text.encode()).hexdigest()}
         if isinstance(files, Mapping):
@@ -282,7 +284,7 @@ class App(Displayed, Record):
         """
         made = dict(self.settings)
         for name, value in settings.items():
-            if name == MODE:
+            if name == MODE and takes_mode(self.function, self.settings):
                 made = with_mode(self.name, self.function, made, value)
                 continue
             if name not in self.settings or name in ("files", "paths"):
@@ -406,6 +408,7 @@ class App(Displayed, Record):
             }
             | self._left_out(manifest)
             | ({"chosen": choices} if choices else {})
+            | ({"mpi": True} if self.mpi else {})
         )
 
     def _settings_at(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -499,6 +502,8 @@ def app(
     vary: tuple[str, ...] = (),
     constraints: Sequence[str] = (),
     extendable: bool = False,
+    mpi: bool = False,
+    ensemble: bool = False,
 ) -> Callable[[Callable[..., Any]], App]:
     """Turn a Python function into an app.
 
@@ -527,6 +532,9 @@ def app(
         extendable: Whether a finished run can go on from its end. The function then looks at `run.extends` (what
             it goes on from, with its `workdir`, or None) and `run.times` (how many times as long as an ordinary
             run it is to be in all), and gives metrics of the whole.
+        mpi: Whether the function runs on every MPI rank of the run, with the mpi4py communicator `run.comm`; what
+            rank 0 returns is the outcome.
+        ensemble: Whether a campaign's runs of it share MPI launches (see `[ensemble]` of a campaign).
 
     Raises:
         BadInput: A parameter is not an argument of the function, or an argument has no parameter.
@@ -561,6 +569,8 @@ def app(
             vary=vary,
             constraints=constraints,
             extendable=extendable,
+            mpi=mpi,
+            ensemble=ensemble,
         )
 
     return wrap
@@ -582,6 +592,8 @@ def app_of(
     inputs: tuple[str, ...] = (),
     resources_from: Mapping[str, str] | None = None,
     extendable: bool = False,
+    mpi: bool = False,
+    ensemble: bool = False,
     **contract: Any,
 ) -> App:
     """Make the app of a function; what `app` and `chain` have in common.
@@ -595,6 +607,8 @@ def app_of(
     if extendable:
         check_extendable(function, settings or {})
         settings = {**(settings or {}), "extendable": True}
+    if mpi:
+        _check_ranked(function)
     lines = (inspect.getdoc(function) or "").splitlines()
     made_contract = build(
         Contract,
@@ -622,15 +636,46 @@ def app_of(
         # Our own apps are versioned; a user rarely changes a version number, so their code counts.
         code_digest="" if module.startswith("hpcagent.") else carried.source_digest(function),
         code_form=0 if module.startswith("hpcagent.") else carried.FORM,
-        settings=declared_settings(settings or {}, files),
+        settings=_with_mode(declared_settings(settings or {}, files), function, ensemble=ensemble),
         vary=vary,
         chain=chain,
+        mpi=mpi,
     )
     made._callable = function
     if made.code_digest:
         # Looked at while it is being imported: what this process goes on with is what the files have in them now.
         own_modules(carried.module_roots(function))
     return made
+
+
+def _check_ranked(function: Callable[..., Any]) -> None:
+    """Refuse a function of MPI ranks that has no use for them, or gives its values one by one."""
+    arguments = inspect.signature(function).parameters
+    if "run" not in arguments and not any(a.kind is a.VAR_KEYWORD for a in arguments.values()):
+        raise BadInput(
+            f"{function.__name__}() is to run on MPI ranks (mpi=True), but has no argument `run`, whose "
+            "`run.comm` is the communicator; without it every rank would do the same. Add `run`, or leave "
+            "mpi=True out.",
+            value=function.__name__,
+        )
+    if inspect.isgeneratorfunction(function):
+        raise BadInput(
+            f"{function.__name__}() yields, and is to run on MPI ranks (mpi=True): one rank of several cannot be "
+            "stopped alone. Return the metrics instead.",
+            value=function.__name__,
+        )
+
+
+def _with_mode(settings: dict[str, Any], function: Callable[..., Any], *, ensemble: bool) -> dict[str, Any]:
+    if not ensemble:
+        return settings
+    if "mode" in settings:
+        raise BadInput(
+            f"{function.__name__}() has a setting `mode` of its own, and ensemble=True is told by that name; call "
+            "the setting something else.",
+            value="mode",
+        )
+    return {**settings, "mode": ENSEMBLE}
 
 
 def check_names(space: Space, where: str, instead: str) -> None:
@@ -653,9 +698,9 @@ def check_names(space: Space, where: str, instead: str) -> None:
 _LATER = {"dipole": "off"}
 
 
-def _counting(settings: Mapping[str, Any], *without: str) -> dict[str, Any]:
-    """The settings that decide a result."""
-    kept = ((k, v) for k, v in settings.items() if k not in without and k != MODE)
+def _counting(settings: Mapping[str, Any], function: str, *without: str) -> dict[str, Any]:
+    """The settings that decide a result; how its runs are started does not."""
+    kept = ((k, v) for k, v in settings.items() if k not in without and not is_mode(k, v, function))
     return {k: v for k, v in kept if k not in _LATER or v != _LATER[k]}
 
 

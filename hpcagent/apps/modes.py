@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcagent.errors import BadInput, nearest
 
-__all__ = ["ENSEMBLE", "LAMMPS", "LAMMPS_MODES", "MODE", "with_mode"]
+__all__ = ["ENSEMBLE", "LAMMPS", "LAMMPS_MODES", "MODE", "is_mode", "takes_mode", "with_mode"]
 
 MODE = "mode"
 """The setting of an app; it is not part of its digest. Absent: a program or call for each run."""
@@ -15,6 +15,16 @@ ENSEMBLE = "ensemble"
 LAMMPS = "hpcagent.apps.lammps.run:lammps_run"
 LAMMPS_MODES = ("executable", "library", "auto", ENSEMBLE)
 _FUNCTION_MODES = ("call", ENSEMBLE)
+
+
+def takes_mode(function: str, settings: Mapping[str, Any]) -> bool:
+    """Whether an app's setting `mode` is how its runs are started, and not a setting of the user's."""
+    return function == LAMMPS or settings.get(MODE, ENSEMBLE) == ENSEMBLE
+
+
+def is_mode(name: str, value: object, function: str) -> bool:
+    """Whether a setting says how runs are started; a user's own `mode` decides what they give."""
+    return name == MODE and (function == LAMMPS or value == ENSEMBLE)
 
 
 def with_mode(name: str, function: str, settings: Mapping[str, Any], value: object) -> dict[str, Any]:

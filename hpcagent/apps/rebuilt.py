@@ -48,6 +48,9 @@ class Travelled(Carried):
         self._reference = function
         self._folder = folder
 
+    def __reduce__(self) -> Any:  # to the ranks of a run
+        return Travelled, (self._reference, self._folder)
+
     def function(self) -> Callable[..., Any]:
         """The function.
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from hpcagent.apps.each import each
 
 __all__ = ["Outcome", "Run", "note", "noted", "noting", "repaired_by", "repairs_made", "spent", "spent_cpu_s"]
 
+
+_Item = TypeVar("_Item")
+_Value = TypeVar("_Value")
 
 _noted: ContextVar[list[str] | None] = ContextVar("noted", default=None)
 
@@ -96,6 +101,7 @@ class Run:
         times: How many times as long as an ordinary run it is to be in all, what it extends included.
         guard: What may end the run early (see `hpcagent.apps.guard`); None in a campaign without `[guard]`.
         expected_s: Its expected wall time, in seconds, or None.
+        comm: The mpi4py communicator of the run's ranks, in an app with `mpi=True`; else None.
     """
 
     workdir: Path
@@ -111,6 +117,24 @@ class Run:
     times: float = 1.0
     guard: Mapping[str, Any] | None = None
     expected_s: float | None = None
+    comm: Any = None
+
+    def each(self, function: Callable[[_Item], _Value], items: Iterable[_Item]) -> list[_Value]:
+        """What a function gives for every item, in the order of the items; the ranks of the run share them.
+
+        Whoever is free takes the next item, so that slow ones keep nobody. With `mpi=True` all ranks of the run
+        must come here, with the same items, and all get the list; elsewhere it is a plain loop. The function must
+        not communicate with other ranks.
+
+        Args:
+            function: Called with one item; what it returns has to pickle.
+            items: E.g. the numbers of frames. Few thousand at most: put small ones together.
+
+        Example:
+            >>> Run(workdir=Path()).each(len, ["a", "bc"])
+            [1, 2]
+        """
+        return each(function, items, self.comm)
 
 
 @dataclass(frozen=True, slots=True)

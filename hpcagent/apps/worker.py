@@ -44,7 +44,10 @@ __all__ = [
     "execute_as_result",
     "execute_each",
     "final_result",
+    "function_of",
+    "outcome_of",
     "read_result",
+    "refuse_others",
     "with_reuse_said",
 ]
 
@@ -304,17 +307,19 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     """
     modules: Mapping[str, str] = order.get("modules") or {}
     settings = order["settings"]
-    _refuse_others(modules, settings)
+    refuse_others(modules, settings)
     before = loaded(modules)
     function = _function(order["function"])
     at_import = loaded(modules)
-    _refuse_others({name: modules[name] for name in at_import - before}, {})
+    refuse_others({name: modules[name] for name in at_import - before}, {})
     params = {**order.get("left_out", {}), **placed(order, run)}
-    call = partial(_call, function, promises=order["promises"])
+    call = (
+        partial(_over_ranks, order) if order.get("mpi") else partial(_call, function, promises=order["promises"])
+    )
     outcome = with_repairs(call, params, run) if "repairs" in settings else call(params, run)
     try:
         later = loaded(modules) - at_import
-        _refuse_others({name: modules[name] for name in later}, {} if "only_read" in settings else settings)
+        refuse_others({name: modules[name] for name in later}, {} if "only_read" in settings else settings)
     except AppFailed as error:
         details = error.details
         said = f"{error.message} It was edited while the run went: which content was used is not known."
@@ -322,7 +327,12 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     return outcome, None
 
 
-def _refuse_others(modules: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+def refuse_others(modules: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+    """Refuse modules that were loaded, and files of settings, which are not those that were recorded.
+
+    Raises:
+        AppFailed: `FilesChanged`.
+    """
     other: list[OtherModule | OtherFile] = [*other_modules(modules), *other_files(settings)]
     if not other:
         return
@@ -335,12 +345,27 @@ def _refuse_others(modules: Mapping[str, str], settings: Mapping[str, Any]) -> N
     )
 
 
+def _over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -> Outcome:
+    from hpcagent.apps.over_ranks import over_ranks
+
+    return over_ranks(order, params, run)
+
+
 def _call(
     function: Callable[..., Any], params: Mapping[str, Any], run: Run, promises: Mapping[str, Any]
 ) -> Outcome:
     returned = function(**params, run=run) if _wants_run(function) else function(**params)
     if isinstance(returned, GeneratorType):
         return driven(returned, run, promises)
+    return outcome_of(returned)
+
+
+def outcome_of(returned: Any) -> Outcome:
+    """What an app's function has returned, as an outcome.
+
+    Raises:
+        AppFailed: `BadReturn`.
+    """
     if isinstance(returned, Outcome):
         if returned.stopped is not None:
             checked(returned.stopped)
@@ -357,6 +382,15 @@ def _call(
 @lru_cache(maxsize=64)
 def _wants_run(function: Callable[..., Any]) -> bool:
     return "run" in inspect.signature(function).parameters
+
+
+def function_of(reference: str | Carried | Callable[..., Any]) -> Callable[..., Any]:
+    """The function of an order, imported or unpacked.
+
+    Raises:
+        AppFailed: `AppNotImportable`.
+    """
+    return _function(reference)
 
 
 def _function(reference: str | Carried | Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,296 @@
+"""An app's function on all MPI ranks of a run: started as any program of several ranks, one process for each.
+
+    python -P -X faulthandler -m hpcagent.apps.over_ranks WORKDIR SHA256
+
+is one rank. It reads what it is to call from a file in the run's directory that the worker has written; it is
+unpickled only where its content is what the worker said on the command line. What rank 0 returns is the outcome.
+A rank that fails says why and ends the others, which may wait for it. Standard library only; mpi4py on the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import importlib.util
+import json
+import os
+import pickle
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from hpcagent.apps.carried import Carried, carry
+from hpcagent.apps.launch import Finished, Launch, Limit, finish, planned
+from hpcagent.apps.printed import read_tail, reading
+from hpcagent.apps.run import Outcome, Run, note, noted, noting
+from hpcagent.beside import as_told, told
+from hpcagent.errors import AppFailed
+from hpcagent.lifeline import end_detached, node_name
+
+__all__ = ["over_ranks"]
+
+_CALL, _ANSWER, _FAILURE, _OUTPUT = "ranks-call.pickle", "ranks-answer.json", "ranks-failure.json", "output.txt"
+_TAIL = 4000
+_MACHINE = (signal.SIGILL, signal.SIGBUS)
+_SIGNAL = re.compile(r"\bsignal (\d+)\b")
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
+
+
+def over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -> Outcome:
+    """Call an order's function on all ranks that the run's resources ask for, `run.comm` in hand.
+
+    Args:
+        order: As the worker has it. The table of the profile that has a say in the launch is `[apps.NAME]`.
+        params: Arguments of the function, beside `run`.
+        run: The run; it is started where the run was placed.
+
+    Raises:
+        AppFailed: What a rank raised; `WrongRanks`, `NoEngine`: there is no mpi4py; `NoLauncher`, `NoPlace`,
+            `Walltime`, `BlockEnded`, `Killed`, `FunctionCrashed`, `FunctionExited`.
+        OSError, MemoryError: As a rank raised it.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise AppFailed(
+            f"app {order['manifest']['app']!r} runs on MPI ranks (mpi=True) and needs mpi4py, which is not "
+            f"installed on {node_name()}.",
+            kind="infrastructure",
+            name="NoEngine",
+            repair="pip install 'hpcagent[lammps]', or mpi4py of the machine's MPI",
+        )
+    answer, failure = run.workdir / _ANSWER, run.workdir / _FAILURE
+    for path in (answer, failure):
+        path.unlink(missing_ok=True)
+    call = run.workdir / _CALL
+    try:
+        finished = _finished(_launch(call, order, params, run), run)
+    finally:
+        call.unlink(missing_ok=True)
+    if not answer.is_file():
+        end_detached()  # ranks that were cut off and are about to end; nothing that the function left on purpose
+    tail = read_tail(run.workdir / _OUTPUT, _TAIL)
+    if failure.is_file():
+        _raise(json.loads(failure.read_text()), tail)
+    # Written in the end, when all ranks had come to theirs: however the processes ended then.
+    if answer.is_file():
+        return _outcome(json.loads(answer.read_text()))
+    if finished.stopped is not None:
+        raise finished.stopped.failure(wall_s=finished.wall_s, log_tail=tail)
+    raise _crash(finished, tail, ranks=_ranks(run))
+
+
+def _ranks(run: Run) -> int:
+    return int(run.resources.get("nodes") or 1) * int(run.resources.get("ranks_per_node") or 1)
+
+
+def _launch(path: Path, order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -> Launch:
+    function: str | Carried | Callable[..., Any] = order["function"]
+    call = {
+        "function": function if isinstance(function, (str, Carried)) else carry(function),
+        "params": dict(params),
+        "run": {f.name: getattr(run, f.name) for f in fields(run)},
+        "ranks": _ranks(run),
+        # Where this process finds modules: those beside the user's script, for one.
+        "path": [str(Path(entry).absolute()) for entry in sys.path],
+        "modules": told(),
+        "made_of": dict(order.get("modules") or {}),
+    }
+    packed = pickle.dumps(call)
+    path.unlink(missing_ok=True)
+    # Nobody else's file, and nobody else's to read: what a function carries may be private.
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(packed)
+    # OMP_NUM_THREADS is set by `planned`; some builds of BLAS listen to these only.
+    threads = str(int(run.resources.get("threads_per_rank") or 1))
+    env = {"OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONPATH": _python_path()}
+    # -P: a file of the run called `mpi4py.py` must not be imported in place of the package.
+    words = [sys.executable, "-P", "-X", "faulthandler", "-m", __name__]
+    return planned(
+        run, [*words, str(run.workdir), hashlib.sha256(packed).hexdigest()], app=order["manifest"]["app"], env=env
+    )
+
+
+def _python_path() -> str:
+    """Where the ranks find hpcagent, also where a worker has it from somewhere else than site-packages."""
+    import hpcagent
+
+    here = str(Path(hpcagent.__file__).parents[1])
+    return os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), here]))
+
+
+def _finished(launch: Launch, run: Run) -> Finished:
+    return finish(launch, cwd=run.workdir, output=run.workdir / _OUTPUT, limit=Limit.of(run))
+
+
+def _outcome(said: Mapping[str, Any]) -> Outcome:
+    for sentence in said["noted"]:
+        note(sentence)
+    outcome = dict(said["outcome"])
+    return Outcome(**outcome | {"notes": tuple(outcome["notes"])})
+
+
+def _raise(said: Mapping[str, Any], tail: str) -> None:
+    for sentence in said.get("noted", ()):
+        note(sentence)
+    whose = f" ({said['who']})"
+    if "os_error" in said:
+        number, message, path = said["os_error"]
+        raise OSError(number, f"{message}{whose}", *([path] if path else []))
+    if "memory" in said:
+        raise MemoryError(f"{said['memory']}{whose}")
+    failure = dict(said["failure"])
+    failure["log_tail"] = failure.get("log_tail") or tail
+    raise AppFailed(f"{failure.pop('message')}{whose}", **failure)
+
+
+def _crash(finished: Finished, tail: str, *, ranks: int) -> AppFailed:
+    """What the end of the ranks says, of which none has said anything."""
+    code = finished.returncode
+    number = -code if code < 0 else code - 128 if code > 128 else 0
+    # "Killed (signal 9)" of hydra, whose own exit code is then 9; "exited on signal 9" of Open MPI.
+    by_launcher = _SIGNAL.findall(tail)
+    if not number and ranks > 1 and by_launcher:
+        number = int(by_launcher[-1])
+    which = "a rank of the app's function" if ranks > 1 else "the app's function"
+    try:
+        name = signal.Signals(number).name if number else ""
+    except ValueError:
+        name = ""
+    if not name:
+        return AppFailed(
+            f"{which} ended its own process with exit code {code} (os._exit?); it must return.",
+            kind="contract",
+            name="FunctionExited",
+            log_tail=tail,
+        )
+    if number in _FROM_OUTSIDE:
+        return AppFailed(
+            f"{which} was ended by {name} from outside (out of memory, or the job was stopped).",
+            kind="infrastructure",
+            name="Killed",
+            log_tail=tail,
+        )
+    machine = number in _MACHINE
+    why = ": built for another processor, or the file system or its memory failed" if machine else ""
+    return AppFailed(
+        f"{which} crashed with {name}{why}.",
+        kind="infrastructure" if machine else "simulation",
+        name="FunctionCrashed",
+        log_tail=tail,
+    )
+
+
+# ---- a rank
+
+
+def main(workdir: Path, sha256: str) -> int:
+    """One rank: call the function, say what it gave."""
+    packed = (workdir / _CALL).read_bytes()
+    if hashlib.sha256(packed).hexdigest() != sha256:
+        print(f"{workdir / _CALL} is not what the worker has written; nothing of it was read.", flush=True)
+        return 1
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    said: dict[str, Any] = {}
+    with noting():
+        try:
+            outcome, notes = _called(packed, comm)
+            if comm.rank == 0:
+                said = {"outcome": asdict(outcome), "noted": notes}
+                _tell(workdir / _ANSWER, said)
+            return 0
+        except BaseException as error:
+            said = _failed(error) | {"noted": noted(), "who": f"rank {comm.rank} of {comm.size}"}
+            traceback.print_exc()
+        with contextlib.suppress(OSError):  # a full disk: the end of the launch is told then
+            _tell(workdir / _FAILURE, said, first=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    comm.Abort(1)  # the other ranks may wait for this one
+    return 1
+
+
+def _called(packed: bytes, comm: Any) -> tuple[Outcome, list[str]]:
+    from hpcagent.apps.worker import function_of, outcome_of, refuse_others
+
+    call = _unpacked(packed)
+    if comm.size != call["ranks"]:
+        raise AppFailed(
+            f"the run asks for {call['ranks']} ranks, its launcher started {comm.size}: most likely each rank is "
+            f"alone, because the launcher belongs to another MPI than mpi4py's ({_library()}).",
+            kind="infrastructure",
+            name="WrongRanks",
+            repair="the launcher of mpi4py's MPI (`launcher` of the profile), or an mpi4py of the launcher's",
+        )
+    sys.path += [entry for entry in call["path"] if entry not in sys.path]
+    as_told(call["modules"])
+    run = Run(**call["run"] | {"comm": comm})
+    with reading(run.site):
+        function = function_of(call["function"])
+        refuse_others(
+            call["made_of"], {}
+        )  # a worker has modules as they were when it imported them; this is later
+        returned = function(**call["params"], run=run)
+        outcome = outcome_of(returned) if comm.rank == 0 else Outcome(metrics={})
+    # Nobody is done before all are: one that fails after rank 0 has returned fails the run.
+    notes = comm.gather(noted())
+    return outcome, list(dict.fromkeys(sentence for part in notes or () for sentence in part))
+
+
+def _unpacked(packed: bytes) -> dict[str, Any]:
+    """The call; its content is the one that the worker, which has started this process, has written."""
+    call: dict[str, Any] = pickle.loads(packed)
+    return call
+
+
+def _library() -> str:
+    from mpi4py import MPI
+
+    return str(MPI.Get_library_version()).splitlines()[0][:60].strip()
+
+
+def _failed(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, AppFailed):
+        details = {k: v for k, v in error.details.items() if k in ("kind", "name", "log_tail", "repair")}
+        return {"failure": {"message": error.message, **details}}
+    if isinstance(error, OSError):
+        message, path = error.strerror or str(error), error.filename and str(error.filename)
+        return {"os_error": [error.errno or errno.EIO, message, path]}
+    if isinstance(error, MemoryError):
+        return {"memory": str(error) or "not enough memory"}
+    last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1:]
+    return {
+        "failure": {
+            "message": last[0] if last else type(error).__name__,
+            "kind": "contract",
+            "name": type(error).__name__,
+            "log_tail": traceback.format_exc()[-_TAIL:],
+        }
+    }
+
+
+def _tell(path: Path, said: Mapping[str, Any], *, first: bool = False) -> None:
+    """Write it, whole; `first`: of several ranks the one that comes first."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.{node_name()}.part")
+    part.write_text(json.dumps(said, default=float))
+    if not first:
+        part.rename(path)
+        return
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        part.rename(path)
+        return
+    part.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
