@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from hpcagent.apps.run import Run, note, repaired_by
 from hpcagent.errors import AppFailed
+from hpcagent.model.failures import meaning
 
 __all__ = ["FILE", "MOST", "with_repairs"]
 
@@ -112,7 +113,7 @@ def _next(
 ) -> tuple[str, _Params, dict[str, Any], str, str] | str:
     """The repair's name, the parameters and settings with it, what it changes, what that means; or why none is."""
     name, settings = error.details["name"], dict(run.settings)
-    if name not in rules["rules"] or error.details["kind"] != "simulation":
+    if name not in rules["rules"] or not meaning(error.details["kind"], name).repairable:
         return ""
     if run.extends is not None:
         return f"{name} in a run that extends another: changed from there on, it would not be one run"

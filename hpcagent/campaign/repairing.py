@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hpcagent.apps.base import App
 from hpcagent.apps.lammps.repairs import REPAIRS, refused, studied
 from hpcagent.errors import BadInput
-from hpcagent.model.failures import mode
+from hpcagent.model.failures import can_be_repaired
 from hpcagent.model.repairs import Repairs
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def repaired_app(app: App, repairs: Repairs, varied: Collection[str]) -> App:
 
 
 def _check_failure(app: App, failure: str, lammps: bool) -> None:
-    allowed = list(REPAIRS) if lammps else [f for f in app.contract.failure_modes if _of_simulation(f)]
+    allowed = list(REPAIRS) if lammps else [f for f in app.contract.failure_modes if can_be_repaired(f)]
     if failure in allowed:
         return
     if not allowed:
@@ -75,12 +75,6 @@ def _check_failure(app: App, failure: str, lammps: bool) -> None:
         f"{', '.join(sorted(allowed))}.",
         value=failure,
     )
-
-
-def _of_simulation(failure: str) -> bool:
-    """Whether another try with other values can help: not where the machine or the input is at fault."""
-    row = mode(failure)
-    return row is None or "simulation" in row.kinds
 
 
 def _check_named(app: App, failure: str, repair: str, where: str, lammps: bool) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "Mode",
     "RunState",
     "RunStates",
+    "can_be_repaired",
     "kind_of_error",
     "known_kind",
     "meaning",
@@ -128,6 +129,7 @@ class Kind:
         retried: Started again by the coordinator that sees it, unless its name says otherwise.
         hopeless: A batch in which all fail so, with the same name, ends the campaign.
         machine: The machine is at fault: it may have taken time that nobody has told.
+        repairable: Other parameters may go better: a campaign's `[repairs]` may change them.
         status: Of the `Result` of a run that never answered.
     """
 
@@ -139,6 +141,7 @@ class Kind:
     retried: bool
     hopeless: bool
     machine: bool = False
+    repairable: bool = False
     status: Literal["FAILED", "STOPPED"] = "FAILED"
 
 
@@ -153,6 +156,7 @@ KINDS: dict[str, Kind] = {
             shown=True,
             retried=False,
             hopeless=False,
+            repairable=True,
         ),
         Kind(
             "contract",
@@ -424,6 +428,7 @@ class Meaning:
         passed_on: A consequence of another run's failure.
         ends: It ends the campaign.
         goes_on: Started again it goes on where it was, from a restart file.
+        repairable: Other parameters may go better.
     """
 
     final: bool
@@ -436,6 +441,7 @@ class Meaning:
     passed_on: bool
     ends: bool
     goes_on: bool
+    repairable: bool
 
 
 def mode(name: str) -> Mode | None:
@@ -446,6 +452,17 @@ def mode(name: str) -> Mode | None:
         'no'
     """
     return _BY_NAME.get(name)
+
+
+def can_be_repaired(name: str) -> bool:
+    """Whether a failure of that name may be of the parameters, so that others can go better.
+
+    Example:
+        >>> can_be_repaired("LostAtoms"), can_be_repaired("NodeFailed")
+        (True, False)
+    """
+    row = _BY_NAME.get(name)
+    return row is None or any(KINDS[kind].repairable for kind in row.kinds)
 
 
 def meaning(kind: str, name: str, repair: str | None = None) -> Meaning:
@@ -480,6 +497,7 @@ def meaning(kind: str, name: str, repair: str | None = None) -> Meaning:
         passed_on=row.passed_on,
         ends=row.ends,
         goes_on=goes_on,
+        repairable=of is not None and of.repairable,
     )
 
 

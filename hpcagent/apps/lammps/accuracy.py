@@ -26,7 +26,7 @@ def force_error(folder: Path, files: Mapping[str, str]) -> float:
 
     Raises:
         AppFailed: `MissingArtifact`: a file is not there, or not such a dump. `MissingMetric`: they do not hold
-            the same atoms, or the converged forces are zero.
+            the same atoms. `NotFinite`: the converged forces are zero or no numbers.
     """
     (ids, computed), (others, converged) = (_read(folder, files[name]) for name in ("computed", "converged"))
     if not np.array_equal(ids, others):
@@ -43,7 +43,7 @@ def force_error(folder: Path, files: Mapping[str, str]) -> float:
         raise AppFailed(
             f"the forces in {files['converged']} are zero or no numbers, so an error relative to them says "
             "nothing.",
-            name="MissingMetric",
+            name="NotFinite",
             repair="measure them after the atoms have moved",
         )
     return error
