@@ -60,6 +60,7 @@ def _read(folder: Path, name: str) -> tuple[NDArray[np.int64], NDArray[np.float6
     except (OSError, ValueError) as error:
         raise AppFailed(
             f"{name} is not a dump with the columns id, fx, fy and fz: {error}.",
+            kind="contract",
             name="MissingArtifact",
             repair="write it with `dump ... custom 1 FILE id fx fy fz`",
         ) from None
