@@ -188,6 +188,7 @@ NEEDS = {
     "analysis.md": ("ase", "freud", "matplotlib"),
     "chains.md": ("ase", "tblite"),
     "dft.md": ("ase", "tblite"),
+    "mpi.md": ("mpi4py",),
     "other_optimizers.md": ("optuna", "gest_api"),
     "wrap-your-own-code.md": ("ase",),
 }

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.apps.analysis.trajectory import Frame, Reading, Trajectory, open_trajectory
+from hpcagent.apps.each import drawn
 from hpcagent.apps.run import Run
 from hpcagent.beside import as_told, told
 from hpcagent.errors import AppFailed, HpcAgentError
@@ -154,10 +155,13 @@ def _python_path() -> str:
 
 
 def shares(numbers: NDArray[np.intp], comm: Communicator) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """The blocks of this rank, neighbours in the file: (number of the block, what is in it)."""
+    """The blocks of this rank, as it draws them: (number of the block, what is in it); all ranks, to the end.
+
+    Frames of a block are neighbours in the file. Whoever is free takes the next block.
+    """
     blocks = np.array_split(numbers, min(len(numbers), BLOCKS))
-    for index in np.array_split(np.arange(len(blocks)), comm.size)[comm.rank]:
-        yield int(index), blocks[index]
+    for index in drawn(len(blocks), comm):
+        yield index, blocks[index]
 
 
 def total(

@@ -147,6 +147,46 @@ def test_killed_and_resumed_no_finished_run_is_run_again(tmp_path: Path) -> None
     assert set(seen.values()) == {1}
 
 
+FUNCTION = """
+import json
+import os
+
+import hpcagent as ha
+
+
+@ha.app(
+    parameters={"x": ha.Int(0, 9)},
+    metrics={"y": "1", "pid": "1"},
+    resources=ha.Resources(walltime_s=120),
+    seeded=False,
+    ensemble=True,
+)
+def squared(x, run: ha.Run):
+    if x == 5:
+        raise ValueError("not five")
+    (run.workdir / "x").write_text(str(x))
+    return {"y": x**2, "pid": os.getpid()}
+
+
+sweep = ha.Sweep(squared, {"x": list(range(8))}, replicates=1, metrics=["y"], batch_size=8)
+for r in ha.run(sweep, site="laptop", run_dir="run", progress=False).results:
+    there = os.path.isfile(os.path.join(r.workdir, "x"))
+    print(json.dumps([r.manifest.params["x"], r.metrics, r.failure and [r.failure.kind, r.failure.name], there]))
+"""
+
+
+def test_runs_of_a_python_function_share_launches(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(FUNCTION)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    metrics = {x: given for x, given, failure, there in found if failure is None and there}
+    assert {x: m["y"] for x, m in metrics.items()} == {x: x**2 for x in range(8) if x != 5}, done.stderr
+    assert [(x, failure) for x, _, failure, _ in found if failure] == [(5, ["contract", "ValueError"])]
+    launches = list((tmp_path / "run" / "ensembles").glob("*/answers.jsonl"))
+    # Ranks that take run after run.
+    assert launches and len({m["pid"] for m in metrics.values()}) < len(metrics)
+
+
 def test_a_launch_is_filled_by_its_runs_or_refused() -> None:
     launch, slots = Ensemble().launch(Resources(threads_per_rank=2), nodes=3, cores=8)
     assert (launch.nodes, launch.ranks_per_node, launch.threads_per_rank, slots) == (3, 4, 2, 12)
