@@ -244,6 +244,17 @@ class Ensembles:
     # -- answers ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:  # nobody would take in an answer any more: who waits for them is to hear of it
+            with self._lock:
+                left = [manifest for one in self._flying for manifest in one.runs.values()]
+            for manifest in left:
+                lost: Future[Any] = Future()
+                lost.set_exception(SiteFailed(f"What an ensemble answers cannot be followed: {error!r}."))
+                self._ended(manifest, lost)
+
+    def _follow(self) -> None:
         while not self._stopped:
             self._news.wait(_LOOK_S)
             self._news.clear()
@@ -275,10 +286,12 @@ class Ensembles:
                         said = json.loads(line)
                     except ValueError:  # damaged: what is missing comes with the task's own answer
                         continue
+                    if not isinstance(said, dict):
+                        continue
                     if "begun" in said:
-                        one.begun.add(said["begun"])
+                        one.begun.add(str(said["begun"]))
                     else:
-                        found += self._answer(one, said.get("execution_id"), said.get("answer"))
+                        found += self._answer(one, str(said.get("execution_id")), said.get("answer"))
         return found
 
     def _answer(self, one: _Flying, name: Any, answer: Any) -> list[tuple[Manifest, Future[Any]]]:
@@ -294,7 +307,10 @@ class Ensembles:
     def _rest(self, one: _Flying) -> list[tuple[Manifest, Future[Any]]]:
         """What an ensemble that has ended leaves: runs that have not begun go to another, others are lost."""
         assert one.task is not None
-        error, found = one.task.exception(), []
+        error: BaseException | None = SiteFailed(f"The ensemble {one.folder.name} was cancelled.")
+        if not one.task.cancelled():
+            error = one.task.exception()
+        found: list[tuple[Manifest, Future[Any]]] = []
         if error is None:
             for name, answer in one.task.result():
                 found += self._answer(one, name, answer)

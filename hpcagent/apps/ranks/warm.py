@@ -141,12 +141,21 @@ def _key(launch: Launch) -> tuple[object, ...]:
 
 
 def _taken(key: tuple[object, ...], launch: Launch, ranks: int) -> _Helper:
+    while (helper := _kept_for(key)) is not None:
+        # It may have ended since its last run, whatever ended it: that is not the next run's.
+        if not any(event.what == "lost" for event in helper.group.wait(0)):
+            return helper
+        _closed(helper, at_once=True)
+    return _Helper(Group(launch, slots=1, ranks=ranks), key)
+
+
+def _kept_for(key: tuple[object, ...]) -> _Helper | None:
     with _lock:
         for helper in _kept:
             if helper.key == key:
                 _kept.remove(helper)
                 return helper
-    return _Helper(Group(launch, slots=1, ranks=ranks), key)
+    return None
 
 
 def _closed(helper: _Helper, *, at_once: bool = False) -> None:
@@ -208,9 +217,8 @@ def _look_at_memory(helper: _Helper, now_mb: float) -> None:
 
 
 def _said(output: Path, text: str) -> None:
-    if text:
-        with output.open("ab") as file:
-            file.write(text.encode())
+    with output.open("ab") as file:  # also where there is nothing to say: a run has that file
+        file.write(text.encode())
 
 
 def _trimmed(output: Path, most: int) -> None:

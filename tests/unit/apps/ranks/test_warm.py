@@ -217,6 +217,14 @@ def test_a_walltime_ends_it_with_what_it_wrote(tmp_path: Path) -> None:
     assert after["status"] == "COMPLETED"
 
 
+def test_a_helper_that_ended_between_two_runs_costs_none(tmp_path: Path) -> None:
+    run_in(tmp_path / "first", "library", **SHORT)
+    for pid in helpers():
+        os.kill(pid, signal.SIGKILL)
+    after, _ = run_in(tmp_path / "after", "library", **SHORT)
+    assert after["status"] == "COMPLETED"
+
+
 def test_auto_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, _ = run_in(tmp_path / "short", "auto", **SHORT)
     assert any("library" in note and "short" in note for note in chosen["notes"])
