@@ -26,6 +26,7 @@ from hpcagent.model.records import Manifest
 from hpcagent.sites.several import Sites
 from hpcagent.sites.site import Site
 from hpcagent.sites.turns import Turn
+from hpcagent.store.gathered import open_gathered
 
 __all__ = ["Ensembles", "refuse_site"]
 
@@ -59,7 +60,6 @@ class _Flying:
         begun: Those that a slot has taken.
         read: Bytes of its answers that were read.
         task: What the worker gives in the end.
-        order: Execution ids in the order in which they were given, for its metrics.
     """
 
     folder: Path
@@ -70,7 +70,6 @@ class _Flying:
     begun: set[str] = field(default_factory=set)
     read: int = 0
     task: Future[Any] | None = None
-    order: list[str] = field(default_factory=list)
     metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
 
@@ -114,6 +113,7 @@ class Ensembles:
         refuse_site(site)
         self._app, self._site, self._turn, self._root = app, site, turn, root
         self._table = table or Ensemble()
+        self._dropped = False
         self._order, self._ended, self._wake, self._wants_s, self._whole = order, ended, wake, wants_s, whole
         self._waiting: deque[Manifest] = deque()
         self._back: deque[Manifest] = deque()
@@ -132,6 +132,7 @@ class Ensembles:
     def drop(self) -> None:
         """Begin no more runs of what was sent: the budget is used up."""
         self._waiting.clear()
+        self._dropped = True
         with self._lock:
             for one in self._flying:
                 _append(one.folder / MORE, {"drop": True})
@@ -142,6 +143,8 @@ class Ensembles:
         self._news.set()
         if self._thread is not None:
             self._thread.join(5.0)
+        for one in self._flying:  # the campaign has all its results, or is interrupted
+            _write_metrics(one)
 
     def go(self) -> None:
         """Send what waits: in new launches where there is room for some, else to those that go on."""
@@ -193,7 +196,6 @@ class Ensembles:
             {m.execution_id: m for m in manifests},
             slots,
             all(isinstance(order["function"], str) for order in orders),
-            order=[m.execution_id for m in manifests],
         )
         flying.folder.mkdir(0o775, parents=True)
         request = {
@@ -234,8 +236,6 @@ class Ensembles:
                 if one not in self._flying:  # it has ended this moment
                     break
                 one.runs[manifest.execution_id] = manifest
-                if manifest.execution_id not in one.order:
-                    one.order.append(manifest.execution_id)
                 one.begun.discard(manifest.execution_id)
                 _append(one.folder / MORE, {"order": order})
             given.append(manifest)
@@ -270,6 +270,7 @@ class Ensembles:
                 for manifest, answer in answers:
                     self._ended(manifest, answer)
                 if over:
+                    _write_metrics(one)
                     self._wake()
 
     def _grown(self, one: _Flying) -> list[tuple[Manifest, Future[Any]]]:
@@ -318,7 +319,7 @@ class Ensembles:
         for name, manifest in one.runs.items():
             self._lost[name] += 1
             hopeless = isinstance(error, SiteFailed) or not (one.begun or error is None)
-            if name not in one.begun and not hopeless and self._lost[name] <= MOST_LOST:
+            if name not in one.begun and not hopeless and not self._dropped and self._lost[name] <= MOST_LOST:
                 again.append(manifest)
                 continue
             future: Future[Any] = Future()
@@ -327,6 +328,20 @@ class Ensembles:
         one.runs.clear()
         self._back.extend(reversed(again))
         return found
+
+
+def _write_metrics(one: _Flying) -> None:
+    """The metrics of an ensemble in one file, with a row for each of its runs that has some."""
+    names = sorted({name for metrics in one.metrics.values() for name in metrics})
+    if not names:
+        return
+    rows = list(one.metrics.items())
+    units = {name: one.units.get(name, "1") for name in names}
+    with contextlib.suppress(OSError):  # derived: the journal has them all
+        file = open_gathered(one.folder / "metrics.h5", units, len(rows), ids=[name for name, _ in rows])
+        for index, (_, metrics) in enumerate(rows):
+            file.put(index, metrics)
+        file.close()
 
 
 def _over(one: _Flying) -> bool:

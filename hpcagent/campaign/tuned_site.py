@@ -15,8 +15,6 @@ from hpcagent.store.files import write_whole
 
 __all__ = ["alone", "cores_of", "written_site"]
 
-EXECUTOR = "mpi"
-
 
 def alone(site: str | Path | Profile) -> Profile:
     """The profile of a site with one executor of mode `mpi`, on which one run goes at a time.

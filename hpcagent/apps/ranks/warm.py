@@ -93,15 +93,24 @@ def warm_lammps(
     launch = planned(run, words_of(ranks), app="lammps", env=env)
     started = time.monotonic()
     helper = _taken(_key(launch), launch, ranks)
+    its_own = threading.Lock()  # held by whoever ends the helper, and for good once the run is not in it any more
+
+    def end() -> None:
+        if its_own.acquire(blocking=False):
+            helper.group.terminate()
+            its_own.release()
+
     if begun is not None:
-        begun(helper.group.terminate)
+        begun(end)
     # The place of a run that was here before must not be in the environment of this one.
     request = {"what": "lammps", "workdir": str(run.workdir), "words": list(words), "env": launch.env}
     try:
         finished = _asked(helper, request, limit, started, output)
     except BaseException:
+        its_own.acquire()
         _closed(helper, at_once=True)
         raise
+    its_own.acquire()
     if finished.stopped is None and helper.group.returncode is None and helper.group.ready:
         _give_back(helper)
     else:

