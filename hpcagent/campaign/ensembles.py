@@ -26,7 +26,6 @@ from hpcagent.model.records import Manifest
 from hpcagent.sites.several import Sites
 from hpcagent.sites.site import Site
 from hpcagent.sites.turns import Turn
-from hpcagent.store.gathered import open_gathered
 
 __all__ = ["Ensembles", "refuse_site"]
 
@@ -335,6 +334,8 @@ def _write_metrics(one: _Flying) -> None:
     names = sorted({name for metrics in one.metrics.values() for name in metrics})
     if not names:
         return
+    from hpcagent.store.gathered import open_gathered  # numpy and h5py, which other campaigns do not wait for
+
     rows = list(one.metrics.items())
     units = {name: one.units.get(name, "1") for name in names}
     with contextlib.suppress(OSError):  # derived: the journal has them all

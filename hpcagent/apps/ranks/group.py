@@ -101,6 +101,7 @@ class Group:
         self.slots, self.ranks = slots, ranks
         self.returncode: int | None = None
         self._secret = secrets.token_hex(32)
+        self._said = ""
         self._selector = selectors.DefaultSelector()
         self._listening: list[socket.socket] = []
         self._ranks: dict[int, list[_Rank]] = {slot: [] for slot in range(slots)}
@@ -201,7 +202,9 @@ class Group:
         return [s for s, there in self._ranks.items() if len(there) == self.ranks and s not in self._gone]
 
     def printed(self) -> str:
-        """The end of what the launcher, and ranks outside of runs, have printed."""
+        """The end of what the launcher, and ranks outside of runs, have printed; of one that was closed, too."""
+        if self._output.closed:
+            return self._said
         size = os.fstat(self._output.fileno()).st_size
         text = os.pread(self._output.fileno(), _TAIL, max(0, size - _TAIL))
         return text.decode(errors="replace")
@@ -331,4 +334,6 @@ class Group:
             sock.close()
         self._listening = []
         self._selector.close()
+        if not self._output.closed:
+            self._said = self.printed()
         self._output.close()

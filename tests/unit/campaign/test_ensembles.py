@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from hpcagent.apps.ensemble import execute_ensemble
+from hpcagent.apps.lammps.contract import lammps
 from hpcagent.apps.lammps.executable import installed
 from hpcagent.campaign.coordinator import run
 from hpcagent.campaign.ensemble_table import Ensemble
@@ -125,6 +127,27 @@ def test_a_run_of_several_ranks_that_dies_costs_itself(tmp_path: Path) -> None:
     result = run(load_campaign(path), run_dir=tmp_path / "run", progress=False)
     failed = {r.manifest.params["n"]: r.failure.name for r in result.results if r.failure is not None}
     assert failed == {13: "Crashed"} and len(result.results) == 5
+
+
+def test_of_two_runs_of_several_ranks_one_dies_and_the_other_is_run_to_its_end(tmp_path: Path) -> None:
+    """On the worker itself: more ranks than this machine may have cores, which no site would let pass."""
+    written(tmp_path, [point(1)], ranks=2)
+    app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
+    work = tmp_path / "work"
+    orders = [
+        app.order(app.manifest(point(n, bad=bad)), work=work, site={}) for n, bad in ((2000, 0), (13, 1), (30, 0))
+    ]
+    request = {
+        "orders": orders,
+        "folder": str(tmp_path / "ensemble"),
+        "resources": {"nodes": 1, "ranks_per_node": 4, "threads_per_rank": 1},
+        "slots": 2,
+        "ranks": 2,
+        "site": {},
+    }
+    answers = dict(execute_ensemble(request))
+    names = [(answers[o["manifest"]["execution_id"]].get("failure") or {}).get("name") for o in orders]
+    assert names == [None, "Crashed", None]
 
 
 def test_killed_and_resumed_no_finished_run_is_run_again(tmp_path: Path) -> None:
