@@ -46,6 +46,7 @@ __all__ = [
     "check_template",
     "finish",
     "launch_words",
+    "not_started",
     "planned",
     "prepared",
     "run_mpi",
@@ -695,11 +696,7 @@ def finish(
                     preexec_fn=prepared(launch),
                 )
         except OSError as error:
-            raise AppFailed(
-                f"{launch.words[0]} cannot be started: {error.strerror}.",
-                kind="infrastructure",
-                name="NoExecutable" if launch.launcher is None else "NoLauncher",
-            ) from None
+            raise not_started(launch, error) from None
         try:
             printed.begin()
             if apart is not None:
@@ -722,6 +719,15 @@ def finish(
                 f"left out of {path.name}, before its end ({setting})"
             )
     return Finished(process.returncode, limit if stopped else None, time.monotonic() - started)
+
+
+def not_started(launch: Launch, error: OSError) -> AppFailed:
+    """The failure of a command that the system does not start."""
+    return AppFailed(
+        f"{launch.words[0]} cannot be started: {error.strerror}.",
+        kind="infrastructure",
+        name="NoExecutable" if launch.launcher is None else "NoLauncher",
+    )
 
 
 def run_mpi(

@@ -21,9 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, Literal
 
-from hpcagent.apps.launch import Launch, prepared
+from hpcagent.apps.launch import Launch, not_started, prepared
 from hpcagent.apps.ranks.wire import ADDRESS, SECRET, Wire, answered, challenge, newcomer
-from hpcagent.errors import AppFailed
 from hpcagent.lifeline import FORKS, end_tree, node_name
 
 __all__ = ["Event", "Group", "words_of"]
@@ -151,11 +150,7 @@ class Group:
                     preexec_fn=prepared(launch),
                 )
         except OSError as error:
-            raise AppFailed(
-                f"{launch.words[0]} cannot be started: {error.strerror}.",
-                kind="infrastructure",
-                name="NoExecutable" if launch.launcher is None else "NoLauncher",
-            ) from None
+            raise not_started(launch, error) from None
 
     # -- asking -------------------------------------------------------------------------------
 
