@@ -100,3 +100,18 @@ def alone(copy: int, seconds: float, run: ha.Run) -> dict[str, float]:
 def unlimited(copy: int) -> dict[str, float]:
     """A serial run that may take as long as a block lasts, by its contract."""
     return {"y": copy}
+
+
+@ha.app(
+    mpi=True,
+    parameters={"bad": ha.Int(-1, 3)},
+    metrics={"ranks": "1", "nodes": "1", "total": "1"},
+    resources=ha.Resources(nodes=2, ranks_per_node=2, walltime_s=60),
+)
+def meeting(bad: int, run: ha.Run) -> dict[str, float] | None:
+    """All ranks meet; a bad one fails while the others wait for it."""
+    if run.comm.rank == bad:
+        raise ha.AppFailed("it is not there.", kind="simulation", name="LostAtoms")
+    nodes = run.comm.gather(os.environ["SLURMD_NODENAME"])
+    total = sum(run.each(abs, range(-20, 0)))
+    return {"ranks": run.comm.size, "nodes": len(set(nodes)), "total": total} if run.comm.rank == 0 else None

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +172,9 @@ def test_a_run_fails_as_it_does_in_the_program_and_the_next_one_goes_well(tmp_pa
     assert after["status"] == "COMPLETED"
 
 
-def signalled(number: int, workdir: Path) -> threading.Thread:
-    """Signal a rank of the helper when its run has begun."""
+def signalled(number: int, workdir: Path) -> Callable[[], None]:
+    """Signal a rank of the helper when its run has begun; returns what waits for that, and fails if there was none."""
+    found: list[int] = []
 
     def send() -> None:
         deadline = time.monotonic() + 60
@@ -187,12 +188,18 @@ def signalled(number: int, workdir: Path) -> threading.Thread:
                     continue
                 if inside.startswith(str(workdir)) and (Path(inside) / "log.lammps").stat().st_size:
                     os.kill(int(entry.name), number)
+                    found.append(int(entry.name))
                     return
             time.sleep(0.02)
 
     thread = threading.Thread(target=send)
     thread.start()
-    return thread
+
+    def sent() -> None:
+        thread.join()
+        assert found, f"no rank has begun a run in {workdir} within a minute, so that none was signalled"
+
+    return sent
 
 
 @pytest.mark.parametrize(
@@ -200,9 +207,9 @@ def signalled(number: int, workdir: Path) -> threading.Thread:
     [(signal.SIGSEGV, 1, "Crashed"), (signal.SIGKILL, 1, "Killed"), (signal.SIGSEGV, 2, "Crashed")],
 )
 def test_a_crash_costs_its_run_only(tmp_path: Path, number: int, ranks: int, name: str) -> None:
-    thread = signalled(number, tmp_path / "crashes")
+    sent = signalled(number, tmp_path / "crashes")
     crashed, _ = run_in(tmp_path / "crashes", "library", ranks=ranks, steps=10_000_000, equil_steps=0, every=1000)
-    thread.join()
+    sent()
     assert crashed["failure"]["name"] == name and crashed["failure"]["log_tail"], crashed
     after, _ = run_in(tmp_path / "after", "library", ranks=ranks, **SHORT)
     assert after["status"] == "COMPLETED"

@@ -1,0 +1,70 @@
+"""A campaign that goes on in another mode than it was begun in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcagent.apps.lammps.executable import installed
+from hpcagent.apps.ranks import warm
+from hpcagent.campaign.coordinator import run
+from hpcagent.campaign.record import load_campaign
+
+pytestmark = pytest.mark.skipif(installed() is None, reason="the package lammps is not installed")
+
+CAMPAIGN = """\
+name = "short"
+app = "lj_argon"
+batch_size = 2
+[fixed]
+steps = 100
+equil_steps = 20
+[objective]
+minimize = "pressure"
+[policy]
+name = "grid"
+levels = 6
+[space]
+timestep = { low = 0.001, high = 0.006 }
+[until]
+max_runs = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_helper_left() -> Iterator[None]:
+    warm.end_helpers()
+    yield
+    warm.end_helpers()
+
+
+def test_a_run_directory_goes_on_in_another_mode_and_repeats_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "short.toml"
+    path.write_text(CAMPAIGN)
+
+    def go_on(folder: str, runs: int, mode: str | None = None) -> tuple[list[str], dict[str, float], int]:
+        """Ids, pressures, and how many runs the kept process has had in this session."""
+        changes = {"until.max_runs": runs} | ({} if mode is None else {"settings.mode": mode})
+        result = run(
+            load_campaign(path, changes=changes), site="threads", run_dir=tmp_path / folder, progress=False
+        )
+        assert all(r.ok for r in result.results), [r.failure for r in result.results]
+        ids = [r.manifest.execution_id for r in result.results]
+        kept = sum(helper.runs for helper in warm._kept)
+        warm.end_helpers()
+        return ids, {r.manifest.execution_id: r["pressure"] for r in result.results}, kept
+
+    whole, pressures, kept = go_on("executable", 6)
+    assert (len(whole), kept) == (6, 0)
+    first, _, kept = go_on("mixed", 2)
+    assert (first, kept) == (whole[:2], 0)
+    written = {i: (tmp_path / "mixed" / "work" / i / "result.json").stat().st_mtime_ns for i in first}
+    second, _, kept = go_on("mixed", 4, "library")
+    assert (second, kept) == (whole[:4], 2)  # the two that were missing, in one process
+    third, found, kept = go_on("mixed", 6, "executable")
+    assert (third, kept) == (whole, 0)
+    assert found == pressures  # to the last digit
+    for i, when in written.items():
+        assert (tmp_path / "mixed" / "work" / i / "result.json").stat().st_mtime_ns == when
