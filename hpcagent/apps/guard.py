@@ -191,13 +191,11 @@ def decide(guard: Mapping[str, Any], history: Sequence[Sofar]) -> Verdict | None
         >>> decide(guard, looks[:1]), decide(guard, looks).bounds
         (None, {'t': 'above'})
     """
-    looks = [one for one in history if one.share >= guard["least_share"]]
-    if not looks or looks[-1] is not history[-1]:
-        return None
     now, stops = history[-1], guard["stops"]
-    if now.blown_up and "blown_up" in stops:
-        return Verdict("blown_up", now.blown_up)
-    if not 0 < now.share < 1:
+    if now.blown_up:  # it is not waited for, however little of the run is done
+        return Verdict("blown_up", now.blown_up) if "blown_up" in stops else None
+    looks = [one for one in history if one.share >= guard["least_share"]]
+    if not looks or looks[-1] is not now or not 0 < now.share < 1:
         return None
     limits = guard["limits"] if "limit" in stops else ()
     goal = guard["goal"] if "cannot_win" in stops else None

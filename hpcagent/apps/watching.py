@@ -32,13 +32,7 @@ GRACE_S = 20.0
 
 
 def verdict_on(guard: Mapping[str, Any], history: list[Sofar]) -> Verdict | None:
-    """What the guard says of a run, after its newest look.
-
-    A run that has blown up is not waited for, however little of it is done.
-    """
-    now = history[-1]
-    if now.blown_up:
-        return Verdict("blown_up", now.blown_up) if "blown_up" in guard["stops"] else None
+    """What the guard says of a run, after its newest look."""
     return decide(with_news(guard), history)
 
 

@@ -107,6 +107,14 @@ def test_nothing_is_stopped_before_the_least_share_nor_of_what_cannot_be_foretol
     assert decide(guard(limits=[LIMIT]), without) is None  # no error: nothing is known of its mean
 
 
+def test_what_has_blown_up_is_not_waited_for() -> None:
+    early = [Sofar(0.01, {"x": 5.0}, {"x": 0.1}), Sofar(0.02, blown_up="Temp is nan at step 7")]
+    verdict = decide(guard(least_share=0.5), early)
+    assert verdict is not None and (verdict.reason, verdict.sentence) == ("blown_up", "Temp is nan at step 7")
+    # Of one that nobody wants stopped for that, numbers say nothing.
+    assert decide(guard(stops=["limit"], limits=[LIMIT], least_share=0.001), early) is None
+
+
 def test_what_can_only_grow_breaks_a_limit_for_good() -> None:
     seen = [Sofar(0.5, {"x": 2.0})]
     assert decide(guard(limits=[LIMIT], kinds={"x": "rising"}), seen) is not None
