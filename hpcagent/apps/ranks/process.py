@@ -81,7 +81,7 @@ def _serve(wire: Wire, comm: Any) -> None:
             if first and ranks > 1:
                 comm.bcast(None)
         elif what == "load":
-            answer = _loaded()
+            answer = _loaded(comm)
         else:
             answer = {"error": f"unknown request {what!r}"}
         if first:
@@ -114,9 +114,9 @@ def _cpu_s(comm: Any) -> float:
     return own if comm is None or comm.size == 1 else float(comm.allreduce(own))
 
 
-def _loaded() -> dict[str, Any]:
+def _loaded(comm: Any) -> dict[str, Any]:
     try:
-        module = load()
+        module = load(comm)
         version = str(module.__version__)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
