@@ -29,38 +29,50 @@ SURE = 0.9
 def settings_rows(settings: Settings, made: Sequence[Knob]) -> tuple[tuple[str, str, str], ...]:
     """Setting, what the script says or LAMMPS's default that applies, and what is tried."""
     rule, kspace, cutoffs = settings.rebuild, settings.kspace, settings.cutoffs
+    omp = settings.threads
     tried = {k.setting: k.range.partition(":")[0] for k in made}
 
-    def said(value: str, *commands: str) -> str:
-        return value if any(settings.named(c) for c in commands) else f"{value} (LAMMPS's default)"
+    def said(value: str, what: str, *commands: str) -> str:
+        return by(value, what) if any(settings.named(c) for c in commands) else f"{value} (LAMMPS's default)"
+
+    def by(value: str, what: str) -> str:
+        return f"{value} (its variable {settings.driven[what]})" if what in settings.driven else value
 
     skin = "?" if settings.skin is None else f"{settings.skin:g}"
     rows = [
         ("ranks", "not in a script", "ranks"),
-        ("threads", "not in a script", "threads"),
-        ("accelerator", said(settings.suffix, "suffix"), "accelerator"),
-        ("processors", said(" ".join(settings.grid), "processors"), "grid"),
-        ("newton", said(settings.newton, "newton"), "newton"),
-        ("neighbor skin", said(skin, "neighbor"), "skin"),
-        ("neighbor style", said(settings.bins, "neighbor"), "bins"),
+        ("threads", "not in a script" if omp is None else f"package omp {omp}", "threads"),
+        ("accelerator", said(settings.suffix, "accelerator", "suffix"), "accelerator"),
+        ("processors", said(" ".join(settings.grid), "grid", "processors"), "grid"),
+        ("newton", said(settings.newton, "newton", "newton"), "newton"),
+        ("neighbor skin", said(skin, "skin", "neighbor"), "skin"),
+        ("neighbor style", said(settings.bins, "bins", "neighbor"), "bins"),
     ]
     given = {w for c in settings.named("neigh_modify") for w in c.words[1:]}
     for word in ("every", "delay", "check"):
-        value = rule[word] if word in given else f"{rule[word]} (LAMMPS's default)"
-        rows.append((f"neigh_modify {word}", value, "rebuild"))
+        value = said(rule[word], word, "neigh_modify") if word in given else f"{rule[word]} (LAMMPS's default)"
+        rows.append((f"neigh_modify {word}", value, word if word in tried else "rebuild"))
     for word in ("one", "page"):
         value = rule[word] if word in given else f"{rule[word]} (LAMMPS's default)"
         rows.append((f"neigh_modify {word}", value, "room"))
     if kspace is not None:
-        words = {w for c in settings.named("kspace_modify") for w in c.words[1:]}
+        words = {word for words in kspace.kept for word in words}
+
+        def default(word: str) -> str:
+            return "" if word in words else " (LAMMPS's default)"
+
         rows += [
-            ("kspace_style", kspace.style, "kspace"),
-            ("kspace accuracy", f"{kspace.accuracy:g}", "accuracy"),
-            ("kspace order", f"{kspace.order}{'' if 'order' in words else ' (LAMMPS default)'}", "order"),
-            ("kspace diff", f"{kspace.diff}{'' if 'diff' in words else ' (LAMMPS default)'}", "diff"),
+            ("kspace_style", by(kspace.style, "kspace"), "kspace"),
+            ("kspace accuracy", by(f"{kspace.accuracy:g}", "accuracy"), "accuracy"),
+            (
+                "kspace order",
+                by(f"{kspace.order}{default('order')}", "order"),
+                "order",
+            ),
+            ("kspace diff", by(f"{kspace.diff}{default('diff')}", "diff"), "diff"),
         ]
     if cutoffs is not None:
-        rows.append(("Coulomb cutoff", f"{cutoffs.coulomb:g}", "coulomb"))
+        rows.append(("Coulomb cutoff", by(f"{cutoffs.coulomb:g}", "coulomb"), "coulomb"))
     rows.append(("timestep", "as it came", "never"))
     tried |= {"never": "never changed", "room": "raised where a larger skin needs it"}
     return tuple((name, value, tried.get(what, "as it came")) for name, value, what in rows)

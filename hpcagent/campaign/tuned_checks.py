@@ -18,7 +18,7 @@ from hpcagent.model.records import Result
 from hpcagent.model.space import Params
 from hpcagent.policies.points import key
 
-__all__ = ["Agreement", "Confirmed", "agreement", "averages_differ", "confirmed", "timed"]
+__all__ = ["SPEED", "Agreement", "Confirmed", "agreement", "averages_differ", "confirmed", "timed"]
 
 SPEED = "timesteps_per_s"
 
@@ -67,7 +67,6 @@ def agreement(
     *,
     app: Callable[[str, str, int, int], App],
     name: str,
-    head: Sequence[str],
     now: tuple[int, int],
     then: tuple[int, int],
 ) -> Agreement:
@@ -78,13 +77,12 @@ def agreement(
         words: Setting -> word, of those that change no force.
         app: Makes an app of a name, a text, ranks and threads.
         name: Of the script.
-        head: Lines before it.
         now: Ranks and threads of the script as it came.
         then: Ranks and threads with the other settings.
     """
     try:
-        own = _energies(timed(app(f"{name}.check_own", check_script(settings, {}, head=head), *now)))
-        other = _energies(timed(app(f"{name}.check_tuned", check_script(settings, words, head=head), *then)))
+        own = _energies(timed(app(f"{name}.check_own", check_script(settings, {}), *now)))
+        other = _energies(timed(app(f"{name}.check_tuned", check_script(settings, words), *then)))
     except AppFailed as error:
         return Agreement(f"it could not be compared: {error.message}", ())
     compared = f"energies of the first {len(own)} configurations" if len(own) > 1 else "energies of the start"
@@ -93,14 +91,12 @@ def agreement(
         return Agreement(
             "", (f"{compared}: equal to the script's own within {max(apart, 1e-16):.0e} of their size",)
         )
-    if _apart(own[:1], other[:1]) <= ROUND_OFF and now[0] != then[0]:
-        # Velocities that are drawn atom by atom, atoms that are numbered rank by rank: another start on other
-        # ranks.
+    if now[0] != then[0]:
+        # Velocities or molecules that are drawn atom by atom, atoms that are numbered rank by rank: the script's
+        # own start is another one on other ranks.
         grid = {k: v for k, v in words.items() if k == "grid"}
         try:
-            beside = _energies(
-                timed(app(f"{name}.check_ranks", check_script(settings, grid, head=head), then[0], 1))
-            )
+            beside = _energies(timed(app(f"{name}.check_ranks", check_script(settings, grid), then[0], 1)))
         except AppFailed as error:
             return Agreement(f"it could not be compared: {error.message}", ())
         apart = _apart(beside, other)
@@ -109,11 +105,17 @@ def agreement(
                 "",
                 (
                     f"{compared}: equal within {max(apart, 1e-16):.0e} of their size to those of the script as "
-                    f"it came on {then[0]} ranks too; on {now[0]} its atoms or velocities are numbered "
-                    "otherwise, so only the start has the same energies",
+                    f"it came on {then[0]} ranks too; on {now[0]} its atoms or velocities are numbered or drawn "
+                    f"otherwise, so there {_same_start(own, other)}",
                 ),
             )
     return Agreement(f"its {compared} differ from the script's own by {apart:.1e} of their size", ())
+
+
+def _same_start(own: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> str:
+    if _apart(own[:1], other[:1]) <= ROUND_OFF:
+        return "only the start has the same energies"
+    return "it begins at another start of the same system"
 
 
 def _energies(result: Result) -> list[tuple[float, float]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from hpcagent.errors import BadInput
 
-__all__ = ["axis", "listed_points"]
+__all__ = ["axis", "listed_points", "named_values"]
 
 _MOST_VALUES = 100_000
 _DIGITS = 10
@@ -48,6 +49,24 @@ def axis(text: str) -> tuple[str, Any]:
     if len(numbers) == 2:
         return name, {"low": low, "high": high} | ({"log": True} if log else {})
     return name, _spread(text, low, high, numbers[2], log=log)
+
+
+def named_values(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """The words of an option NAME=VALUE that may be repeated.
+
+    Example:
+        >>> named_values(["skin=1.5"], "--var")
+        {'skin': '1.5'}
+    """
+    pairs = [text.partition("=") for text in given or ()]
+    for name, equals, value in pairs:
+        if not equals or not name or not value:
+            raise BadInput(f"{option} {name}{equals}{value}: write {option} NAME=VALUE.", value=name)
+    names = [name for name, _, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(f"{option} {twice}: is given twice; write it once.", value=twice)
+    return {name: value for name, _, value in pairs}
 
 
 def _spread(text: str, low: float, high: float, n: Any, *, log: bool) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from hpcagent.commands.axes import axis, listed_points
+from hpcagent.commands.axes import axis, listed_points, named_values
 from hpcagent.commands.common import (
     AccountOption,
     BlocksOption,
@@ -95,7 +95,7 @@ def sweep(
         design=design,
         replicates=replicates,
         points=points if listed is None else listed_points(listed),
-        units=_named(units, "--unit"),
+        units=named_values(units, "--unit"),
         seed_variables=seed_variables,
         changes=parse_changes(changes or []) | ({"name": name} if name is not None else {}),
         metrics=None if metrics is None else [m.strip() for m in metrics.split(",")],
@@ -191,14 +191,6 @@ def _say_what_is_new(made: Any, run_dir: Path | None) -> None:
     if RunDir(folder).exists:
         new = PlannedRuns(made).text([r.manifest for r in snapshot(folder).results])
         say(f"{folder} is there: {new}. Only what is new would be run; the batch above is that of an empty folder")
-
-
-def _named(given: Sequence[str] | None, option: str) -> dict[str, str]:
-    pairs = [text.partition("=") for text in given or ()]
-    for name, equals, value in pairs:
-        if not equals or not name or not value:
-            raise BadInput(f"{option} {name}{equals}{value}: write {option} NAME=VALUE.", value=name)
-    return {name: value for name, _, value in pairs}
 
 
 def _wider(written: Any, asked: _Asked) -> Any:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from hpcagent.commands.axes import named_values
 from hpcagent.commands.common import (
     AccountOption,
     JsonOption,
@@ -28,7 +29,9 @@ def add(cli: typer.Typer) -> None:
 
 
 def tune(
-    script: Annotated[Path, typer.Argument(help="A LAMMPS input script of your own.", metavar="SCRIPT")],
+    script: Annotated[
+        str, typer.Argument(help="A LAMMPS input script of your own, or a packaged one.", metavar="SCRIPT")
+    ],
     ranks: Annotated[
         str | None, typer.Option("--ranks", help="Numbers of MPI ranks to try, e.g. 1,2,4 (a node's by default).")
     ] = None,
@@ -40,8 +43,15 @@ def tune(
         float, typer.Option("--seconds", help="Wall time of a run of the script as it came.")
     ] = 4.0,
     earlier: Annotated[int, typer.Option("--earlier", help="Most steps of each run before the timed one.")] = 1000,
-    ranks_now: Annotated[int, typer.Option("--ranks-now", help="MPI ranks that it is run on now.")] = 1,
-    threads_now: Annotated[int, typer.Option("--threads-now", help="OpenMP threads of each now.")] = 1,
+    longest: Annotated[
+        float, typer.Option("--longest", help="Wall time after which any run is ended, in seconds.")
+    ] = 900.0,
+    ranks_now: Annotated[
+        int | None, typer.Option("--ranks-now", help="MPI ranks that it is run on now (1, or its grid's).")
+    ] = None,
+    threads_now: Annotated[
+        int | None, typer.Option("--threads-now", help="OpenMP threads of each now (1, or its package's).")
+    ] = None,
     variables: Annotated[
         list[str] | None, typer.Option("--var", metavar="NAME=VALUE", help="As -var of LAMMPS; may be repeated.")
     ] = None,
@@ -69,9 +79,10 @@ def tune(
         steps=steps,
         earlier=earlier,
         seconds=seconds,
+        longest=longest,
         ranks_now=ranks_now,
         threads_now=threads_now,
-        variables=dict(map(_pair, variables or [])),
+        variables=named_values(variables, "--var"),
         repeats=repeats,
         folder=folder,
         seed=seed,
@@ -91,10 +102,3 @@ def _numbers(text: str | None) -> tuple[int, ...]:
         raise BadInput(
             f"--ranks {text}: write whole numbers with commas between them: 1,2,4.", value=text
         ) from None
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name or not value:
-        raise BadInput(f"--var {text}: write --var NAME=VALUE.", value=text)
-    return name, value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpcagent.apps.lammps.rewritten import GRIDS, OWN, as_rebuild
@@ -13,7 +13,7 @@ from hpcagent.apps.lammps.settings import SKINS, Settings, plain_style
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
 
-__all__ = ["Knob", "System", "knobs", "rank_counts", "room_for", "system_of"]
+__all__ = ["UNKNOWN", "Knob", "System", "knobs", "pair_names", "rank_counts", "room_for", "system_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,9 @@ class System:
     cutoff: float
     tilted: bool = False
 
+
+UNKNOWN = System(10**9, (math.inf, math.inf, math.inf), 0.0)
+"""A system of which nothing is known: what its size limits is not limited."""
 
 _BOX = re.compile(r"(orthogonal|triclinic) box = \(([^)]*)\) to \(([^)]*)\)")
 _LIST = re.compile(r"master list distance cutoff = (\S+)")
@@ -62,6 +65,7 @@ class Knob:
         own: Its value as the script came.
         table: Its `[variables.NAME]` of the contract.
         range: The same in words, and why.
+        driven: The variable is the script's own, and decides nothing else.
     """
 
     setting: str
@@ -69,6 +73,7 @@ class Knob:
     own: Scalar
     table: dict[str, Any] = field(default_factory=dict)
     range: str = ""
+    driven: bool = False
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -115,10 +120,15 @@ def knobs(
         made.append(_choice("newton", own, ["on", "off"], "forces across processors are computed once, or twice"))
     made += [*_lists(settings, left, system), *_electrostatics(settings, left, system)]
     taken = {*settings.read.used, *settings.read.defined}
-    return tuple(
-        Knob(k.setting, k.setting if k.setting not in taken else f"tune_{k.setting}", k.own, k.table, k.range)
-        for k in made
-    )
+    return tuple(_named(k, settings.driven.get(k.setting), taken) for k in made)
+
+
+def _named(knob: Knob, variable: str | None, taken: Container[str]) -> Knob:
+    """The knob by the script's own variable, or by one that the script does not have."""
+    if variable is not None:
+        words = f"{knob.range.partition(':')[0]} (its variable {variable}):{knob.range.partition(':')[2]}"
+        return replace(knob, name=variable, range=words, driven=True)
+    return replace(knob, name=knob.setting if knob.setting not in taken else f"tune_{knob.setting}")
 
 
 def _choice(setting: str, own: Scalar, values: Iterable[Scalar], why: str) -> Knob:
@@ -154,7 +164,7 @@ def _cores(
         made.append(
             _choice("accelerator", own, ["off", *ways], "LAMMPS's other code for the same forces (suffix)")
         )
-    if "omp" in ways:
+    if "omp" in ways and "threads" not in left:
         made.append(
             _choice(
                 "threads", threads_now, rank_counts(cores), "OpenMP threads of each rank; more than one with omp"
@@ -162,6 +172,8 @@ def _cores(
         )
     if max(ranks) > 1 and "processors" not in left:
         cuts = [name for name in GRIDS if len(name) == 1 or max(ranks) > 3]
+        if settings.dimension == 2:
+            cuts = [name for name in cuts if "z" not in name]  # LAMMPS wants one rank along z
         made.append(
             _choice("grid", "auto", ["auto", *cuts], "along which edges the box is cut; auto: LAMMPS's own")
         )
@@ -171,6 +183,7 @@ def _cores(
 # In these multiples of the script's own skin, or of LAMMPS's default, the best one is looked for.
 _SKIN_LOW, _SKIN_HIGH = 0.3, 2.5
 _REBUILDS = ((1, 0), (1, 5), (1, 10), (5, 10), (10, 20), (20, 20))
+_EVERY = (1, 2, 5, 10, 20)
 _FEW_ATOMS = 1000
 
 
@@ -195,7 +208,12 @@ def _lists(settings: Settings, left: dict[str, str], system: System) -> list[Kno
         rule = settings.rebuild
         own_word = as_rebuild(int(rule["every"]), int(rule["delay"])) if _whole(rule) and settings.checked else OWN
         why = "when the list may be built anew, looking first whether an atom has moved by half of the skin"
-        made.append(_choice("rebuild", OWN, [w for w in words if w != own_word], why))
+        if "every" in settings.driven and settings.checked and rule["delay"] == "0" and rule["every"].isdigit():
+            made.append(
+                _choice("every", int(rule["every"]), _EVERY, "steps between looks whether an atom has moved")
+            )
+        else:
+            made.append(_choice("rebuild", OWN, [w for w in words if w != own_word], why))
     return made
 
 
@@ -258,4 +276,5 @@ def room_for(settings: Settings, system: System, made: Iterable[Knob]) -> int | 
 def pair_names(settings: Settings) -> tuple[str, ...]:
     """The pair styles of a script, without accelerators."""
     words = [w for c in settings.named("pair_style") for w in c.words[1:]]
-    return tuple(plain_style(w) for w in words if not re.match(r"[\d.+$-]", w) and not w.startswith("hybrid"))
+    styles = [plain_style(settings.value(w)) for w in words]
+    return tuple(w for w in styles if not re.match(r"[\d.+$-]", w) and not w.startswith("hybrid"))

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from hpcagent.errors import BadInput
 
-__all__ = ["KEEPS_EARLIER_VALUE", "Command", "Script", "commands", "nested", "read_script"]
+__all__ = ["KEEPS_EARLIER_VALUE", "REFERENCE", "Command", "Script", "commands", "nested", "read_script"]
 
 # Variable styles that keep a value set before the script runs (LAMMPS manual, `variable`).
 KEEPS_EARLIER_VALUE = ("index", "loop", "world", "universe", "uloop", "string", "getenv")
 
-_REFERENCE = re.compile(r"\$\{(\w+)\}|\$(\w)|\bv_(\w+)")
+REFERENCE = re.compile(r"\$\{(\w+)\}|\$(\w)|\bv_(\w+)")
 _ALONE = re.compile(r"\$\{(\w+)\}|\$(\w)")
 
 # Which words of a command are files it writes; where one lies beside the script, it is left from a run by hand.
@@ -141,7 +141,7 @@ class _Found:
 
     def read(self, text: str) -> None:
         for line in _lines(text):
-            self.used |= {next(filter(None, match)) for match in _REFERENCE.findall(line)}
+            self.used |= {next(filter(None, match)) for match in REFERENCE.findall(line)}
             self.command(_words(line), sure=True)
 
     def command(self, words: list[str], *, sure: bool) -> None:
@@ -210,6 +210,16 @@ class Command:
     words: list[str]
     first: int
     end: int
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.words[0]
+
+    @property
+    def last(self) -> int:
+        """Index of its last line."""
+        return self.end - 1
 
 
 def commands(text: str) -> list[Command]:

@@ -9,9 +9,9 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.lammps.accuracy import force_error
-from hpcagent.apps.lammps.settings import read_settings
+from hpcagent.apps.lammps.timeable import read_settings
 from hpcagent.campaign.largest import most_cores
-from hpcagent.campaign.tune import _Work
+from hpcagent.campaign.tune_work import Place, Work
 from hpcagent.campaign.tuned_checks import ROUND_OFF, _apart, agreement
 from hpcagent.campaign.tuned_site import alone
 from hpcagent.errors import AppFailed, BadInput
@@ -53,7 +53,7 @@ def test_a_script_is_tuned_to_its_end(tmp_path, monkeypatch):
     written = json.loads((folder / "tuned.json").read_text(), parse_constant=pytest.fail)  # no NaN
     assert written["command"] == tuned.command and written["confirmed"]["error"] is None  # of one pair
     assert "as it came" in str(tuned.table) and "check no" in (folder / "tuned.txt").read_text()
-    with pytest.raises(BadInput, match="not empty"):
+    with pytest.raises(BadInput, match="was tuned to its end"):
         ha.tune(script, progress=False)
 
 
@@ -139,10 +139,10 @@ def test_a_script_with_random_forces_is_compared_at_its_start(tmp_path):
     settings = read_settings(tmp_path / "in.melt")
     assert settings.random_fixes == ("2",)
     profile = alone("laptop")
-    work = _Work(settings, tmp_path, "melt", profile, {}, print)
+    work = Work(settings, tmp_path, "melt", profile, Place(1, 1), 2)
     with ha.open_site(profile, run_dir=tmp_path / "checks"):
-        same = agreement(settings, {"skin": "0.5"}, app=work.app, name="melt", head=(), now=(1, 1), then=(1, 1))
-        other = agreement(settings, {}, app=_hotter(work), name="melt", head=(), now=(1, 1), then=(1, 1))
+        same = agreement(settings, {"skin": "0.5"}, app=work.app, name="melt", now=(1, 1), then=(1, 1))
+        other = agreement(settings, {}, app=_hotter(work), name="melt", now=(1, 1), then=(1, 1))
     assert same.refused == "" and "energies of the start" in same.said[0]
     assert "differ from the script's own" in other.refused
 

@@ -6,7 +6,7 @@ import pytest
 
 from hpcagent.apps.lammps.knobs import System, knobs, room_for
 from hpcagent.apps.lammps.rewritten import check_script, rewritten
-from hpcagent.apps.lammps.settings import read_settings
+from hpcagent.apps.lammps.timeable import read_settings
 from hpcagent.errors import BadInput
 
 SALT = """units real
