@@ -9,14 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from hpcagent.model.constraints import Constraint
 from hpcagent.model.space import Parameter, Space
 
-__all__ = ["most_cores"]
+__all__ = ["largest_of", "most_cores"]
 
 # More combinations than these are not gone through: then each resource counts at its highest value.
 _MOST = 10_000
 
 
 def most_cores(
-    resources_from: Mapping[str, str], search: Space, constraints: Iterable[Constraint]
+    resources_from: Mapping[str, str],
+    search: Space,
+    constraints: Iterable[Constraint],
+    fixed: Mapping[str, int] | None = None,
 ) -> dict[str, int] | None:
     """The combination of resources with the most cores that the constraints on them allow.
 
@@ -24,6 +27,7 @@ def most_cores(
         resources_from: Resource -> the parameter that decides it.
         search: Where runs may be.
         constraints: Those that hold; one that needs other parameters too is left out.
+        fixed: Values of those parameters among them that are not varied.
 
     Returns:
         Resource -> its value; None where no constraint ties two of them, or there are too many combinations.
@@ -34,11 +38,12 @@ def most_cores(
         >>> most_cores({"ranks_per_node": "ranks", "threads_per_rank": "threads"}, space, space.constraints)
         {'ranks_per_node': 4, 'threads_per_rank': 1}
     """
-    names = {resource: name for resource, name in resources_from.items() if name in search}
+    fixed = fixed or {}
+    names = {resource: name for resource, name in resources_from.items() if name in search or name in fixed}
     tied = [c for c in constraints if len(c.names) > 1 and c.names <= set(names.values())]
     if not tied:
         return None
-    values = [_values(search[name]) for name in names.values()]
+    values = [[fixed[name]] if name in fixed else _values(search[name]) for name in names.values()]
     if math.prod(map(len, values)) > _MOST:
         return None
     allowed = [
@@ -46,16 +51,26 @@ def most_cores(
         for point in itertools.product(*values)
         if all(c.kept(dict(zip(names.values(), point, strict=True))) for c in tied)
     ]
-    cores = ("nodes", "ranks_per_node", "threads_per_rank")
-    return max(
-        allowed,
-        key=lambda p: (
-            math.prod(p.get(r, 1) for r in cores),
-            p.get("ranks_per_node", 1),
-            p.get("gpus_per_node", 0),
-        ),
-        default=None,
-    )
+    return max(allowed, key=lambda p: (*_cores(p), p.get("gpus_per_node", 0)), default=None)
+
+
+def largest_of(sizes: Sequence[Mapping[str, int]], resources: Iterable[str]) -> dict[str, int]:
+    """The most of each resource, ranks and threads together: those of the size with the most cores on a node.
+
+    Example:
+        >>> sizes = [{"ranks_per_node": 1, "threads_per_rank": 2}, {"ranks_per_node": 2, "threads_per_rank": 1}]
+        >>> largest_of(sizes, ["ranks_per_node", "threads_per_rank"])
+        {'ranks_per_node': 2, 'threads_per_rank': 1}
+    """
+    on_a_node = ("ranks_per_node", "threads_per_rank")
+    most = max(sizes, key=lambda size: _cores({r: size[r] for r in on_a_node if r in size}))
+    return {r: most[r] if r in on_a_node else max(size[r] for size in sizes if r in size) for r in resources}
+
+
+def _cores(size: Mapping[str, int]) -> tuple[int, int]:
+    """All cores, and of as many the more ranks."""
+    product = math.prod(size.get(r, 1) for r in ("nodes", "ranks_per_node", "threads_per_rank"))
+    return product, size.get("ranks_per_node", 1)
 
 
 def _values(parameter: Parameter) -> Sequence[int]:

@@ -18,7 +18,7 @@ from hpcagent.apps.catalog import find_app, from_name
 from hpcagent.apps.lammps.contract import averages
 from hpcagent.campaign.ensemble_table import Ensemble, refuse_ensemble
 from hpcagent.campaign.guard_table import Guard
-from hpcagent.campaign.largest import most_cores
+from hpcagent.campaign.largest import largest_of, most_cores
 from hpcagent.campaign.own_points import distinct, own_point
 from hpcagent.campaign.repairing import repaired_app
 from hpcagent.campaign.ruled import by_default, check_rules_of, narrowed, ruled
@@ -596,17 +596,18 @@ class Campaign(Displayed, Record):
         contract, search = self.app.contract, self.search
         if not contract.resources_from:
             return contract.resources
-        reachable = contract.largest_resources(search).model_dump()
-        reachable |= most_cores(contract.resources_from, search, self.whole.constraints) or {}
         middle = search.middle
         points: list[Params] = [{}]
         points += [] if self.reference is None else [self.reference.params]
         points += [] if self.confirm is None else [self.confirm.baseline]
         sizes = [contract.resources_for(self.complete({**middle, **point})).model_dump() for point in points]
         # One that is not varied is as it is fixed, not as large as the app could take it.
-        sizes += [{r: reachable[r] for r, name in contract.resources_from.items() if name in search}]
-        high = {r: max(size[r] for size in sizes if r in size) for r in contract.resources_from}
-        return contract.resources.model_copy(update=high)
+        reachable = contract.largest_resources(search).model_dump()
+        varied = {r: reachable[r] for r, name in contract.resources_from.items() if name in search}
+        fixed = {name: sizes[0][r] for r, name in contract.resources_from.items() if name not in search}
+        tied = most_cores(contract.resources_from, search, self.whole.constraints, fixed) or {}
+        sizes.append({**sizes[0], **varied, **tied})
+        return contract.resources.model_copy(update=largest_of(sizes, list(contract.resources_from)))
 
     def toml(self, *, app: str | None = None) -> str:
         """The campaign as TOML; `load_campaign` reads it back.

@@ -11,6 +11,7 @@ from hpcagent.apps.lammps.rewritten import CONVERGED, FORCES, OWN
 from hpcagent.campaign.tune_probe import Probe
 from hpcagent.campaign.tuned_checks import SPEED
 from hpcagent.model.base import Scalar
+from hpcagent.model.constraints import Constraint
 
 __all__ = ["campaign_table", "contract_table"]
 
@@ -96,13 +97,15 @@ def campaign_table(
     rules = []
     if "threads" in names:
         rules.append(f"{names['ranks']} * {names['threads']} <= {cores}")
-        rules.append(f"{names['threads']} == {own[names['threads']]} or {names['accelerator']} == 'omp'")
+        few = " or ".join(f"{names['threads']} == {n}" for n in sorted({1, int(own[names["threads"]])}))
+        rules.append(f"{few} or {names['accelerator']} == 'omp'")
     else:
         rules.append(f"{names['ranks']} <= {cores // threads}")
     if "grid" in names:
         rules.append(f"{names['grid']} == 'auto' or {names['ranks']} > 1")
     varied: dict[str, dict[str, Any]] = {k.name: {} for k in made if len(k.values) != 1}
-    points = [dict(p) for p in _likely(made, cores, own) if all(n in p for n in varied)]
+    kept = [Constraint.model_validate(rule) for rule in rules]
+    points = [p for p in _likely(made, own) if _allowed(p, made) and all(rule.kept(p) for rule in kept)]
     table: dict[str, Any] = {
         "name": name,
         "description": f"Most steps per second of {name}, as accurately as it came.",
@@ -124,6 +127,10 @@ def campaign_table(
     return table
 
 
+def _allowed(point: Mapping[str, Scalar], made: Sequence[Knob]) -> bool:
+    return all(not k.values or str(point[k.name]) in k.values for k in made)
+
+
 def _without_unchecked(table: dict[str, Any], made: Sequence[Knob]) -> None:
     for knob in made:
         if knob.setting == "rebuild":
@@ -132,7 +139,7 @@ def _without_unchecked(table: dict[str, Any], made: Sequence[Knob]) -> None:
                 point[knob.name] = next(w for w in knob.values if w != OWN)
 
 
-def _likely(made: Sequence[Knob], cores: int, own: Mapping[str, Scalar]) -> list[dict[str, Scalar]]:
+def _likely(made: Sequence[Knob], own: Mapping[str, Scalar]) -> list[dict[str, Scalar]]:
     """Points that experience would try first: all cores, and each accelerator on them."""
     names = {k.setting: k.name for k in made}
     ranks = next(k for k in made if k.setting == "ranks")
