@@ -1,11 +1,11 @@
 """What tuning gains over LAMMPS's defaults, at the same accuracy, for the packaged inputs.
 
-    python benchmarks/inputs.py [NAME ...] [--runs 16] [--site threads] [--folder runs/inputs]
+    python benchmarks/inputs.py [NAME ...] [--runs 24] [--site laptop_alone] [--folder runs/inputs]
 
 Runs the packaged campaign of each input (`silicon_tuning`, ...) with one run at a time and prints a table in Markdown.
 LAMMPS's defaults run in every batch beside the others, and speeds are compared with that run of the same batch; at the
-end the best point and the defaults are repeated. Only settings vary that leave the forces as they are, or (water) the
-share of the long-range forces that the solver computes at a fixed accuracy; a point counts only without dangerous
+end the best point and the defaults, on one rank, are repeated. Only ranks, threads and settings vary that leave the
+forces as they are, or (water) the share of the long-range forces that the solver computes at a fixed accuracy; a point counts only without dangerous
 neighbour builds.
 """
 
@@ -40,8 +40,8 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", default=CAMPAIGNS, help=f"of {', '.join(CAMPAIGNS)}")
-    parser.add_argument("--runs", type=int, default=16, help="runs of each campaign")
-    parser.add_argument("--site", default="threads")
+    parser.add_argument("--runs", type=int, default=24, help="runs of each campaign")
+    parser.add_argument("--site", default="laptop_alone")
     parser.add_argument("--folder", type=Path, default=Path("runs/inputs"))
     given = parser.parse_args()
     rows = [row(name, runs=given.runs, site=given.site, folder=given.folder) for name in given.names]
