@@ -534,12 +534,12 @@ def app(
             run it is to be in all), and gives metrics of the whole.
         mpi: Whether the function runs on every MPI rank of the run, with the mpi4py communicator `run.comm`; what
             rank 0 returns is the outcome.
-        ensemble: Whether a campaign's runs of it share MPI launches (see `[ensemble]` of a campaign). Not together
-            with `mpi`.
+        ensemble: Whether a campaign's runs of it share MPI launches (see `[ensemble]` of a campaign); with `mpi`,
+            each takes its own ranks of them.
 
     Raises:
         BadInput: A parameter is not an argument of the function, or an argument has no parameter; `mpi` without an
-            argument `run`, with a function that yields, or with `ensemble`.
+            argument `run`, or with a function that yields.
 
     Example:
         >>> from hpcagent.model.space import Float
@@ -610,7 +610,7 @@ def app_of(
         check_extendable(function, settings or {})
         settings = {**(settings or {}), "extendable": True}
     if mpi:
-        _check_ranked(function, ensemble=ensemble)
+        _check_ranked(function)
     lines = (inspect.getdoc(function) or "").splitlines()
     made_contract = build(
         Contract,
@@ -650,15 +650,8 @@ def app_of(
     return made
 
 
-def _check_ranked(function: Callable[..., Any], *, ensemble: bool) -> None:
+def _check_ranked(function: Callable[..., Any]) -> None:
     """Refuse a function of MPI ranks that has no use for them, or gives its values one by one."""
-    if ensemble:
-        raise BadInput(
-            f"{function.__name__}() has both mpi=True and ensemble=True: a run over MPI ranks has a launch of its "
-            "own, which inside a shared launch would only keep ranks idle. Leave ensemble=True out, or mpi=True "
-            "where a run needs one rank.",
-            value=function.__name__,
-        )
     arguments = inspect.signature(function).parameters
     if "run" not in arguments and not any(a.kind is a.VAR_KEYWORD for a in arguments.values()):
         raise BadInput(

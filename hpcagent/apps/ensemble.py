@@ -7,8 +7,8 @@ done beside stands in `more.jsonl`.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.launch import Launch, Limit, planned
+from hpcagent.apps.lines import Lines, new_lines
 from hpcagent.apps.modes import LAMMPS
-from hpcagent.apps.ranks.group import Group, words_of
+from hpcagent.apps.ranks.group import Event, Group, words_of
 from hpcagent.apps.run import Run
 from hpcagent.apps.worker import broken_off, execute
+from hpcagent.beside import as_told, told
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import FORKS
 
@@ -29,9 +31,10 @@ ANSWERS = "answers.jsonl"
 MORE = "more.jsonl"
 _LOOK_S = 0.25
 MOST_AGAIN = 2
-"""So often is a run begun anew that was ended with its launch, by a rank of another run."""
+"""So often is a run begun anew that was ended with its launch, and not by itself as far as that is known."""
 _MOST_STARTS = 3
 _TOGETHER_S = 2.0
+_FOLLOWING_S = 10.0
 _FATAL = {"Segmentation fault": 11, "Aborted": 6, "Floating": 8, "Bus error": 7, "Illegal instruction": 4}
 
 
@@ -78,17 +81,18 @@ class _Ensemble:
         self._begun = False
         self._read = 0
         self._starts = 0
-        self._blamed = False  # whether a run has taken a rank of this launch with it
+        self._following = 0.0  # until then what is lost may have ended because of what was lost before
         self._group: Group | None = None
-        self._answers = -1
+        self._answers: Lines
+        self._app = "lammps"
 
     def all(self) -> list[tuple[str, dict[str, Any]]]:
-        if self._waiting and self._waiting[0]["function"] == LAMMPS:
+        if self._waiting:
+            self._app = _table(self._waiting[0])
+        if self._app == "lammps":
             _refuse_other_lammps(self._run)
         self._folder.mkdir(0o775, parents=True, exist_ok=True)
-        self._answers = os.open(
-            self._folder / ANSWERS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o664
-        )
+        self._answers = Lines(self._folder / ANSWERS)
         try:
             while self._more() or self._waiting or self._flying:
                 if not self._flying and not self._time_left():
@@ -97,16 +101,16 @@ class _Ensemble:
         finally:
             if self._group is not None:
                 self._group.close(at_once=True)
-            os.close(self._answers)
+            self._answers.close()
         return self._ended
 
     def _step(self) -> None:
         if self._group is None:
             self._group = Group(_tolerant(planned(
-                self._run, words_of(self._ranks), app="lammps", env={"PYTHONFAULTHANDLER": "1"}
+                self._run, words_of(self._ranks), app=self._app, env={"PYTHONFAULTHANDLER": "1"}
             )), slots=self._slots, ranks=self._ranks)  # fmt: skip
             self._starts += 1
-            self._blamed = False
+            self._following = 0.0
         group = self._group
         there = len(group.ready) + len(group.waiting)
         # Slots that are gone come back with the next launch; the others end what they have begun first.
@@ -117,16 +121,22 @@ class _Ensemble:
             return
         if not worn:
             self._give(group)
+        self._answers.flush()
+        lost = self._heard(group, self._until())
+        if lost:
+            self._lost(group, lost)
+        self._stop_late(group)
+
+    def _heard(self, group: Group, timeout_s: float) -> list[Event]:
+        """Take in answers, and give the slots that are lost: none before another, as far as that is seen."""
         lost = []
-        for event in group.wait(self._until()):
+        for event in group.wait(timeout_s):
             if event.what == "answer" and event.answer is not None:
                 self._starts = 0
                 self._answered(group, event.slot, event.answer)
             elif event.what == "lost":
-                lost.append((event.slot, event.aborted, (event.answer or {}).get("size")))
-        if lost:
-            self._lost(group, lost)
-        self._stop_late(group)
+                lost.append(event)
+        return lost
 
     def _until(self) -> float:
         left = [f.limit.seconds - f.wall_s for f in self._flying.values()]
@@ -140,7 +150,8 @@ class _Ensemble:
             flight = _Flight(order, Limit.of(_run_of(order)))
             self._begun = True
             self._write({"begun": _id(order)})
-            flight.key = group.send(slot, {"what": "call", "function": execute, "args": [order]}, pickled=True)
+            request = {"what": "call", "function": _executed, "args": [order, sys.path, told()]}
+            flight.key = group.send(slot, request, pickled=True)
             self._flying[slot] = flight
 
     def _time_left(self) -> bool:
@@ -167,39 +178,62 @@ class _Ensemble:
         )
         self._end(flight, broken_off(flight.order, flight.wall_s, _plain(failure)))
 
-    def _lost(self, group: Group, lost: list[tuple[int, bool, Any]]) -> None:
-        """Runs whose slot has lost a rank: the first is to blame; others that went with the launch begin anew."""
-        # By a signal a rank of several takes the launch along, a moment later.
-        until = time.monotonic() + _TOGETHER_S
-        while self._ranks > 1 and time.monotonic() < until and (group.ready or group.waiting):
-            for event in group.wait(0.2):
-                if event.what == "answer" and event.answer is not None:
-                    self._answered(group, event.slot, event.answer)
-                elif event.what == "lost":
-                    lost.append((event.slot, event.aborted, None))
+    def _lost(self, group: Group, first: list[Event]) -> None:
+        """Slots that have lost a rank: who is to blame has failed; others that went with the launch begin anew."""
+        together = list(first)
+        # By a signal a rank of several takes the launch along, a moment later; so does a launcher that is killed.
+        until = time.monotonic() + (_TOGETHER_S if self._ranks > 1 else _TOGETHER_S / 4)
+        said = all(event.slot in self._flying and self._own(event) for event in first)
+        while (self._ranks > 1 or not said) and time.monotonic() < until and (group.ready or group.waiting):
+            together += self._heard(group, 0.2)
         whole = not group.ready and not group.waiting
-        if all(slot not in self._flying for slot, _, _ in lost):
-            self._idle_lost(group, lost)
-        gone = [(slot, aborted) for slot, aborted, _ in lost if slot in self._flying]
-        # What shows why it has ended is to blame before what does not.
-        for slot, aborted in sorted(gone, key=lambda one: not (one[1] or _signal_of(self._flying[one[0]].order))):
+        if all(event.slot not in self._flying for event in together):
+            self._idle_lost(group, together)
+        events = {event.slot: event for event in together if event.slot in self._flying}
+        blamed = self._to_blame(group, first, list(events.values()), whole=whole)
+        for slot, event in events.items():
             flight = self._flying.pop(slot)
             again = self._again.get(_id(flight.order), 0)
-            own = aborted or _signal_of(flight.order)
-            if self._blamed and not own and again < MOST_AGAIN:
+            if slot not in blamed and again < MOST_AGAIN:
                 self._again[_id(flight.order)] = again + 1
                 self._waiting.insert(0, flight.order)
                 continue
-            self._blamed = True
-            self._end(flight, broken_off(flight.order, flight.wall_s, _plain(_crash(flight, group, aborted))))
+            failure = _crash(flight, group, event) if slot in blamed else _with_the_launch(flight, group)
+            self._end(flight, broken_off(flight.order, flight.wall_s, _plain(failure)))
+        self._following = time.monotonic() + _FOLLOWING_S
         if whole:
             group.close(at_once=True)
             self._group = None
 
-    def _idle_lost(self, group: Group, lost: list[tuple[int, bool, Any]]) -> None:
+    def _to_blame(self, group: Group, first: list[Event], lost: list[Event], *, whole: bool) -> set[int]:
+        """Slots, of those with a run, that have ended by their own doing; none where nobody can say which.
+
+        Args:
+            first: What was lost first, also of slots with nothing to do: one that ends another does so before it.
+            lost: All that was lost and had a run.
+            whole: Whether the launch is gone.
+        """
+        own = {one.slot for one in lost if self._own(one)}
+        if not whole and self._ranks == 1:
+            return {one.slot for one in lost}
+        if own or time.monotonic() < self._following:
+            return own
+        if not whole:
+            return {one.slot for one in lost}
+        code = group.exit_code(grace_s=1.0)
+        at_first = {one.slot for one in first if one.slot >= 0}
+        if len(at_first) != 1 or (code is not None and code < 0):  # the launcher itself was killed
+            return set()
+        return at_first & {one.slot for one in lost}
+
+    def _own(self, event: Event) -> bool:
+        """Whether the run in that slot says itself why it has ended."""
+        return event.aborted or _signal_of(self._flying[event.slot].order) > 0
+
+    def _idle_lost(self, group: Group, lost: list[Event]) -> None:
         if self._starts < _MOST_STARTS:
             return
-        sizes = {size for _, _, size in lost if size is not None}
+        sizes = {event.answer["size"] for event in lost if event.answer and event.answer.get("size") is not None}
         said = group.printed().strip()[-2000:]
         raise AppFailed(
             f"the launch of {self._slots} x {self._ranks} rank(s) has not come up {self._starts} times"
@@ -208,7 +242,7 @@ class _Ensemble:
             kind="infrastructure",
             name="LaunchFailed",
             log_tail=said,
-            repair="in the site profile, the launcher of the MPI that mpi4py is built for ([apps.lammps])",
+            repair=f"in the site profile, the launcher of the MPI that mpi4py is built for ([apps.{self._app}])",
         )
 
     def _stop_late(self, group: Group) -> None:
@@ -222,33 +256,49 @@ class _Ensemble:
 
     def _more(self) -> bool:
         """Take what the coordinator has added; True, so that it stands first in a condition without ending it."""
-        path = self._folder / MORE
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_size > self._read:
-                with path.open("rb") as file:
-                    file.seek(self._read)
-                    text = file.read()
-                whole = text[: text.rfind(b"\n") + 1]
-                self._read += len(whole)
-                for line in whole.splitlines():
-                    said = json.loads(line)
-                    if said.get("drop"):
-                        self._waiting.clear()
-                    else:
-                        self._waiting.append(said["order"])
-                self._waiting.sort(key=_expected, reverse=True)
+        said: list[dict[str, Any]] = []
+        # A look that fails is made up for by the next; runs of a damaged line are sent again by who has sent them.
+        with contextlib.suppress(OSError):
+            said, self._read = new_lines(self._folder / MORE, self._read)
+        for line in said:
+            if line.get("drop"):
+                self._drop()
+            elif isinstance(line.get("order"), dict):
+                self._waiting.append(line["order"])
+        if said:
+            self._waiting.sort(key=_expected, reverse=True)
         return False
+
+    def _drop(self) -> None:
+        """End all that goes on, and begin nothing more: nobody wants the answers."""
+        self._waiting.clear()
+        for slot in self._flying:
+            if self._group is not None:
+                self._group.end(slot)
+        self._flying.clear()
 
     def _end(self, flight: _Flight, answer: dict[str, Any]) -> None:
         name = _id(flight.order)
         if self._again.get(name):
-            said = f"begun anew {self._again[name]} time(s): a rank of another run had ended the whole launch"
+            said = f"begun anew {self._again[name]} time(s): the whole launch had ended, not by this run"
             answer["notes"] = [*answer.get("notes", ()), said]
         self._ended.append((name, answer))
         self._write({"execution_id": name, "answer": answer})
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        os.write(self._answers, json.dumps(line).encode() + b"\n")
+        self._answers.add(line)  # what has to wait for room comes later, or with the answer of all
+
+
+def _executed(order: Mapping[str, Any], path: Sequence[str], modules: Sequence[str]) -> dict[str, Any]:
+    """Run an order in a rank process, which finds the modules that the worker finds."""
+    sys.path += [entry for entry in path if entry not in sys.path]
+    as_told(modules)
+    return execute(order)
+
+
+def _table(order: Mapping[str, Any]) -> str:
+    """Name of the table `[apps.NAME]` of the site profile that has a say in the launch."""
+    return "lammps" if order["function"] == LAMMPS else str(order["manifest"]["app"])
 
 
 def _id(order: Mapping[str, Any]) -> str:
@@ -303,8 +353,22 @@ def _signal_of(order: Mapping[str, Any]) -> int:
     return next((number for said, number in _FATAL.items() if f"Fatal Python error: {said}" in printed), 0)
 
 
-def _crash(flight: _Flight, group: Group, aborted: bool) -> AppFailed:
+def _with_the_launch(flight: _Flight, group: Group) -> AppFailed:
+    """What a run has failed with that was ended with its launch again and again, by nobody knows what."""
+    return AppFailed(
+        f"its launch has ended {MOST_AGAIN + 1} times while it ran, and not by this run as far as that is known.",
+        kind="infrastructure",
+        name="LaunchLost",
+        log_tail=group.printed()[-2000:],
+    )
+
+
+def _crash(flight: _Flight, group: Group, event: Event) -> AppFailed:
     """What a run whose rank is gone has failed with."""
+    if event.answer:
+        from hpcagent.apps.over_ranks import failure_of_a_rank
+
+        return failure_of_a_rank(event.answer, _text(Path(flight.order["workdir"]) / "output.txt", 4000))
     folder = Path(flight.order["workdir"])
     printed = _text(folder / "output.txt") or group.printed()
     number = _signal_of(flight.order) or 9
@@ -312,7 +376,7 @@ def _crash(flight: _Flight, group: Group, aborted: bool) -> AppFailed:
         from hpcagent.apps.lammps.failures import Ended, failure_of
 
         ended = Ended(
-            returncode=1 if aborted else -number,
+            returncode=1 if event.aborted else -number,
             log=_text(folder / "log.lammps"),
             printed=printed,
             stopped=None,

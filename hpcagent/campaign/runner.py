@@ -135,8 +135,8 @@ class Runner:
         self._late: set[str] = set()
         self._root = folder.root
         self._launches, self._rolling = ensemble, rolling
-        self._ensembles = self._made_ensembles()
         self._news: list[str] = []
+        self._ensembles = self._made_ensembles()
 
     def _made_ensembles(self) -> Ensembles | None:
         if self._app.settings.get(MODE) != ENSEMBLE:
@@ -151,6 +151,7 @@ class Runner:
             order=lambda manifest: self._order(manifest, self._about_site),
             ended=lambda manifest, answer: finished.put(((manifest,), answer)),
             wake=lambda: finished.put(None),
+            tell=lambda said: self._news.append(said),
             wants_s=self._wants_s,
             whole=self._rolling,
         )

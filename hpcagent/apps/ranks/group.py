@@ -40,7 +40,8 @@ class Event:
     Attributes:
         what: `ready`: all its ranks are there; `answer`; `lost`: a rank of it, or the whole launch, is gone.
         slot: Its number; -1 for a launch that ended before its ranks were there.
-        answer: Of an answer: `key` of the request and what it gives.
+        answer: Of an answer: `key` of the request and what it gives. Of a slot that is lost: what the rank that
+            gave up said; the `size` of its world, where that is another one than this launch's.
         aborted: Of a slot that is lost: a rank of it has failed by itself, so that the others would hang.
         hosts: Of a slot that is ready: where its ranks are.
     """
@@ -169,7 +170,10 @@ class Group:
         return key
 
     def wait(self, timeout_s: float) -> list[Event]:
-        """What has happened; nothing after so many seconds without anything."""
+        """What has happened; nothing after so many seconds without anything.
+
+        Of two ranks of which one ends because of the other, that one is in an earlier list, or both are in one.
+        """
         deadline = time.monotonic() + timeout_s
         while not self._events:
             left = deadline - time.monotonic()
@@ -230,7 +234,7 @@ class Group:
                     self._drop(rank)
                     return
             elif message.get("aborted"):
-                self._lost(rank, aborted=True)
+                self._lost(rank, aborted=True, said=message.get("said"))
             elif rank.slot not in self._gone:
                 self._events.append(Event("answer", rank.slot, answer=message))
 
@@ -259,13 +263,13 @@ class Group:
             self._selector.unregister(rank.wire)
         rank.wire.close()
 
-    def _lost(self, rank: _Rank, *, aborted: bool = False) -> None:
+    def _lost(self, rank: _Rank, *, aborted: bool = False, said: Any = None) -> None:
         if rank in self._strangers or rank.slot in self._gone:
             self._drop(rank)
             return
         slot = rank.slot
         self.end(slot)
-        self._events.append(Event("lost", slot, aborted=aborted))
+        self._events.append(Event("lost", slot, answer=said if isinstance(said, dict) else None, aborted=aborted))
 
     def _ended(self) -> None:
         self.returncode = self._process.returncode

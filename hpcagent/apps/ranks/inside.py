@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = ["Inside", "inside", "once", "runs_once", "set_inside"]
 
@@ -18,11 +18,16 @@ class Inside:
         comm: The mpi4py communicator of its slot; None for one rank without MPI.
         ranks: How many ranks the slot has.
         lammps: Runs LAMMPS over all ranks of the slot: (directory, words behind `lmp`, environment) -> exit code.
+        everywhere: Calls a function of a module on all ranks of the slot, with the communicator and what else is
+            given; returns what it does on the first rank, which calls this.
+        give_up: Ends the slot, whatever its other ranks do; what is given is told to their driver.
     """
 
     comm: Any
     ranks: int
     lammps: Callable[[Path, Sequence[str], Mapping[str, str]], int]
+    everywhere: Callable[..., Any]
+    give_up: Callable[[Mapping[str, Any]], NoReturn]
 
 
 _here: Inside | None = None

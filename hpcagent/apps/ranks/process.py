@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hpcagent.apps.ranks.inside import Inside, set_inside
 from hpcagent.apps.ranks.library import ABORTED, load, run_script
@@ -69,7 +69,15 @@ def _serve(wire: Wire, comm: Any) -> None:
             comm.bcast(("lammps", str(workdir), list(words), dict(env)))
         return _exit_code(wire, run_script(workdir, words, env, comm))
 
-    set_inside(Inside(comm=comm, ranks=ranks, lammps=lammps))
+    def everywhere(function: Callable[..., Any], *given: Any) -> Any:
+        if ranks > 1:
+            comm.bcast(("call", function, *given))
+        return function(comm, *given)
+
+    def give_up(said: Mapping[str, Any]) -> NoReturn:
+        _give_up(wire, said)
+
+    set_inside(Inside(comm=comm, ranks=ranks, lammps=lammps, everywhere=everywhere, give_up=give_up))
     while True:
         request = requests.get()
         what = request["what"]
@@ -103,7 +111,11 @@ def _exit_code(wire: Wire, done: int | str) -> int:
     """The exit code of a run; where the others may hang, the driver ends the slot, and this process with it."""
     if done != ABORTED:
         return int(done)
-    wire.send({"aborted": True})
+    _give_up(wire, {})
+
+
+def _give_up(wire: Wire, said: Mapping[str, Any]) -> NoReturn:
+    wire.send({"aborted": True, "said": dict(said)})
     threading.Event().wait()
     raise AssertionError
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,10 +17,13 @@ _SIGNALS = tuple(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
                    signal.SIGFPE, signal.SIGPIPE)
 )  # fmt: skip
+_FILES = (stat.S_IFREG, stat.S_IFIFO, stat.S_IFDIR)
 
 
 @contextlib.contextmanager
-def of_a_run(workdir: Path, output: Path, env: Mapping[str, str], *, fresh: bool) -> Iterator[None]:
+def of_a_run(
+    workdir: Path, output: Path, env: Mapping[str, str], *, fresh: bool, closing: bool = True
+) -> Iterator[None]:
     """Be in a run's directory, print into its file, have its environment; and have nothing of it afterwards.
 
     Args:
@@ -27,6 +31,7 @@ def of_a_run(workdir: Path, output: Path, env: Mapping[str, str], *, fresh: bool
         output: Takes what is printed, also by libraries.
         env: The whole environment of the run.
         fresh: Whether the file is begun anew; else what is printed goes behind what is there.
+        closing: Whether files that the run leaves open are closed; not those of Python, which closes them itself.
     """
     before = _environ()
     mask = os.umask(0)
@@ -51,9 +56,11 @@ def of_a_run(workdir: Path, output: Path, env: Mapping[str, str], *, fresh: bool
             os.close(descriptor)
         os.fchdir(here)
         os.close(here)
-        for descriptor in _open_files() - open_before - {here, *kept}:
+        for descriptor in _open_files() - open_before - {here, *kept} if closing else ():
             with contextlib.suppress(OSError):
-                os.close(descriptor)
+                # Never a socket: MPI connects ranks when they first have something to say to each other.
+                if stat.S_IFMT(os.fstat(descriptor).st_mode) in _FILES:
+                    os.close(descriptor)
         os.umask(mask)
         _set_environ(before)
         for number, handler in handlers.items():

@@ -181,12 +181,6 @@ def test_what_cannot_run_on_ranks_is_refused_when_it_is_defined() -> None:
         def step_by_step(run: Run):  # type: ignore[no-untyped-def]
             yield {"y": 1.0}
 
-    with pytest.raises(BadInput, match="both mpi=True and ensemble=True"):
-
-        @app(mpi=True, ensemble=True, metrics={"y": "1"})
-        def nested(run: Run) -> dict[str, float]:
-            return {"y": 1.0}
-
 
 def test_how_runs_are_started_is_no_part_of_what_an_app_is() -> None:
     def function(x: int, run: Run) -> dict[str, float]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,14 +17,19 @@ from typing import Any
 
 import pytest
 
+import hpcagent as ha
+from hpcagent.apps import ensemble
+from hpcagent.apps.base import App
 from hpcagent.apps.ensemble import execute_ensemble
 from hpcagent.apps.lammps.contract import lammps
 from hpcagent.apps.lammps.executable import installed
+from hpcagent.apps.ranks.group import Event
 from hpcagent.campaign.coordinator import run
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.record import load_campaign
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
+from hpcagent.sites.profile import Profile
 from hpcagent.store.gathered import read_gathered
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the package lammps is not installed")
@@ -42,6 +51,7 @@ fix 1 all nve
 thermo 1
 timestep ${dt}
 if "${bad} == 1" then """shell "eval kill -11 `printf '\044PPID'`" """
+if "${bad} == 2" then """shell "eval kill -9 `printf '\044PPID'`" """
 run ${n}
 '''
 CONTRACT = """\
@@ -54,7 +64,7 @@ walltime_s = 300
 [variables]
 n = { kind = "int", low = 1, high = 1000000, unit = "1" }
 dt = { low = 0.0001, high = 10.0, unit = "tau" }
-bad = { kind = "int", low = 0, high = 1, unit = "1" }
+bad = { kind = "int", low = 0, high = 2, unit = "1" }
 """
 CAMPAIGN = """\
 name = "short"
@@ -129,25 +139,64 @@ def test_a_run_of_several_ranks_that_dies_costs_itself(tmp_path: Path) -> None:
     assert failed == {13: "Crashed"} and len(result.results) == 5
 
 
-def test_of_two_runs_of_several_ranks_one_dies_and_the_other_is_run_to_its_end(tmp_path: Path) -> None:
-    """On the worker itself: more ranks than this machine may have cores, which no site would let pass."""
-    written(tmp_path, [point(1)], ranks=2)
-    app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
-    work = tmp_path / "work"
-    orders = [
-        app.order(app.manifest(point(n, bad=bad)), work=work, site={}) for n, bad in ((2000, 0), (13, 1), (30, 0))
-    ]
+def executed(folder: Path, app: App, points: list[dict[str, Any]], *, ranks: int) -> list[dict[str, Any]]:
+    """What the worker itself says of runs in two slots: of more ranks than sites let pass on this machine."""
+    orders = [app.order(app.manifest(p), work=folder / "work", site={}) for p in points]
     request = {
         "orders": orders,
-        "folder": str(tmp_path / "ensemble"),
-        "resources": {"nodes": 1, "ranks_per_node": 4, "threads_per_rank": 1},
+        "folder": str(folder / "ensemble"),
+        "resources": {"nodes": 1, "ranks_per_node": 2 * ranks, "threads_per_rank": 1},
         "slots": 2,
-        "ranks": 2,
+        "ranks": ranks,
         "site": {},
     }
     answers = dict(execute_ensemble(request))
-    names = [(answers[o["manifest"]["execution_id"]].get("failure") or {}).get("name") for o in orders]
-    assert names == [None, "Crashed", None]
+    return [answers[o["manifest"]["execution_id"]] for o in orders]
+
+
+def names_of(answers: list[dict[str, Any]]) -> list[str | None]:
+    return [(answer.get("failure") or {}).get("name") for answer in answers]
+
+
+@pytest.mark.parametrize(("bad", "name"), [(1, "Crashed"), (2, "Killed")])
+def test_of_two_runs_of_several_ranks_one_dies_and_the_other_is_run_to_its_end(
+    tmp_path: Path, bad: int, name: str
+) -> None:
+    written(tmp_path, [point(1)], ranks=2)
+    app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
+    answers = executed(tmp_path, app, [point(2000), point(13, bad=bad), point(30)], ranks=2)
+    assert names_of(answers) == [None, name, None]
+
+
+ONE_FAILS = """\
+variable n index 10
+units lj
+atom_style atomic
+processors 2 1 1
+region box block 0 20 0 10 0 10
+create_box 1 box
+lattice fcc 0.8442
+region left block 1 9 0 10 0 10 units box
+create_atoms 1 region left
+mass 1 1.0
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+neighbor 1.0 bin
+if "${n} < 20" then "neigh_modify one 20 page 200"
+fix 1 all nve
+run ${n}
+"""
+
+
+def test_an_error_on_one_of_two_ranks_is_that_runs_and_the_next_has_ranks_again(tmp_path: Path) -> None:
+    written(tmp_path, [point(1)], ranks=2)
+    (tmp_path / "in.short").write_text(ONE_FAILS)
+    lines = CONTRACT.replace("RANKS", "2").splitlines(keepends=True)
+    contract = "".join(line for line in lines if not line.startswith(("dt =", "bad =")))
+    (tmp_path / "short.toml").write_text(contract)
+    app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
+    answers = executed(tmp_path, app, [{"n": n} for n in (10, 30, 11, 31)], ranks=2)
+    assert names_of(answers) == ["NeighborListOverflow", None, "NeighborListOverflow", None]
 
 
 def test_killed_and_resumed_no_finished_run_is_run_again(tmp_path: Path) -> None:
@@ -217,6 +266,145 @@ def test_runs_of_a_python_function_share_launches(tmp_path: Path) -> None:
     assert launches and len({m["pid"] for m in metrics.values()}) < len(metrics)
 
 
+SUMMED = """
+import os
+from pathlib import Path
+
+import hpcagent as ha
+
+
+@ha.app(
+    parameters={"x": ha.Int(0, 9)},
+    metrics={"y": "1", "pid": "1"},
+    resources=ha.Resources(ranks_per_node=2, walltime_s=120),
+    seeded=False,
+    mpi=True,
+    ensemble=True,
+)
+def summed(x, run: ha.Run):
+    if x == 3 and run.comm.rank == 1:
+        raise ValueError("one of two")  # the other waits for it
+    if x == 4:
+        raise OSError(28, "no space")
+    if x == 5 and run.comm.rank == 0:
+        run.comm.send("for nobody", dest=1, tag=7)
+    if x == 6 and run.comm.rank == 1:
+        os.kill(os.getpid(), 11)
+    print("rank", run.comm.rank, Path.cwd() == run.workdir)
+    return {"y": run.comm.allreduce(x + run.comm.rank), "pid": os.getpid()}
+"""
+
+
+def test_runs_of_a_function_of_several_ranks_share_launches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "summed_on_ranks.py").write_text(SUMMED)
+    monkeypatch.syspath_prepend(tmp_path)  # the ranks find what the worker finds
+    app = importlib.import_module("summed_on_ranks").summed
+    answers = executed(tmp_path, app, [{"x": x} for x in range(9)], ranks=2)
+    failed = {x: answer["failure"] for x, answer in enumerate(answers) if "failure" in answer}
+    assert {x: (f["kind"], f["name"]) for x, f in failed.items()} == {
+        3: ("contract", "ValueError"),
+        4: ("infrastructure", "DiskFull"),
+        6: ("simulation", "FunctionCrashed"),
+    }
+    assert "one of two (rank 1 of 2)" in failed[3]["message"]
+    well = {x: answer for x, answer in enumerate(answers) if x not in failed}
+    assert {x: answer["metrics"]["y"] for x, answer in well.items()} == {x: 2 * x + 1 for x in well}
+    assert len({answer["metrics"]["pid"] for answer in well.values()}) < len(well)  # ranks take run after run
+    printed = (Path(well[0]["workdir"]) / "output.txt").read_text().splitlines()
+    assert sorted(printed) == ["rank 0 True", "rank 1 True"]
+
+
+def test_a_walltime_is_held_by_the_driver_and_the_next_run_has_ranks(tmp_path: Path) -> None:
+    written(tmp_path, [point(1)])
+    contract = tmp_path / "short.toml"
+    contract.write_text(contract.read_text().replace("walltime_s = 300", "walltime_s = 3"))
+    app = lammps(contract).with_settings(mode="ensemble")
+    answers = executed(tmp_path, app, [point(1_000_000), point(900_000), point(20), point(30)], ranks=1)
+    assert names_of(answers) == ["Walltime", "Walltime", None, None]
+    assert all(answer["cost"]["wall_s"] >= 3 for answer in answers[:2])
+    assert (Path(answers[0]["workdir"]) / "log.lammps").stat().st_size > 0
+
+
+def test_a_killed_worker_costs_no_finished_run_and_its_runs_begin_in_another_launch(tmp_path: Path) -> None:
+    points = [point(20 * k) for k in range(1, 9)] + [point(20_000)]
+    campaign = load_campaign(written(tmp_path, points))
+    killed: list[int] = []
+
+    def kill() -> None:
+        deadline = time.monotonic() + 120
+        while not killed and time.monotonic() < deadline:
+            time.sleep(0.05)
+            for path in tmp_path.glob("run/ensembles/*/answers.jsonl"):
+                if path.read_text().count('"answer"') >= 8:
+                    killed.append(_driver_of(path))
+                    os.kill(killed[0], signal.SIGKILL)
+                    return
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    result = run(campaign, run_dir=tmp_path / "run", progress=False)
+    thread.join()
+    assert killed and len(result.results) == 9 and all(r.ok for r in result.results)
+    assert {r.manifest.params["n"]: r.attempt for r in result.results if r.attempt > 1} == {20_000: 2}
+    assert [e["failure"]["name"] for e in events_of(tmp_path / "run") if e["event"] == "retry"] == ["WorkerLost"]
+
+
+def _driver_of(path: Path) -> int:
+    """The process that has a file open."""
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if entry.readlink() == path:
+                return int(entry.parts[2])
+    raise AssertionError(f"nobody has {path} open")
+
+
+def test_the_cap_ends_what_a_launch_has_in_flight_also_on_a_site_that_goes_on(tmp_path: Path) -> None:
+    path = written(tmp_path, [point(1_000_000)], table="[until]\nnode_hours = 0.0005\n")
+    contract = tmp_path / "short.toml"
+    contract.write_text("estimated_runtime_s = 0.5\n" + contract.read_text())
+    with ha.open_site("laptop", run_dir=tmp_path / "site") as site:
+        result = run(load_campaign(path), site=site, run_dir=tmp_path / "run", progress=False)
+        names = {r.manifest.params["n"]: r.failure and r.failure.name for r in result.results}
+        assert names == {1_000_000: "CapReached"}
+        (answers,) = tmp_path.glob("run/ensembles/*/answers.jsonl")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:  # the worker is free again: nothing goes on in the launch
+            with contextlib.suppress(AssertionError):
+                _driver_of(answers)
+                time.sleep(0.1)
+                continue
+            break
+        assert time.monotonic() < deadline
+
+
+def test_who_was_lost_first_is_to_blame_and_nobody_where_that_was_not_seen(tmp_path: Path) -> None:
+    class Launch:
+        code: int | None = 9
+
+        def exit_code(self, *, grace_s: float) -> int | None:
+            return self.code
+
+    request = {"folder": tmp_path, "slots": 3, "ranks": 2, "resources": {}, "site": {}, "orders": []}
+    driver, launch = ensemble._Ensemble(request), Launch()
+    for slot in (0, 1):
+        order = {"workdir": str(tmp_path), "manifest": {"resources": {}}, "site": {}}
+        driver._flying[slot] = ensemble._Flight(order, limit=None)  # type: ignore[arg-type]
+    lost = [Event("lost", slot) for slot in range(3)]
+
+    def blamed(*first: int, whole: bool = True) -> set[int]:
+        at_first = [lost[slot] for slot in first]
+        return driver._to_blame(launch, at_first, lost[:2], whole=whole)  # type: ignore[arg-type]
+
+    assert blamed(1) == {1}
+    assert blamed(0, 1) == set()  # both seen at once
+    assert blamed(2) == set()  # a rank with nothing to do
+    assert blamed(0, 1, whole=False) == {0, 1}  # the launch goes on: each has ended by itself
+    launch.code = -9
+    assert blamed(1) == set()  # mpiexec itself was killed
+
+
 def test_a_launch_is_filled_by_its_runs_or_refused() -> None:
     launch, slots = Ensemble().launch(Resources(threads_per_rank=2), nodes=3, cores=8)
     assert (launch.nodes, launch.ranks_per_node, launch.threads_per_rank, slots) == (3, 4, 2, 12)
@@ -241,4 +429,10 @@ def test_what_cannot_be_an_ensemble_is_refused_before_anything_runs(tmp_path: Pa
     path.write_text(path.read_text().replace("ranks = 2", "ranks = 3"))
     with pytest.raises(BadInput, match=r"ensemble\.ranks=3"):
         run(load_campaign(path), run_dir=tmp_path / "run", progress=False)
+    path = written(tmp_path, [point(10)])
+    site = Profile.model_validate(
+        {"name": "here", "kind": "local", "apps": {"lammps": {"command": ["/bin/cat"]}}, "executors": {"cpu": {}}}
+    )
+    with pytest.raises(BadInput, match=r"\[apps\.lammps\] command of the site here names another: /bin/cat"):
+        run(load_campaign(path), site=site, run_dir=tmp_path / "run", progress=False)
     assert not (tmp_path / "run" / "ensembles").exists()
