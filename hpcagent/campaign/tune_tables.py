@@ -102,7 +102,7 @@ def campaign_table(
     else:
         rules.append(f"{names['ranks']} <= {cores // threads}")
     if "grid" in names:
-        rules.append(f"{names['grid']} == 'auto' or {names['ranks']} > 1")
+        rules.append(f"{names['grid']} == '{own[names['grid']]}' or {names['ranks']} > 1")
     varied: dict[str, dict[str, Any]] = {k.name: {} for k in made if len(k.values) != 1}
     kept = [Constraint.model_validate(rule) for rule in rules]
     points = [p for p in _likely(made, own) if _allowed(p, made) and all(rule.kept(p) for rule in kept)]

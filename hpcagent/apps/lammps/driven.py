@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from hpcagent.apps.lammps.script import REFERENCE, Command, nested
 from hpcagent.apps.lammps.settings import ALONE, Settings
 
-__all__ = ["driven"]
+__all__ = ["driven", "switched"]
 
 # What an `if` on such a variable may do.
 _OF_SPEED = ("package", "suffix", "neighbor", "neigh_modify", "newton", "processors", "kspace_modify", "print")
@@ -53,6 +53,54 @@ def driven(settings: Settings, included: Sequence[Sequence[Command]]) -> dict[st
     if way is not None and not any(words[1:2] == ["omp"] for words in _all(settings, "package")):
         del found["accelerator"]  # `suffix omp` needs a `package omp` before it
     return found
+
+
+# Setting -> the command that an `if` on a variable may carry out for it.
+_SWITCHED = {"accelerator": "suffix", "grid": "processors", "rebuild": "neigh_modify"}
+
+
+def switched(settings: Settings, included: Sequence[Sequence[Command]]) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Setting -> the variable that chooses it, and the words it may be.
+
+    As in `if "${grid} == x" then "processors * 1 1"`.
+
+    Args:
+        settings: What was read of the script, without this.
+        included: The commands of each script that it includes.
+    """
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for setting, command in _SWITCHED.items():
+        ifs = [c.words for c in settings.named("if") if any(w[0] == command for w in nested(c.words))]
+        if not ifs or settings.named(command) or any(c.name == command for inner in included for c in inner):
+            continue
+        chosen = [_chosen(words) for words in ifs]
+        names = {name for name, _ in chosen}
+        name = names.pop() if len(names) == 1 else ""
+        if not name or not _settable(settings, name) or not _alone(settings, included, setting, name):
+            continue
+        inside = [[w for w in nested(words) if w[0] == command] for words in ifs]
+        if all(_safe(setting, w, word) for of, (_, word) in zip(inside, chosen, strict=True) for w in of):
+            found[setting] = (name, tuple(word for _, word in chosen))
+    names_of = [name for name, _ in found.values()]
+    return {setting: of for setting, of in found.items() if names_of.count(of[0]) == 1}
+
+
+def _chosen(words: Sequence[str]) -> tuple[str, str]:
+    """Variable and word of `if "${NAME} == WORD" then ...`; empty where it is something else."""
+    condition = words[1].split() if len(words) > 2 and words[2] == "then" else []
+    if len(condition) != 3 or condition[1] != "==" or {"else", "elif"} & set(words):
+        return "", ""
+    name = _variable(condition[0]) if condition[0].startswith("$") else None
+    return (name or "", condition[2]) if "$" not in condition[2] else ("", "")
+
+
+def _safe(setting: str, words: Sequence[str], word: str) -> bool:
+    """Whether a choice is one that fits any run: no fixed grid, no list that is built unchecked."""
+    if setting == "grid":
+        return all(w in ("*", "1") for w in words[1:]) and "*" in words[1:]
+    if setting == "accelerator":
+        return word in ("opt", "omp") and list(words[1:]) == [word]
+    return "no" not in words
 
 
 def _all(settings: Settings, name: str) -> list[list[str]]:

@@ -159,7 +159,8 @@ def _cores(
 ) -> list[Knob]:
     made = [_choice("ranks", ranks_now, sorted(ranks), f"MPI ranks on a node of {cores} cores")]
     ways: tuple[str, ...] = () if "accelerator" in left else accelerators
-    own = settings.suffix if settings.suffix in ("opt", "omp") else "off"
+    own = _of_switch(settings, "accelerator") or (settings.suffix if settings.suffix in ("opt", "omp") else "off")
+    ways = tuple(way for way in ways if way in settings.choices.get("accelerator", ways))
     if ways:
         made.append(
             _choice("accelerator", own, ["off", *ways], "LAMMPS's other code for the same forces (suffix)")
@@ -174,9 +175,9 @@ def _cores(
         cuts = [name for name in GRIDS if len(name) == 1 or max(ranks) > 3]
         if settings.dimension == 2:
             cuts = [name for name in cuts if "z" not in name]  # LAMMPS wants one rank along z
-        made.append(
-            _choice("grid", "auto", ["auto", *cuts], "along which edges the box is cut; auto: LAMMPS's own")
-        )
+        cuts = list(settings.choices.get("grid", cuts))
+        way = _of_switch(settings, "grid") or "auto"
+        made.append(_choice("grid", way, [way, *cuts], f"along which edges the box is cut; {way}: LAMMPS's own"))
     return made
 
 
@@ -208,13 +209,20 @@ def _lists(settings: Settings, left: dict[str, str], system: System) -> list[Kno
         rule = settings.rebuild
         own_word = as_rebuild(int(rule["every"]), int(rule["delay"])) if _whole(rule) and settings.checked else OWN
         why = "when the list may be built anew, looking first whether an atom has moved by half of the skin"
-        if "every" in settings.driven and settings.checked and rule["delay"] == "0" and rule["every"].isdigit():
+        if "rebuild" in settings.choices:
+            made.append(_choice("rebuild", _of_switch(settings, "rebuild"), settings.choices["rebuild"], why))
+        elif "every" in settings.driven and settings.checked and rule["delay"] == "0" and rule["every"].isdigit():
             made.append(
                 _choice("every", int(rule["every"]), _EVERY, "steps between looks whether an atom has moved")
             )
         else:
             made.append(_choice("rebuild", OWN, [w for w in words if w != own_word], why))
     return made
+
+
+def _of_switch(settings: Settings, setting: str) -> str:
+    """The word of a setting that an `if` on a variable chooses, as the script came; empty where none does."""
+    return settings.value(f"${{{settings.driven[setting]}}}") if setting in settings.choices else ""
 
 
 def _whole(rule: dict[str, str]) -> bool:

@@ -107,6 +107,7 @@ class Settings:
         steps: The number of steps of `run`, where it can be told.
         left: What is not changed here (`neighbor`, `kspace`, `cutoff`, ...), and why.
         driven: Setting -> the variable of the script that decides it, and nothing else.
+        choices: Setting -> its words, where an `if` on that variable chooses among them.
     """
 
     read: Script
@@ -117,6 +118,7 @@ class Settings:
     steps: int | None = None
     left: tuple[tuple[str, str], ...] = ()
     driven: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:

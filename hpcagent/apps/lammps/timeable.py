@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from hpcagent.apps.lammps.driven import driven
+from hpcagent.apps.lammps.driven import driven, switched
 from hpcagent.apps.lammps.script import Command, Script, commands, nested, read_script
 from hpcagent.apps.lammps.settings import Settings
 from hpcagent.apps.lammps.untouched import untouched
@@ -74,6 +74,10 @@ def read_settings(path: Path, given: Mapping[str, str] | None = None) -> Setting
     _refuse_later(path, [c for c in found if c.first > runs[-1].last and moves(c)])
     settings = Settings(read, found, first, runs[-1], {k: str(v) for k, v in (given or {}).items()})
     _refuse_missing(path, settings)
+    elsewhere = tuple(included.values())
+    switches = switched(settings, elsewhere)
+    decided = {{"grid": "processors", "rebuild": "neigh_modify"}.get(name, name) for name in switches}
+    left = untouched(settings, {file.name: found for file, found in included.items()})
     return Settings(
         read,
         found,
@@ -81,8 +85,9 @@ def read_settings(path: Path, given: Mapping[str, str] | None = None) -> Setting
         runs[-1],
         settings.given,
         steps=_steps(path, settings, runs[-1]),
-        left=untouched(settings, {file.name: inner for file, inner in included.items()}),
-        driven=driven(settings, tuple(included.values())),
+        left=tuple((what, why) for what, why in left if what not in decided or not why.startswith("an `if`")),
+        driven=driven(settings, elsewhere) | {name: variable for name, (variable, _) in switches.items()},
+        choices={name: words for name, (_, words) in switches.items()},
     )
 
 

@@ -144,3 +144,32 @@ def test_what_else_a_line_of_kspace_modify_says_stays_for_the_converged_forces(t
     text = text.replace("neighbor", "kspace_style pppm 1e-4\nkspace_modify order 7 slab 3.0\nneighbor")
     after = rewritten(read(tmp_path, text), {}, measure_forces=True).rpartition("kspace_style pppm")[2]
     assert "kspace_modify slab 3.0" in after and "order 7 slab" not in check_script(read(tmp_path, SCRIPT), {})
+
+
+SWITCH = (
+    'variable way index auto\nif "${way} == x" then "processors * 1 1"\nif "${way} == y" then "processors 1 * 1"\n'
+)
+
+
+def test_a_variable_by_which_an_if_chooses_a_layout_is_varied(tmp_path):
+    settings = read(tmp_path, SWITCH + SCRIPT)
+    assert settings.driven["grid"] == "way" and settings.choices["grid"] == ("x", "y") and settings.left == ()
+    made = {k.setting: k for k in knobs(settings, UNKNOWN, ranks=(1, 2), cores=2)}
+    assert (made["grid"].name, made["grid"].own, made["grid"].values) == ("way", "auto", ("auto", "x", "y"))
+    assert "\nvariable way index x\n" in rewritten(settings, {"grid": "x"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("processors * 1 1", "processors 2 1 1"),  # fits two ranks only
+        ('== x" then', '== x" then "timestep 0.1"'),
+        ("processors 1 * 1", 'processors 1 * 1" else "processors * * 1'),
+        ("${way} == y", "${other} == y"),
+        ("variable way index auto\n", ""),
+    ],
+)
+def test_a_switch_that_may_do_something_else_is_left_alone(tmp_path, old, new):
+    settings = read(tmp_path, SWITCH.replace(old, new) + SCRIPT)
+    assert "grid" not in settings.driven and "decides `processors`" in dict(settings.left)["processors"]
+    assert "grid" not in {k.setting for k in knobs(settings, UNKNOWN, ranks=(1, 2), cores=2)}
