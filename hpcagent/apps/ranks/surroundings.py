@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["memory_mb", "of_a_run"]
+__all__ = ["Memory", "of_a_run", "set_threads"]
+
+_TRIM_MB = 32.0
 
 _SIGNALS = tuple(
     number
@@ -71,13 +74,30 @@ def of_a_run(
 def set_threads(threads: int) -> None:
     """Have OpenMP begin with so many threads: what a run has set with `package omp` outlives its instance."""
     with contextlib.suppress(OSError, AttributeError):
-        _libc_like("omp_set_num_threads")(threads)
+        _function("omp_set_num_threads")(threads)
 
 
-def memory_mb() -> float:
-    """Resident memory of this process, in MB of 10^6 bytes; what is free in its heap is given back first."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+class Memory:
+    """What this process holds, looked at after each run.
+
+    What is free in its heap is given back first where it has grown by `_TRIM_MB` since that was last done. Not
+    after every run: glibc then begins each of them on other pages, and holds some kB more after each.
+    """
+
+    def __init__(self) -> None:
+        self._trimmed_mb = 0.0
+
+    def mb(self) -> float:
+        """Resident memory, in MB of 10^6 bytes; 0 where the system does not say."""
+        found = _resident_mb()
+        if found > self._trimmed_mb + _TRIM_MB:
+            with contextlib.suppress(OSError, AttributeError):
+                _function("malloc_trim")(0)
+            found = self._trimmed_mb = _resident_mb()
+        return found
+
+
+def _resident_mb() -> float:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -85,13 +105,19 @@ def memory_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _libc_like(name: str) -> ctypes._NamedFuncPointer:
-    return getattr(ctypes.CDLL(None), name)  # type: ignore[no-any-return]
+@functools.cache
+def _process() -> ctypes.CDLL:
+    """What this process has loaded, C's library among it; once: each object of that kind has types of its own."""
+    return ctypes.CDLL(None)
+
+
+def _function(name: str) -> ctypes._NamedFuncPointer:
+    return getattr(_process(), name)  # type: ignore[no-any-return]
 
 
 def _environ() -> dict[bytes, bytes]:
     """The environment as C has it: `shell putenv` of a script changes it behind Python's back."""
-    table = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    table = ctypes.POINTER(ctypes.c_char_p).in_dll(_process(), "environ")
     found, index = {}, 0
     while table and table[index]:
         name, _, value = table[index].partition(b"=")
@@ -101,8 +127,7 @@ def _environ() -> dict[bytes, bytes]:
 
 
 def _set_environ(env: Mapping[str, str] | Mapping[bytes, bytes]) -> None:
-    libc = ctypes.CDLL(None)
-    libc.clearenv()
+    _function("clearenv")()
     os.environb.clear()  # by `unsetenv`, of what Python knew
     for name, value in env.items():
         os.environb[os.fsencode(name)] = os.fsencode(value)
@@ -117,4 +142,4 @@ def _open_files() -> set[int]:
 
 def _flush() -> None:
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).fflush(None)
+        _function("fflush")(None)

@@ -27,8 +27,6 @@ __all__ = ["GROWTH_MB", "end_helpers", "inside_lammps", "warm_lammps"]
 
 GROWTH_MB = 512.0
 """A helper that holds so much more memory than after its first run is replaced, in MB."""
-MOST_RUNS = 500
-"""After so many runs a helper is replaced: each leaves about 5 kB (LAMMPS 22 Jul 2025)."""
 MOST_KEPT = 2
 # What is looked at when a library is loaded or OpenMP begins, once in a process.
 _DECIDES = (
@@ -52,14 +50,12 @@ class _Helper:
         key: What runs it is for.
         first_mb: What it held after its first run.
         cpu_s: CPU seconds that its runs so far have been told of.
-        runs: How many it has had.
     """
 
     group: Group
     key: tuple[object, ...]
     first_mb: float = 0.0
     cpu_s: float = 0.0
-    runs: int = 0
 
 
 _kept: list[_Helper] = []
@@ -115,9 +111,8 @@ def warm_lammps(
         _closed(helper, at_once=True)
         raise
     its_own.acquire()
-    helper.runs += 1
     whole = finished.stopped is None and helper.group.returncode is None and helper.group.ready
-    if whole and helper.runs < MOST_RUNS:
+    if whole:
         _give_back(helper)
     else:
         _closed(helper, at_once=True)
