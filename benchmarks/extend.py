@@ -5,12 +5,15 @@ series, sd / sqrt(length), known to the policy as the run's standard error. A ru
 on only what it adds. Both ways have the same total cost; the answer is the known point with the best mean of the
 model; regret is how much lower f is there than at its best.
 
-    python benchmarks/extend.py [--seeds 20] [--cost 100] [--world NAME]
+    python benchmarks/extend.py [--seeds 20] [--cost 100] [--world NAME] [--factors 2]
+
+With `--factors` those lengths are compared with the ones that the policy chooses from, on the same seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +21,7 @@ import numpy as np
 from hpcagent.model.objective import maximize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Float, Space
+from hpcagent.policies import lengthening
 from hpcagent.policies.acquisition import incumbents
 from hpcagent.policies.bayes import Bayes
 from hpcagent.policies.longer import Longer
@@ -98,12 +102,37 @@ def regret(world: World, seed: int, *, extend: bool, cost: float) -> tuple[float
     return 1.0 - truth(**answer), begun, longer
 
 
+def _lengths(factors: tuple[float, ...], worlds: Sequence[str], seeds: Sequence[int], cost: float) -> None:
+    """Print the regret with these lengths beside that with the policy's own."""
+    own = lengthening.FACTORS
+    for name in worlds:
+        found = []
+        for allowed in (factors, own):
+            lengthening.FACTORS = allowed
+            found.append(np.array([regret(WORLDS[name], seed, extend=True, cost=cost) for seed in seeds]))
+        one, other = found
+        more = other[:, 0] - one[:, 0]
+        print(
+            f"{name}: mean regret {one[:, 0].mean():.4f} with {factors}, {other[:, 0].mean():.4f} with {own} "
+            f"(difference {more.mean():.4f} +- {more.std(ddof=1) / np.sqrt(len(more)):.4f}, {len(more)} seeds); "
+            f"longer runs {one[:, 2].mean():.1f} and {other[:, 2].mean():.1f}",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--cost", type=float, default=100.0)
     parser.add_argument("--world", choices=list(WORLDS), action="append")
+    parser.add_argument("--factors", type=lambda text: tuple(float(one) for one in text.split(",")))
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     given = parser.parse_args()
+    if given.factors:
+        _lengths(
+            given.factors, given.world or list(WORLDS), range(given.first, given.first + given.seeds), given.cost
+        )
+        return
     for name, world in WORLDS.items():
         if given.world and name not in given.world:
             continue

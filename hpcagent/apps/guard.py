@@ -291,16 +291,17 @@ def _foretold(guard: Mapping[str, Any], history: Sequence[Sofar], metric: str, *
         return None
     if kind == "mean" and stated <= 0:
         return None  # a series that says too little of its mean has no error; one that is exact has none either
-    drift, reach = _drift(history, metric, up=up)
+    given = guard.get("discard")
+    discard = DEFAULT_DISCARD if given is None else float(given)
+    # Where the contract says nothing a leg of equilibration is most often there, and nothing is left out.
+    drift, reach = _drift(history, metric, up=up, discard=0.0 if given is None else discard)
     if kind == "speed":
         noise = float(guard.get("noise", {}).get(metric) or 0.0) or SPEED_NOISE
         return _Foretold(value, stated, drift, math.hypot(noise * abs(value), stated), FEW_OF_SPEEDS)
     if not math.isfinite(reach):
         return None
     error = max(stated, _seen_error(history, metric))
-    share, given = now.share, guard.get("discard")
-    discard = DEFAULT_DISCARD if given is None else float(given)
-    apart = 1 + share - 2 * max(0.0, share - discard) / (1 - discard)
+    apart = _apart(now.share, 1.0, discard)
     freedom = max(now.effective.get(metric, FEW + 1) - 1, 1.0)
     return _Foretold(value, error, drift, error * math.sqrt(apart + reach * reach), freedom)
 
@@ -315,7 +316,21 @@ def _values(history: Sequence[Sofar], metric: str) -> list[tuple[float, float]]:
     return found
 
 
-def _drift(history: Sequence[Sofar], metric: str, *, up: bool) -> tuple[float, float]:
+def _apart(early: float, late: float, discard: float) -> float:
+    """Variance of the difference of a series' means at two lengths, in units of the earlier one's own variance.
+
+    Each leaves out the same share at its beginning, so the later one's window begins behind the earlier one's:
+    the more is left out the less do they have in common.
+
+    Example:
+        >>> round(_apart(0.5, 1.0, 0.0), 9), round(_apart(0.5, 1.0, 0.5), 9)  # alike in half of it; in nothing
+        (0.5, 1.5)
+    """
+    common = max(0.0, early - discard * late)
+    return 1 + early / late - 2 * common / (late * (1 - discard))
+
+
+def _drift(history: Sequence[Sofar], metric: str, *, up: bool, discard: float) -> tuple[float, float]:
     """By how much the value may still move to the better side, if it goes on as since half of what there is.
 
     A signal that rises in a straight line moves its running mean in a straight line, too: what it did since half
@@ -334,7 +349,8 @@ def _drift(history: Sequence[Sofar], metric: str, *, up: bool) -> tuple[float, f
         return 0.0, math.inf
     left = (1 - share) / (share - begin)
     moved = then - value if up else value - then
-    return max(0.0, moved) * left, math.sqrt(share / begin - 1) * left
+    # Of a window that is shorter by begin / share, whose mean is less sure by the root of that.
+    return max(0.0, moved) * left, math.sqrt(_apart(begin, share, discard) * share / begin) * left
 
 
 def _seen_error(history: Sequence[Sofar], metric: str) -> float:

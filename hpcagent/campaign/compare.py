@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from hpcagent.apps.lammps.restart import times_at_most
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.extended import counting
 from hpcagent.model.records import Observation, Result
@@ -282,7 +283,17 @@ def observations(
         for r in counted
     ]
     main = _main(campaign, comparison)
-    return [_limits_estimated(campaign, r, o, main) for r, o in zip(counted, found, strict=True)]
+    return [
+        _as_long_as_it_may(campaign, _limits_estimated(campaign, r, o, main))
+        for r, o in zip(counted, found, strict=True)
+    ]
+
+
+def _as_long_as_it_may(campaign: Campaign, seen: Observation) -> Observation:
+    if seen.extendable_s is None:
+        return seen
+    app = campaign.app
+    return replace(seen, times_at_most=times_at_most(app.settings, app.contract.space, seen.params))
 
 
 def _main(campaign: Campaign, comparison: Comparison | None) -> str | None:

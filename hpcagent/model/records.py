@@ -484,6 +484,8 @@ class Observation:
         times: How many times as long as an ordinary run it is, those that it went on from included.
         extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where it cannot
             go on.
+        times_at_most: How many times as long as an ordinary run it may be made in all, by the contract's range of
+            its length; None: nothing is said of that.
         stopped: It was ended early by the campaign's guard: no failure, and its `metrics` are those of `bounds`.
     """
 
@@ -503,6 +505,7 @@ class Observation:
     origin: str = ""
     times: float = 1.0
     extendable_s: float | None = None
+    times_at_most: float | None = None
     stopped: bool = False
 
     @property

@@ -39,7 +39,7 @@ from hpcagent.model.space import Params, Space
 from hpcagent.policies.acquisition import Acquisition, answer_gain, incumbents
 from hpcagent.policies.base import Reason
 from hpcagent.policies.gp import Array, Features, NoFit, one_thread
-from hpcagent.policies.lengthening import FACTOR, Costs, Worth, extendable, most_worth, of_an_ordinary_run
+from hpcagent.policies.lengthening import Costs, Worth, extendable, most_worth, of_an_ordinary_run
 from hpcagent.policies.longer import Longer
 from hpcagent.policies.points import Key, inside, key, located, shares, whole
 from hpcagent.policies.surrogate import MetricModel, Surrogate, noisy
@@ -360,8 +360,8 @@ class _Search:
             return known[best], "repeat", text
         self.longer = longer
         text = (
-            f"Run {longer.run.index} goes on to {FACTOR:g} times its length, for {longer.cost:.2g} of a run's "
-            "cost: that makes the answer surer than a further run or a new point would, for what each costs."
+            f"Run {longer.run.index} goes on to {longer.factor:g} times its length, for {longer.cost:.2g} of a "
+            "run's cost: that makes the answer surer than a further run or a new point would, for what each costs."
         )
         return longer.row, "extend", text
 
@@ -369,7 +369,7 @@ class _Search:
         self.chosen.add(key(longer.params))
         now, then = longer.error
         numbers = {**reason.numbers, "cost_in_runs": longer.cost, "error_by_runs": now, "error_then": then}
-        point = Longer(reason.params, run=longer.run.index, factor=FACTOR)
+        point = Longer(reason.params, run=longer.run.index, factor=longer.factor)
         return replace(reason, params=point, numbers=numbers)
 
     def _known_rows(self) -> Array:

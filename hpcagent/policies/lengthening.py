@@ -23,10 +23,11 @@ from hpcagent.policies.gp import Array
 from hpcagent.policies.points import Key, key
 from hpcagent.policies.surrogate import MetricModel, Surrogate
 
-__all__ = ["FACTOR", "Costs", "Worth", "extendable", "most_worth", "of_an_ordinary_run"]
+__all__ = ["FACTORS", "Costs", "Worth", "extendable", "most_worth", "of_an_ordinary_run"]
 
-FACTOR = 2.0
-"""A policy makes a run so many times longer; what is still worth it then goes on again."""
+FACTORS = (2.0, 4.0, 8.0)
+"""How many times longer a policy makes a run: what is worth most for its cost. It may go on again. Shorter steps
+(1.5) gave more runs and no better answers (`benchmarks/extend.py --factors`)."""
 LEAST_COST = 1e-3  # of an ordinary run
 
 
@@ -49,12 +50,12 @@ class Costs:
         own = [cost for cost in own if cost > 0]
         return max(float(np.median(own)) / self.usual, LEAST_COST) if own and self.usual else 1.0
 
-    def longer(self, o: Observation) -> float:
-        """Of making a run `FACTOR` times longer."""
+    def longer(self, o: Observation, factor: float) -> float:
+        """Of making a run `factor` times longer."""
         if not self.usual or o.extendable_s is None:
             return 1.0
         rate = o.node_hours / o.wall_s if o.wall_s > 0 and o.node_hours > 0 else 1.0
-        return max(o.extendable_s * o.times * (FACTOR - 1.0) * rate / self.usual, LEAST_COST)
+        return max(o.extendable_s * o.times * (factor - 1.0) * rate / self.usual, LEAST_COST)
 
 
 def _cost(o: Observation) -> float:
@@ -68,6 +69,7 @@ class Worth(NamedTuple):
         params: Its point.
         row: The same as the model has it.
         run: Of what.
+        factor: How many times longer it is to be.
         gain: By how much the answer is expected to become better, on the scale of the goal's model.
         cost: In ordinary runs.
         error: Standard error of the point's goal now and then, as far as its runs decide, on that scale.
@@ -76,6 +78,7 @@ class Worth(NamedTuple):
     params: Params
     row: Array
     run: Observation
+    factor: float
     gain: float
     cost: float
     error: tuple[float, float]
@@ -104,7 +107,13 @@ def extendable(
 
 def _able(o: Observation) -> bool:
     here = o.role not in ("told", "earlier") and not o.origin and not o.distrusted and not o.bounds
-    return here and o.extendable_s is not None and o.times * FACTOR <= MOST_TIMES
+    return here and o.extendable_s is not None and bool(_factors(o))
+
+
+def _factors(o: Observation) -> list[float]:
+    """How many times longer a run may be made."""
+    most = MOST_TIMES if o.times_at_most is None else min(o.times_at_most, MOST_TIMES)
+    return [factor for factor in FACTORS if o.times * factor <= most]
 
 
 def most_worth(
@@ -123,21 +132,27 @@ def most_worth(
         answers: `(a, columns)` what may be answered.
         costs: Of runs.
     """
-    if not found:
+    options = [(i, factor) for i, (_, o, _) in enumerate(found) for factor in _factors(o)]
+    if not options:
         return None
+    which = np.array([i for i, _ in options])
+    asked, places = [found[i] for i in which], rows[which]
+    factors = np.array([factor for _, factor in options])
     models = (*s.goals[:1], *s.limits)
-    before, after = (np.array(v) for v in zip(*(_variances(m, rows, found) for m in models), strict=True))
+    before, after = (
+        np.array(v) for v in zip(*(_variances(m, places, asked, factors) for m in models), strict=True)
+    )
     told = np.where(after < before, 1.0 / after - 1.0 / before, 0.0)
     with np.errstate(divide="ignore"):
         noise = np.sqrt(1.0 / told)  # infinite where a longer run tells nothing more
-    gains = answer_gain(s, rows, answers, noise=noise)
-    prices = np.array([costs.longer(o) for _, o, _ in found])
+    gains = answer_gain(s, places, answers, noise=noise)
+    prices = np.array([costs.longer(o, factor) for (_, o, _), factor in zip(asked, factors, strict=True)])
     best = int(np.argmax(gains / prices))
     if not gains[best] > 0:
         return None
-    params, run, _ = found[best]
+    params, run, _ = asked[best]
     error = float(np.sqrt(before[0, best])), float(np.sqrt(after[0, best]))
-    return Worth(params, rows[best], run, float(gains[best]), float(prices[best]), error)
+    return Worth(params, places[best], run, float(factors[best]), float(gains[best]), float(prices[best]), error)
 
 
 def of_an_ordinary_run(s: Surrogate, rows: Array, history: Sequence[Observation]) -> Array:
@@ -156,13 +171,13 @@ def of_an_ordinary_run(s: Surrogate, rows: Array, history: Sequence[Observation]
 
 
 def _variances(
-    model: MetricModel, rows: Array, found: Sequence[tuple[Params, Observation, int]]
+    model: MetricModel, rows: Array, found: Sequence[tuple[Params, Observation, int]], factors: Array
 ) -> tuple[Array, Array]:
     """`(n,)` variance of each point's mean by its runs' noise, now and when the run is longer, on the scale."""
     middle = model.scale.backward(model.gp.predict(rows)[0])
     stated = np.array([o.uncertainty.get(model.metric, 0.0) for _, o, _ in found])
     stated = np.where(np.isfinite(stated), np.abs(stated), 0.0) * model.scale.slope(middle)
-    then = stated / np.sqrt(FACTOR)
+    then = stated / np.sqrt(factors)
     runs = np.array([float(n) for _, _, n in found])
     one, longer = model.one_run(rows, stated=stated) ** 2, model.one_run(rows, stated=then) ** 2
     least = 1e-12 * model.gp.unit**2

@@ -26,6 +26,7 @@ from hpcagent.apps.lammps.log import Log, Run, parse_log
 from hpcagent.apps.lammps.script import Script
 from hpcagent.apps.printed import read_text
 from hpcagent.errors import AppFailed, BadInput
+from hpcagent.model.space import Space
 
 __all__ = [
     "END",
@@ -43,6 +44,7 @@ __all__ = [
     "stacked",
     "steps_in_all",
     "taken_over",
+    "times_at_most",
     "with_restarts",
 ]
 
@@ -126,6 +128,19 @@ def steps_in_all(settings: Mapping[str, Any], params: Mapping[str, Any], times: 
     """Length of a run that is `times` times an ordinary one, in steps; None without `steps` in the contract."""
     steps = (settings.get("restart") or {}).get("steps")
     return None if steps is None else round(float(params[steps]) * times)
+
+
+def times_at_most(settings: Mapping[str, Any], space: Space, params: Mapping[str, Any]) -> float | None:
+    """How many times as long as an ordinary run one may be by the contract's range of its length; None: no range.
+
+    Args:
+        settings: Of the app.
+        space: The parameters of its contract.
+        params: Of the run.
+    """
+    steps = (settings.get("restart") or {}).get("steps")
+    most = None if steps is None else space[steps].high
+    return None if steps is None or most is None else float(most) / float(params[steps])
 
 
 def _last_run(lines: list[str]) -> tuple[int | None, list[str], int]:

@@ -65,6 +65,34 @@ def test_a_run_that_just_keeps_its_limit_is_not_stopped(trend: float) -> None:
     assert wrong <= 2  # of 60; 0.6 is the most that is promised
 
 
+def test_what_a_run_leaves_out_at_its_beginning_makes_it_less_sure_where_it_goes() -> None:
+    """Series that fall for good, of which the first half does not count, against their own mean: each stop is wrong.
+
+    One of ten is allowed. Judged as if nothing were left out, some are stopped: what two lengths have in common,
+    by which their difference is surer than either, is less where both begin later.
+    """
+    rng, ends, runs = np.random.default_rng(11), [], []
+    for _ in range(80):
+        series = np.zeros(600)
+        for i, step in enumerate(rng.standard_normal(600) * 0.31):
+            series[i] = 0.951 * series[i - 1] + step if i else 3.2 * step
+        series -= 20 * np.linspace(0, 1, 600)
+        ends.append(float(series[300:].mean()))
+        runs.append([])
+        for share in np.linspace(0.05, 0.95, 19):
+            rows = series[: int(600 * share)]
+            mean, error = block_average(rows[len(rows) // 2 :])
+            errors = {"x": error} if math.isfinite(error) else {}
+            runs[-1].append(Sofar(float(share), {"x": mean}, errors))
+
+    def stopped(discard: float, beyond: float = 0.0) -> int:
+        given = [guard(confidence=0.9, discard=discard, limits=[LIMIT | {"value": end - beyond}]) for end in ends]
+        return sum(first_stop(one, seen) is not None for one, seen in zip(given, runs, strict=True))
+
+    assert stopped(0.5) <= 2 < 4 <= stopped(0.0)
+    assert stopped(0.5, beyond=30.0) > 40  # and what is far beyond is seen
+
+
 def test_what_is_far_beyond_is_stopped_early_and_says_so() -> None:
     seen = looks([5.0, 5.01, 4.99, 5.0, 5.0])
     assert first_stop(guard(limits=[LIMIT]), seen) == pytest.approx(0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -78,9 +79,32 @@ def test_costs_count_the_start_of_a_new_run_and_only_what_a_longer_one_adds() ->
     went_on = replace(runs[0], role="extended", times=2.0, wall_s=1.0, index=9)
     costs = Costs.of([*runs[1:], went_on])
     assert costs.usual == 4.0
-    assert costs.longer(runs[1]) == pytest.approx(0.25)
-    assert costs.longer(went_on) == pytest.approx(0.5)  # from twice to four times the length
+    assert costs.longer(runs[1], 2.0) == pytest.approx(0.25)
+    assert costs.longer(runs[1], 8.0) == pytest.approx(1.75)
+    assert costs.longer(went_on, 2.0) == pytest.approx(0.5)  # from twice to four times the length
     assert costs.again([went_on]) == 1.0
+
+
+def test_the_length_is_what_is_worth_most_for_its_cost_and_what_the_contract_allows() -> None:
+    def known(
+        values: Sequence[float], within: float, start_s: float, most: float | None = None
+    ) -> list[Observation]:
+        runs = history(within=within, between=0.0, start_s=start_s)
+        return [replace(o, metrics={"y": y}, times_at_most=most) for o, y in zip(runs, values, strict=True)]
+
+    def factor(runs: list[Observation]) -> float | None:
+        (point,) = Bayes(SPACE, maximize("y"), initial=4, extend=True).suggest(runs, 1)
+        return point.factor if isinstance(point, Longer) else None
+
+    # Two alike: each half of an error tells something. Two that are four errors apart: little could change the
+    # answer, so only much could.
+    assert factor(known((1.0, 0.98, 0.2, 0.0), 0.1, 99.0)) == 2.0
+    assert factor(known((1.0, 0.6, 0.2, 0.0), 0.1, 99.0)) == 8.0
+    between = (1.0, 0.5, 0.4, 0.3)
+    assert factor(known(between, 0.2, 9.0)) == 4.0
+    # The contract's range of the length is not passed: what it does not allow is not asked for.
+    assert factor(known(between, 0.2, 9.0, most=3.9)) == 2.0
+    assert factor(known(between, 0.2, 9.0, most=1.9)) is None
 
 
 def test_extend_is_refused_where_it_means_nothing() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcagent.apps import watching
+from hpcagent.apps.guard import Sofar, Verdict
 from hpcagent.apps.lammps import watch as watch_module
 from hpcagent.apps.lammps.contract import lammps
 from hpcagent.apps.lammps.executable import installed
@@ -20,6 +22,7 @@ from hpcagent.apps.lammps.halting import STOP_FILE
 from hpcagent.apps.lammps.log import Run, parse_log, read_log
 from hpcagent.apps.lammps.watch import beyond_sense
 from hpcagent.apps.ranks.warm import end_helpers
+from hpcagent.apps.watching import verdict_on
 from hpcagent.apps.worker import execute
 from hpcagent.model.records import Result
 
@@ -87,12 +90,13 @@ def ordered(
     *,
     ranks: int = 1,
     mode: str = "",
+    table: str = "",
     **params: Any,
 ) -> dict[str, Any]:
-    """An order for a run of this script."""
+    """An order for a run of this script; `table`: more of its contract."""
     folder.mkdir()
     (folder / "in.argon").write_text(ARGON + production)
-    (folder / "in.argon.toml").write_text(CONTRACT)
+    (folder / "in.argon.toml").write_text(CONTRACT + table)
     more: dict[str, Any] = {"mode": mode} if mode else {}
     resources = {"ranks_per_node": ranks, "walltime_s": 120.0}
     app = lammps(folder / "in.argon", contract=folder / "in.argon.toml", resources=resources, **more)
@@ -141,6 +145,33 @@ def test_a_run_that_cannot_keep_a_limit_ends_by_the_check_file(tmp_path: Path) -
     assert (
         other / "in.lammps"
     ).read_text() == "include params.vars\n" + ARGON + "run ${steps}\nwrite_data end.data\n"
+
+
+def test_what_counts_of_a_run_so_far_is_what_would_count_of_all_of_it(tmp_path: Path) -> None:
+    seen: list[Mapping[str, float]] = []
+
+    def decided(guard: Mapping[str, Any], history: list[Sofar]) -> Verdict | None:
+        assert guard["discard"] == 0.5
+        seen.append(history[-1].metrics)
+        return verdict_on(guard, history)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watching, "verdict_on", decided)
+        result, workdir = done(
+            tmp_path / "a", "run ${steps}\n", {**COLD, "discard": 0.5}, table="[log]\ndiscard = 0.5\n", steps=LONG
+        )
+    stopped_early(result)
+    leg = rows(workdir)
+
+    def second_half(last: int) -> float:
+        step, temperature = leg["Step"][: last + 1], leg["Temp"][: last + 1]
+        return float(temperature[step >= (step[0] + step[-1]) / 2].mean())
+
+    assert result.metrics["temperature"] == pytest.approx(second_half(len(leg) - 1), rel=1e-9)
+    # At the looks: the mean of the second half of what there was then, of whichever row was the last.
+    halves = np.array([second_half(last) for last in range(len(leg))])
+    looks = [metrics["temperature"] for metrics in seen if "temperature" in metrics]
+    assert looks and all(np.abs(halves - value).min() < 1e-9 for value in looks)
 
 
 def test_a_run_inside_an_if_ends_by_a_signal(tmp_path: Path) -> None:
