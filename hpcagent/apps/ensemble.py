@@ -199,7 +199,8 @@ class _Ensemble:
                 self._waiting.insert(0, flight.order)
                 continue
             failure = _crash(flight, group, event) if slot in blamed else _with_the_launch(flight, group)
-            self._end(flight, broken_off(flight.order, flight.wall_s, _plain(failure)))
+            answer = broken_off(flight.order, flight.wall_s, _plain(failure))
+            self._end(flight, _with_no_repair_said(flight.order, answer))
         self._following = time.monotonic() + _FOLLOWING_S
         if whole:
             group.close(at_once=True)
@@ -400,6 +401,15 @@ def _crash(flight: _Flight, group: Group, event: Event) -> AppFailed:
         name="FunctionCrashed",
         log_tail=printed[-2000:],
     )
+
+
+def _with_no_repair_said(order: Mapping[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer with a note, where the campaign knows a repair for its failure."""
+    name = (answer.get("failure") or {}).get("name")
+    if name not in ((order["settings"].get("repairs") or {}).get("rules") or ()):
+        return answer
+    said = f"not repaired: {name} has ended the rank process that would have tried it again"
+    return {**answer, "notes": [*answer.get("notes", ()), said]}
 
 
 def _plain(error: AppFailed) -> dict[str, Any]:

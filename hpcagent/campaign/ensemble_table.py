@@ -96,6 +96,12 @@ def refuse_ensemble(app: App) -> None:
             'other runs are to use after it. Drop the command, or take mode = "executable".',
             value="quit",
         )
+    if app.function == LAMMPS and "NeighborListOverflow" in (app.settings.get("repairs") or {}).get("rules", ()):
+        raise BadInput(
+            f"mode {ENSEMBLE!r}: repairs.NeighborListOverflow of {app.name!r} cannot be made: that failure "
+            'ends the process that would try the run again. Drop the repair, or take mode = "library".',
+            value="NeighborListOverflow",
+        )
     if app.contract.resources.gpus_per_node or "gpus_per_node" in app.contract.resources_from:
         raise BadInput(
             f"mode {ENSEMBLE!r}: runs of {app.name!r} take GPUs, which the ranks of one launch would all share; "

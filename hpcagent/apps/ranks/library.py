@@ -17,7 +17,10 @@ from hpcagent.apps.ranks.surroundings import of_a_run, set_threads
 __all__ = ["ABORTED", "end_run", "load", "run_script"]
 
 ABORTED = "aborted"
-"""What `run_script` returns where this rank has failed and others may hang in a communication with it."""
+"""What `run_script` returns where this process is to end: others may hang in a communication with it, or its
+memory is damaged."""
+# It has written behind the end of a page then (seen as `free(): invalid next size`; LAMMPS 22 Jul 2025).
+_OVERFLOW = "Neighbor list overflow"
 
 
 _begun = False
@@ -107,14 +110,16 @@ def _run(module: ModuleType, script: str, options: list[str], comm: Any) -> int 
             _running = None
         _close(instance)
         return 0
-    except sys.modules["lammps.core"].MPIAbortException as error:
-        if comm is not None and comm.size > 1:
-            if instance is not None:
-                instance.opened = 0  # to close it would be a communication of all
-            return ABORTED
-        return _failed(instance, str(error.message), log, first=True)
     except Exception as error:
-        return _failed(instance, str(error), log, first=comm is None or comm.rank == 0)
+        alone = (
+            isinstance(error, sys.modules["lammps.core"].MPIAbortException) and comm is not None and comm.size > 1
+        )
+        said = str(getattr(error, "message", error))
+        if alone or _OVERFLOW in said:
+            if instance is not None:
+                instance.opened = 0  # to close it would be a communication of all, or free what is damaged
+            return ABORTED
+        return _failed(instance, said, log, first=comm is None or comm.rank == 0)
 
 
 def _failed(instance: Any, said: str, log: str, *, first: bool) -> int:

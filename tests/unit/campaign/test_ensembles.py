@@ -26,9 +26,13 @@ from hpcagent.apps.lammps.executable import installed
 from hpcagent.apps.ranks.group import Event
 from hpcagent.campaign.coordinator import run
 from hpcagent.campaign.ensemble_table import Ensemble
+from hpcagent.campaign.extending import from_the_end_of
 from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.repairing import repaired_app
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
+from hpcagent.model.records import Result
+from hpcagent.model.repairs import Repairs
 from hpcagent.sites.profile import Profile
 from hpcagent.store.gathered import read_gathered
 
@@ -142,6 +146,10 @@ def test_a_run_of_several_ranks_that_dies_costs_itself(tmp_path: Path) -> None:
 def executed(folder: Path, app: App, points: list[dict[str, Any]], *, ranks: int) -> list[dict[str, Any]]:
     """What the worker itself says of runs in two slots: of more ranks than sites let pass on this machine."""
     orders = [app.order(app.manifest(p), work=folder / "work", site={}) for p in points]
+    return given(folder, orders, ranks=ranks)
+
+
+def given(folder: Path, orders: list[dict[str, Any]], *, ranks: int) -> list[dict[str, Any]]:
     request = {
         "orders": orders,
         "folder": str(folder / "ensemble"),
@@ -197,6 +205,19 @@ def test_an_error_on_one_of_two_ranks_is_that_runs_and_the_next_has_ranks_again(
     app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
     answers = executed(tmp_path, app, [{"n": n} for n in (10, 30, 11, 31)], ranks=2)
     assert names_of(answers) == ["NeighborListOverflow", None, "NeighborListOverflow", None]
+
+
+def test_an_overflow_which_damages_memory_is_the_last_run_of_its_process(tmp_path: Path) -> None:
+    written(tmp_path, [point(1)])
+    (tmp_path / "in.short").write_text(ONE_FAILS.replace("processors 2", "processors 1"))
+    lines = CONTRACT.replace("RANKS", "1").splitlines(keepends=True)
+    (tmp_path / "short.toml").write_text("".join(x for x in lines if not x.startswith(("dt =", "bad ="))))
+    app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
+    answers = executed(tmp_path, app, [{"n": n} for n in (10, 11, 12, 30)], ranks=1)
+    assert names_of(answers) == ["NeighborListOverflow"] * 3 + [None]
+    # With nothing behind it: what a crash would have left.
+    logs = [(Path(answer["workdir"]) / "output.txt").read_text() for answer in answers]
+    assert not any("Fatal Python error" in text for text in logs)
 
 
 def test_killed_and_resumed_no_finished_run_is_run_again(tmp_path: Path) -> None:
@@ -436,3 +457,43 @@ def test_what_cannot_be_an_ensemble_is_refused_before_anything_runs(tmp_path: Pa
     with pytest.raises(BadInput, match=r"\[apps\.lammps\] command of the site here names another: /bin/cat"):
         run(load_campaign(path), site=site, run_dir=tmp_path / "run", progress=False)
     assert not (tmp_path / "run" / "ensembles").exists()
+
+
+def test_a_run_of_a_launch_is_repaired_and_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, [point(1)], table='[repairs]\nNeighborListOverflow = "larger_page"\n')
+    with pytest.raises(BadInput, match=r"repairs\.NeighborListOverflow of 'short' cannot be made"):
+        load_campaign(path)
+    app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
+    rules = Repairs.model_validate({"LostAtoms": "half_timestep", "changes_studied": True})
+    answers = executed(tmp_path, repaired_app(app, rules, ()), [point(200, dt=0.04), point(20)], ranks=1)
+    assert names_of(answers) == [None, None]
+    assert [r["repair"] for r in answers[0]["repairs"]] == ["half_timestep"] and "repairs" not in answers[1]
+
+
+def test_a_finished_run_goes_on_in_a_launch(tmp_path: Path) -> None:
+    app = lammps("lj_argon_long").with_settings(mode="ensemble")
+    short = {"cells": 4, "equil_steps": 200, "steps": 1000, "every": 20, "skin": 1.0, "timestep": 0.002}
+    first = app.manifest(short)
+    (answer,) = executed(tmp_path, app, [short], ranks=1)
+    before = Result.model_validate({"manifest": first, **answer})
+    more = app.manifest(short, extends=first.execution_id, times=2.0)
+    order = app.order(more, work=tmp_path / "work", site={})
+    order["extends"] = from_the_end_of(before, tmp_path / "work")
+    (longer,) = given(tmp_path / "again", [order], ranks=1)
+    assert longer["status"] == "COMPLETED" and longer["metrics"]["n_samples"] == 101
+    assert any(note.startswith("went on from step 1000") for note in longer["notes"])
+
+
+def test_a_guard_stops_a_run_of_a_launch_and_the_slot_takes_the_next(tmp_path: Path) -> None:
+    path = written(tmp_path, [point(1)])
+    (tmp_path / "in.short").write_text(SCRIPT.replace("thermo 1\n", "thermo 200\n"))
+    text = path.read_text()
+    text = text[: text.index("[sweep]")].replace(
+        "[objective]",
+        '[policy]\nname = "grid"\nlevels = 2\n[objective]\nsubject_to = { temperature_reduced = { at_most = 0.01 } }',
+    )
+    text += "[space]\ndt = { low = 0.003, high = 0.004 }\n[fixed]\nn = 1000000\nbad = 0\n[until]\nmax_runs = 2\n"
+    path.write_text(text + '[guard]\nstops = ["limit"]\nleast_share = 0.01\nevery_s = 0.5\n')
+    result = run(load_campaign(path), run_dir=tmp_path / "run", progress=False)
+    assert [r.status for r in result.results] == ["STOPPED"] * 2
+    assert all(r.stopped is not None and r.stopped.reason == "limit" for r in result.results)
