@@ -192,7 +192,7 @@ class Explanation(Displayed):
             if self.role == "told":
                 return "a told result, measured elsewhere"
             by = "somebody" if self.role == "enqueued" else "the campaign"
-            return f"a{'n' * (self.role == 'enqueued')} {self.role} run, asked for by {by}"
+            return f"a{'n' * (self.role in ('enqueued', 'extended'))} {self.role} run, asked for by {by}"
         return f"suggested by {self.policy}" + (f" as {self.purpose}" if self.purpose else "")
 
     def _expectations(self) -> list[str]:

@@ -28,6 +28,7 @@ from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record
 from hpcagent.model.contract import Contract
+from hpcagent.model.extended import counting
 from hpcagent.model.files import contents
 from hpcagent.model.records import Observation, Result, Side
 from hpcagent.model.space import Params
@@ -243,7 +244,8 @@ def _read(campaign: Campaign, folder: str) -> Source:
     results = replayed(place, old).in_order()
     _check_units(campaign, results, folder)
     old, comparison = _asked_anew(campaign, old, results)
-    informative = [r for r in results if r.shown]
+    counted = counting(results)  # of a run that was extended the longer one
+    informative = [r for r in counted if r.shown]
     seen = observations(old, informative, comparison)
     same = old.context == campaign.context
     units = {m.name for m in old.app.contract.metrics} & {m.name for m in campaign.app.contract.metrics}
@@ -268,9 +270,9 @@ def _read(campaign: Campaign, folder: str) -> Source:
         folder=folder,
         campaign=old.name,
         digest=old.app.digest,
-        found=len(results),
+        found=len(counted),
         outside=len(informative) - len(runs),
-        uninformative=len(results) - len(informative),
+        uninformative=len(counted) - len(informative),
         context=old.context,
         reference=old.complete(old.reference.params) if known and old.reference is not None else None,
         metric=comparison.metric if known and comparison is not None else "",

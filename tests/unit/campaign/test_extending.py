@@ -16,6 +16,7 @@ from hpcagent.campaign.compare import observations
 from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.played import replays
 from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.warm import read_earlier
 from hpcagent.errors import BadInput, BudgetSpent
 from hpcagent.model.extended import superseded
 from hpcagent.model.records import Manifest, Observation
@@ -149,6 +150,20 @@ def test_a_policy_extends_and_what_cannot_be_becomes_a_further_run(tmp_path: Pat
     (why,) = [e["instead"] for e in events if e.get("instead") and e["instead"][0]["extends"] == 2][:1]
     assert "are gone" in why[0]["why"]
     assert replays(folder) == []
+
+
+def test_a_campaign_that_begins_with_another_takes_the_longer_run_only(tmp_path: Path) -> None:
+    with Coordinator(campaign(), site="threads", run_dir=tmp_path / "first") as coordinator:
+        coordinator.run_points([{"x": 0.5}, {"x": 0.25}])
+        coordinator.extend(0).result()
+    given = campaign(2).model_copy(update={"earlier": (str(tmp_path / "first"),)})
+    read = read_earlier(given)
+    assert read is not None
+    source = read.earlier[0]
+    assert (source.found, source.uninformative) == (2, 0)
+    assert sorted((run.params["x"], run.metrics["y"]) for run in source.runs) == [(0.25, 4.75), (0.5, 10.0)]
+    second = ha.run(given, site="threads", run_dir=tmp_path / "second", progress=False)
+    assert len(second.results) == 2
 
 
 def test_in_a_sweep_a_longer_run_is_no_replicate(tmp_path: Path) -> None:
