@@ -455,6 +455,7 @@ class Coordinator(Displayed):
             if self._asking is not None:
                 self._asking.close(tell=self._reason is None)
             self._runner.stop()
+            self._tell_news()  # what went wrong in the end
             if self._reason is None and self._runner.running:
                 self._note({"event": "interrupted", "running": sorted(self._runner.running)})
             self._metrics.update(self._state.in_order, final=True)

@@ -459,6 +459,20 @@ def test_what_cannot_be_an_ensemble_is_refused_before_anything_runs(tmp_path: Pa
     assert not (tmp_path / "run" / "ensembles").exists()
 
 
+def test_metrics_that_cannot_be_gathered_are_told_of_and_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hpcagent.store.gathered.open_gathered", full)
+    told: list[str] = []
+    campaign = load_campaign(written(tmp_path, [point(20)]))
+    result = run(campaign, run_dir=tmp_path / "run", progress=False, watch=lambda event: told.append(event.reason))
+    assert [r.ok for r in result.results] == [True]
+    assert [text for text in told if "are not gathered in its metrics.h5: [Errno 28] No space left" in text]
+
+
 def test_a_run_of_a_launch_is_repaired_and_what_cannot_be_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, [point(1)], table='[repairs]\nNeighborListOverflow = "larger_page"\n')
     with pytest.raises(BadInput, match=r"repairs\.NeighborListOverflow of 'short' cannot be made"):
