@@ -256,7 +256,7 @@ class _Ensemble:
             self._end(flight, broken_off(flight.order, flight.wall_s, _plain(failure)))
 
     def _more(self) -> bool:
-        """Take what the coordinator has added; True, so that it stands first in a condition without ending it."""
+        """Take what the coordinator has added. Returns False: it stands first in the condition of a loop."""
         said: list[dict[str, Any]] = []
         # A look that fails is made up for by the next; runs of a damaged line are sent again by who has sent them.
         with contextlib.suppress(OSError):

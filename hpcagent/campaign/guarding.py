@@ -66,6 +66,7 @@ class Guarding:
         stops = guard.stops or ("blown_up", "limit", "cannot_win")
         own = manifest.role == "suggested" and manifest.replicate == 0 and campaign.full(manifest.params)
         goal = self._goal() if own and "cannot_win" in stops else None
+        measured = manifest.role in ("reference", "replicate", "repeat")  # others are compared by what it gives
         return {
             "stops": list(stops),
             "confidence": guard.confidence,
@@ -74,7 +75,7 @@ class Guarding:
             "limits": [
                 {"metric": c.metric, "op": "<=" if c.sign < 0 else ">=", "value": c.limit}
                 for c in campaign.objective.constraints
-                if c.metric in self._kinds and "limit" in stops
+                if c.metric in self._kinds and "limit" in stops and not measured
             ],
             "goal": goal,
             "kinds": dict(self._kinds),

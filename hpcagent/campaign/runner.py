@@ -838,7 +838,7 @@ class Runner:
         self._journal.append([{"event": "results", "at": self._clock(), "results": events}])
         for result in results:
             self._state.add_result(result)
-            if result.cost.wall_s > 0:
+            if result.cost.wall_s > 0 and result.stopped is None:
                 self._walls.append(result.cost.wall_s)
         if self.guard is not None:
             self.guard.recorded()

@@ -154,8 +154,13 @@ class RunTimes:
             if walltime is not None and cost.wall_s > OVERTIME * walltime + 5.0:
                 self._walltime_holds = False  # a plain function, which nothing ends
             seconds = cost.node_hours / self.rate(resources)
-            broke = result.failure is not None
-            self._rows.append((self._row(result.manifest.params), math.log(seconds), broke))
+            row = self._row(result.manifest.params)
+            stopped = result.stopped
+            whole_s = seconds if stopped is None or stopped.share <= 0 else seconds / stopped.share
+            if stopped is not None:  # by the guard: what it would have taken, and that it broke off
+                self._rows.append((row, math.log(whole_s), stopped.share <= 0))
+            if stopped is None or seconds < SHORT * whole_s:
+                self._rows.append((row, math.log(seconds), result.failure is not None or stopped is not None))
             self._recent.append(result.manifest.params)
         if len(self._rows) > 2 * REMEMBERED:
             del self._rows[:-REMEMBERED]

@@ -23,7 +23,7 @@ from hpcagent.campaign.state import State
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.model.objective import maximize
-from hpcagent.model.records import Cost, Failure, Manifest, Result
+from hpcagent.model.records import Cost, Failure, Manifest, Result, Stopped
 from hpcagent.model.space import Choice, Float
 from hpcagent.policies.stop import all_of, any_of, max_runs, node_hours
 from hpcagent.store.journal import Journal
@@ -168,6 +168,22 @@ def test_a_walltime_is_the_most_that_a_run_takes_unless_runs_are_seen_that_took_
     times.learn([ended(point, 400.0, resources=Resources(walltime_s=90.0))])
     (load,) = times.loads([point])
     assert load.quantile(0.9) > 1.05 * 90 / 3600
+
+
+@pytest.mark.parametrize("whole", [0, 4])
+def test_runs_that_the_guard_has_stopped_do_not_make_the_others_look_short(whole: int) -> None:
+    def stopped(params: dict[str, Any], seconds: float, share: float) -> Result:
+        found = ended(params, seconds * share)
+        why = Stopped(reason="limit", sentence="It would break a limit.", share=share)
+        return found.model_copy(update={"status": "STOPPED", "stopped": why})
+
+    truth = Truth(5)
+    points = [truth.point() for _ in range(8)]
+    times = RunTimes(campaign(None), node_cores=1)
+    times.learn([ended(p, 100.0) for p in points[:whole]] + [stopped(p, 100.0, 0.1) for p in points[whole:]])
+    (load,) = times.loads([truth.point()])
+    assert 50 / 3600 < load.quantile(0.5) < 150 / 3600
+    assert 80 / 3600 < load.quantile(0.8) < 200 / 3600
 
 
 def test_runs_that_break_off_do_not_make_the_others_look_short() -> None:

@@ -66,6 +66,17 @@ def test_what_cannot_win_is_stopped_kept_and_told(tmp_path: Path) -> None:
     assert load_run(tmp_path / "run").guard == Guard()
 
 
+def test_what_others_are_compared_with_is_measured_whatever_limit_it_breaks(tmp_path: Path) -> None:
+    reference = ha.Reference(params={"x": 0.8})  # its error of 1.6 is above the limit
+    asked = campaign(reference=reference, confirm=ha.Confirm(top=1, replicates=2))
+    result = ha.run(asked, site="threads", run_dir=tmp_path, progress=False)
+    measured = [r for r in result.results if r.manifest.role in ("reference", "replicate", "repeat")]
+    assert {r.manifest.role for r in measured} >= {"reference", "replicate"}
+    assert all(r.ok for r in measured) and any(r.stopped for r in result.results)
+    compared = compare(snapshot(tmp_path).campaign, result.results)
+    assert compared is not None and compared.scale and compared.value == 8.0
+
+
 def test_a_policy_sees_the_side_of_the_limit_and_no_value(tmp_path: Path) -> None:
     ha.run(campaign(), site="threads", run_dir=tmp_path / "run", progress=False)
     read = snapshot(tmp_path / "run")

@@ -82,7 +82,7 @@ def test_a_variable_of_the_script_keeps_its_name_and_ranges_stay_within_the_box(
     assert room_for(read, System(40000, (22.0, 22.0, 22.0), 8.0), made.values()) > 2000
 
 
-def test_runs_inside_an_if_before_the_last_one_are_left_as_they_are(salt):
+def test_runs_inside_an_if_before_the_last_one_are_shortened_where_only_speed_is_asked_for(salt):
     equilibrate = 'if "1 > 0" then "run 500"\n'
     salt.write_text(salt.read_text().replace("run 5000\n", equilibrate))
     read = read_settings(salt)
