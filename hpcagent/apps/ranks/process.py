@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from hpcagent.apps.ranks.inside import Inside, set_inside
 from hpcagent.apps.ranks.library import ABORTED, load, run_script
-from hpcagent.apps.ranks.surroundings import Memory
+from hpcagent.apps.ranks.surroundings import Memory, unlink_shared_memory
 from hpcagent.apps.ranks.wire import ADDRESS, SECRET, Wire, connected
 from hpcagent.lifeline import node_name
 
@@ -38,6 +38,9 @@ def main(ranks: int) -> None:
     rank, size = (0, 1) if world is None else (world.rank, world.size)
     # In the same order on all ranks: a split is a communication of all.
     comm = None if world is None else world.Split(rank // ranks, rank)
+    if world is not None:
+        world.Barrier()
+        unlink_shared_memory()
     address, secret = os.environ.pop(ADDRESS), os.environ.pop(SECRET)
     hello = {"rank": rank, "size": size, "slot": rank // ranks, "pid": os.getpid(), "host": node_name()}
     wire = connected(address, secret, hello)

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["Memory", "of_a_run", "set_threads"]
+__all__ = ["Memory", "of_a_run", "set_threads", "unlink_shared_memory"]
 
 _TRIM_MB = 32.0
 
@@ -69,6 +69,19 @@ def of_a_run(
         for number, handler in handlers.items():
             if handler is not None and signal.getsignal(number) != handler:
                 signal.signal(number, handler)
+
+
+def unlink_shared_memory() -> None:
+    """Take the names of MPICH's shared memory away, once all ranks of the node have it: it then ends with them.
+
+    A process that is ended, and does not end MPI itself, would leave it in the node's memory.
+    """
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            path = line.partition("/dev/shm/mpich_shm_")
+            if path[1] and path[2].replace("_", "").isalnum():
+                with contextlib.suppress(OSError):
+                    os.unlink(path[1] + path[2])  # noqa: PTH108
 
 
 def set_threads(threads: int) -> None:

@@ -49,3 +49,10 @@ def test_a_slot_begins_lammps_while_the_first_one_has_nothing_to_do(tmp_path: Pa
         group.send(1, {"what": "lammps", "workdir": str(tmp_path), "words": words, "env": env})
         event = first_answer(group)
         assert event.slot == 1 and event.answer is not None and event.answer["returncode"] == 0
+        pid = group._ranks[1][0].pid
+        shared = [
+            line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm/mpich_shm_" in line
+        ]
+        assert all(
+            line.endswith("(deleted)") for line in shared
+        )  # nothing of it is left in memory, however it ends
