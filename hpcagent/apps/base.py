@@ -16,7 +16,7 @@ from hpcagent.apps import carried
 from hpcagent.apps.chosen import chosen
 from hpcagent.apps.deciding import declared, with_files
 from hpcagent.apps.made_with import sha256
-from hpcagent.apps.modes import ENSEMBLE, MODE, is_mode, takes_mode, with_mode
+from hpcagent.apps.modes import ENSEMBLE, LAMMPS, MODE, in_ensemble, is_mode, with_mode
 from hpcagent.apps.modules import own_modules
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
@@ -60,6 +60,8 @@ class App(Displayed, Record):
             all, where empty.
         chain: Whether its runs are made of runs of other apps (see `hpcagent.apps.chain`).
         mpi: Whether its function runs on every MPI rank of a run (see `hpcagent.apps.over_ranks`).
+        ensemble: Whether runs of its function share MPI launches; of LAMMPS the setting `mode` says so. It is no
+            part of the digest.
 
     Example:
         >>> from hpcagent.apps.landscape import synthetic
@@ -80,6 +82,7 @@ class App(Displayed, Record):
     vary: tuple[str, ...] = ()
     chain: bool = False
     mpi: bool = False
+    ensemble: bool = False
     _callable: Callable[..., Any] | None = PrivateAttr(default=None)
     # What its code is was settled, for a campaign: see `frozen`.
     _frozen: bool = PrivateAttr(default=False)
@@ -99,6 +102,11 @@ class App(Displayed, Record):
     def name(self) -> str:
         """The app's name."""
         return self.contract.name
+
+    @property
+    def shares_launches(self) -> bool:
+        """Whether its runs share MPI launches."""
+        return self.ensemble or (self.function == LAMMPS and self.settings.get(MODE) == ENSEMBLE)
 
     @property
     def plain_function(self) -> Callable[..., Any] | None:
@@ -282,10 +290,13 @@ class App(Displayed, Record):
             >>> dft_energy.with_settings(keywords={"verbose": 4}).settings["keywords"]
             {'verbose': 4}
         """
-        made = dict(self.settings)
+        made, ensemble = dict(self.settings), self.ensemble
         for name, value in settings.items():
-            if name == MODE and takes_mode(self.function, self.settings):
+            if name == MODE and self.function == LAMMPS:
                 made = with_mode(self.name, self.function, made, value)
+                continue
+            if name == MODE and MODE not in self.settings:
+                ensemble = in_ensemble(self.name, value)
                 continue
             if name not in self.settings or name in ("files", "paths"):
                 known = [k for k in self.settings if k not in ("files", "paths")]
@@ -296,7 +307,7 @@ class App(Displayed, Record):
                 made |= _with_file(made, name, value)
             else:
                 made[name] = _plain(value, f"setting {name!r} of app {self.name!r}")
-        return self._changed(settings=made)
+        return self._changed(settings=made, ensemble=ensemble)
 
     def _changed(self, **update: Any) -> App:
         copy = self.model_copy(update=update)
@@ -638,10 +649,11 @@ def app_of(
         # Our own apps are versioned; a user rarely changes a version number, so their code counts.
         code_digest="" if module.startswith("hpcagent.") else carried.source_digest(function),
         code_form=0 if module.startswith("hpcagent.") else carried.FORM,
-        settings=_with_mode(declared_settings(settings or {}, files), function, ensemble=ensemble),
+        settings=declared_settings(settings or {}, files),
         vary=vary,
         chain=chain,
         mpi=mpi,
+        ensemble=ensemble,
     )
     made._callable = function
     if made.code_digest:
@@ -668,18 +680,6 @@ def _check_ranked(function: Callable[..., Any]) -> None:
         )
 
 
-def _with_mode(settings: dict[str, Any], function: Callable[..., Any], *, ensemble: bool) -> dict[str, Any]:
-    if not ensemble:
-        return settings
-    if "mode" in settings:
-        raise BadInput(
-            f"{function.__name__}() has a setting `mode` of its own, and ensemble=True is told by that name; call "
-            "the setting something else.",
-            value="mode",
-        )
-    return {**settings, "mode": ENSEMBLE}
-
-
 def check_names(space: Space, where: str, instead: str) -> None:
     """Refuse a parameter that a call would take for the run's own seed or replicate.
 
@@ -702,7 +702,7 @@ _LATER = {"dipole": "off"}
 
 def _counting(settings: Mapping[str, Any], function: str, *without: str) -> dict[str, Any]:
     """The settings that decide a result; how its runs are started does not."""
-    kept = ((k, v) for k, v in settings.items() if k not in without and not is_mode(k, v, function))
+    kept = ((k, v) for k, v in settings.items() if k not in without and not is_mode(k, function))
     return {k: v for k, v in kept if k not in _LATER or v != _LATER[k]}
 
 

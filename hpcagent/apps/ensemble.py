@@ -7,6 +7,7 @@ done beside stands in `more.jsonl`.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -95,7 +96,7 @@ class _Ensemble:
         self._answers = Lines(self._folder / ANSWERS)
         try:
             while self._more() or self._waiting or self._flying:
-                if not self._flying and not self._time_left():
+                if not self._flying and self._waiting and self._next() is None:
                     break
                 self._step()
         finally:
@@ -144,9 +145,10 @@ class _Ensemble:
 
     def _give(self, group: Group) -> None:
         for slot in group.ready:
-            if slot in self._flying or not self._waiting or not self._time_left():
+            place = self._next()
+            if slot in self._flying or place is None:
                 continue
-            order = self._waiting.pop(0)
+            order = self._waiting.pop(place)
             flight = _Flight(order, Limit.of(_run_of(order)))
             self._begun = True
             self._write({"begun": _id(order)})
@@ -154,13 +156,12 @@ class _Ensemble:
             flight.key = group.send(slot, request, pickled=True)
             self._flying[slot] = flight
 
-    def _time_left(self) -> bool:
-        """Whether the block has time for the next run, as far as that is known."""
+    def _next(self) -> int | None:
+        """Position of the longest run that the block has time for, as far as that is known; None: none."""
         ends = os.environ.get("HPCAGENT_BLOCK_ENDS")
-        if not ends or not self._waiting:
-            return True
-        wanted = _expected(self._waiting[0]) if self._begun else 0.0
-        return float(ends) - time.time() > wanted
+        left_s = float(ends) - time.time() if ends else math.inf
+        wanted = (_expected(order) if self._begun else 0.0 for order in self._waiting)
+        return next((i for i, seconds in enumerate(wanted) if left_s > seconds), None)
 
     def _answered(self, group: Group, slot: int, answer: Mapping[str, Any]) -> None:
         flight = self._flying.get(slot)

@@ -7,24 +7,35 @@ from typing import Any
 
 from hpcagent.errors import BadInput, nearest
 
-__all__ = ["ENSEMBLE", "LAMMPS", "LAMMPS_MODES", "MODE", "is_mode", "takes_mode", "with_mode"]
+__all__ = ["ENSEMBLE", "LAMMPS", "LAMMPS_MODES", "MODE", "in_ensemble", "is_mode", "with_mode"]
 
 MODE = "mode"
-"""The setting of an app; it is not part of its digest. Absent: a program or call for each run."""
+"""The setting of LAMMPS; it is not part of the app's digest. Absent: the program for each run.
+
+Of a Python function it is `App.ensemble`, set by that name too where the app has no setting `mode` of its own.
+"""
 ENSEMBLE = "ensemble"
 LAMMPS = "hpcagent.apps.lammps.run:lammps_run"
 LAMMPS_MODES = ("executable", "library", "auto", ENSEMBLE)
 _FUNCTION_MODES = ("call", ENSEMBLE)
 
 
-def takes_mode(function: str, settings: Mapping[str, Any]) -> bool:
-    """Whether an app's setting `mode` is how its runs are started, and not a setting of the user's."""
-    return function == LAMMPS or settings.get(MODE, ENSEMBLE) == ENSEMBLE
+def in_ensemble(name: str, value: object) -> bool:
+    """Whether the mode of a Python function says that its runs share launches.
+
+    Args:
+        name: The app's name.
+        value: The mode.
+
+    Raises:
+        BadInput: There is no such mode.
+    """
+    return with_mode(name, "", {}, value) == {MODE: ENSEMBLE}
 
 
-def is_mode(name: str, value: object, function: str) -> bool:
+def is_mode(name: str, function: str) -> bool:
     """Whether a setting says how runs are started; a user's own `mode` decides what they give."""
-    return name == MODE and (function == LAMMPS or value == ENSEMBLE)
+    return name == MODE and function == LAMMPS
 
 
 def with_mode(name: str, function: str, settings: Mapping[str, Any], value: object) -> dict[str, Any]:

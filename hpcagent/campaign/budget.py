@@ -113,8 +113,13 @@ class Budget:
             running: Execution id -> manifest, and seconds since it began.
         """
         chain = self.campaign.app.chain
-        flights = list(running.values())
+        # What goes on from another run tells nothing of how long ordinary ones take.
+        flights = [flight for flight in running.values() if not flight[0].extends]
+        longer = [flight for flight in running.values() if flight[0].extends]
         total = Load.none()
+        for (manifest, seconds), load in zip(longer, self.times.loads([m.params for m, _ in longer]), strict=True):
+            taken = seconds * self.times.rate(manifest.resources)
+            total += load.expecting(manifest.estimated_node_hours or load.expected, taken=taken)
         elapsed = [0.0 if chain else seconds for _, seconds in flights]
         for (manifest, _), load in zip(
             flights, self.times.loads([m.params for m, _ in flights], elapsed), strict=True
@@ -130,6 +135,7 @@ class Budget:
         spent: float,
         running: Load,
         reserve: Sequence[Params] = (),
+        known: Mapping[int, float] | None = None,
     ) -> list[int]:
         """Which of the points may begin, by position: as many as fit under the cap, the first ones first.
 
@@ -141,11 +147,14 @@ class Budget:
             spent: Node-hours.
             running: Of the runs in flight.
             reserve: Runs that have to be possible afterwards.
+            known: Position -> expected node-hours, of those that are no ordinary runs.
         """
         if self.cap is None:
             return list(range(len(points)))
         room = self.cap - spent
         loads = self.times.loads([params for params, _ in points])
+        for i, node_hours in (known or {}).items():
+            loads[i] = loads[i].expecting(node_hours)
         kept = self.reserved(reserve)
         order = sorted(range(len(points)), key=lambda i: points[i][1] != "reference")
         first = sum(role == "reference" for _, role in points)
@@ -216,10 +225,21 @@ class Budget:
         one = min(suggested, key=lambda i: loads[i].expected)
         return [one] if loads[one].expected <= self.cap else []
 
-    def refusal(self, points: Sequence[Params], *, spent: float, running: Load, reserve: Sequence[Params]) -> str:
+    def refusal(
+        self,
+        points: Sequence[Params],
+        *,
+        spent: float,
+        running: Load,
+        reserve: Sequence[Params],
+        known: Mapping[int, float] | None = None,
+    ) -> str:
         """Why none of these runs may begin, with the numbers."""
         assert self.cap is not None
-        one = min(self.times.loads(points), key=lambda load: load.expected)
+        loads = self.times.loads(points)
+        for i, node_hours in (known or {}).items():
+            loads[i] = loads[i].expecting(node_hours)
+        one = min(loads, key=lambda load: load.expected)
         kept = self.reserved(reserve).quantile(0.95)
         words = f"the cap of {self.cap:g} node-hours leaves no room for another run: {spent:.4g} are spent"
         flying = running.quantile(0.95)

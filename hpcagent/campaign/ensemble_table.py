@@ -39,7 +39,7 @@ class Ensemble(Record):
 
     def check(self, app: App) -> None:
         """Raise `BadInput` where the runs of this app do not share launches."""
-        if app.settings.get(MODE) != ENSEMBLE:
+        if not app.shares_launches:
             raise BadInput(
                 f'ensemble: the app {app.name!r} is not in mode "{ENSEMBLE}", so that the table says nothing; add '
                 f'mode = "{ENSEMBLE}" to [settings], or drop [ensemble].',

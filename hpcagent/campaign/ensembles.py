@@ -348,7 +348,9 @@ class Ensembles:
                 found += self._answer(one, name, answer)
         again = []
         for name, manifest in one.runs.items():
-            self._lost[name] += 1
+            # Else the time of its block was over after others, which says nothing of this one.
+            if error is not None or not (one.begun or one.metrics):
+                self._lost[name] += 1
             hopeless = isinstance(error, SiteFailed) or not (one.begun or error is None)
             if name not in one.begun and not hopeless and not self._dropped and self._lost[name] <= MOST_LOST:
                 again.append(manifest)

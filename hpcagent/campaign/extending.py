@@ -118,7 +118,11 @@ def in_the_way(campaign: Campaign, before: Result, times: float, work: Path) -> 
     folder = work / before.manifest.execution_id
     length = steps_in_all(app.settings, before.manifest.params, times)
     if length is None:
-        return "" if folder.is_dir() else f"the files of {said} are gone ({folder}). Run a replicate instead."
+        return (
+            ""
+            if folder.is_dir() or not before.workdir
+            else f"the files of {said} are gone ({folder}). Run a replicate instead."
+        )
     name = app.settings["restart"]["steps"]
     most = app.contract.space[name].high
     if most is not None and length > most:

@@ -461,12 +461,15 @@ class Planner:
         """
         whole: list[tuple[Params, Role]] = [(self.campaign.complete(params), role) for params, role in points]
         longer, instead = self._longer([params for params, _ in points])
-        fitting = self.spending.plan(whole, confirm=confirm)
-        whole = [whole[i] for i in fitting]
-        if not whole:
-            return []
         estimates = self.spending.estimates([values for values, _ in whole])
-        going_on = [longer.get(i) for i in fitting]
+        for i, longer_run in longer.items():
+            estimates[i] = estimate_of(longer_run, estimates[i])
+        dear = {i: estimates[i]["estimated_node_hours"] for i in longer}
+        fitting = self.spending.plan(whole, confirm=confirm, known=dear)
+        if not fitting:
+            return []
+        whole, estimates = [whole[i] for i in fitting], [estimates[i] for i in fitting]
+        going_on: list[Extension | None] = [longer.get(i) for i in fitting]
         with self.signals.held():
             manifests = []
             for (values, role), estimate, extension in zip(whole, estimates, going_on, strict=True):
@@ -480,7 +483,7 @@ class Planner:
                         requested_by="user" if asked is None else self.campaign.policy.name,
                         digest=self.digest,
                         site=self.site,
-                    ).model_copy(update=estimate_of(extension, estimate))
+                    ).model_copy(update=estimate)
                     self.state.add_manifest(manifest)
                     manifests.append(manifest)
                     continue

@@ -315,7 +315,7 @@ class Campaign(Displayed, Record):
             self.guard.check(self.app, self.objective)
         if self.ensemble is not None:
             self.ensemble.check(self.app)
-        elif self.app.settings.get("mode") == "ensemble":
+        elif self.app.shares_launches:
             refuse_ensemble(self.app)
         for name in self.show:
             self.app.contract.metric(name)

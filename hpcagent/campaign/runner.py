@@ -19,7 +19,6 @@ from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, Part, inner_manifest
 from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
-from hpcagent.apps.modes import ENSEMBLE, MODE
 from hpcagent.apps.worker import execute, execute_each, with_reuse_said
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.ensembles import Ensembles
@@ -139,7 +138,7 @@ class Runner:
         self._ensembles = self._made_ensembles()
 
     def _made_ensembles(self) -> Ensembles | None:
-        if self._app.settings.get(MODE) != ENSEMBLE:
+        if not self._app.shares_launches:
             return None
         finished = self._finished
         return Ensembles(

@@ -76,6 +76,12 @@ class Load:
         """What is left of it after `paid` node-hours."""
         return Load(np.maximum(self.mean - paid, 0.0), self.variance, max(0.0, self.most - paid), self.worst)
 
+    def expecting(self, node_hours: float, *, taken: float = 0.0) -> Load:
+        """The same doubt about a run whose expected node-hours are known otherwise, of which so much is taken."""
+        factor = node_hours / self.expected if self.expected > 0 else 0.0
+        mean = np.minimum(np.maximum(self.mean * factor, taken), self.most)
+        return Load(mean, self.variance * factor**2, self.most, self.worst * factor)
+
     @property
     def expected(self) -> float:
         """Expected node-hours (of the draws' middle nine tenths: the mean of a wide guess has no meaning)."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hpcagent.apps.chosen import changed_choices
 from hpcagent.apps.deciding import declared, places
 from hpcagent.apps.made_with import OtherFile, changed_files, other_files
-from hpcagent.apps.modes import MODE
+from hpcagent.apps.modes import LAMMPS_MODES, MODE
 from hpcagent.apps.modules import other_modules
 from hpcagent.errors import InputsChanged
 from hpcagent.model.base import canonical_json
@@ -177,9 +177,11 @@ class FilesOfLevel:
 
 def level_key(app: str, params: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Equal for runs that take the same files: same app, settings, engine and functional or basis set."""
-    return canonical_json(
-        [app, _choosing(params), {k: v for k, v in settings.items() if k not in ("paths", MODE)}]
-    )
+
+    def counts(name: str, value: object) -> bool:
+        return name != "paths" and not (name == MODE and value in LAMMPS_MODES)
+
+    return canonical_json([app, _choosing(params), {k: v for k, v in settings.items() if counts(k, v)}])
 
 
 def files_event(

@@ -123,12 +123,19 @@ class Spending:
         spent, flying = self._spent_and_flying()
         return self._budget.most(n, spent=spent, running=flying, reserve=self._kept())
 
-    def plan(self, points: Sequence[tuple[Params, Role]], *, confirm: bool = False) -> list[int]:
+    def plan(
+        self,
+        points: Sequence[tuple[Params, Role]],
+        *,
+        confirm: bool = False,
+        known: Mapping[int, float] | None = None,
+    ) -> list[int]:
         """Which of these runs may begin, by position; `refusal` says why none, if so.
 
         Args:
             points: Complete parameters and roles.
             confirm: Whether this is the confirmation, for which a part was kept.
+            known: Position -> expected node-hours, of those that are no ordinary runs.
         """
         self.refusal = None
         if self.cap is None or not points:
@@ -139,10 +146,12 @@ class Spending:
         self._budget.learn(self._state)
         spent, flying = self._spent_and_flying()
         kept = [] if confirm else self._kept()
-        found = self._budget.fitting(points, spent=spent, running=flying, reserve=kept)
+        found = self._budget.fitting(points, spent=spent, running=flying, reserve=kept, known=known)
         if not found:
-            wanted = [params for params, role in points if role != "reference"] or [p for p, _ in points]
-            self.refusal = self._budget.refusal(wanted, spent=spent, running=flying, reserve=kept)
+            told = [i for i, (_, role) in enumerate(points) if role != "reference"] or list(range(len(points)))
+            dear = {n: known[i] for n, i in enumerate(told) if known and i in known}
+            wanted = [points[i][0] for i in told]
+            self.refusal = self._budget.refusal(wanted, spent=spent, running=flying, reserve=kept, known=dear)
         if any(role == "suggested" for _, role in points):
             self.planned_out = self.refusal
         return found

@@ -188,10 +188,17 @@ def test_how_runs_are_started_is_no_part_of_what_an_app_is() -> None:
 
     options = {"parameters": {"x": Int(0, 1)}, "metrics": {"y": "1"}}
     plain, together = app(**options)(function), app(**options, ensemble=True)(function)
-    assert together.settings["mode"] == "ensemble" and "mode" not in plain.settings
-    assert together.digest == plain.digest
-    with pytest.raises(BadInput, match="`mode` of its own"):
-        app(**options, ensemble=True, settings={"mode": "fast"})(function)
+    assert together.shares_launches and not plain.shares_launches and together.digest == plain.digest
+    assert plain.with_settings(mode="ensemble").shares_launches
+    assert not together.with_settings(mode="call").shares_launches
+    with pytest.raises(BadInput, match="Allowed: call, ensemble"):
+        plain.with_settings(mode="canonical")
+    # A statistical ensemble, say: that decides what a run gives.
+    made = app(**options, settings={"mode": "ensemble"})(function)
+    assert not made.shares_launches and made.digest != plain.digest
+    assert made.with_settings(mode="canonical").settings == {"mode": "canonical"}
+    both = app(**options, ensemble=True, settings={"mode": "ensemble"})(function)
+    assert both.shares_launches and both.digest == made.digest
 
 
 def test_each_without_ranks_is_a_loop(tmp_path: Path) -> None:

@@ -6,13 +6,16 @@ import contextlib
 import importlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ from hpcagent.apps.ensemble import execute_ensemble
 from hpcagent.apps.lammps.contract import lammps
 from hpcagent.apps.lammps.executable import installed
 from hpcagent.apps.ranks.group import Event
+from hpcagent.campaign import ensembles
 from hpcagent.campaign.coordinator import run
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.extending import from_the_end_of
@@ -511,3 +515,59 @@ def test_a_guard_stops_a_run_of_a_launch_and_the_slot_takes_the_next(tmp_path: P
     result = run(load_campaign(path), run_dir=tmp_path / "run", progress=False)
     assert [r.status for r in result.results] == ["STOPPED"] * 2
     assert all(r.stopped is not None and r.stopped.reason == "limit" for r in result.results)
+
+
+def test_what_waits_through_many_blocks_that_have_ended_well_is_not_lost(tmp_path: Path, monkeypatch: Any) -> None:
+    """A block here has time for two runs of sixty."""
+    monkeypatch.setattr(ensembles, "_LOOK_S", 0.01)
+    launches: list[int] = []
+
+    class Site:
+        profile = SimpleNamespace(remote=False, name="stub")
+        about: dict[str, Any] = {}
+
+        def largest(self, _: Resources) -> tuple[int, int]:
+            return 1, 2
+
+        def place(self, *_: Any, **__: Any) -> tuple[str, dict[str, Any]]:
+            return "mpi", {}
+
+        def workers_for(self, _: Resources) -> int:
+            return 1
+
+        def submit(self, _: Any, request: Any, **__: Any) -> Future[Any]:
+            launches.append(len(request["orders"]))
+            ended: Future[Any] = Future()
+            names = [order["manifest"]["execution_id"] for order in request["orders"][:2]]
+            ended.set_result([(name, {"status": "COMPLETED"}) for name in names])
+            return ended
+
+    @ha.app(parameters={"x": ha.Int(0, 999)}, metrics={"y": "1"}, ensemble=True)
+    def function(x: int) -> dict[str, float]:
+        return {"y": x}
+
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    runs = ensembles.Ensembles(
+        function,
+        Site(),  # type: ignore[arg-type]
+        SimpleNamespace(next=lambda *_, **__: 0.0, back=lambda *_, **__: None),  # type: ignore[arg-type]
+        tmp_path,
+        table=None,
+        order=lambda m: {"function": "x:y", "manifest": {"execution_id": m.execution_id}},
+        ended=lambda manifest, answer: answers.put((manifest, answer)),
+        wake=lambda: answers.put(None),
+        tell=print,
+        wants_s={},
+        whole=False,
+    )
+    runs.add([function.manifest({"x": x}) for x in range(60)])
+    runs.go()
+    found = {}
+    while len(found) < 60:
+        one = answers.get(timeout=60)
+        if one is None:
+            runs.go()
+        else:
+            found[one[0].execution_id] = one[1].exception()
+    runs.stop()
+    assert len(launches) == 30 and set(found.values()) == {None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -196,3 +197,22 @@ def test_ids_and_records_of_runs_that_extend_nothing_are_as_before() -> None:
     longer = series.manifest({"x": 0.5}, extends=before, times=2.0)
     assert longer.execution_id not in (before, series.manifest({"x": 0.5}, extends=before, times=3.0).execution_id)
     assert Manifest.model_validate(longer.model_dump(mode="json")) == longer
+
+
+@ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"}, extendable=True, estimated_runtime_s=0.02)
+def timed(x: float, run: ha.Run) -> ha.Outcome:
+    time.sleep(0.02 * (run.times - (run.extends or {}).get("times", 0.0)))
+    return ha.Outcome({"y": x})
+
+
+def test_an_extension_is_admitted_at_its_own_price(tmp_path: Path) -> None:
+    cap = 0.5 / 3600
+    asked = Campaign(timed, ha.maximize("y"), space={"x": {}}, policy="sobol", batch_size=2,
+        until={"max_runs": 30, "node_hours": cap})  # fmt: skip
+    with Coordinator(asked, site="threads", workers=1, run_dir=tmp_path) as coordinator:
+        for i in range(8):
+            coordinator.run_points([{"x": i / 8}])
+        with pytest.raises(BudgetSpent, match="leaves no room"):
+            coordinator.extend(0, factor=100)
+        assert coordinator.extend(0, factor=2).result().ok
+    assert read_run(tmp_path).node_hours < cap
