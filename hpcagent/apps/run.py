@@ -11,7 +11,18 @@ from typing import Any, TypeVar
 
 from hpcagent.apps.each import each
 
-__all__ = ["Outcome", "Run", "note", "noted", "noting", "repaired_by", "repairs_made", "spent", "spent_cpu_s"]
+__all__ = [
+    "LazyRun",
+    "Outcome",
+    "Run",
+    "note",
+    "noted",
+    "noting",
+    "repaired_by",
+    "repairs_made",
+    "spent",
+    "spent_cpu_s",
+]
 
 
 _Item = TypeVar("_Item")
@@ -135,6 +146,25 @@ class Run:
             [1, 2]
         """
         return each(function, items, self.comm)
+
+
+class LazyRun(Run):
+    """A run whose directory is made when it is first asked for: most short functions write no file.
+
+    Its `workdir` is given as a function that makes the directory.
+    """
+
+    __slots__ = ("_folder",)
+    _folder: Path | Callable[[], Path]
+
+    @property
+    def workdir(self) -> Path:
+        """The run's own directory; it is there from now on."""
+        return self._folder() if callable(self._folder) else self._folder
+
+    @workdir.setter
+    def workdir(self, folder: Path | Callable[[], Path]) -> None:
+        object.__setattr__(self, "_folder", folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Runs one order on a worker. Imports only the standard library, so that a worker starts quickly.
 
-An order is plain data: the manifest, the function, its settings and the directory. Whatever happens,
-the answer is a plain dict (a `Result` without its manifest), and the same dict is in `result.json`.
+An order is plain data: the manifest, the function, its settings and the directory. Whatever happens, the answer is
+a plain dict (a `Result` without its manifest). The same dict is in `result.json` of the run's directory. A run
+that wrote no file has no directory; its result is a line in the worker's records (`hpcagent.apps.run_records`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import math
 import os
 import resource
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +32,8 @@ from hpcagent.apps.made_with import OtherFile, changed_files, newer_versions, ot
 from hpcagent.apps.modules import OtherModule, loaded, other_modules
 from hpcagent.apps.printed import reading
 from hpcagent.apps.repairs import with_repairs
-from hpcagent.apps.run import Outcome, Run, note, noted, noting, repairs_made, spent_cpu_s
+from hpcagent.apps.run import LazyRun, Outcome, Run, note, noted, noting, repairs_made, spent_cpu_s
+from hpcagent.apps.run_records import record_file
 from hpcagent.apps.watching import driven
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
@@ -40,6 +43,7 @@ from hpcagent.surroundings import import_on_a_worker
 
 __all__ = [
     "broken_off",
+    "checked_result",
     "execute",
     "execute_as_result",
     "execute_each",
@@ -64,11 +68,17 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
     Args:
         order: `manifest`, `function` ("module:name", a `Carried` or a callable), `settings`, `workdir`, `promises`
             (name -> (unit, required)), `site` and `attempt`. With `shared` the answer of a run that was found
-            finished says so (`found`); `account` says what a chain's inner runs were.
+            finished says so (`found`); `account` says what a chain's inner runs were. With `records`, the folder
+            of the workers' records, the run has a directory only if it asks for one, and a directory that is there
+            is looked at only where the run was sent before (`again`).
         upstream: Results (or their dicts) of the runs this one takes as input.
     """
     workdir = Path(order["workdir"])
     try:
+        if "records" in order:
+            record_file(order["records"]).begun(order["manifest"], order["attempt"])
+            if not (order.get("again") and os.path.lexists(workdir)):
+                return _on_record(order, workdir, upstream)
         new = _make(workdir)
         with _sole_owner(workdir), noting(), reading(order["site"]):
             done, wrong = final_result(workdir)
@@ -77,11 +87,65 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
                 return {**done, "found": True} if order.get("shared") else done
             if not new:
                 _set_aside(workdir)
-            return _run(order, workdir, upstream, wrong)
+            _write(f"{workdir}/manifest.json", order["manifest"])
+            fields = _run(order, partial(Run, workdir=workdir), upstream, wrong)
+            _write(f"{workdir}/result.json", fields)
+            return fields
     except OSError as error:
         now = time.time()
         failure = _failure("infrastructure", _os_name(error), f"{workdir}: {error.strerror or error}.")
         return _fields(order, "FAILED", now, now, failure=failure)
+
+
+def _on_record(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> dict[str, Any]:
+    """Run an order that gets a directory when its function first asks for one."""
+    with contextlib.closing(_Folder(order["manifest"], workdir)) as folder, noting(), reading(order["site"]):
+        made = partial(LazyRun, workdir=folder.path)  # type: ignore[arg-type]  # it makes the directory
+        fields = _run(order, made, upstream)
+        if folder.made:
+            _write(f"{workdir}/result.json", fields)
+        else:
+            fields["workdir"] = ""
+            record_file(order["records"]).ended(order["manifest"]["execution_id"], fields)
+        return fields
+
+
+class _Folder:
+    """A run's directory, made and held when it is first asked for."""
+
+    def __init__(self, manifest: Mapping[str, Any], path: Path) -> None:
+        self._manifest, self._path = manifest, path
+        self._lock = threading.Lock()  # a function may have threads
+        self._held: contextlib.ExitStack | None = None
+
+    @property
+    def made(self) -> bool:
+        return self._held is not None
+
+    def path(self) -> Path:
+        """The directory.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        if self._held is None:
+            with self._lock:
+                if self._held is None:
+                    self._make()
+        return self._path
+
+    def _make(self) -> None:
+        new = _make(self._path)
+        with contextlib.ExitStack() as held:
+            held.enter_context(_sole_owner(self._path))
+            if not new:
+                _set_aside(self._path)
+            _write(f"{self._path}/manifest.json", self._manifest)
+            self._held = held.pop_all()
+
+    def close(self) -> None:
+        if self._held is not None:
+            self._held.close()
 
 
 def execute_each(orders: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -142,9 +206,19 @@ def final_result(workdir: Path) -> tuple[dict[str, Any] | None, str]:
         return None, ""
     except (ValueError, RecursionError) as error:
         return None, f"{path} is damaged: {error}."
+    return checked_result(fields, str(path))
+
+
+def checked_result(fields: Any, where: str) -> tuple[dict[str, Any] | None, str]:
+    """The fields of a result, or None if the run must (still) be run; and what is wrong with them.
+
+    Args:
+        fields: Plain data that should be those of a result.
+        where: What they are, for the sentence that says what is wrong.
+    """
     wrong = _misfit(fields)
     if wrong:
-        return None, f"{path} is damaged: {wrong}."
+        return None, f"{where} is damaged: {wrong}."
     failure = fields.get("failure")
     if failure is not None and not meaning(failure["kind"], failure["name"], failure.get("repair")).final:
         return None, ""
@@ -231,15 +305,21 @@ def _opened(workdir: Path) -> int:
         return os.open(workdir, flags)  # e.g. of runs that were moved to an archive
 
 
-def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wrong: str = "") -> dict[str, Any]:
+def _run(
+    order: Mapping[str, Any], made: Callable[..., Run], upstream: tuple[Any, ...], wrong: str = ""
+) -> dict[str, Any]:
+    """Call the function of an order; the result is not written yet.
+
+    Args:
+        made: The run, from all of its fields but its directory.
+        wrong: What is wrong with an earlier result of the run.
+    """
     manifest = order["manifest"]
-    _write(f"{workdir}/manifest.json", manifest)
     started, clock, cpu = time.time(), time.perf_counter(), _cpu_s()
     failure: dict[str, Any] | None = None
     outcome = Outcome(metrics={})
     try:
-        run = Run(
-            workdir=workdir,
+        run = made(
             execution_id=manifest["execution_id"],
             seed=manifest["seed"],
             replicate=manifest["replicate"],
@@ -289,7 +369,6 @@ def _run(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...], wro
     )
     if wrong:
         fields["notes"] = [*fields.get("notes", ()), f"run again: {wrong} It is kept in attempt-N/."]
-    _write(f"{workdir}/result.json", fields)
     return fields
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any, Protocol
 
 from pydantic_core import to_json
 
+from hpcagent.apps.run_records import FOLDER
 from hpcagent.campaign.disk_use import Space, kind_of
 from hpcagent.campaign.masking import Masking
 from hpcagent.campaign.recorded import snapshot
@@ -24,7 +25,7 @@ from hpcagent.errors import BadInput
 from hpcagent.shown import size_text
 from hpcagent.store.files import open_plain, refusing_clearly
 
-__all__ = ["CONTENTS", "FORMAT", "Archived", "archive"]
+__all__ = ["CONTENTS", "FORMAT", "Archived", "archive", "is_record"]
 
 FORMAT = "hpcagent archive 1"
 CONTENTS = "archive.json"
@@ -36,8 +37,21 @@ _WHOLE = 1 << 26
 # The journal first: it names the hosts that are masked in all others.
 _RECORDS = ("events.jsonl", "campaign.toml", "app.json", "enqueued.jsonl", "jobs.jsonl", "site.toml")
 _DERIVED = ("metrics.h5", "results.csv", "results.parquet")
+_OF_RUNS = ("manifest.json", "result.json")
 _JSON = frozenset({"app.json", "manifest.json", "result.json", "call.json", "outcome.json"})
 _TOLD = 1000
+
+
+def is_record(name: str) -> bool:
+    """Whether a reader of the archive needs a file, by its path in the campaign's folder.
+
+    Example:
+        >>> is_record("events.jsonl"), is_record("work/records/n1-7-ab.jsonl"), is_record("work/a1/log.lammps")
+        (True, True, False)
+    """
+    parts = name.split("/")
+    of_run = len(parts) == 3 and parts[0] == "work" and (parts[1] == FOLDER or parts[2] in _OF_RUNS)
+    return name in _RECORDS or of_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +222,7 @@ class _Packing:
                 elif (member := self._member(inner)) is not None:
                     others.append(member)
         # What a reader needs comes first: it need not read on.
-        others.sort(key=lambda m: (Path(m.name).name not in ("manifest.json", "result.json"), m.name))
+        others.sort(key=lambda m: (not is_record(m.name), m.name))
         return [m for (m,) in found] + others
 
     def _no_folder(self, inner: tuple[str, ...]) -> str:
@@ -228,7 +242,7 @@ class _Packing:
             return "no campaign writes it"
         if name.endswith(".part"):
             return "it is being written"
-        if self._all or inner[0] in ("report", "files"):
+        if self._all or inner[0] in ("report", "files") or is_record("/".join(inner)):
             return ""
         if kind_of(inner) == "trajectories":
             return "trajectories and restart files (--with-work takes them)"
@@ -249,7 +263,7 @@ class _Packing:
         path, name = self._root.joinpath(*inner), "/".join(inner)
         with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
             status = os.fstat(file.fileno())
-            if status.st_size > _WHOLE and name not in _RECORDS:
+            if status.st_size > _WHOLE and not is_record(name):
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
                 self._raw += 1
                 return _Member(name, status.st_size, digest, status.st_mtime, None, path)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcagent.apps.run_records import FOLDER
 from hpcagent.campaign.far import Far, far_files
 from hpcagent.campaign.listed import DEPTH, find_campaigns
 from hpcagent.campaign.recorded import Snapshot, snapshot
@@ -210,7 +211,7 @@ def usage_of(folder: Path, *, free: bool = False) -> Usage:
             space = Space(status.st_blocks * 512, 1)  # stat(2): blocks of 512 bytes, whatever the file system
             kind = "work" if is_folder and inner[0] == "work" else kind_of(inner)
             kinds[kind] += space
-            if inner[0] == "work" and len(inner) > 1:
+            if inner[0] == "work" and len(inner) > 1 and inner[1] != FOLDER:
                 runs[inner[1]] = runs.get(inner[1], Space()) + space
             if is_folder:
                 below.append(inner)
@@ -236,6 +237,8 @@ def kind_of(parts: tuple[str, ...]) -> FileKinds:
         ('logs', 'logs')
     """
     top, name = parts[0], parts[-1]
+    if parts[:2] == ("work", FOLDER):
+        return "records"
     if top in ("parsl", "coordinator") or top == "coordinator.log":
         return "logs"
     if top != "work":

@@ -445,7 +445,7 @@ def _here_already(result: Result, own: Path, paths: Sequence[str], how: How) -> 
     if not folder.is_dir():
         raise BadInput(
             f"run {result.manifest.index} was not computed on an endpoint, and its directory {folder} is not "
-            "here: it was removed, or its result was told.",
+            "here: it wrote no file, its directory was removed, or its result was told.",
             value=str(folder),
         )
     names = {result.artifacts.get(text, text) for text in paths}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.run_records import Begun
 from hpcagent.model.records import Manifest, Result
 
 __all__ = ["LateRun", "LateRuns", "longest_expected"]
@@ -96,8 +97,8 @@ class LateRuns:
     """Finds the runs that are late.
 
     Args:
-        work: Folder of the runs: a run has begun when its directory has a `manifest.json` of after now; an older
-            one is what an attempt of an earlier session left.
+        work: Folder of the runs: a run has begun when the workers' records say so, or its directory has a
+            `manifest.json` of after now; an older one is what an attempt of an earlier session left.
         every_s: Time between two looks, in seconds.
         clock: Unix time, in seconds.
     """
@@ -106,6 +107,7 @@ class LateRuns:
         self._work, self._every_s, self._clock = work, every_s, clock
         self._told: set[str] = set()
         self._looked, self._since = 0.0, clock()
+        self._begun = Begun(work)
 
     def look(self, running: Mapping[str, Manifest], ended: Callable[[], Sequence[Result]]) -> list[LateRun]:
         """Return the runs that have become late since the last look, which is at most every `every_s`.
@@ -127,6 +129,7 @@ class LateRuns:
         if expected is None:
             return []
         typical_s, longest_s = expected
+        self._begun.look()
         late = []
         for manifest in old:
             if now - manifest.created_at <= max(longest_s, typical_s + LEAST_S):
@@ -138,6 +141,9 @@ class LateRuns:
         return late
 
     def _running_s(self, manifest: Manifest, now: float) -> float | None:
+        on_record = self._begun.last(manifest.execution_id)
+        if on_record is not None and on_record >= self._since:
+            return now - on_record
         try:
             begun_at = (self._work / manifest.execution_id / "manifest.json").stat().st_mtime
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from hpcagent.apps.worker import final_result
+from hpcagent.apps.run_records import FOLDER, OnRecord, RunRecords
+from hpcagent.apps.worker import checked_result, final_result
 from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.far import far_words
 from hpcagent.campaign.record import Campaign, load_run
@@ -83,8 +85,9 @@ _ROLES = frozenset({"suggested", "enqueued", "reference", "replicate", "repeat",
 def replayed(folder: RunDir, campaign: Campaign, *, look: bool | None = None, results: bool = True) -> State:
     """Replay a journal, with the runs that damage has taken from it put back where they belong.
 
-    A run writes its manifest into its own directory before it begins, so whatever had begun is found there. That
-    costs one listing of `work`, and one look at each run there that has no result in the journal.
+    A run's manifest is written into its worker's records, or its own directory, before it begins, so whatever had
+    begun is found there. That costs one listing of `work`, one reading of the records, and one look at each run
+    there that has no result in the journal.
 
     Args:
         folder: The run directory.
@@ -98,12 +101,13 @@ def replayed(folder: RunDir, campaign: Campaign, *, look: bool | None = None, re
     """
     app = campaign.app.name, campaign.app.contract.version
     look = not holder(folder.root)[0] if look is None else look
-    begun = _begun(folder.work) if look else None  # before the journal, which has a run before it begins
+    begun = _Begun(folder.work) if look else None  # before the journal, which has a run before it begins
     state = State.replay(read_events(folder.events), app=app)
     if state.whole and not look:
         return state
-    begun = _begun(folder.work) if begun is None else begun
-    lost = _lost(folder.work, begun, state, app)
+    begun = _Begun(folder.work) if begun is None else begun
+    begun.read(state)
+    lost = _lost(begun, state, app)
     late = [m for m in map(state.manifest, (*state.strays, *state.rebuilt)) if m is not None]
     if lost or late:
         rebuilt = state.rebuilt | {m.execution_id for m in lost if m.role != "part"}
@@ -112,8 +116,9 @@ def replayed(folder: RunDir, campaign: Campaign, *, look: bool | None = None, re
         state.unrecorded = lost
     if results:
         for manifest in state.open_ended():
-            if manifest.execution_id in begun:
-                _take_result(state, *found_result(folder.work, manifest))
+            name = manifest.execution_id
+            if name in begun.folders or name in begun.on_record:
+                _take_result(state, *found_result(folder.work, manifest, begun.on_record.get(name)))
     return state
 
 
@@ -126,12 +131,27 @@ def _take_result(state: State, result: Result | None, wrong: str) -> None:
         state.unusable.append(wrong.rstrip("."))
 
 
-def _begun(work: Path) -> frozenset[str]:
-    """The execution ids of the runs that have a directory."""
-    try:
-        return frozenset(path.name for path in work.iterdir())
-    except OSError:
-        return frozenset()
+class _Begun:
+    """The runs that have begun, by what they left in `work`, as it is when this is made.
+
+    Attributes:
+        work: The folder.
+        folders: Execution ids of those that have a directory.
+        on_record: What the workers' records have of those that the journal does not say all of.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        try:
+            self.folders = frozenset(path.name for path in work.iterdir()) - {FOLDER}
+        except OSError:
+            self.folders = frozenset()
+        self._records = RunRecords(work)
+        self.on_record: Mapping[str, OnRecord] = {}
+
+    def read(self, state: State) -> None:
+        """Read the records of runs that a state does not know, or has no final result of."""
+        self.on_record = self._records.of(lambda name: not state.known(name) or not state.final(name))
 
 
 def begun_state(folder: RunDir, campaign: Campaign) -> State:
@@ -167,13 +187,25 @@ def rebuilt_event(state: State, *, budget: int | None, cap: float | None) -> dic
     return event
 
 
-def found_result(work: Path, manifest: Manifest) -> tuple[Result | None, str]:
-    """The final result in a run's own directory, and what is wrong with what is there: a sentence, or empty."""
+def found_result(work: Path, manifest: Manifest, on_record: OnRecord | None = None) -> tuple[Result | None, str]:
+    """The final result in a run's own directory or on record, and what is wrong with what is there, in a sentence.
+
+    Args:
+        work: Folder of the runs.
+        manifest: Of the run.
+        on_record: What the workers' records have of it, if they were read.
+    """
     path = work / manifest.execution_id / "result.json"
     try:
         fields, wrong = final_result(path.parent)
     except OSError as error:
         return None, f"{path} cannot be read: {error.strerror or error}."
+    if fields is None and on_record is not None:  # a directory has the later attempt
+        path = work / FOLDER
+        wrong = wrong or on_record.wrong
+        if on_record.result is not None:
+            fields, misfit = checked_result(on_record.result, f"the result of {manifest.execution_id} in {path}")
+            wrong = wrong or misfit
     if fields is None:
         return None, wrong
     unknown: dict[str, None] = {}
@@ -189,19 +221,22 @@ def found_result(work: Path, manifest: Manifest) -> tuple[Result | None, str]:
     return result, ""
 
 
-def _lost(work: Path, begun: frozenset[str], state: State, app: tuple[str, str]) -> list[Manifest]:
+def _lost(begun: _Begun, state: State, app: tuple[str, str]) -> list[Manifest]:
     """Manifests in `work` of runs that the state does not know, and of inner runs that its results speak of."""
-    names = sorted(name for name in begun if not state.known(name))
+    names = sorted(name for name in begun.folders | begun.on_record.keys() if not state.known(name))
     # What lay there before the campaign began is of an earlier one in the same folder.
     began = state.began_at or 0.0
-    found = [m for m in (_manifest_in(work / name) for name in names) if m is not None and m.created_at >= began]
+    there = (_manifest_in(begun.work / name, begun.on_record.get(name)) for name in names)
+    found = [m for m in there if m is not None and m.created_at >= began]
     ours = [m for m in found if m.role in _ROLES and (m.app, m.app_version) == app]
     parts = [m for m in found if m.role == "part" and m.execution_id in state.strays]
     return sorted([*ours, *parts], key=lambda m: m.index)
 
 
-def _manifest_in(workdir: Path) -> Manifest | None:
-    """The manifest in a run's directory, or in the newest attempt set aside there, if it is this run's."""
+def _manifest_in(workdir: Path, on_record: OnRecord | None) -> Manifest | None:
+    """A run's manifest, as on record, in its directory, or in the newest attempt set aside there."""
+    if on_record is not None and (manifest := _manifest_of(on_record.manifest, workdir.name)) is not None:
+        return manifest
     try:
         attempts = sorted(workdir.glob("attempt-*"), key=lambda p: (len(p.name), p.name), reverse=True)
     except OSError:
@@ -209,9 +244,17 @@ def _manifest_in(workdir: Path) -> Manifest | None:
     for folder in (workdir, *attempts):
         try:
             fields = from_json((folder / "manifest.json").read_bytes())
-            manifest = read_record(Manifest, fields, {})
-            if manifest.execution_id == workdir.name == manifest.identity:
-                return manifest
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError):
             continue
+        if (manifest := _manifest_of(fields, workdir.name)) is not None:
+            return manifest
     return None
+
+
+def _manifest_of(fields: Any, name: str) -> Manifest | None:
+    """A manifest from plain data, if it is that of the run of this name."""
+    try:
+        manifest = read_record(Manifest, fields, {})
+        return manifest if manifest.execution_id == name == manifest.identity else None
+    except (ValueError, TypeError, AttributeError):
+        return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.run_records import FOLDER
 from hpcagent.campaign.disk_use import Space, freeable, usage_of
 from hpcagent.campaign.far import far_files
 from hpcagent.campaign.recorded import Snapshot, snapshot
@@ -229,7 +230,7 @@ def _look(folder: RunDir, keep_records: bool) -> tuple[Removal, list[Path]]:
     runs = () if folder.work.is_symlink() else tuple(sorted(i for i in ids if _there(folder.work / i)))
     if folder.work.is_symlink():
         kept.append("all folders of runs, as work/ is a link: free them where it leads")
-    others = [] if folder.work.is_symlink() else sorted(set(_names(folder.work)) - ids)
+    others = [] if folder.work.is_symlink() else sorted(set(_names(folder.work)) - ids - {FOLDER})
     if others:
         some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         kept.append(f"{len(others)} folder(s) of runs that have not finished, or that the journal lacks: {some}")

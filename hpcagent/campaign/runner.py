@@ -19,6 +19,7 @@ from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, Part, inner_manifest
 from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
+from hpcagent.apps.run_records import FOLDER, OnRecord, RunRecords
 from hpcagent.apps.worker import execute, execute_each, with_reuse_said
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.ensembles import Ensembles
@@ -132,6 +133,7 @@ class Runner:
         self.may_retry: Callable[[Manifest, float], bool] = lambda manifest, node_hours: True
         self.guard: Guarding | None = None
         self._late: set[str] = set()
+        self._sent_before: set[str] = set()
         self._root = folder.root
         self._launches, self._rolling = ensemble, rolling
         self._news: list[str] = []
@@ -157,14 +159,17 @@ class Runner:
 
     def recover(self) -> list[Result]:
         """Take over results that a worker wrote but no coordinator recorded."""
-        results = (self._found(self._work, manifest) for manifest in self._state.open_ended())
+        left = {manifest.execution_id: manifest for manifest in self._state.open_ended()}
+        self._sent_before.update(left)
+        records = RunRecords(self._work).of(left.__contains__) if left else {}
+        results = (self._found(self._work, manifest, records.get(name)) for name, manifest in left.items())
         found = [result for result in results if result is not None]
         self._record(found, [result_event(r) for r in found])
         return found
 
-    def _found(self, work: Path, manifest: Manifest) -> Result | None:
-        """The final result in a run's directory; what cannot be used is renamed, and the run is run again."""
-        result, wrong = found_result(work, manifest)
+    def _found(self, work: Path, manifest: Manifest, on_record: OnRecord | None = None) -> Result | None:
+        """The final result of a run; a file that cannot be used is renamed, and the run is run again."""
+        result, wrong = found_result(work, manifest, on_record)
         if wrong:
             self._news.append(wrong)
         if wrong and result is None:
@@ -477,6 +482,10 @@ class Runner:
             attempt=self._state.retried.get(manifest.execution_id, 1),
         )
         self._look(self._app, manifest, order["files"], about)
+        order["records"] = f"{self._work}/{FOLDER}"
+        if manifest.execution_id in self._sent_before:  # its directory may be there, or another worker in it
+            order["again"] = True
+        self._sent_before.add(manifest.execution_id)
         if manifest.extends:
             order["extends"] = from_the_end_of(self._state.results.get(manifest.extends), self._work)
         elif self.guard is not None:  # what is extended is to be known better

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hpcagent.apps.run_records import Begun
 from hpcagent.campaign.budget import Budget, Outlook
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.runtimes import Load
@@ -30,7 +31,8 @@ class Spending:
     Args:
         campaign: Whose.
         state: What is known.
-        work: Folder of the runs: a run has begun when its directory has a `manifest.json`.
+        work: Folder of the runs: a run has begun when the workers' records say so, or its directory has a
+            `manifest.json`.
         node_cores: Cores of a node of the site, if known.
         workers: Runs that go at the same time.
         clock: Unix time, in seconds.
@@ -61,6 +63,7 @@ class Spending:
         self._sent: dict[tuple[str, int], float] = {}
         self._began: dict[tuple[str, int], float] = {}
         self._looked = 0.0
+        self._on_record = Begun(work)
         self._outlook: tuple[float, int, Outlook] | None = None
         self._reserve: tuple[int, list[Params]] = (-1, [])
 
@@ -84,6 +87,10 @@ class Spending:
                 del known[key]
         for key in keys:
             self._sent.setdefault(key, now)
+        self._on_record.look()
+        for key in keys - self._began.keys():
+            if (began := self._on_record.at(*key)) is not None:
+                self._began[key] = began
         # Those that wait for a worker come last; not all of thousands are looked at.
         waiting = (i for i in running if (i, self._state.retried.get(i, 1)) not in self._began)
         for identity in itertools.islice(waiting, 2 * self._workers):

@@ -363,7 +363,7 @@ class State:
             more = f", and {self.damaged - len(self.damage)} more" if self.damaged > len(self.damage) else ""
             words = f"damage in events.jsonl ({'; '.join(self.damage)}{more})" if self.damaged else "events.jsonl"
             said.append(
-                f"{words}: {len(self.rebuilt)} run(s) that were lost there were put back from work/*/manifest.json"
+                f"{words}: {len(self.rebuilt)} run(s) that were lost there were put back from work/"
                 if self.rebuilt
                 else f"{words}: no run that had begun was lost with it"
             )
@@ -372,9 +372,7 @@ class State:
                     f"{self.gaps} run(s) planned there had not begun and are gone; others take their place"
                 )
         if self.found:
-            said.append(
-                f"{self.found} result(s) that events.jsonl does not have were read from work/*/result.json"
-            )
+            said.append(f"{self.found} result(s) that events.jsonl does not have were read from work/")
         said += self.unusable[:MOST_TOLD]
         if len(self.unusable) > MOST_TOLD:
             said.append(f"{len(self.unusable) - MOST_TOLD} more result.json cannot be used")

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from pydantic_core import from_json
 
-from hpcagent.campaign.archive import CONTENTS, FORMAT
+from hpcagent.campaign.archive import CONTENTS, FORMAT, is_record
 from hpcagent.errors import BadInput
 from hpcagent.owners import require_own
 
@@ -26,7 +26,6 @@ MOST_BYTES = 1 << 31
 """So much is unpacked to be read, in bytes."""
 MOST_FILES = 1_000_000
 _MOST_CONTENTS = 1 << 28
-_RECORDS = frozenset({"campaign.toml", "app.json", "events.jsonl", "enqueued.jsonl", "jobs.jsonl", "site.toml"})
 
 
 def is_archive(path: str | Path) -> bool:
@@ -96,7 +95,7 @@ def _unpack(path: Path, folder: Path) -> dict[str, Any]:
     if name != CONTENTS or file is None:
         raise BadInput(f"{path} is no archive of `hpcagent archive`: it does not begin with {CONTENTS}.")
     contents, files = _contents(path, _read(path, name, file, min(size, _MOST_CONTENTS), size))
-    wanted = {name for name in files if _is_record(name)}
+    wanted = {name for name in files if is_record(name)}
     if sum(files[name][0] for name in wanted) > MOST_BYTES:
         raise BadInput(f"{path}: its records have more than {MOST_BYTES} bytes; it is not opened.")
     seen = 0
@@ -120,12 +119,6 @@ def _unpack(path: Path, folder: Path) -> dict[str, Any]:
         raise BadInput(f"{path}: {sorted(wanted)[0]} is missing; it is damaged.")
     (folder / "work").mkdir(exist_ok=True)
     return contents
-
-
-def _is_record(name: str) -> bool:
-    parts = name.split("/")
-    run = len(parts) == 3 and parts[0] == "work" and parts[2] in ("manifest.json", "result.json")
-    return name in _RECORDS or run
 
 
 def _contents(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, tuple[int, str]]]:

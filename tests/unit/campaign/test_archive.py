@@ -73,7 +73,8 @@ def test_an_archive_tells_nothing_of_the_machine_and_says_what_it_left_out(ended
     monkeypatch.setattr(socket, "gethostname", lambda: "login17.example")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/annika"))
     monkeypatch.setattr("hpcagent.campaign.masking.user_name", lambda: "annika")
-    run = next((ended / "work").iterdir())
+    run = ended / "work" / "a-run"
+    run.mkdir()
     words = f"on login17.example in {ended}/work, /home/annika/x and /scratch/annika/y, export API_TOKEN=hunter2"
     (run / "output.txt").write_text(words.replace(", export", "\nexport"))
     (run / "data.bin").write_bytes(b"\0" * 10)
@@ -84,7 +85,7 @@ def test_an_archive_tells_nothing_of_the_machine_and_says_what_it_left_out(ended
     (ended / "site.toml").write_text('name = "s"\nkind = "threads"\n[env]\nMY_TOKEN = "hunter2"\n')
     journal = (ended / "events.jsonl").read_text()
     (ended / "events.jsonl").write_text(journal.replace(f'"host":"{_host(journal)}"', '"host":"node0815"'))
-    for path in (ended / "work").glob("*/result.json"):
+    for path in (ended / "work" / "records").iterdir():
         path.write_text(path.read_text().replace(f'"host":"{_host(journal)}"', '"host":"node0815"'))
     made = ha.archive(ended, tmp_path / "a.tar.gz")
     inside = contents_of(made.path)

@@ -17,6 +17,7 @@ from hpcagent.campaign.learned import learned, progress
 from hpcagent.errors import BadInput
 from hpcagent.policies.base import BUILT_IN, Reason
 from hpcagent.policies.sweeps import Sobol
+from tests.unit.campaign.records_for_tests import never_ended
 
 GATED = ha.maximize("value", subject_to={"error": ha.at_most(1.0)})
 BAYES = "bayes" if "bayes" in BUILT_IN else "hpcagent.policies.bayes:Bayes"
@@ -157,8 +158,7 @@ def test_a_run_that_failed_and_one_that_has_not_ended_are_explained(tmp_path):
     lines = journal.read_text().splitlines(keepends=True)
     planned = max(i for i, line in enumerate(lines) if json.loads(line)["event"] == "manifests")
     journal.write_text("".join(lines[: planned + 1]))
-    for manifest in json.loads(lines[planned])["manifests"]:
-        (tmp_path / "work" / manifest["execution_id"] / "result.json").unlink()
+    never_ended(tmp_path, [m["execution_id"] for m in json.loads(lines[planned])["manifests"]])
     waiting = ha.explain(tmp_path, 11)
     assert waiting.status == "no result" and waiting.again and "no result yet" in str(waiting)
 

@@ -20,6 +20,7 @@ from hpcagent.model.records import Remote
 from hpcagent.sites.endpoint import fetching, protocol
 from hpcagent.store.journal import read_events
 from hpcagent.testing.local_link import LocalLink
+from tests.unit.campaign.records_for_tests import in_directories
 
 ENDPOINT = "8f0c24c8-1111-4222-8333-444455556666"
 LOG = b"Step Temp\n" * 20_000
@@ -317,6 +318,9 @@ def test_artifacts_of_a_chain_come_from_its_inner_runs(far):
 
 
 def test_a_run_of_this_machine_has_its_files_here(local):
+    with pytest.raises(BadInput, match="wrote no file"):
+        fetch(local, 0)
+    in_directories(local)
     done = fetch(local, 0, everything=True)
     assert not done.files and f"{local / 'work'}" in done.notes[0]
     with pytest.raises(BadInput, match=r"'nothing.txt' is not among them"):

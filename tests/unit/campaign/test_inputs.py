@@ -30,6 +30,7 @@ from hpcagent.errors import BadInput, InputsChanged
 STUDY = """
 from pathlib import Path
 import hpcagent as ha
+from tests.unit.campaign.records_for_tests import never_ended
 import {name}_helper as helper
 
 
@@ -252,7 +253,7 @@ def test_the_refusal_counts_runs_as_status_does_and_advises_only_what_applies(st
             "metrics": {},
             "failure": {"kind": kind, "name": name, "message": "It did."},
         }
-        (folder / "work" / result["execution_id"] / "result.json").unlink()
+        never_ended(folder, [result["execution_id"]])
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     counts = Counter(r.state for r in ha.read_run(folder).results)
     assert counts == {"completed": 5, "failed": 1, "given up": 2}

@@ -23,6 +23,7 @@ from hpcagent.errors import BadInput, RunDirLocked
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.schedulers.base import Job, Scheduler
 from hpcagent.store.rundir import Lock
+from tests.unit.campaign.records_for_tests import in_directories
 
 
 def shell(*words):
@@ -38,7 +39,9 @@ def once(tmp_path_factory):
 
 @pytest.fixture
 def ended(once, tmp_path):
-    return shutil.copytree(once.run_dir, tmp_path / "runs" / "one", symlinks=True)
+    folder = shutil.copytree(once.run_dir, tmp_path / "runs" / "one", symlinks=True)
+    in_directories(folder)
+    return folder
 
 
 def test_campaigns_are_listed_with_how_far_they_are_and_damage_hides_none(ended, once):
@@ -129,7 +132,15 @@ def test_freed_runs_stay_on_record_and_are_not_run_again(ended, once, tmp_path):
     again = ha.run(ha.load_campaign("synthetic", changes={"until.max_runs": 10, "policy.name": "sobol",
         "confirm": None}), site="threads", run_dir=ended)  # fmt: skip
     assert [r for r in again.results if r.manifest.index < 8] == list(once.results)
-    assert len(list((ended / "work").iterdir())) == 1 + 2 and any("removed" in r for r in again.remarks)
+    assert {p.name for p in (ended / "work").iterdir()} == {"unknown", "records"}  # two runs more, without files
+    assert any("removed" in r for r in again.remarks)
+
+
+def test_records_of_runs_without_files_are_no_folders_of_runs(once):
+    used = ha.disk_use(once.run_dir).campaigns[0]
+    assert not used.largest and used.kinds["records"].size > 8 * 1000
+    removal = ha.remove_run(once.run_dir, keep_records=True, dry_run=True)
+    assert removal.runs == () and not any("records" in words for words in removal.kept)
 
 
 def test_only_what_the_record_has_is_freed(ended):

@@ -22,6 +22,7 @@ from hpcagent.campaign.state import State
 from hpcagent.errors import BadInput
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir
+from tests.unit.campaign.records_for_tests import edit, forget, in_directories
 
 
 def campaign(runs: int = 12, **more: Any) -> ha.Campaign:
@@ -105,7 +106,7 @@ def test_who_only_reads_has_the_runs_of_a_damaged_line_of_manifests(folder, how)
     seen = ha.read_run(folder)
     assert outcome(folder) == before
     assert [r.manifest.index for r in seen.results] == list(range(12))
-    assert "4 run(s) that were lost there were put back from work/*/manifest.json" in str(seen)
+    assert "4 run(s) that were lost there were put back from work/" in str(seen)
     assert (f"line {line + 1}: " in str(seen)) is (how != "gone")
 
 
@@ -119,7 +120,7 @@ def test_finished_runs_of_a_damaged_line_of_manifests_are_put_back_and_it_is_sai
     seen = ha.read_run(folder)
     assert outcome(folder) == before
     assert [r.manifest.index for r in seen.results] == list(range(12))
-    assert "4 run(s) that were lost there were put back from work/*/manifest.json" in str(seen)
+    assert "4 run(s) that were lost there were put back from work/" in str(seen)
     if how != "gone":
         assert f"line {line + 1}: " in str(seen)
     # Who goes on repeats nothing, and writes it down, once.
@@ -150,7 +151,7 @@ def test_a_planned_run_that_had_not_begun_leaves_a_gap_that_another_fills(folder
     line = at(lines, "manifests", 1)
     lost = json.loads(lines[line])["manifests"][2]
     # Everything behind the line is missing too, and one of its runs was never begun.
-    shutil.rmtree(folder / "work" / lost["execution_id"])
+    forget(folder, [lost["execution_id"]])
     write(folder, [*lines[:line], b"\0" * 50 + b"\n"])
     assert "1 run(s) planned there had not begun and are gone; others take their place" in str(ha.read_run(folder))
     result = ha.run(campaign(), site=open_here(), run_dir=folder)
@@ -283,6 +284,7 @@ BAD_RESULTS: dict[str, bytes] = {
 
 
 def test_a_damaged_result_file_is_no_result(folder):
+    in_directories(folder)
     manifest = ha.read_run(folder).results[0].manifest
     path = folder / "work" / manifest.execution_id / "result.json"
     assert found_result(folder / "work", manifest)[0] is not None
@@ -294,6 +296,7 @@ def test_a_damaged_result_file_is_no_result(folder):
 
 @pytest.mark.parametrize("how", ["cut", "of another run"])
 def test_a_damaged_result_file_is_told_kept_and_its_run_made_again(folder, how):
+    in_directories(folder)
     before, lines = outcome(folder), lines_of(folder)
     line = at(lines, "results", -1)
     lost = [row["execution_id"] for row in json.loads(lines[line])["results"]]
@@ -310,6 +313,7 @@ def test_a_damaged_result_file_is_told_kept_and_its_run_made_again(folder, how):
 
 
 def test_a_result_file_of_a_newer_version_is_taken_and_said(folder):
+    in_directories(folder)
     before, lines = outcome(folder), lines_of(folder)
     line = at(lines, "results", -1)
     lost = [row["execution_id"] for row in json.loads(lines[line])["results"]]
@@ -319,6 +323,34 @@ def test_a_result_file_of_a_newer_version_is_taken_and_said(folder):
     told: list[str] = []
     ha.run(campaign(), site=open_here(), run_dir=folder, watch=lambda e: told.append(e.reason))
     assert outcome(folder) == before and any("Result.colour" in words for words in told)
+
+
+@pytest.mark.parametrize("how", [*BAD_RESULTS, "not JSON", "no words"])
+def test_a_damaged_line_of_the_records_costs_its_run_and_is_told(folder, how):
+    before, lines = outcome(folder), lines_of(folder)
+    line = at(lines, "results", -1)
+    lost = [row["execution_id"] for row in json.loads(lines[line])["results"]]
+    write(folder, lines[:line] + lines[line + 1 :])
+    bad = BAD_RESULTS.get(how, b"\xff\0")
+    start = b'{"event":"ended","execution_id":"%s",' % lost[0].encode() if how != "no words" else b"\0"
+    ended = {"event": "ended", "execution_id": lost[0]}
+    edit(folder, lambda said: start + b'"result":' + bad + b"}" if ended.items() <= said.items() else said)
+    told: list[str] = []
+    ha.run(campaign(), site=open_here(), run_dir=folder, watch=lambda e: told.append(e.reason))
+    after = outcome(folder)
+    assert {i: v[:2] for i, v in after.items()} == {i: v[:2] for i, v in before.items()}
+    assert [i for i in after if after[i][2] != before[i][2]] == [lost[0]]
+    assert any("work/records" in words for words in told) is (how != "no words")
+    ha.run(campaign(), site=open_here(), run_dir=folder)
+    assert outcome(folder) == after
+
+
+def test_results_on_record_and_in_directories_are_found_alike(folder):
+    before, lines = outcome(folder), lines_of(folder)
+    write(folder, lines[: at(lines, "results", 0)])
+    assert outcome(folder) == before
+    in_directories(folder)
+    assert outcome(folder) == before
 
 
 def test_a_key_of_a_newer_version_lets_a_folder_be_read_and_not_gone_on_with(folder):
@@ -368,7 +400,7 @@ def test_results_on_a_line_that_is_gone_are_read_and_said_and_resume_says_what_w
     assert not set(lost) & set(replayed(RunDir(folder), campaign(), look=False).results)
     seen = ha.read_run(folder)
     assert outcome(folder) == before and seen.reason
-    assert f"{len(lost)} result(s) that events.jsonl does not have were read from work/*/result.json" in str(seen)
+    assert f"{len(lost)} result(s) that events.jsonl does not have were read from work/" in str(seen)
     text = report(folder, plots=False).path.read_text()
     assert "events.jsonl does not have" in text and "12 runs, 12 completed" in text
     told: list[str] = []
@@ -379,6 +411,7 @@ def test_results_on_a_line_that_is_gone_are_read_and_said_and_resume_says_what_w
 
 
 def test_what_a_journal_cannot_tell_is_not_looked_for_in_each_run_where_it_is_whole(folder, monkeypatch):
+    in_directories(folder)
     looked: list[str] = []
     monkeypatch.setattr(
         "hpcagent.campaign.recorded.final_result", lambda path: looked.append(path.name) or (None, "")

@@ -15,6 +15,7 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
+from hpcagent.apps.run_records import RunRecords
 from hpcagent.apps.worker import execute_each
 from hpcagent.campaign import late
 from hpcagent.campaign.late import LateRuns, longest_expected
@@ -380,8 +381,10 @@ def test_short_runs_go_to_a_worker_together_also_in_rolling_mode(tmp_path):
         short = campaign(until=ha.max_runs(400), fixed={}, batch_size=400)
         result = ha.run(short, site=site, run_dir=tmp_path)
     assert len(result.results) == 400 and sum(sizes) == 400 and max(sizes) > 1
-    for run in result.results:
-        assert (Path(run.workdir) / "result.json").exists()
+    on_record = RunRecords(tmp_path / "work").of(lambda name: True)
+    assert {name: line.result["metrics"] for name, line in on_record.items() if line.result} == {
+        run.manifest.execution_id: run.metrics for run in result.results
+    }
 
 
 def test_finished_runs_of_a_pack_that_was_lost_are_not_run_again(tmp_path):

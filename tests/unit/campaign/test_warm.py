@@ -36,6 +36,7 @@ from hpcagent.model.objective import at_most, maximize
 from hpcagent.model.records import Cost, Manifest, Result
 from hpcagent.model.space import Choice, Float
 from hpcagent.store.journal import read_events
+from tests.unit.campaign.records_for_tests import never_ended
 
 OBJECTIVE = maximize("value", subject_to={"error": at_most(1.0)})
 BEST = 75.0  # at x = 0.6, y = 0.4, style = tuned
@@ -376,7 +377,7 @@ def test_runs_that_infrastructure_or_a_user_stopped_say_nothing(old, tmp_path):
     kinds = iter(["infrastructure", "cancelled", "simulation"])
     for row in [row for event in lines if event["event"] == "results" for row in event["results"]][:3]:
         row.update(status="FAILED", metrics={}, failure={"kind": next(kinds), "name": "Gone", "message": "gone"})
-        (folder / "work" / row["execution_id"] / "result.json").unlink()
+        never_ended(folder, [row["execution_id"]])
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (source,) = read_earlier(campaign(earlier=(str(folder),))).earlier
     assert (source.found, source.uninformative, len(source.runs)) == (24, 2, 22)
