@@ -319,7 +319,7 @@ def test_artifacts_of_a_chain_come_from_its_inner_runs(far):
 
 def test_a_run_of_this_machine_has_its_files_here(local):
     with pytest.raises(BadInput, match="wrote no file"):
-        fetch(local, 0)
+        fetch(local, 0, everything=True)
     in_directories(local)
     done = fetch(local, 0, everything=True)
     assert not done.files and f"{local / 'work'}" in done.notes[0]

@@ -26,11 +26,11 @@ from hpcagent.campaign.record import load_run
 from hpcagent.campaign.report import report
 from hpcagent.campaign.same_files import refusal
 from hpcagent.errors import BadInput, InputsChanged
+from tests.unit.campaign.records_for_tests import never_ended
 
 STUDY = """
 from pathlib import Path
 import hpcagent as ha
-from tests.unit.campaign.records_for_tests import never_ended
 import {name}_helper as helper
 
 

@@ -1,0 +1,211 @@
+"""Runs that write no file: a line each in their worker's file, and no directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcagent.apps import run_records, worker
+from hpcagent.apps.base import app
+from hpcagent.apps.run import Run
+from hpcagent.apps.run_records import Begun, RunRecords, record_file
+from hpcagent.model.space import Float
+
+
+@app(parameters={"x": Float(-2, 2)}, metrics={"y": "eV"})
+def seeded(x, run):
+    return {"y": x**2 + run.seed}
+
+
+@app(parameters={"x": Float(-2, 2)}, metrics={"y": "eV"})
+def writing(x, run):
+    with ThreadPoolExecutor(4) as threads:  # all of them get the one directory
+        assert len(set(threads.map(lambda _: run.workdir, range(8)))) == 1
+    (run.workdir / "out.txt").write_text(str(x))
+    return {"y": x}
+
+
+@app(parameters={"x": Float(-2, 2)}, metrics={"y": "eV"})
+def breaking(x, run):
+    raise RuntimeError("broken")
+
+
+def order_of(made: Any, work: Path, x: float = 1.0, **more: Any) -> dict[str, Any]:
+    order = made.order(made.manifest({"x": x}), work=work, site={"node_cores": 2})
+    return order | {"records": f"{work}/records"} | more
+
+
+def name_of(order: dict[str, Any]) -> str:
+    return str(order["manifest"]["execution_id"])
+
+
+def everything(work: Path) -> dict[str, run_records.OnRecord]:
+    return RunRecords(work).of(lambda name: True)
+
+
+def test_a_run_that_writes_no_file_has_a_line_and_no_directory(tmp_path):
+    order, failed = order_of(seeded, tmp_path), order_of(breaking, tmp_path)
+    answers = [worker.execute(order), worker.execute(failed)]
+    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+    assert len(list((tmp_path / "records").iterdir())) == 1
+    known = everything(tmp_path)
+    for one, answer in zip((order, failed), answers, strict=True):
+        assert known[name_of(one)].result == json.loads(json.dumps(answer))
+        assert known[name_of(one)].manifest == json.loads(json.dumps(one["manifest"]))
+    assert answers[0]["metrics"] == {"y": 1.0} and answers[1]["failure"]["name"] == "RuntimeError"
+    assert RunRecords(tmp_path).begun() == set(known)
+
+
+def test_a_run_that_asks_for_its_directory_has_it_with_its_record_in_it(tmp_path):
+    order = order_of(writing, tmp_path)
+    answer = worker.execute(order)
+    folder = tmp_path / name_of(order)
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "result.json", "out.txt"}
+    assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(answer))
+    assert everything(tmp_path)[name_of(order)].result is None and answer["metrics"] == {"y": 1.0}
+
+
+def test_a_run_that_was_sent_before_uses_what_is_finished_and_sets_the_rest_aside(tmp_path):
+    order = order_of(writing, tmp_path)
+    folder = tmp_path / name_of(order)
+    first = worker.execute(order)
+    assert worker.execute(order | {"again": True}) == first
+    (folder / "result.json").unlink()
+    assert worker.execute(order | {"again": True})["started_at"] > first["started_at"]
+    assert (folder / "attempt-1" / "out.txt").exists()
+    assert not (tmp_path / name_of(order_of(seeded, tmp_path, again=True))).exists()
+
+
+def test_without_records_a_run_has_a_directory_as_before(tmp_path):
+    order = order_of(seeded, tmp_path)
+    del order["records"]
+    worker.execute(order)
+    assert {path.name for path in (tmp_path / name_of(order)).iterdir()} == {"manifest.json", "result.json"}
+
+
+def test_a_hundred_runs_cost_hardly_a_call_on_the_file_system(tmp_path):
+    """Counted by Python's audit events: opening, making, renaming, listing, removing; in another process."""
+    code = """
+    import sys
+    from pathlib import Path
+    from hpcagent.apps import worker
+    from hpcagent.apps.landscape import synthetic
+    work = Path(sys.argv[1])
+    orders = [
+        synthetic.order(synthetic.manifest({"x": 0.1 + i / 1000}), work=work, site={"node_cores": 2})
+        | {"records": f"{work}/records"}
+        for i in range(101)
+    ]
+    worker.execute(orders.pop())
+    calls = []
+    wanted = {"open", "os.mkdir", "os.rename", "os.listdir", "os.scandir", "os.remove", "os.rmdir", "os.link"}
+    sys.addaudithook(lambda event, args: calls.append((event, str(args[0]))) if event in wanted else None)
+    written, write = [], worker.os.write
+    worker.os.write = lambda descriptor, data: written.append(len(data)) or write(descriptor, data)
+    for order in orders:
+        worker.execute(order)
+    print(len(calls), len(written), max(written), calls[:5])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    calls, writes, largest, *_ = done.stdout.split()
+    assert int(calls) <= 10, done.stdout  # at most one opening a second
+    assert int(writes) == 200 and int(largest) < 2000, done.stdout
+
+
+def test_what_a_full_disk_has_cut_off_costs_one_line(tmp_path, monkeypatch):
+    file = record_file(f"{tmp_path}/records")
+    file.begun({"execution_id": "a"}, 1)
+    write = os.write
+    monkeypatch.setattr(run_records.os, "write", lambda descriptor, data: write(descriptor, data[:20]))
+    with pytest.raises(OSError, match="No space"):
+        file.ended("a", {"ended_at": 1.0})
+    monkeypatch.undo()
+    file.begun({"execution_id": "b"}, 1)
+    file.ended("b", {"ended_at": 2.0})
+    known = everything(tmp_path)
+    assert known["a"].result is None and known["b"].result == {"ended_at": 2.0}
+
+
+def test_a_full_disk_is_a_failure_of_the_machine(tmp_path, monkeypatch):
+    order = order_of(seeded, tmp_path)
+    monkeypatch.setattr(run_records.os, "write", lambda descriptor, data: 0)
+    failure = worker.execute(order)["failure"]
+    assert (failure["kind"], failure["name"]) == ("infrastructure", "DiskFull")
+
+
+def test_of_several_attempts_the_last_counts_whichever_file_it_is_in(tmp_path):
+    first = run_records._RecordFile(f"{tmp_path}/records")
+    second = run_records._RecordFile(f"{tmp_path}/records")
+    for file, attempt, ended_at in ((second, 2, 20.0), (first, 1, 10.0)):
+        file.begun({"execution_id": "a", "attempt": attempt}, attempt)
+        file.ended("a", {"ended_at": ended_at})
+    assert everything(tmp_path)["a"].result == {"ended_at": 20.0}
+
+
+def test_runs_that_have_begun_are_followed_as_the_files_grow(tmp_path):
+    begun = Begun(tmp_path)
+    begun.look()  # nothing is there yet
+    file = record_file(f"{tmp_path}/records")
+    file.begun({"execution_id": "a"}, 1)
+    begun.look()
+    at = begun.at("a", 1)
+    assert at is not None and begun.last("a") == at and begun.at("a", 2) is None and begun.at("b", 1) is None
+    [path] = (tmp_path / "records").iterdir()
+    with path.open("ab") as half:
+        half.write(b'{"event":"begun","execution_id":"b","at":5.0,')
+    begun.look()
+    assert begun.last("b") is None
+    with path.open("ab") as half:
+        half.write(b'"attempt":3,"manifest":{}}\n')
+    begun.look()
+    assert begun.at("b", 3) == 5.0
+    file.ended("a", {"ended_at": 1.0})
+    begun.look()
+    assert begun.last("a") is None and begun.last("b") == 5.0
+
+
+def test_threads_share_a_file_line_by_line_and_a_forked_process_has_its_own(tmp_path):
+    folder = f"{tmp_path}/records"
+
+    def write(which: int) -> None:
+        for i in range(50):
+            record_file(folder).begun({"execution_id": f"{which}-{i}", "long": "x" * 500}, 1)
+
+    threads = [threading.Thread(target=write, args=(which,)) for which in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    child = os.fork()
+    if child == 0:
+        record_file(folder).begun({"execution_id": "forked"}, 1)
+        os._exit(0)
+    os.waitpid(child, 0)
+    files = list((tmp_path / "records").iterdir())
+    assert len(files) == 2 and len(RunRecords(tmp_path).begun()) == 201
+    for path in files:
+        assert all(json.loads(line)["manifest"] for line in path.read_bytes().splitlines())
+
+
+def test_a_lazy_run_can_be_replaced_and_shown(tmp_path):
+    from dataclasses import replace
+
+    from hpcagent.apps.run import LazyRun
+
+    made: list[Path] = []
+    run = LazyRun(workdir=lambda: made.append(tmp_path) or tmp_path, seed=3)  # type: ignore[arg-type,func-returns-value]
+    assert run.seed == 3 and not made
+    assert run.workdir == tmp_path and made == [tmp_path] and isinstance(run, Run)
+    other = replace(run, seed=4)
+    assert (other.seed, other.workdir) == (4, tmp_path)
