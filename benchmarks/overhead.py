@@ -2,7 +2,7 @@
 
 Everything is measured in one process, in turn, on the same number of workers. "stock" is Parsl's
 HighThroughputExecutor with its own defaults (its debug log on) and a no-op python_app; ours is a campaign
-of the `synthetic` app on the site `laptop`: manifest, journal, result.json and metrics for every run.
+of the `synthetic` app on the site `laptop`: manifest, journal, result and metrics for every run.
 
 Rates depend on what else the machine does, and on the disk of the temporary folder (TMPDIR). What hardly does is
 the CPU time for each run of all processes together, which is measured as well: the difference between a long and a

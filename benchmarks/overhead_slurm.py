@@ -1,7 +1,7 @@
 """A campaign of short runs on four nodes of a private Slurm, beside the same tasks with Parsl alone.
 
 Both in turn in one process, same cluster, four blocks of one node with two workers each, sleeping tasks. Ours keeps
-its full records (manifest, journal, result.json, metrics). Parsl has its defaults, but a poll of the scheduler
+its full records (manifest, journal, result, metrics). Parsl has its defaults, but a poll of the scheduler
 every second, as ours here.
 
     python benchmarks/overhead_slurm.py [--runs 500] [--seconds 0.1] [--rounds 3]

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from hpcagent.campaign.submit import submit
+from tests.on_record import hosts_on_record
 
 UNSHARE = ["unshare", "--uts", *([] if os.getuid() == 0 else ["--map-root-user"])]
 ON = f"""#!/bin/sh
@@ -124,7 +125,7 @@ def job(pbs, tools, *directives, block="", executor="", words=("--inside",), pat
 
 def hosts():
     """Runs by the host that they were on."""
-    return Counter(json.loads(path.read_text())["host"] for path in Path("r/work").glob("*/result.json"))
+    return Counter(hosts_on_record(Path("r/work")))
 
 
 def sessions():

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcagent.sites.ledger import read_ledger
+from tests.on_record import hosts_on_record
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +117,7 @@ def test_jobs_follow_one_another_on_their_own_nodes_until_the_campaign_stops(her
     assert len(sessions) >= 2 and sessions[0]["workers"] == 4
     assert [e.ended for e in chain] == [*["completed"] * len(sessions), "cancelled"], log()
     assert not list(Path("r/work").glob("*/attempt-2"))
-    hosts = Counter(json.loads(p.read_text())["host"] for p in Path("r/work").glob("*/result.json"))
+    hosts = Counter(hosts_on_record(Path("r/work")))
     assert len(hosts) >= 2 and min(hosts.values()) > 3
 
 
@@ -187,7 +188,7 @@ def test_inside_a_job_the_coordinator_stops_in_time_and_says_how_to_go_on(here, 
     assert out.count(f"workers start on the 2 nodes of job {job_id}") == 1, out
     assert "submitted" not in out and f"job {job_id} runs" not in out and "walltime" not in out, out
     assert results().total() > 4 and set(results().values()) == {1}
-    hosts = {json.loads(path.read_text())["host"] for path in Path("r/work").glob("*/result.json")}
+    hosts = set(hosts_on_record(Path("r/work")))
     assert len(hosts) == 2 and hosts <= set(cluster.nodes)
     assert Path("r/jobs.jsonl").exists() is False
     until(lambda: not cluster.jobs())
@@ -274,7 +275,7 @@ def test_from_a_shell_of_salloc_on_another_machine_the_runs_are_on_the_nodes_of_
     words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
     out = cluster.run(f"cd {here} && salloc -N2 --exclusive -t5 {words} 2>&1", timeout_s=180)
     assert "workers start on the 2 nodes of job" in out and "All 12 runs" in out, out
-    hosts = Counter(json.loads(path.read_text())["host"] for path in Path("r/work").glob("*/result.json"))
+    hosts = Counter(hosts_on_record(Path("r/work")))
     # A run of one rank is in the worker itself, which is on the first node.
     assert hosts.total() == 12 and set(hosts) <= set(cluster.nodes), hosts
     assert len(hosts) == (2 if mode == "tasks" else 1) and min(hosts.values()) >= 3
