@@ -79,7 +79,9 @@ class Rule(Record):
         """What the event says: the included values, the metric, and where the result is (`result_uri`)."""
         values: dict[str, Any] = {**result.manifest.params, **result.metrics}
         said = {name: values[source] for name, source in self.include.items() if source in values}
-        uri = (Path(result.workdir or ".").absolute() / "result.json").as_uri()
+        uri = f"urn:uuid:{result.manifest.execution_id}"  # it wrote no file: the record has it by this id
+        if result.workdir:
+            uri = (Path(result.workdir).absolute() / "result.json").as_uri()
         if result.remote is not None:  # not a file of this machine
             uri = f"globus-compute://{result.remote.endpoint_id}{quote(result.remote.workdir)}/result.json"
         return {**said, self.metric: result.metrics[self.metric], "result_uri": uri}

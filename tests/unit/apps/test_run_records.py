@@ -61,7 +61,11 @@ def test_a_run_that_writes_no_file_has_a_line_and_no_directory(tmp_path):
     for one, answer in zip((order, failed), answers, strict=True):
         assert known[name_of(one)].result == json.loads(json.dumps(answer))
         assert known[name_of(one)].manifest == json.loads(json.dumps(one["manifest"]))
-    assert answers[0]["metrics"] == {"y": 1.0} and answers[1]["failure"]["name"] == "RuntimeError"
+    assert (
+        answers[0]["workdir"] == ""
+        and answers[0]["metrics"] == {"y": 1.0}
+        and answers[1]["failure"]["name"] == "RuntimeError"
+    )
     assert RunRecords(tmp_path).begun() == set(known)
 
 
