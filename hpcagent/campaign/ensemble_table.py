@@ -12,6 +12,7 @@ from hpcagent.apps.modes import ENSEMBLE, LAMMPS, MODE
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record
 from hpcagent.model.contract import Resources
+from hpcagent.model.failures import mode
 
 __all__ = ["Ensemble", "refuse_ensemble"]
 
@@ -96,11 +97,13 @@ def refuse_ensemble(app: App) -> None:
             'other runs are to use after it. Drop the command, or take mode = "executable".',
             value="quit",
         )
-    if app.function == LAMMPS and "NeighborListOverflow" in (app.settings.get("repairs") or {}).get("rules", ()):
+    rules = (app.settings.get("repairs") or {}).get("rules", ()) if app.function == LAMMPS else ()
+    ending = [name for name in rules if (row := mode(name)) is not None and row.damages]
+    if ending:
         raise BadInput(
-            f"mode {ENSEMBLE!r}: repairs.NeighborListOverflow of {app.name!r} cannot be made: that failure "
-            'ends the process that would try the run again. Drop the repair, or take mode = "library".',
-            value="NeighborListOverflow",
+            f"mode {ENSEMBLE!r}: repairs.{ending[0]} of {app.name!r} cannot be made: that failure ends the process "
+            'that would try the run again. Drop the repair, or take mode = "library".',
+            value=ending[0],
         )
     if app.contract.resources.gpus_per_node or "gpus_per_node" in app.contract.resources_from:
         raise BadInput(

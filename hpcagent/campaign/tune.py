@@ -22,6 +22,7 @@ from hpcagent.campaign.tuned import SURE, Tuned, settings_rows
 from hpcagent.campaign.tuned_checks import averages_differ
 from hpcagent.campaign.tuned_site import alone, cores_of
 from hpcagent.errors import AppFailed, BadInput, Interrupted
+from hpcagent.model import failures
 from hpcagent.model.base import Scalar
 from hpcagent.model.texts import as_name
 from hpcagent.policies.recommend import Estimate
@@ -202,7 +203,8 @@ def _probe(work: Work, steps: int | None, seconds: float, told: Callable[[str], 
     try:
         probe = work.probe(steps, seconds)
     except AppFailed as error:
-        if error.kind == "infrastructure" and error.name != "Walltime":
+        row = failures.mode(error.name)
+        if failures.meaning(error.kind, error.name).machine and not (row is not None and row.timed):
             raise
         last = "".join(f"\n{line}" for line in (error.log_tail or "").strip().splitlines()[-3:])
         raise BadInput(

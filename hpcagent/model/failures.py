@@ -214,6 +214,7 @@ class Mode:
         ends: The first one ends the campaign, once what is in flight has ended: every further run would fail so.
         end: How the scheduler calls the end of the job (`Job.state`) that is this failure.
         raised: An exception whose class, or one it inherits from, has such a name is this failure.
+        damages: The process that computes it is not fit for another try.
     """
 
     names: tuple[str, ...]
@@ -230,6 +231,7 @@ class Mode:
     ends: bool = False
     end: str | None = None
     raised: bool = False
+    damages: bool = False
 
 
 def _is(names: str, which: str, do: str, **traits: Any) -> Mode:
@@ -267,7 +269,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("NonNumeric", "simulation", "smaller timestep, or minimise first"),
         _is("BlownUp", "simulation", "the campaign's [guard](guard.md) has stopped it: numbers beyond sense while it went. Smaller timestep, or minimise first"),
         _is("EnergyNonsense", "simulation", "LAMMPS ended well, but the energy of a conserving run fluctuates more than `nonsense_above` times the kinetic energy's: smaller timestep"),
-        _is("NeighborListOverflow", "simulation", "smaller skin, or `neigh_modify one` and `page`"),
+        _is("NeighborListOverflow", "simulation", "smaller skin, or `neigh_modify one` and `page`", damages=True),
         _is("LammpsError", "simulation", "an ERROR line that we don't know, while steps were made: read `log_tail`"),
         _is("NonzeroExit", "simulation", "no ERROR line: read `log_tail` and `output.txt`"),
         _is("Crashed", "simulation", "a segmentation fault or the like: read `output.txt`"),
