@@ -28,7 +28,7 @@ from hpcagent.campaign.on_sites import on_several
 from hpcagent.campaign.opened import about
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
-from hpcagent.campaign.repairing import repaired_note
+from hpcagent.campaign.repairing import repaired_note, repaired_there
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
 from hpcagent.campaign.warm import WarmStart, earlier_evidence
@@ -587,6 +587,7 @@ class CampaignResult(Displayed):
             lines += [f"  {missed}"] if missed else []
             lines += [f"  {edge}" for edge in self.edges]
             lines += [f"  {self.single_text}"] if self.single_text else []
+            lines += [f"  {said}"] if (said := repaired_there(self.results, self.best.params)) else []
             lines += [f"  {s}" for s in self.speedups]
             lines += [f"  {ranked}" for ranked in self.agreements]
         if self.front:

@@ -101,8 +101,8 @@ def refuse_ensemble(app: App) -> None:
     ending = [name for name in rules if (row := mode(name)) is not None and row.damages]
     if ending:
         raise BadInput(
-            f"mode {ENSEMBLE!r}: repairs.{ending[0]} of {app.name!r} cannot be made: that failure ends the process "
-            'that would try the run again. Drop the repair, or take mode = "library".',
+            f"mode {ENSEMBLE!r}: repairs.{ending[0]} of {app.name!r} cannot be made: that failure ends the "
+            'process that would try the run again. Drop the repair, or take mode = "library".',
             value=ending[0],
         )
     if app.contract.resources.gpus_per_node or "gpus_per_node" in app.contract.resources_from:

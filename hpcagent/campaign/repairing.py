@@ -14,7 +14,7 @@ from hpcagent.model.repairs import Repairs
 if TYPE_CHECKING:
     from hpcagent.model.records import Result
 
-__all__ = ["repaired_app", "repaired_note", "repairs_text"]
+__all__ = ["repaired_app", "repaired_note", "repaired_there", "repairs_text"]
 
 
 def repaired_app(app: App, repairs: Repairs, varied: Collection[str]) -> App:
@@ -131,4 +131,17 @@ def repaired_note(results: Collection[Result]) -> str:
     return (
         f"{len(repaired)} run(s) failed and were repaired, {ok} of them completed; what each repair changed is in "
         "its notes"
+    )
+
+
+def repaired_there(results: Collection[Result], params: Mapping[str, Any]) -> str:
+    """What was changed in the completed runs of a point; empty where none was repaired."""
+    there = [r for r in results if r.ok and all(r.manifest.params.get(n) == v for n, v in params.items())]
+    made = [one for r in there for one in r.repairs]
+    if not made:
+        return ""
+    changed = "; ".join(dict.fromkeys(one.changed or one.repair for one in made))
+    runs = sum(bool(r.repairs) for r in there)
+    return (
+        f"{runs} of its {len(there)} completed run(s) did not run as they were asked for, but repaired: {changed}"
     )
