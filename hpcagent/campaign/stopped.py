@@ -18,7 +18,8 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.owners import require_own
 from hpcagent.sites.ledger import Entry
 from hpcagent.sites.reap import reap
-from hpcagent.sites.schedulers.base import Scheduler, scheduler
+from hpcagent.sites.schedulers.base import Scheduler
+from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.store.rundir import Holder, RunDir, holder
 
 __all__ = ["Stopping", "end_coordinator", "stop_run"]

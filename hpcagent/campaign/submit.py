@@ -44,8 +44,8 @@ from hpcagent.sites.schedulers.base import (
     SchedulerDown,
     Sent,
     pause_s,
-    scheduler,
 )
+from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.sites.script_paths import handed_over, refuse_unwritable
 from hpcagent.sites.several_profiles import one_site
 from hpcagent.store.files import open_plain, refusing_clearly, write_whole

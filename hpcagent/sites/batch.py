@@ -993,7 +993,7 @@ def job_script(
     The scheduler is asked for the cores of a node if the profile does not say them. What is settled when the site
     is opened stands in capitals: PORT and MARK.
     """
-    from hpcagent.sites.schedulers.base import scheduler
+    from hpcagent.sites.schedulers.registry import scheduler
 
     executor = batch_executor(
         profile,
@@ -1037,7 +1037,7 @@ def coordinator_script(
     settings = profile.executors[label]
     block = dataclasses.replace(block_of(profile, label), nodes_per_block=nodes, worker_launcher="single")
     if whole and profile.kind == "pbs" and block.cpus_per_node is None:  # PBS has to be told, as for blocks
-        from hpcagent.sites.schedulers.base import scheduler
+        from hpcagent.sites.schedulers.registry import scheduler
 
         asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
         block = dataclasses.replace(block, cpus_per_node=_cores_of(block, asked, None))

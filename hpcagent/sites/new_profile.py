@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from hpcagent.errors import BadInput, HpcAgentError, nearest
 from hpcagent.sites.profile import Profile, block_of, find_profile, identify_site, walltime_s
-from hpcagent.sites.schedulers.base import Queue, SchedulerDown, scheduler
+from hpcagent.sites.schedulers.base import Queue, SchedulerDown
+from hpcagent.sites.schedulers.registry import scheduler
 
 __all__ = [
     "Answers",

@@ -518,7 +518,7 @@ def _preflight(profile: Profile) -> list[str]:
     Raises:
         SchedulerDown: The commands are not there, or not PBS's.
     """
-    from hpcagent.sites.schedulers.base import scheduler
+    from hpcagent.sites.schedulers.registry import scheduler
 
     asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
     asked.version()
@@ -564,7 +564,7 @@ def _to_the_first(submit: Callable[..., Any], label: str) -> Callable[..., Any]:
 
 
 def _allocation(profile: Profile) -> Allocation:
-    from hpcagent.sites.schedulers.base import scheduler
+    from hpcagent.sites.schedulers.registry import scheduler
 
     if not profile.batch:
         raise BadInput(f'inside: the site {profile.name} has kind = "{profile.kind}", which knows no jobs.')
@@ -586,7 +586,7 @@ def _batch_executors(
 ) -> tuple[dict[str, Any], dict[str, int]]:
     from hpcagent.sites.batch import batch_executor
     from hpcagent.sites.ledger import Ledger
-    from hpcagent.sites.schedulers.base import scheduler
+    from hpcagent.sites.schedulers.registry import scheduler
 
     asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
     ledger = Ledger(folder / "jobs.jsonl")

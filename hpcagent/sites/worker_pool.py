@@ -377,7 +377,7 @@ def _numbers(group: str) -> set[int]:
 
 def _hosts(kind: str, cores: int | None, gpus: list[str]) -> list[dict[str, Any]]:
     """What this block has to hand out: the nodes of the job that this process runs in."""
-    from hpcagent.sites.schedulers.base import scheduler
+    from hpcagent.sites.schedulers.registry import scheduler
 
     allocation = scheduler(kind).allocation(os.environ)
     if allocation is None:

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from hpcagent.sites.schedulers.base import Refused, SchedulerDown, Unverified, scheduler
+from hpcagent.sites.schedulers.base import Refused, SchedulerDown, Unverified
 from hpcagent.sites.schedulers.pbs import Pbs
+from hpcagent.sites.schedulers.registry import scheduler
 
 
 def test_it_is_found_by_its_kind_and_asks_nothing_when_it_is_made(pbs):

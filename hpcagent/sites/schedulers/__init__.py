@@ -11,8 +11,8 @@ from hpcagent.sites.schedulers.base import (
     SchedulerDown,
     Sent,
     Unverified,
-    scheduler,
 )
+from hpcagent.sites.schedulers.registry import scheduler
 
 __all__ = [
     "Allocation",

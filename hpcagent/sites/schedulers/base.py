@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from hpcagent.errors import BadInput, SiteFailed
+from hpcagent.errors import SiteFailed
 from hpcagent.owners import user_name
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "Unverified",
     "only_id",
     "pause_s",
-    "scheduler",
 ]
 
 State = Literal[
@@ -541,24 +540,3 @@ def _last_line(printed: bytes | str | None) -> str:
     """The last line of what a command had printed when it was given up."""
     text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed or ""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
-
-
-def scheduler(kind: str, *, timeout_s: float = 30.0) -> Scheduler:
-    """Return the scheduler of that kind.
-
-    Args:
-        kind: `slurm` or `pbs`.
-        timeout_s: How long one of its commands may take.
-
-    Raises:
-        BadInput: There is none of that kind.
-    """
-    if kind == "slurm":
-        from hpcagent.sites.schedulers.slurm import Slurm
-
-        return Slurm(timeout_s=timeout_s)
-    if kind == "pbs":
-        from hpcagent.sites.schedulers.pbs import Pbs
-
-        return Pbs(timeout_s=timeout_s)
-    raise BadInput(f"there is no scheduler {kind!r}; known are slurm and pbs.", value=kind)

@@ -12,7 +12,8 @@ from hpcagent.sites.batch import batch_executor
 from hpcagent.sites.launchers import SrunWorkers, SshWorkers, worker_launcher
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.schedulers.base import Allocation, NodeShape, scheduler
+from hpcagent.sites.schedulers.base import Allocation, NodeShape
+from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.sites.site import open_site
 
 
