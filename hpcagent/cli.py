@@ -493,7 +493,7 @@ def export(
 def sites(name: Annotated[str | None, typer.Argument(help="Show this profile.")] = None) -> None:
     """List the site profiles (* is what auto means here), or show one."""
     from hpcagent.sites.new_profile import summary
-    from hpcagent.sites.profile import find_profile, identify_site, list_profiles
+    from hpcagent.sites.profiles import find_profile, identify_site, list_profiles
 
     if name is None:
         try:

@@ -23,7 +23,8 @@ from hpcagent.shown import without_secrets
 from hpcagent.sites.endpoint.orders import resources_of
 from hpcagent.sites.endpoint_settings import destination
 from hpcagent.sites.limits import check, executor_for
-from hpcagent.sites.profile import Profile, account_of, block_of, find_profile
+from hpcagent.sites.profile import Profile, account_of, block_of
+from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.several_profiles import Several
 from hpcagent.sites.site import usable_cores, workers_of
 

@@ -34,7 +34,8 @@ from hpcagent.owners import TRUST
 from hpcagent.sites.launch import python_command
 from hpcagent.sites.ledger import ELSEWHERE, Entry, Ledger, read_ledger
 from hpcagent.sites.limits import check, executor_for
-from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where, find_profile
+from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where
+from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.schedulers.base import (
     LONGEST_PAUSE_S,
     Allocation,

@@ -17,7 +17,8 @@ from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.errors import BadInput
 from hpcagent.model.remote import Remote
 from hpcagent.shown import without_secrets
-from hpcagent.sites.profile import Profile, find_profile
+from hpcagent.sites.profile import Profile
+from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.several_profiles import Several
 from hpcagent.sites.site import workers_of
 from hpcagent.store.files import write_whole

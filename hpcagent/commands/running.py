@@ -42,7 +42,7 @@ class How(NamedTuple):
 def profile_of(site: str, **changes: Any) -> Any:
     """The profile of a site, with what the command line says otherwise."""
     from hpcagent.sites.limits import with_overrides
-    from hpcagent.sites.profile import find_profile
+    from hpcagent.sites.profiles import find_profile
 
     return with_overrides(find_profile(site), **changes)
 

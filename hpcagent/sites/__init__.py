@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcagent.sites.profile import ExecutorProfile, Profile, ProfileEntry, find_profile, list_profiles
+    from hpcagent.sites.profile import ExecutorProfile, Profile, ProfileEntry
+    from hpcagent.sites.profiles import find_profile, list_profiles
     from hpcagent.sites.site import Site, current_dfk, current_site, failure_of, open_site, usable_cores
 
 __all__ = [
@@ -34,8 +35,8 @@ _HOME = {
     "current_dfk": "site",
     "current_site": "site",
     "failure_of": "site",
-    "find_profile": "profile",
-    "list_profiles": "profile",
+    "find_profile": "profiles",
+    "list_profiles": "profiles",
     "open_site": "site",
     "usable_cores": "site",
 }

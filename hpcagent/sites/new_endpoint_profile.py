@@ -11,7 +11,7 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.sites.endpoint_settings import ENDPOINT_REQUIRED, KIND
 from hpcagent.sites.endpoint_templates import templates
 from hpcagent.sites.new_profile import target
-from hpcagent.sites.profile import find_profile
+from hpcagent.sites.profiles import find_profile
 
 __all__ = ["EndpointAnswers", "write_endpoint_profile"]
 

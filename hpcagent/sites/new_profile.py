@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcagent.errors import BadInput, HpcAgentError, nearest
-from hpcagent.sites.profile import Profile, block_of, find_profile, identify_site, walltime_s
+from hpcagent.sites.profile import Profile, block_of, walltime_s
+from hpcagent.sites.profiles import find_profile, identify_site
 from hpcagent.sites.schedulers.base import Queue, SchedulerDown
 from hpcagent.sites.schedulers.registry import scheduler
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,11 +13,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from hpcagent import packaged
 from hpcagent.errors import BadInput, nearest
-from hpcagent.model.base import Record, build, read_toml
+from hpcagent.model.base import Record
 from hpcagent.model.texts import Line, Lines, Name, Variable, Word, Words, word
-from hpcagent.owners import require_own
 from hpcagent.sites.endpoint_settings import (
     ENDPOINT_ONLY,
     ENDPOINT_REQUIRED,
@@ -30,7 +27,6 @@ from hpcagent.sites.endpoint_settings import (
     RemoteFolder,
     TransferSettings,
 )
-from hpcagent.sites.schedulers.present import who_answers
 
 __all__ = [
     "BATCH_ONLY",
@@ -49,9 +45,6 @@ __all__ = [
     "account_of",
     "block_of",
     "check_where",
-    "find_profile",
-    "identify_site",
-    "list_profiles",
     "walltime_s",
     "worker_launcher_of",
 ]
@@ -929,144 +922,6 @@ class ProfileEntry(NamedTuple):
     name: str
     source: Path
     description: str
-
-
-def find_profile(profile: str | Path | Profile | Sequence[str | Path | Profile] = "laptop") -> Profile:
-    """Read a site profile.
-
-    Args:
-        profile: The path of a TOML file, or a name, which is looked for in this order: `site_profiles/` and
-            the working directory itself, each directory of `$HPCAGENT_SITE_PATH`, the user's configuration
-            (`$XDG_CONFIG_HOME` or `~/.config`, then `hpcagent/sites/`), the profiles that come with hpcagent.
-            `auto` is the one that knows this machine, see `identify_site`. A `Profile` is returned as it is.
-            Several, with commas between their names or as a list, are found as one: a campaign runs on them all.
-
-    Returns:
-        The profile. Its name is the file's, if the file gives none.
-
-    Raises:
-        BadInput: There is no such profile, or the file is wrong; the message names file, key and value.
-
-    Example:
-        >>> find_profile("threads").kind
-        'threads'
-    """
-    if isinstance(profile, Profile):
-        return profile
-    from hpcagent.sites.several_profiles import names_of, several
-
-    if not isinstance(profile, str | Path):
-        return several(profile)
-    text = str(profile)
-    names = names_of(text) if "," in text else None
-    if names is not None:
-        return several(names)
-    if text.endswith(".toml") or "/" in text or os.sep in text:
-        return _read(Path(text).expanduser())
-    for folder in _folders():
-        if (folder / f"{text}.toml").is_file():
-            return _read(folder / f"{text}.toml")
-    if text == "auto":
-        return identify_site()
-    raise BadInput(
-        f"There is no site profile {text!r}; {nearest(text, ['auto', *(e.name for e in list_profiles())])} "
-        f"Looked in {', '.join(str(folder) for folder in _folders())}.",
-        value=text,
-    )
-
-
-def identify_site(environ: Mapping[str, str] = os.environ, hostname: str | None = None) -> Profile:
-    """Return the profile of the site this machine belongs to.
-
-    Args:
-        environ: Is compared with the `identify.env` of every profile that `list_profiles` finds.
-        hostname: The full name, compared with `identify.hostname`; not given: this machine's.
-
-    Returns:
-        The profile that matches; one of the user's own goes before the packaged ones. If none does: `slurm` or
-        `pbs`, whichever answers or has this process in a job, for on a login node `laptop` would be wrong;
-        otherwise `laptop`.
-
-    Raises:
-        BadInput: Several match, both schedulers answer, or the one that is there does not.
-
-    Example:
-        >>> identify_site({"TACC_SYSTEM": "frontera", "PATH": ""}, "login1").name
-        'frontera'
-    """
-    host = socket.getfqdn() if hostname is None else hostname
-    matching: dict[bool, list[Profile]] = {False: [], True: []}
-    for entry in list_profiles():
-        try:
-            found = _read(entry.source)
-        except BadInput:
-            continue
-        if found.identify.matches(environ, host):
-            matching[entry.source.resolve().parent == packaged.folder("site_profiles").resolve()].append(found)
-    matches = matching[False] or matching[True]
-    if len(matches) > 1:
-        names = " and ".join(repr(found.name) for found in matches)
-        raise BadInput(
-            f"The site profiles {names} both know this machine ({host}); say which one is meant.",
-            value=[found.name for found in matches],
-        )
-    return matches[0] if matches else find_profile(who_answers(environ) or "laptop")
-
-
-def list_profiles() -> list[ProfileEntry]:
-    """Return the profiles that `find_profile` finds by name, sorted; one that hides another counts once.
-
-    A file that cannot be read is listed with what is wrong as its description.
-
-    Example:
-        >>> {"laptop", "threads"} <= {entry.name for entry in list_profiles()}
-        True
-    """
-    entries: dict[str, ProfileEntry] = {}
-    for folder in _folders():
-        for path in sorted(folder.glob("*.toml")):
-            if path.stem not in entries and (entry := _entry(path, folder)) is not None:
-                entries[path.stem] = entry
-    return sorted(entries.values())
-
-
-def _entry(path: Path, folder: Path) -> ProfileEntry | None:
-    try:
-        return ProfileEntry(path.stem, path, _read(path).description)
-    except BadInput as error:
-        # the working directory has TOML files that are no profiles: campaigns, pyproject.toml
-        return None if folder == Path() else ProfileEntry(path.stem, path, f"not usable: {error.message}")
-
-
-def _read(path: Path) -> Profile:
-    if not _told_to_trust(path):
-        require_own(path, what="the commands it names")
-    data = read_toml(path)
-    if "members" in data:  # site.toml of a campaign on several sites
-        from hpcagent.sites.several_profiles import read_several
-
-        return read_several(data, str(path))
-    return build(Profile, {"name": path.stem, **data}, where=str(path))
-
-
-def _told_to_trust(path: Path) -> bool:
-    """Whether a profile came with hpcagent, or lies in $HPCAGENT_SITE_PATH, which is trusted as the PATH is."""
-    folders = (packaged.folder("site_profiles"), *_site_path())
-    return path.absolute().parent in {folder.absolute() for folder in folders}
-
-
-def _site_path() -> list[Path]:
-    return [Path(f).expanduser() for f in os.environ.get("HPCAGENT_SITE_PATH", "").split(os.pathsep) if f]
-
-
-def _folders() -> Iterator[Path]:
-    yield Path("site_profiles")
-    yield Path()
-    yield from _site_path()
-    # Not Path.home(): a user may have no entry in the passwd database, e.g. in a container.
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
-    yield Path(config) / "hpcagent" / "sites"
-    yield packaged.folder("site_profiles")
 
 
 def _directives(value: tuple[str, ...]) -> tuple[str, ...]:

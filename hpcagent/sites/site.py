@@ -26,7 +26,8 @@ from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, kind_of_error, known_kind
 from hpcagent.owners import require_own_links, user_name
 from hpcagent.sites.limits import check, executor_for, most_blocks
-from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where, find_profile
+from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where
+from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.script_paths import refuse_unwritable
 from hpcagent.sites.several_profiles import Several
 from hpcagent.sites.turns import Turns

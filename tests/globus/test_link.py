@@ -9,7 +9,7 @@ from typing import Any
 from hpcagent.errors import AppFailed, SiteFailed
 from hpcagent.sites.endpoint import protocol
 from hpcagent.sites.endpoint.link import Link, Sent
-from hpcagent.sites.profile import find_profile
+from hpcagent.sites.profiles import find_profile
 
 
 def link_to(rig: Any, told: list[str] | None = None, **fields: Any) -> tuple[Link, str]:

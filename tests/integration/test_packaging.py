@@ -38,7 +38,7 @@ import hpcagent as ha
 from hpcagent.apps.lammps.contract import packaged_inputs
 from hpcagent.campaign.record import list_configs
 from hpcagent.sites.endpoint_templates import TEMPLATE_FILES, templates
-from hpcagent.sites.profile import list_profiles
+from hpcagent.sites.profiles import list_profiles
 print(json.dumps({
     "file": ha.__file__,
     "configs": {name: ha.load_campaign(name).name for name in list_configs()},

@@ -11,7 +11,7 @@ import pytest
 
 from hpcagent.sites.doctor import examine
 from hpcagent.sites.limits import with_overrides
-from hpcagent.sites.profile import find_profile
+from hpcagent.sites.profiles import find_profile
 
 COMMAND = [sys.executable, "-m", "hpcagent.cli"]
 

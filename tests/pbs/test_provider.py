@@ -20,7 +20,7 @@ from hpcagent.sites.launchers import MpiexecWorkers
 from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.limits import with_overrides
 from hpcagent.sites.pbs_blocks import PbsBlocks
-from hpcagent.sites.profile import find_profile
+from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.schedulers.base import Refused
 from hpcagent.sites.schedulers.pbs import Pbs
 

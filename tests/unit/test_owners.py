@@ -17,7 +17,7 @@ from hpcagent.campaign.report import report
 from hpcagent.errors import BadInput, StoreFull
 from hpcagent.owners import stranger
 from hpcagent.sites.ledger import Ledger
-from hpcagent.sites.profile import find_profile, list_profiles
+from hpcagent.sites.profiles import find_profile, list_profiles
 from hpcagent.sites.reap import reap
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import Lock

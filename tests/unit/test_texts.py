@@ -15,7 +15,7 @@ from hpcagent.errors import BadInput
 from hpcagent.model.base import RECORDED, build, parse_toml, read_json, read_toml
 from hpcagent.model.contract import Contract, Metric
 from hpcagent.model.texts import as_name, checked_name, line, word, words
-from hpcagent.sites.profile import find_profile
+from hpcagent.sites.profiles import find_profile
 
 HOSTILE = [
     "../../x",

@@ -12,7 +12,8 @@ from hpcagent.sites.endpoint.cancelling import Cancelling
 from hpcagent.sites.endpoint.tasks import Book, Task, may_run, read_tasks
 from hpcagent.sites.endpoint_settings import destination
 from hpcagent.sites.ledger import ELSEWHERE
-from hpcagent.sites.profile import Profile, find_profile
+from hpcagent.sites.profile import Profile
+from hpcagent.sites.profiles import find_profile
 
 if TYPE_CHECKING:
     from hpcagent.sites.endpoint.link import AnyLink

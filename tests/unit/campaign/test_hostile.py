@@ -13,7 +13,7 @@ import hpcagent as ha
 from hpcagent.campaign.report import report
 from hpcagent.campaign.view import Live
 from hpcagent.sites.batch import job_script
-from hpcagent.sites.profile import find_profile
+from hpcagent.sites.profiles import find_profile
 
 EVIL = "<script>alert(1)</script> | x\n# Answer\n![t](http://t/x.png) [red]\x1b[2J\x1b]52;c;cm0=\x07"
 

@@ -12,7 +12,8 @@ from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.sites.endpoint_settings import destination
 from hpcagent.sites.limits import check, executor_for
-from hpcagent.sites.profile import Profile, find_profile
+from hpcagent.sites.profile import Profile
+from hpcagent.sites.profiles import find_profile
 from hpcagent.store.rundir import RunDir
 
 ID = "4b116d3c-1703-4f8f-9f6f-39921e5864df"

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput
 from hpcagent.sites.endpoint_settings import destination
-from hpcagent.sites.profile import find_profile
+from hpcagent.sites.profiles import find_profile
 
 ID = "4b116d3c-1703-4f8f-9f6f-39921e5864df"
 WORDS = ["site", "new", "far", "--kind", "globus_compute", "--endpoint-id", ID, "--work-dir", "~/runs", "--yes"]

@@ -11,7 +11,7 @@ from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.sites.limits import check, with_overrides
 from hpcagent.sites.new_profile import answered, proposed, write_profile
-from hpcagent.sites.profile import find_profile
+from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.schedulers.base import Queue
 
 QUEUES = (

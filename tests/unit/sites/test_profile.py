@@ -22,11 +22,9 @@ from hpcagent.sites.profile import (
     account_of,
     block_of,
     check_where,
-    find_profile,
-    identify_site,
-    list_profiles,
     walltime_s,
 )
+from hpcagent.sites.profiles import find_profile, identify_site, list_profiles
 
 LOCAL = 'kind = "local"\ndescription = "{}"\n'
 
