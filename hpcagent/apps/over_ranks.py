@@ -245,7 +245,7 @@ def _together(notes: list[list[str]] | None) -> list[str]:
 
 def _returned(packed: bytes, comm: Any) -> Outcome:
     """What the function gives on this rank; of all but rank 0 nothing is asked."""
-    from hpcagent.apps.worker import function_of, outcome_of, refuse_others
+    from hpcagent.apps.calling import function_of, outcome_of, refuse_others
 
     call = _unpacked(packed)
     if comm.size != call["ranks"]:
@@ -400,7 +400,7 @@ def _all_ended(comm: Any, *, failed: bool) -> bool:
 
 def failure_of_a_rank(said: Mapping[str, Any], log_tail: str) -> AppFailed:
     """The failure that a rank has given up with."""
-    from hpcagent.apps.worker import os_name
+    from hpcagent.apps.calling import os_name
 
     try:
         _raise(said, log_tail)

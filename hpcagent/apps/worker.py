@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import importlib
 import inspect
 import json
 import math
@@ -25,11 +24,11 @@ from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
-from hpcagent.apps.carried import Carried
+from hpcagent.apps.calling import function_of, os_name, outcome_of, refuse_others
 from hpcagent.apps.chosen import placed
 from hpcagent.apps.guard import as_recorded, checked
-from hpcagent.apps.made_with import OtherFile, changed_files, newer_versions, other_files
-from hpcagent.apps.modules import OtherModule, loaded, other_modules
+from hpcagent.apps.made_with import changed_files, newer_versions
+from hpcagent.apps.modules import loaded
 from hpcagent.apps.printed import reading
 from hpcagent.apps.repairs import with_repairs
 from hpcagent.apps.run import LazyRun, Outcome, Run, note, noted, noting, repairs_made, spent_cpu_s
@@ -39,7 +38,6 @@ from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
 from hpcagent.model.failures import KINDS, known_kind, meaning
 from hpcagent.owners import own_link
-from hpcagent.surroundings import import_on_a_worker
 
 __all__ = [
     "broken_off",
@@ -48,15 +46,9 @@ __all__ = [
     "execute_as_result",
     "execute_each",
     "final_result",
-    "function_of",
-    "outcome_of",
     "read_result",
-    "refuse_others",
     "with_reuse_said",
 ]
-
-
-STALE = "open the site anew: its processes have imported the module before it was edited (or reload it there)"
 
 
 def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
@@ -93,7 +85,7 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
             return fields
     except OSError as error:
         now = time.time()
-        failure = _failure("infrastructure", _os_name(error), f"{workdir}: {error.strerror or error}.")
+        failure = _failure("infrastructure", os_name(error), f"{workdir}: {error.strerror or error}.")
         return _fields(order, "FAILED", now, now, failure=failure)
 
 
@@ -346,7 +338,7 @@ def _run(
         failure = _said(error)
         outcome = Outcome(metrics={}, stopped=_blown_up(error))
     except OSError as error:
-        failure = _failure("infrastructure", _os_name(error), _last_line(error), traceback.format_exc())
+        failure = _failure("infrastructure", os_name(error), _last_line(error), traceback.format_exc())
     except MemoryError as error:
         failure = _failure("infrastructure", "OutOfMemory", _last_line(error), traceback.format_exc())
     except (Exception, SystemExit) as error:  # an exit() of the user's would end the worker, or hang a thread
@@ -388,7 +380,7 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     settings = order["settings"]
     refuse_others(modules, settings)
     before = loaded(modules)
-    function = _function(order["function"])
+    function = function_of(order["function"])
     at_import = loaded(modules)
     refuse_others({name: modules[name] for name in at_import - before}, {})
     params = {**order.get("left_out", {}), **placed(order, run)}
@@ -406,26 +398,8 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     return outcome, None
 
 
-def refuse_others(modules: Mapping[str, str], settings: Mapping[str, Any]) -> None:
-    """Refuse modules that were loaded, and files of settings, which are not those that were recorded.
-
-    Raises:
-        AppFailed: `FilesChanged`.
-    """
-    other: list[OtherModule | OtherFile] = [*other_modules(modules), *other_files(settings)]
-    if not other:
-        return
-    stale = any(isinstance(one, OtherModule) and one.stale for one in other)
-    raise AppFailed(
-        f"{'; '.join(map(str, other))}: not computed, as the run stands for the content that is recorded.",
-        kind="infrastructure",
-        name="FilesChanged",
-        repair=STALE if stale else "put the old content back and go on, or start anew in another folder (run_dir)",
-    )
-
-
 def _over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -> Outcome:
-    from hpcagent.apps.over_ranks import over_ranks
+    from hpcagent.apps.over_ranks import over_ranks  # which few runs need
 
     return over_ranks(order, params, run)
 
@@ -439,60 +413,9 @@ def _call(
     return outcome_of(returned)
 
 
-def outcome_of(returned: Any) -> Outcome:
-    """What an app's function has returned, as an outcome.
-
-    Raises:
-        AppFailed: `BadReturn`.
-    """
-    if isinstance(returned, Outcome):
-        if returned.stopped is not None:
-            checked(returned.stopped)
-        return returned
-    if isinstance(returned, Mapping):
-        return Outcome(metrics=returned)
-    raise AppFailed(
-        f"the app's function returned {type(returned).__name__}; it must return a dict of metrics or an Outcome.",
-        kind="contract",
-        name="BadReturn",
-    )
-
-
 @lru_cache(maxsize=64)
 def _wants_run(function: Callable[..., Any]) -> bool:
     return "run" in inspect.signature(function).parameters
-
-
-def function_of(reference: str | Carried | Callable[..., Any]) -> Callable[..., Any]:
-    """The function of an order, imported or unpacked.
-
-    Raises:
-        AppFailed: `AppNotImportable`.
-    """
-    return _function(reference)
-
-
-def _function(reference: str | Carried | Callable[..., Any]) -> Callable[..., Any]:
-    if isinstance(reference, Carried):
-        return reference.function()
-    return _imported(reference) if isinstance(reference, str) else reference
-
-
-def _imported(reference: str) -> Callable[..., Any]:
-    module, _, name = reference.partition(":")
-    try:
-        with import_on_a_worker():
-            function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise AppFailed(
-            f"the worker cannot import {reference!r} ({error}); install the module that defines the app "
-            "where the workers run.",
-            kind="infrastructure",
-            name="AppNotImportable",
-        ) from error
-    # A function decorated with @app is an App record; its plain function stands beside it.
-    plain = getattr(function, "plain_function", None)
-    return plain if callable(plain) else function  # type: ignore[no-any-return]
 
 
 def _plain_upstream(result: Any) -> Mapping[str, Any]:
@@ -603,11 +526,6 @@ def _extendable_s(order: Mapping[str, Any], outcome: Outcome, wall_s: float) -> 
     return wall_s / max(float(order["manifest"].get("times", 1.0)) - before, 1e-3)
 
 
-def os_name(error: OSError) -> str:
-    """The failure that an error of the operating system is: `DiskFull`, `NoPermission`, else its class."""
-    return _os_name(error)
-
-
 def _failure(kind: str, name: str, message: str, log_tail: str = "", repair: str | None = None) -> dict[str, Any]:
     return {"kind": kind, "name": name, "message": message, "log_tail": log_tail[-4000:], "repair": repair}
 
@@ -636,16 +554,6 @@ def _blown_up(error: AppFailed) -> Mapping[str, Any] | None:
 def _last_line(error: BaseException) -> str:
     text = "".join(traceback.format_exception_only(error)).strip().splitlines()
     return text[-1] if text else type(error).__name__
-
-
-def _os_name(error: OSError) -> str:
-    names = {
-        errno.ENOSPC: "DiskFull",
-        errno.EDQUOT: "DiskFull",
-        errno.EROFS: "ReadOnly",
-        errno.EACCES: "NoPermission",
-    }
-    return names.get(error.errno or 0, type(error).__name__)
 
 
 def _set_aside(workdir: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import hpcagent
-from hpcagent.apps.worker import os_name, read_result
+from hpcagent.apps.calling import os_name
+from hpcagent.apps.worker import read_result
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.lifeline import node_name
 from hpcagent.sites.endpoint import files_there, running_there
