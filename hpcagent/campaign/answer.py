@@ -22,6 +22,7 @@ from hpcagent.campaign.compare import (
     observations,
 )
 from hpcagent.campaign.counts import best_single, extended_words, guarded_text, run_counts, told_note, told_words
+from hpcagent.campaign.earlier import WarmStart
 from hpcagent.campaign.edges import at_edges
 from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.on_sites import on_several
@@ -31,7 +32,7 @@ from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.repairing import repaired_note, repaired_there
 from hpcagent.campaign.state import State
 from hpcagent.campaign.table import Table, headed
-from hpcagent.campaign.warm import WarmStart, earlier_evidence
+from hpcagent.campaign.warm import earlier_evidence
 from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.failures import RunStates, state_counts
 from hpcagent.model.objective import pareto_front

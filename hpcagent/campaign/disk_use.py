@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hpcagent.apps.run_records import FOLDER
 from hpcagent.campaign.far import Far, far_files
-from hpcagent.campaign.listed import DEPTH, find_campaigns
+from hpcagent.campaign.folders import DEPTH, find_campaigns
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.errors import HpcAgentError
 from hpcagent.shown import size_text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,20 +10,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpcagent.campaign.counts import told_note
+from hpcagent.campaign.disk_use import usage_of
+from hpcagent.campaign.folders import DEPTH, find_campaigns
 from hpcagent.campaign.numbers import with_error
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.standing import ROLE
 from hpcagent.campaign.status import best_run
 from hpcagent.campaign.sweep_runs import PlannedRuns
-from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.errors import HpcAgentError
 from hpcagent.shown import size_text
 from hpcagent.sites.ledger import read_ledger
 from hpcagent.store.rundir import Holder, RunDir, holder
 
-__all__ = ["Listed", "RunList", "find_campaigns", "list_runs"]
+__all__ = [
+    "Listed",
+    "RunList",
+    "list_runs",
+]
 
-DEPTH = 4
-"""So many folders below the one that is named are looked into."""
 
 States = Literal["running", "submitted", "ended", "stopped", "damaged"]
 
@@ -199,56 +202,9 @@ def list_runs(folder: str | Path = "runs", *, depth: int = DEPTH, size: bool = F
     return RunList(root, tuple(_listed(path, size=size) for path in found), depth, tuple(unread))
 
 
-def find_campaigns(folder: str | Path, *, depth: int = DEPTH, unread: list[Path] | None = None) -> Iterator[Path]:
-    """Yield the folders of campaigns in a folder and below it.
-
-    Args:
-        folder: Where to look.
-        depth: How many folders below it.
-        unread: Takes the folders that cannot be read.
-
-    Raises:
-        BadInput: There is no such folder.
-    """
-    root = Path(folder).expanduser()
-    if not root.is_dir():
-        raise BadInput(
-            f"There is no folder {root}; name the one that your campaigns' folders are in.", value=str(root)
-        )
-    level = [root]
-    for left in range(depth, -1, -1):
-        below: list[Path] = []
-        for path in level:
-            try:
-                inner, names = _look(path)
-            except OSError:
-                if unread is not None:
-                    unread.append(path)
-                continue
-            if "events.jsonl" in names or {"campaign.toml", "app.json"} <= names:
-                yield path
-            elif left:
-                below += inner
-        level = below
-
-
-def _look(path: Path) -> tuple[list[Path], set[str]]:
-    """The folders in a folder, but those that are hidden or links, and the names of what else is there."""
-    inner, names = [], set()
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                names.add(entry.name)
-            elif not entry.name.startswith("."):
-                inner.append(path / entry.name)
-    return inner, names
-
-
 def _listed(path: Path, *, size: bool) -> Listed:
     space, files = None, None
     if size:
-        from hpcagent.campaign.disk_use import usage_of
-
         whole = usage_of(path).total
         space, files = whole.size, whole.files
     folder = RunDir(path)

@@ -15,10 +15,11 @@ from typing import Any
 
 from hpcagent.campaign.changes import as_begun
 from hpcagent.campaign.compare import compare, observations, projected
+from hpcagent.campaign.earlier import WarmStart
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.recorded import begun_state, replayed
 from hpcagent.campaign.state import State
-from hpcagent.campaign.warm import WarmStart, earlier_observations
+from hpcagent.campaign.warm import earlier_observations
 from hpcagent.errors import BadInput
 from hpcagent.model.records import Manifest, Observation, Result
 from hpcagent.model.space import Params

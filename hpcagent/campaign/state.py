@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcagent.campaign.changes import change_text
+from hpcagent.campaign.earlier import WarmStart
 from hpcagent.campaign.same_files import FilesOfLevel, level_key
-from hpcagent.campaign.warm import WarmStart
 from hpcagent.model.base import canonical_json, explain, read_record
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import RunStates, meaning

@@ -16,30 +16,25 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from pydantic import PrivateAttr
 
 from hpcagent.campaign.compare import DISTURBED_NOISE, Comparison, compare, observations
+from hpcagent.campaign.earlier import EarlierRun, Source, WarmStart
 from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.recorded import replayed
 from hpcagent.errors import BadInput
-from hpcagent.model.base import Record
 from hpcagent.model.contract import Contract
 from hpcagent.model.extended import counting
 from hpcagent.model.files import contents
-from hpcagent.model.records import Observation, Result, Side
+from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
 from hpcagent.policies.base import is_contextual
 from hpcagent.policies.points import inside, key
 from hpcagent.store.rundir import RunDir
 
 __all__ = [
-    "EarlierRun",
-    "Source",
-    "WarmStart",
     "comparable",
     "earlier_evidence",
     "earlier_observations",
@@ -49,101 +44,6 @@ __all__ = [
 # Machines in use side by side differ by up to a factor of two; the logarithm of such a speed is then uniform over
 # ln 2 and has a standard deviation of ln 2 / sqrt(12) = 0.20, that of the ratio of two of them is 0.28.
 OTHER_HOST = 0.28
-
-
-class EarlierRun(Record):
-    """One run of an earlier campaign, as far as anything can be learned from it.
-
-    Attributes:
-        params: All its parameters.
-        completed: False where the simulation itself failed.
-        metrics: In the units of the contract; speeds as that campaign compared them.
-        uncertainty: Standard errors.
-        bounds: Metrics that are only bounds.
-        failure: Name of the failure.
-        distrusted: Whether its measured times should not be believed.
-        wall_s: Wall time, in seconds.
-        node_hours: What it cost then.
-        host: Where it ran.
-    """
-
-    params: Params
-    completed: bool = True
-    metrics: dict[str, float] = {}
-    uncertainty: dict[str, float] = {}
-    bounds: dict[str, Side] = {}
-    failure: str | None = None
-    distrusted: bool = False
-    wall_s: float = 0.0
-    node_hours: float = 0.0
-    host: str = ""
-
-
-class Source(Record):
-    """What was taken over from one earlier campaign.
-
-    Attributes:
-        folder: Where it lay.
-        campaign: Its name.
-        digest: Input digest of its app then.
-        found: How many results it had.
-        outside: Of these, left out because they are not points of this campaign's space.
-        uninformative: Of these, left out because infrastructure failed or they were cancelled.
-        context: The circumstances it stated.
-        reference: Point that its speeds are relative to, or None.
-        metric: The metric of that reference.
-        value: Its median there, in the metric's unit.
-        runs: The runs that were taken over.
-    """
-
-    folder: str
-    campaign: str
-    digest: str
-    found: int
-    outside: int = 0
-    uninformative: int = 0
-    context: Params = {}
-    reference: Params | None = None
-    metric: str = ""
-    value: float | None = None
-    runs: tuple[EarlierRun, ...] = ()
-
-    def __str__(self) -> str:
-        text = f"{len(self.runs)} of {self.found} run(s) of {self.folder}"
-        left = [f"{self.outside} outside of this space"] * (self.outside > 0)
-        left += [f"{self.uninformative} that infrastructure or a user stopped"] * (self.uninformative > 0)
-        return text + (f" (left out: {', '.join(left)})" if left else "")
-
-
-class WarmStart(Record):
-    """What a campaign began with; one event of its journal, so that nothing depends on the folders any more.
-
-    Attributes:
-        host: Where its coordinator was then.
-        earlier: The earlier campaigns.
-    """
-
-    host: str = ""
-    earlier: tuple[Source, ...] = ()
-    # The last answer of `earlier_observations`: with thousands of runs it takes as long as a suggestion.
-    _known: tuple[object, list[Observation]] | None = PrivateAttr(default=None)
-
-    @classmethod
-    def recorded(cls, event: Mapping[str, Any]) -> WarmStart:
-        """From the event `warm_start`."""
-        return cls.model_validate({k: event[k] for k in ("host", "earlier") if k in event})
-
-    def event(self) -> dict[str, Any]:
-        """The event `warm_start`."""
-        return {"event": "warm_start", **self.model_dump(mode="json", exclude_defaults=True)}
-
-    @property
-    def runs(self) -> int:
-        """How many runs were taken over."""
-        return sum(len(source.runs) for source in self.earlier)
-
-    def __str__(self) -> str:
-        return "; ".join(map(str, self.earlier))
 
 
 def read_earlier(campaign: Campaign, *, run_dir: Path | None = None) -> WarmStart | None:
@@ -230,8 +130,6 @@ def comparable(campaign: Campaign, seen: Sequence[Observation]) -> list[Observat
 
 
 def _read(campaign: Campaign, folder: str) -> Source:
-    from hpcagent.campaign.recorded import replayed  # which imports this module
-
     place = RunDir(folder)
     if not place.exists:
         raise BadInput(

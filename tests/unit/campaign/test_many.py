@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hpcagent as ha
-from hpcagent.campaign.listed import find_campaigns
+from hpcagent.campaign.folders import find_campaigns
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput, RunDirLocked
 from hpcagent.sites.ledger import Ledger

@@ -15,20 +15,13 @@ from hpcagent.apps.landscape import synthetic
 from hpcagent.apps.run import Outcome
 from hpcagent.campaign.answer import answer, read_run
 from hpcagent.campaign.coordinator import Coordinator
+from hpcagent.campaign.earlier import EarlierRun, Source, WarmStart
 from hpcagent.campaign.plan import plan
 from hpcagent.campaign.played import decisions, replays
 from hpcagent.campaign.record import Campaign, Confirm, load_campaign, load_run
 from hpcagent.campaign.report import report
 from hpcagent.campaign.state import State
-from hpcagent.campaign.warm import (
-    OTHER_HOST,
-    EarlierRun,
-    Source,
-    WarmStart,
-    earlier_evidence,
-    earlier_observations,
-    read_earlier,
-)
+from hpcagent.campaign.warm import OTHER_HOST, earlier_evidence, earlier_observations, read_earlier
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput, RunDirChanged
 from hpcagent.model.contract import Metric
