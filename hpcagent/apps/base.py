@@ -18,6 +18,7 @@ from hpcagent.apps.deciding import declared, with_files
 from hpcagent.apps.made_with import sha256
 from hpcagent.apps.modes import ENSEMBLE, LAMMPS, MODE, in_ensemble, is_mode, with_mode
 from hpcagent.apps.modules import own_modules
+from hpcagent.apps.parts import CALLER, Part, by_hand, valued
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
@@ -30,7 +31,6 @@ from hpcagent.model.space import Parameter, Params, Space
 if TYPE_CHECKING:
     from parsl.dataflow.futures import AppFuture
 
-    from hpcagent.apps.chain import Part
 
 __all__ = ["App", "app", "check_names"]
 
@@ -474,7 +474,6 @@ class App(Displayed, Record):
             NoSite: Neither a site nor a Parsl configuration is open.
             BadInput: A parameter is not allowed, or an input is missing.
         """
-        from hpcagent.apps.chain import CALLER, valued
         from hpcagent.apps.structures import given
 
         if not self.contract.takes(len(upstream)):
@@ -488,9 +487,7 @@ class App(Displayed, Record):
         chain = CALLER.get()
         if chain is not None:
             return chain.ask(self, inputs, params, seed, replicate)
-        from hpcagent.sites.calls import call
-
-        return call(self, inputs, params, seed=seed or 0, replicate=replicate or 0)
+        return by_hand()(self, inputs, params, seed=seed or 0, replicate=replicate or 0)
 
 
 def app(

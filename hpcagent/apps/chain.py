@@ -14,80 +14,27 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.base import App, app_of
 from hpcagent.apps.made_with import mixed_versions
+from hpcagent.apps.parts import CALLER, Part, Value, failed, failure_in
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Metric
-from hpcagent.model.records import Failure, Manifest, Result
+from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Parameter
 
-__all__ = ["CALLER", "ChainRun", "Part", "Value", "chain", "chain_function", "valued"]
-
-
-class Value(Future[float]):
-    """A metric of a run that has perhaps not ended: `run["energy"]`.
-
-    Attributes:
-        part: The run.
-        metric: Its metric.
-    """
-
-    def __init__(self, part: Part, metric: str) -> None:
-        super().__init__()
-        self.part = part
-        self.metric = metric
-        part.add_done_callback(self._take)
-
-    def _take(self, done: Future[Result]) -> None:
-        try:
-            result = done.result()
-        except BaseException as error:
-            self.set_exception(error)
-            return
-        if result.failure is not None:
-            self.set_exception(failed(result))
-        elif self.metric not in result.metrics:
-            self.set_exception(
-                AppFailed(
-                    f"the run {result.manifest.app} {result.manifest.execution_id} has no metric {self.metric!r}; "
-                    f"it has: {', '.join(sorted(result.metrics)) or 'none'}.",
-                    kind="contract",
-                    name="MissingMetric",
-                )
-            )
-        else:
-            self.set_result(result.metrics[self.metric])
-
-
-class Part(Future[Result]):
-    """A run that a chain asked for; its result is a `Result`, also when the run failed.
-
-    Attributes:
-        app: Name of the app.
-        execution_id: The run's.
-        shared: Whether another chain, or another campaign, has paid for it.
-    """
-
-    def __init__(self, app: str, execution_id: str) -> None:
-        super().__init__()
-        self.app = app
-        self.execution_id = execution_id
-        self.shared = False
-
-    def __getitem__(self, metric: str) -> Value:
-        return Value(self, metric)
+__all__ = [
+    "ChainRun",
+    "chain",
+    "chain_function",
+]
 
 
 Call = Callable[[App, tuple[Any, ...], Mapping[str, Any], int | None, int | None], Part]
-
-CALLER: ContextVar[ChainRun | None] = ContextVar("hpcagent_chain", default=None)
-"""The chain whose function runs in this thread; the calls of apps in it are its inner runs."""
 
 
 class ChainRun:
@@ -143,7 +90,7 @@ class ChainRun:
             raise failed(self._culprit() or lost[0].result())
         outcome = replace(outcome, notes=(*outcome.notes, *self._notes(outcome.notes)))
         if lost:
-            said = ", ".join(f"{p.app} ({_failure(p.result()).name})" for p in lost)
+            said = ", ".join(f"{p.app} ({failure_in(p.result()).name})" for p in lost)
             outcome = replace(outcome, notes=(*outcome.notes, f"inner runs failed: {said}"))
         return outcome
 
@@ -205,7 +152,7 @@ class ChainRun:
     def _culprit(self) -> Result | None:
         """The inner run that failed first by itself, not because of another."""
         ended = [r for r in map(_ended, self.parts) if r is not None and r.failure is not None]
-        alone = [r for r in ended if not _failure(r).means.passed_on]
+        alone = [r for r in ended if not failure_in(r).means.passed_on]
         return min(alone or ended, key=lambda r: r.ended_at, default=None)
 
     def _wait(self) -> None:
@@ -219,24 +166,6 @@ def _ended(part: Part) -> Result | None:
     if not part.done() or part.cancelled() or part.exception() is not None:
         return None
     return part.result()
-
-
-def _failure(result: Result) -> Failure:
-    assert result.failure is not None
-    return result.failure
-
-
-def failed(result: Result) -> AppFailed:
-    """The error by which a chain fails with one of its inner runs."""
-    failure = _failure(result)
-    return AppFailed(
-        f"its inner run {result.manifest.app} ({result.place or result.manifest.execution_id}) failed: "
-        f"{failure.message}",
-        kind=failure.kind,
-        name=failure.name,
-        log_tail=failure.log_tail,
-        repair=failure.repair,
-    )
 
 
 def _settled(returned: Any, workdir: Path) -> Outcome:
@@ -354,24 +283,6 @@ def identity_of(upstream: Any) -> str:
         f"{type(upstream).__name__}.",
         value=upstream,
     )
-
-
-def valued(upstream: Any) -> Any:
-    """The value of a future that is none of our runs (a Parsl app of the user's), waited for; others as they are.
-
-    What it is decides what the run computes, so it must be known before the run has an execution id.
-
-    Raises:
-        BadInput: It failed.
-    """
-    if not isinstance(upstream, Future) or isinstance(getattr(upstream, "execution_id", None), str):
-        return upstream
-    try:
-        return upstream.result()
-    except Exception as error:  # whatever the user's own function raises
-        raise BadInput(
-            f"an input is a future that failed: {type(error).__name__}: {error}.", value=repr(upstream)
-        ) from error
 
 
 def inner_manifest(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.base import App
-from hpcagent.apps.chain import Part
+from hpcagent.apps.parts import Part
 from hpcagent.apps.structures import Given
 from hpcagent.campaign.state import State, result_event
 from hpcagent.errors import AppFailed, BadInput, StoreFull

@@ -16,9 +16,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcagent.apps.base import App
-from hpcagent.apps.chain import ChainRun, Part, inner_manifest
+from hpcagent.apps.chain import ChainRun, inner_manifest
 from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
+from hpcagent.apps.parts import Part
 from hpcagent.apps.run_records import FOLDER, OnRecord, RunRecords
 from hpcagent.apps.worker import execute, execute_each, with_reuse_said
 from hpcagent.campaign.ensemble_table import Ensemble

@@ -9,7 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcagent.apps.chain import ChainRun, Part, identity_of, inner_manifest
+from hpcagent.apps.chain import ChainRun, identity_of, inner_manifest
+from hpcagent.apps.parts import Part
 from hpcagent.apps.structures import Given
 from hpcagent.apps.worker import execute_as_result
 from hpcagent.errors import NoSite
