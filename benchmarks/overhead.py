@@ -138,7 +138,7 @@ def cpu_us(name: str, runs: int) -> float:
 def round_trip() -> float:
     """Median seconds from submitting one run to its recorded result, nothing else going on."""
     from hpcagent.apps.worker import execute
-    from hpcagent.sites.site import open_site
+    from hpcagent.sites.opening import open_site
 
     folder = Path(tempfile.mkdtemp(prefix="overhead-"))
     took = []

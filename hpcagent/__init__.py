@@ -93,7 +93,7 @@ _WHERE = {
     "no_feasible_point": "hpcagent.policies.stop",
     "node_hours": "hpcagent.policies.stop",
     "open_run": "hpcagent.campaign.opened",
-    "open_site": "hpcagent.sites.site",
+    "open_site": "hpcagent.sites.opening",
     "plateau": "hpcagent.policies.stop",
     "read_run": "hpcagent.campaign.answer",
     "reap": "hpcagent.sites.reap",
@@ -202,9 +202,9 @@ if TYPE_CHECKING:
     from hpcagent.policies.stop import plateau as plateau
     from hpcagent.policies.stop import target as target
     from hpcagent.policies.stop import wall_time as wall_time
+    from hpcagent.sites.opening import open_site as open_site
     from hpcagent.sites.reap import reap as reap
     from hpcagent.sites.site import Site as Site
-    from hpcagent.sites.site import open_site as open_site
 
 
 def __getattr__(name: str) -> Any:

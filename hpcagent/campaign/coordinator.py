@@ -65,11 +65,12 @@ from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy
 from hpcagent.policies.design import POINTS
 from hpcagent.sites import ledger
+from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.reap import end_leftovers, told
 from hpcagent.sites.several_profiles import AnySite, Several, one_site
-from hpcagent.sites.site import Site, open_site, usable_cores, workers_of
+from hpcagent.sites.site import Site, usable_cores, workers_of
 from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal
 from hpcagent.store.metrics_file import MetricsFile

@@ -36,8 +36,9 @@ from hpcagent.errors import AppFailed, BadInput, SiteFailed
 from hpcagent.model.base import explain
 from hpcagent.model.failures import KINDS, MOST_LOST
 from hpcagent.model.records import Cost, Failure, Manifest, Result
+from hpcagent.sites.ended import failure_of
 from hpcagent.sites.several import Sites
-from hpcagent.sites.site import Site, failure_of
+from hpcagent.sites.site import Site
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import RunDir
 

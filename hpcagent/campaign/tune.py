@@ -26,8 +26,9 @@ from hpcagent.model import failures
 from hpcagent.model.base import Scalar
 from hpcagent.model.texts import as_name
 from hpcagent.policies.recommend import Estimate
+from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.site import Site, open_site
+from hpcagent.sites.site import Site
 
 __all__ = ["tune"]
 

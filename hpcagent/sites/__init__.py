@@ -9,9 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpcagent.sites.ended import failure_of
+    from hpcagent.sites.opening import open_site
     from hpcagent.sites.profile import ExecutorProfile, Profile, ProfileEntry
     from hpcagent.sites.profiles import find_profile, list_profiles
-    from hpcagent.sites.site import Site, current_dfk, current_site, failure_of, open_site, usable_cores
+    from hpcagent.sites.site import Site, current_dfk, current_site, usable_cores
 
 __all__ = [
     "ExecutorProfile",
@@ -34,10 +36,10 @@ _HOME = {
     "Site": "site",
     "current_dfk": "site",
     "current_site": "site",
-    "failure_of": "site",
+    "failure_of": "ended",
     "find_profile": "profiles",
     "list_profiles": "profiles",
-    "open_site": "site",
+    "open_site": "opening",
     "usable_cores": "site",
 }
 

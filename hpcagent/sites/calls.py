@@ -15,14 +15,18 @@ from hpcagent.apps.structures import Given
 from hpcagent.apps.worker import execute_as_result
 from hpcagent.errors import NoSite
 from hpcagent.model.records import Failure, Manifest, Result
-from hpcagent.sites.site import current_dfk, current_site, failure_of
+from hpcagent.sites.ended import failure_of
+from hpcagent.sites.placed import run_placed
+from hpcagent.sites.site import current_dfk, current_site
 
 if TYPE_CHECKING:
     from parsl.dataflow.futures import AppFuture
 
     from hpcagent.apps.base import App
 
-__all__ = ["call"]
+__all__ = [
+    "call",
+]
 
 
 def call(
@@ -147,9 +151,3 @@ def _lost(manifest: Manifest, error: BaseException) -> Result:
         started_at=now,
         ended_at=now,
     )
-
-
-def run_placed(order: Mapping[str, Any], *upstream: Any, parsl_resource_specification: object = None) -> Result:
-    """Run an order on a worker. Parsl hands a task's resources to its function as well."""
-    result: Result = execute_as_result(order, *upstream)
-    return result

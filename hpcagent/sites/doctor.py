@@ -21,12 +21,14 @@ from hpcagent.model.contract import Resources
 from hpcagent.owners import user_name
 from hpcagent.sites import probe
 from hpcagent.sites.doctor_check import Check
+from hpcagent.sites.ended import failure_of
 from hpcagent.sites.limits import check as check_limits
+from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where
 from hpcagent.sites.schedulers.base import Queue, Scheduler, SchedulerDown
 from hpcagent.sites.schedulers.present import schedulers_here
 from hpcagent.sites.schedulers.registry import scheduler
-from hpcagent.sites.site import Site, failure_of, open_site
+from hpcagent.sites.site import Site
 from hpcagent.store.rundir import Lock
 
 __all__ = ["Check", "examine"]

@@ -17,8 +17,8 @@ from hpcagent.apps.run import Run
 from hpcagent.apps.worker import execute
 from hpcagent.lifeline import birth
 from hpcagent.sites.doctor import examine
+from hpcagent.sites.opening import open_site
 from hpcagent.sites.profiles import find_profile
-from hpcagent.sites.site import open_site
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's part of it is Linux's")
 

@@ -13,9 +13,9 @@ from hpcagent.sites.batch import job_script
 from hpcagent.sites.doctor import examine
 from hpcagent.sites.limits import with_overrides
 from hpcagent.sites.new_profile import proposed, scheduler_queues, write_profile
+from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
-from hpcagent.sites.site import open_site
 
 SITE = {
     "name": "here",

@@ -261,7 +261,7 @@ def test_a_full_disk_costs_nothing_finished(drive: Any, tmp_path: Path) -> None:
 
 
 def test_blocks_come_with_the_work_and_go_without(cluster: Any, tmp_path: Path) -> None:
-    from hpcagent.sites.site import open_site
+    from hpcagent.sites.opening import open_site
 
     profile = tmp_path / "site.toml"
     profile.write_text(

@@ -18,8 +18,8 @@ from hpcagent.campaign.state import State
 from hpcagent.errors import AppFailed, BlockLost, SiteFailed
 from hpcagent.model.failures import CONTINUES, KINDS, MODES, kind_of_error, meaning, mode, name_of_end
 from hpcagent.model.records import Failure, Result
+from hpcagent.sites.ended import failure_of
 from hpcagent.sites.schedulers import base
-from hpcagent.sites.site import failure_of
 
 ROOT = Path(hpcagent.__file__).parent
 TABLE = ROOT / "model" / "failures.py"

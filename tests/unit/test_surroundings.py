@@ -12,7 +12,7 @@ import pytest
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.view import Lines, watch
 from hpcagent.errors import BadInput
-from hpcagent.sites.site import open_site
+from hpcagent.sites.opening import open_site
 from hpcagent.store.rundir import RunDir
 from hpcagent.surroundings import open_closed_streams
 

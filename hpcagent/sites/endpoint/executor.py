@@ -405,7 +405,7 @@ def _understood(
     function: Callable[..., Any], args: tuple[Any, ...], site: str
 ) -> tuple[list[Any], list[tuple[Any, ...]], bool, Any]:
     """Orders, what each takes as input, whether the caller expects one answer, and what is made of an answer."""
-    from hpcagent.sites.calls import run_placed
+    from hpcagent.sites.placed import run_placed
 
     if function is execute:
         return [args[0]], [args[1:]], True, None

@@ -122,7 +122,7 @@ class Run:
 
     def fail(self, error: Exception) -> None:
         """It has no answer."""
-        from hpcagent.sites.site import failure_of
+        from hpcagent.sites.ended import failure_of
 
         self.done = True
         kind, name, message = failure_of(error)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcagent.errors import BadInput
 from hpcagent.sites.endpoint.executor import EndpointExecutor
+from hpcagent.sites.endpoint.linking import LinkMaker, link_to
 from hpcagent.sites.endpoint.tasks import Book, may_run, read_tasks, root_there
 
 if TYPE_CHECKING:
-    from hpcagent.sites.endpoint.link import AnyLink, OnSent
     from hpcagent.sites.profile import Profile
 
-__all__ = ["LinkMaker", "endpoint_executors", "link_to"]
-
-LinkMaker = Callable[..., "AnyLink"]
-
-
-def link_to(profile: Profile, label: str, *, on_sent: OnSent, tell: Callable[[str], None]) -> AnyLink:
-    """The link of one executor to its endpoint, over the SDK."""
-    link: AnyLink = import_module("hpcagent.sites.endpoint.link").Link(profile, label, on_sent=on_sent, tell=tell)
-    return link
+__all__ = [
+    "endpoint_executors",
+]
 
 
 def endpoint_executors(

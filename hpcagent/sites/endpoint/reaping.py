@@ -86,7 +86,7 @@ def _end(
     link: Callable[..., AnyLink] | None,
     pause: Callable[[float], None],
 ) -> list[Ended]:
-    from hpcagent.sites.endpoint.opening import link_to
+    from hpcagent.sites.endpoint.linking import link_to
 
     first = tasks[0]
     try:

@@ -18,10 +18,10 @@ from hpcagent.campaign.spread import Lot, Spread
 from hpcagent.campaign.submit import submit
 from hpcagent.errors import AppFailed, BadInput, SiteFailed
 from hpcagent.model.records import Manifest
+from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.several_profiles import Several
-from hpcagent.sites.site import open_site
 from hpcagent.sites.turns import Turns
 from hpcagent.store.metrics_file import read_table
 

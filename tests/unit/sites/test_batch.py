@@ -16,10 +16,10 @@ from hpcagent.sites import batch as module
 from hpcagent.sites import executor as executor_module
 from hpcagent.sites.batch import BatchExecutor, batch_executor
 from hpcagent.sites.ledger import Ledger
+from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.schedulers.base import Places, Refused
 from hpcagent.sites.schedulers.slurm import Slurm
-from hpcagent.sites.site import open_site
 
 FULL = "Slurm did not take job.sh: QOSMaxSubmitJobPerUserLimit"
 

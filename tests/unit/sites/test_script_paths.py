@@ -8,9 +8,9 @@ import pytest
 
 from hpcagent.campaign.submit import submit
 from hpcagent.errors import BadInput
+from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.script_paths import handed_over, refuse_unwritable
-from hpcagent.sites.site import open_site
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\rb", "a\tb", "a\x1b[31m", "a\udcffb", "a\u2028b"])
