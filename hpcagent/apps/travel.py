@@ -35,6 +35,8 @@ _NAMED_AT_ONCE = 16
 _MOST_COMMON = 16
 # What the orders of an app have in common, as a rule; whether they do is looked at.
 _SHARED = ("settings", "promises", "site", "modules", "files", "left_out", "mpi")
+# Of workers that share our file system: runs on an endpoint have directories there, which keep their results.
+_STAYS = ("records", "again")
 _OWN = ("manifest", "attempt", "outdated", "shared", "chosen", "guard")
 
 
@@ -75,7 +77,7 @@ def pack(order: Mapping[str, Any], upstream: Sequence[Any] = (), *, endpoint_id:
     common = _common_of(order)
     luggage = Luggage(dict(common.blobs))
     own: dict[str, Any] = {name: order[name] for name in _OWN if order.get(name)}
-    unknown = order.keys() - {*_SHARED, *_OWN, "function", "workdir"}
+    unknown = order.keys() - {*_SHARED, *_OWN, *_STAYS, "function", "workdir"}
     if unknown:
         raise BadInput(f"an order has {', '.join(sorted(unknown))}, which nobody knows how to send.")
     if "chosen" in own:
