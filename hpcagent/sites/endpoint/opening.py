@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcagent.errors import BadInput
+from hpcagent.sites.endpoint import linking
 from hpcagent.sites.endpoint.executor import EndpointExecutor
-from hpcagent.sites.endpoint.linking import LinkMaker, link_to
 from hpcagent.sites.endpoint.tasks import Book, may_run, read_tasks, root_there
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = [
 
 
 def endpoint_executors(
-    profile: Profile, *, folder: Path, workers: int | None, link: LinkMaker | None = None
+    profile: Profile, *, folder: Path, workers: int | None, link: linking.LinkMaker | None = None
 ) -> tuple[dict[str, EndpointExecutor], dict[str, int]]:
     """Return an executor for each label of the profile, and how many runs of one core go at once on it.
 
@@ -58,7 +58,7 @@ def endpoint_executors(
             EndpointExecutor(
                 label,
                 profile=profile,
-                link=(link or link_to)(profile, label, on_sent=book.sent, tell=told),
+                link=(link or linking.link_to)(profile, label, on_sent=book.sent, tell=told),
                 book=book,
                 root=root,
                 at_once=at_once,

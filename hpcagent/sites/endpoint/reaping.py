@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.sites.endpoint import linking
 from hpcagent.sites.endpoint.cancelling import Cancelling
 from hpcagent.sites.endpoint.tasks import Book, Task, may_run, read_tasks
 from hpcagent.sites.endpoint_settings import destination
@@ -86,12 +87,10 @@ def _end(
     link: Callable[..., AnyLink] | None,
     pause: Callable[[float], None],
 ) -> list[Ended]:
-    from hpcagent.sites.endpoint.linking import link_to
-
     first = tasks[0]
     try:
         profile = _profile_of(first, ledger)
-        way = (link or link_to)(profile, first.executor, on_sent=_unheard, tell=lambda words: None)
+        way = (link or linking.link_to)(profile, first.executor, on_sent=_unheard, tell=lambda words: None)
     except HpcAgentError as error:
         return [(task, "left", str(error)) for task in tasks]
     try:

@@ -17,7 +17,7 @@ import hpcagent as ha
 from hpcagent.apps.worker import execute
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
-from hpcagent.sites.endpoint import executor, opening
+from hpcagent.sites.endpoint import executor, linking
 from hpcagent.sites.endpoint.cancelling import Cancelling
 from hpcagent.sites.endpoint.sent import Sent
 from hpcagent.sites.endpoint.tasks import Book, open_tasks, read_tasks
@@ -34,7 +34,7 @@ POINTS = [{"x": 0.1 * i, "y": 0.5, "style": "plain"} for i in range(1, 7)]
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     endpoint = Endpoint()
-    monkeypatch.setattr(opening, "link_to", endpoint.link)
+    monkeypatch.setattr(linking, "link_to", endpoint.link)
     monkeypatch.setattr(executor, "LOOK_S", 0.05)
     yield endpoint
     endpoint.gate.set()
@@ -187,7 +187,7 @@ def test_the_ids_of_a_task_are_on_the_disk_at_once(far, tmp_path, monkeypatch):
 
         return far.link(profile, label, on_sent=later, tell=tell)
 
-    monkeypatch.setattr(opening, "link_to", link)
+    monkeypatch.setattr(linking, "link_to", link)
     far.gate.clear()
     ledger = tmp_path / "run" / "jobs.jsonl"
     with ha.Coordinator(campaign(), site=profile(tmp_path), run_dir=tmp_path / "run") as one:
