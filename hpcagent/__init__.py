@@ -100,7 +100,7 @@ _WHERE = {
     "remove_run": "hpcagent.campaign.removed",
     "replay": "hpcagent.campaign.whatif",
     "report": "hpcagent.campaign.report",
-    "run": "hpcagent.campaign.coordinator",
+    "run": "hpcagent.campaign.run",
     "run_async": "hpcagent.campaign.awaited",
     "run_mpi": "hpcagent.apps.launch",
     "stop_run": "hpcagent.campaign.stopped",
@@ -128,7 +128,6 @@ if TYPE_CHECKING:
     from hpcagent.apps.launch import run_mpi as run_mpi
     from hpcagent.apps.run import Outcome as Outcome
     from hpcagent.apps.run import Run as Run
-    from hpcagent.campaign.answer import CampaignResult as CampaignResult
     from hpcagent.campaign.answer import read_run as read_run
     from hpcagent.campaign.archive import archive as archive
     from hpcagent.campaign.attached import Attached as Attached
@@ -139,7 +138,6 @@ if TYPE_CHECKING:
     from hpcagent.campaign.batch import Event as Event
     from hpcagent.campaign.compared import compare as compare
     from hpcagent.campaign.coordinator import Coordinator as Coordinator
-    from hpcagent.campaign.coordinator import run as run
     from hpcagent.campaign.disk_use import disk_use as disk_use
     from hpcagent.campaign.enqueued import enqueue as enqueue
     from hpcagent.campaign.explain import Explanation as Explanation
@@ -157,7 +155,9 @@ if TYPE_CHECKING:
     from hpcagent.campaign.regret import Replay as Replay
     from hpcagent.campaign.removed import remove_run as remove_run
     from hpcagent.campaign.report import report as report
+    from hpcagent.campaign.result import CampaignResult as CampaignResult
     from hpcagent.campaign.rules import Rule as Rule
+    from hpcagent.campaign.run import run as run
     from hpcagent.campaign.stopped import stop_run as stop_run
     from hpcagent.campaign.submit import submit as submit
     from hpcagent.campaign.sweep import Sweep as Sweep

@@ -18,13 +18,14 @@ from hpcagent.campaign.follow import follow
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.stopped import stop_run
 from hpcagent.errors import BadInput, Interrupted
+from hpcagent.public import public
 from hpcagent.sites.launch import python_command
 from hpcagent.store.files import open_plain, refusing_clearly
 from hpcagent.store.rundir import RunDir, holder
 
 if TYPE_CHECKING:
-    from hpcagent.campaign.answer import CampaignResult
     from hpcagent.campaign.batch import Event
+    from hpcagent.campaign.result import CampaignResult
     from hpcagent.campaign.view import View
     from hpcagent.sites.several_profiles import AnySite
 
@@ -52,14 +53,11 @@ class Attached:
         self.run_dir = folder.root
 
     def __str__(self) -> str:
-        from hpcagent.campaign.opened import open_run
-
-        return str(open_run(self.run_dir).status)
+        return str(public("open_run")(self.run_dir).status)
 
     def _repr_html_(self) -> str:
-        from hpcagent.campaign.opened import open_run
-
-        return open_run(self.run_dir)._repr_html_()
+        shown: str = public("open_run")(self.run_dir)._repr_html_()
+        return shown
 
     def __repr__(self) -> str:
         return f"Attached({str(self.run_dir)!r}: {'running' if self.running else 'no coordinator is at it'})"
@@ -217,7 +215,6 @@ def _reap(pid: int) -> None:
 
 def main() -> None:
     """The process of its own: its order comes on standard input, from the process that started it."""
-    from hpcagent.campaign.coordinator import run
     from hpcagent.campaign.view import Lines
 
     with os.fdopen(os.dup(0), "rb") as pipe:
@@ -237,7 +234,7 @@ def main() -> None:
                 begun()
             lines(event)
 
-        result = run(
+        result: CampaignResult = public("run")(
             campaign,
             site=order["site"],
             run_dir=order["run_dir"],

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.errors import Interrupted
+from hpcagent.public import public
 
 if TYPE_CHECKING:
-    from hpcagent.campaign.answer import CampaignResult
     from hpcagent.campaign.batch import Batch, Event
     from hpcagent.campaign.coordinator import Coordinator
+    from hpcagent.campaign.result import CampaignResult
     from hpcagent.sites.several_profiles import AnySite
 
 __all__ = ["Awaited", "gather", "run_async"]
@@ -144,11 +145,9 @@ async def run_async(
         >>> result.best.feasible
         True
     """
-    from hpcagent.campaign.coordinator import Coordinator
-
     if not isinstance(campaign, Campaign):
         campaign = load_campaign(campaign)
-    coordinator = Coordinator(
+    coordinator: Coordinator = public("Coordinator")(
         campaign, site=site, run_dir=run_dir, workers=workers, watch=watch, inside=inside, progress=progress
     )
     async with coordinator:

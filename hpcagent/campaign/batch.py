@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hpcagent.campaign.answer import CampaignResult, number
 from hpcagent.campaign.budget import Outlook
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.counts import stop_words
+from hpcagent.campaign.numbers import number
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.repairing import repairs_text
+from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.table import Table, headed
 from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.failures import state_counts

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcagent.campaign.answer import number, point_text
 from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations, projected
 from hpcagent.campaign.counts import stop_words
 from hpcagent.campaign.learned import fitted
+from hpcagent.campaign.numbers import number, point_text
 from hpcagent.campaign.played import Decision, decision_of, policy_of
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.recorded import begun_state, replayed

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcagent.campaign.answer import event_text
 from hpcagent.campaign.batch import Event
 from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.late import LateRun
 from hpcagent.campaign.record import load_run
 from hpcagent.campaign.recorded import begun_state
+from hpcagent.campaign.result import event_text
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.standing import ROLE, Standing, job_words, standing
 from hpcagent.campaign.sweep_runs import PlannedRuns

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from hpcagent.campaign.answer import CampaignResult
 from hpcagent.campaign.compare import compare, full_fidelity, observations, projected
 from hpcagent.campaign.played import Decision, decisions
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.warm import comparable, earlier_evidence, earlier_observations
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcagent.campaign.answer import CampaignResult, point_text
 from hpcagent.campaign.learned import Learned
+from hpcagent.campaign.numbers import point_text
+from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.table import headed
 from hpcagent.model.base import Scalar
 from hpcagent.model.space import Parameter

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.record import Campaign, about, load_run
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.model.records import Result
 from hpcagent.store.columns import Column, columns_of
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
-    from hpcagent.campaign.answer import Best, CampaignResult
     from hpcagent.campaign.batch import Event
     from hpcagent.campaign.explain import Explanation
     from hpcagent.campaign.regret import Replay
     from hpcagent.campaign.report import Written
+    from hpcagent.campaign.result import Best, CampaignResult
     from hpcagent.campaign.status import Status
     from hpcagent.campaign.table import Table
     from hpcagent.campaign.view import View
@@ -253,8 +253,3 @@ def open_run(run_dir: str | Path) -> CampaignRun:
         (36, True)
     """
     return CampaignRun(run_dir)
-
-
-def about(campaign: Campaign) -> dict[str, str]:
-    """What a DataFrame, or a Dataset, of a campaign's results says of it."""
-    return {"campaign": campaign.name, "app": f"{campaign.app.name} {campaign.app.contract.version}"}

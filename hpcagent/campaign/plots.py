@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcagent.campaign.answer import CampaignResult, point_text
 from hpcagent.campaign.compare import observations
 from hpcagent.campaign.far import far_log
 from hpcagent.campaign.learned import Learned
+from hpcagent.campaign.numbers import point_text
+from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.table import headed
 from hpcagent.errors import HpcAgentError
 from hpcagent.model.objective import Goal

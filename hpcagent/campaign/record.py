@@ -878,3 +878,8 @@ def _set(data: dict[str, Any], dotted: str, value: Any, where: str) -> None:
             raise BadInput(f"{where}: {dotted!r} cannot be set, {key!r} is no table.", value=dotted)
         table = inner
     table[last] = value
+
+
+def about(campaign: Campaign) -> dict[str, str]:
+    """What a DataFrame, or a Dataset, of a campaign's results says of it."""
+    return {"campaign": campaign.name, "app": f"{campaign.app.name} {campaign.app.contract.version}"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcagent.campaign.answer import number, point_text
+from hpcagent.campaign.numbers import number, point_text
 from hpcagent.campaign.plots import available
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.table import Table

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, number, point_text, read_run
+from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.counts import stop_words
 from hpcagent.campaign.html_report import html_report
 from hpcagent.campaign.learned import Learned, Progress, learned
-from hpcagent.campaign.numbers import error_text
+from hpcagent.campaign.numbers import error_text, number, point_text
 from hpcagent.campaign.repairing import repairs_text
+from hpcagent.campaign.result import CampaignResult, event_text, inner_text
 from hpcagent.campaign.sweep import SweepResult
 from hpcagent.campaign.sweep_report import sweep_text
 from hpcagent.campaign.table import headed

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hpcagent.apps.base import App
-from hpcagent.campaign.answer import CampaignResult, event_text, inner_text, number, point_text, with_error
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import estimated, observations
+from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.result import CampaignResult, event_text, inner_text
 from hpcagent.campaign.sweep_runs import design_of, ranges_text
 from hpcagent.campaign.table import Table, headed
 from hpcagent.errors import BadInput

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from hpcagent.campaign.answer import number
+from hpcagent.campaign.numbers import number
 from hpcagent.campaign.plots import BLUE, GREEN, GREY, ORANGE, RED
 from hpcagent.campaign.sweep import SweepPoint, SweepResult
 from hpcagent.campaign.table import headed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hpcagent.campaign.answer import point_text
+from hpcagent.campaign.numbers import point_text
 from hpcagent.campaign.sweep import SweepResult
 from hpcagent.shown import markdown
 

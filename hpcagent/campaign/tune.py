@@ -12,9 +12,9 @@ from hpcagent.apps.lammps.executable import installed_styles
 from hpcagent.apps.lammps.knobs import UNKNOWN, Knob, System, knobs, pair_names, rank_counts
 from hpcagent.apps.lammps.settings import Settings
 from hpcagent.apps.lammps.timeable import read_settings
-from hpcagent.campaign.answer import CampaignResult
-from hpcagent.campaign.coordinator import run as run_campaign
 from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.result import CampaignResult
+from hpcagent.campaign.run import run as run_campaign
 from hpcagent.campaign.tune_asked import CAMPAIGN, digest, taken
 from hpcagent.campaign.tune_probe import Probe, read_probe
 from hpcagent.campaign.tune_work import Place, Work, brief

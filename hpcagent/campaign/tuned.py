@@ -11,8 +11,8 @@ from typing import Any
 
 from hpcagent.apps.lammps.knobs import Knob
 from hpcagent.apps.lammps.settings import Settings
-from hpcagent.campaign.answer import CampaignResult
 from hpcagent.campaign.numbers import number, with_error
+from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.table import Table
 from hpcagent.campaign.tuned_checks import Confirmed
 from hpcagent.policies.recommend import Estimate

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from hpcagent.campaign.answer import number
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.counts import best_single, stop_words, told_note
+from hpcagent.campaign.numbers import number
 from hpcagent.campaign.repairing import repairs_text
 from hpcagent.campaign.table import headed
 from hpcagent.html import escaped

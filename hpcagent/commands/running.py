@@ -67,7 +67,7 @@ def run_to_its_end(
     campaign: Any, run_dir: Path | None, how: How, begun: Callable[[], None] = lambda: None
 ) -> None:
     """Run a campaign, print its answer, write its report; leave with its exit code."""
-    from hpcagent.campaign.coordinator import run as run_campaign
+    from hpcagent.campaign.run import run as run_campaign
     from hpcagent.campaign.view import JsonLines
 
     opened = math.inf
@@ -130,7 +130,7 @@ def run_detached(campaign: Any, run_dir: Path | None, how: How) -> None:
 
 def show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path | None, as_json: bool) -> None:
     """Print what a campaign would do first, and what it could cost."""
-    from hpcagent.campaign.answer import point_text
+    from hpcagent.campaign.numbers import point_text
     from hpcagent.campaign.plan import plan
     from hpcagent.campaign.view import duration
 

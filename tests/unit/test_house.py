@@ -19,6 +19,7 @@ FLOORS = {
     "errors": 0,
     "units": 0,
     "packaged": 0,
+    "public": 0,
     "lifeline": 0,
     "owners": 0,
     "beside": 0,
@@ -82,16 +83,21 @@ def room(path: Path) -> str:
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
 
-def imports(path: Path) -> list[tuple[str, bool]]:
-    """(module, whether it is only for type checking) of every import in the file."""
-    tree = ast.parse(path.read_text())
-    typing_only = {
+def typing_only_in(tree: ast.AST) -> set[int]:
+    """The ids of the nodes that are there for type checking only."""
+    return {
         id(inner)
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for statement in node.body
         for inner in ast.walk(statement)
     }
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """(module, whether it is only for type checking) of every import in the file."""
+    tree = ast.parse(path.read_text())
+    typing_only = typing_only_in(tree)
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -114,6 +120,38 @@ def test_imports_point_down(path):
             continue
         # Rooms of one floor may know each other (a site runs apps, an app is called on a site).
         assert FLOORS[there] <= FLOORS[here], f"{path.name} (floor {FLOORS[here]}) imports {module} above it"
+
+
+def name_of(path: Path) -> str:
+    return ".".join(("hpcagent", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Also inside a package, and inside functions: what needs each other is one thing, or a third one below both."""
+    known = {name_of(path): path for path in MODULES}
+    arrows: dict[str, set[str]] = {}
+    for name, path in known.items():
+        tree = ast.parse(path.read_text())
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+        found = {
+            whole
+            for node in nodes
+            if id(node) not in typing_only_in(tree)
+            for whole in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        }
+        # A package's own __init__ names what is in it, which is loaded when it is asked for.
+        arrows[name] = {f for f in found & known.keys() if f != name and not name.startswith(f"{f}.")}
+    clear: set[str] = set()
+
+    def follow(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join((*way[way.index(name) :], name))
+        if name not in clear:
+            for other in sorted(arrows[name]):
+                follow(other, (*way, name))
+            clear.add(name)
+
+    for name in arrows:
+        follow(name, ())
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hpcagent as ha
-from hpcagent.campaign.answer import point_text
+from hpcagent.campaign.numbers import point_text
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize
 from hpcagent.model.records import Observation

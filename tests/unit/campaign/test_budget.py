@@ -13,10 +13,11 @@ import pytest
 
 from hpcagent.apps.base import app
 from hpcagent.campaign.budget import Budget, Outlook, costs
-from hpcagent.campaign.coordinator import Coordinator, run
+from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.follow import follow
 from hpcagent.campaign.played import replays
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.run import run
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.runtimes import Load, RunTimes
 from hpcagent.campaign.state import State

@@ -28,11 +28,11 @@ from hpcagent.apps.lammps.contract import lammps
 from hpcagent.apps.lammps.executable import installed
 from hpcagent.apps.ranks.group import Event
 from hpcagent.campaign import ensembles
-from hpcagent.campaign.coordinator import run
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.extending import from_the_end_of
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.repairing import repaired_app
+from hpcagent.campaign.run import run
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Result

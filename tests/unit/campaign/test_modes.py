@@ -12,8 +12,8 @@ import hpcagent.apps.lammps.run as lammps_run
 from hpcagent.apps.lammps.executable import installed
 from hpcagent.apps.ranks import warm
 from hpcagent.apps.run import Run
-from hpcagent.campaign.coordinator import run
 from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.run import run
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the package lammps is not installed")
 
