@@ -15,7 +15,7 @@ from hpcagent.campaign.counts import stop_words
 from hpcagent.campaign.html_report import html_report
 from hpcagent.campaign.learned import Learned, Progress, learned
 from hpcagent.campaign.numbers import error_text, number, point_text
-from hpcagent.campaign.repairing import repairs_text
+from hpcagent.campaign.repairing import repaired_note, repairs_text
 from hpcagent.campaign.result import CampaignResult, event_text, inner_text
 from hpcagent.campaign.sweep import SweepResult
 from hpcagent.campaign.sweep_report import sweep_text
@@ -247,7 +247,8 @@ def _measuring(result: CampaignResult) -> str:
             f"reference of their batch; one compared value has a relative standard deviation of "
             f"{100 * comparison.noise:.1f} %."
         )
-    lines += [f"- {_flat(line)}." for line in (*result.disturbed, *result.remarks)]
+    repaired = filter(None, (repaired_note(result.results),))
+    lines += [f"- {_flat(line)}." for line in (*repaired, *result.disturbed, *result.remarks)]
     lines += _by_site(result)
     hosts = Counter(r.host for r in result.results if r.host)
     if hosts:

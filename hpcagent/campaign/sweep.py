@@ -13,6 +13,7 @@ from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import estimated, observations
 from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.repairing import repaired_note, repaired_there
 from hpcagent.campaign.result import CampaignResult, event_text, inner_text
 from hpcagent.campaign.sweep_runs import design_of, ranges_text
 from hpcagent.campaign.table import Table, headed
@@ -244,6 +245,10 @@ class SweepResult(CampaignResult):
         lines += [f"cost: {costed}"] if costed is not None else []
         lines += ["made of " + inner_text(self.inner)] if self.inner else []
         lines += self.disturbed
+        lines += [said] if (said := repaired_note(self.results)) else []
+        for point in self.points:
+            said = repaired_there(self.results, point.params)
+            lines += [f"at {point_text(point.params, units)}: {said}"] if said else []
         lines += [f"note: {remark}" for remark in self.remarks]
         lines += [f"stopped: {self.reason}"] if self.reason else []
         lines.append(self.error_text)

@@ -63,7 +63,7 @@ def columns_of(results: Sequence[Result], contract: Contract) -> tuple[Column, .
     found = [Column(name, kind, tuple(map(of, results)), unit) for name, kind, unit, of in _EVERY]
     if any(r.site for r in results):  # records of before have no such column
         found.append(Column("site", "text", tuple(r.site or None for r in results), None))
-    found += _lengths(results)
+    found += [*_lengths(results), *_repairs(results)]
     for p in contract.space.parameters:
         values = tuple(r.manifest.params.get(p.name) for r in results)
         kind = _kind(values, "text" if p.kind in ("choice", "text") else "whole" if p.kind == "int" else "number")
@@ -97,6 +97,14 @@ def _lengths(results: Sequence[Result]) -> list[Column]:
         Column("times", "number", tuple(r.manifest.times for r in results), "1"),
         Column("superseded_by", "text", tuple(by.get(r.manifest.execution_id) for r in results), None),
     ]
+
+
+def _repairs(results: Sequence[Result]) -> list[Column]:
+    """Of a campaign in which runs were repaired: what was changed in which, one after the other."""
+    if not any(r.repairs for r in results):
+        return []
+    made = ("; ".join(one.changed or one.repair for one in r.repairs) or None for r in results)
+    return [Column("repairs", "text", tuple(made), None)]
 
 
 def _kind(values: Sequence[Any], otherwise: Kind) -> Kind:

@@ -28,3 +28,19 @@ def test_an_answer_whose_runs_were_repaired_says_what_was_changed(tmp_path: Path
     assert "mixing" in str(found).split("but repaired: ")[1].splitlines()[0]
     least = ha.run(ha.Campaign(converging, ha.minimize("y"), **options), site="threads", run_dir=tmp_path / "b")
     assert least.best is not None and least.best.params["x"] < 0.5 and "but repaired: " not in str(least)
+
+
+def test_a_sweep_says_at_which_points_runs_were_repaired(tmp_path: Path) -> None:
+    sweep = ha.Sweep(
+        converging, {"x": [0.1, 0.9]}, replicates=1, metrics=["y"], repairs={"NotConverged": {"mixing": 0.2}}
+    )
+    found = ha.run(sweep, site="threads", run_dir=tmp_path)
+    said = [line for line in str(found).splitlines() if "repaired" in line]
+    assert (
+        len(said) == 2
+        and said[0].startswith("1 run(s) failed and were repaired")
+        and "at x = 0.9: 1 of its 1" in said[1]
+    )
+    table = {column.name: column.values for column in found.columns}
+    assert [text is not None for text in table["repairs"]] == [False, True]
+    assert "were repaired" in found.report(plots=False).path.read_text()

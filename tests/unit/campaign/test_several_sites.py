@@ -53,7 +53,9 @@ def test_a_campaign_runs_on_both_sites_and_the_record_says_where(tmp_path):
     result = ha.run(_campaign(), site=[A, B], run_dir=tmp_path / "r", progress=False)
     counts = Counter(r.site for r in result.results)
     assert (
-        set(counts) == {"a", "b"} and sum(counts.values()) == 16 and len({r.workdir for r in result.results}) == 16
+        set(counts) == {"a", "b"}
+        and sum(counts.values()) == 16
+        and len({r.manifest.execution_id for r in result.results}) == 16
     )
     assert any("several sites" in remark for remark in result.remarks)
     assert set(read_table(tmp_path / "r" / "metrics.h5")[0]["site"]) == {"a", "b"}
