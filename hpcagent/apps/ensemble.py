@@ -7,12 +7,14 @@ done beside stands in `more.jsonl`.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import math
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ class _Flight:
 
     order: Mapping[str, Any]
     limit: Limit
+    crash: Path
     began: float = field(default_factory=time.monotonic)
     key: str = ""
 
@@ -149,10 +152,10 @@ class _Ensemble:
             if slot in self._flying or place is None:
                 continue
             order = self._waiting.pop(place)
-            flight = _Flight(order, Limit.of(_run_of(order)))
+            flight = _Flight(order, Limit.of(_run_of(order)), self._folder / f"crash-{slot}.txt")
             self._begun = True
             self._write({"begun": _id(order)})
-            request = {"what": "call", "function": _executed, "args": [order, sys.path, told()]}
+            request = {"what": "call", "function": _executed, "args": [order, sys.path, told(), str(flight.crash)]}
             flight.key = group.send(slot, request, pickled=True)
             self._flying[slot] = flight
 
@@ -230,7 +233,7 @@ class _Ensemble:
 
     def _own(self, event: Event) -> bool:
         """Whether the run in that slot says itself why it has ended."""
-        return event.aborted or _signal_of(self._flying[event.slot].order) > 0
+        return event.aborted or _signal_of(self._flying[event.slot]) > 0
 
     def _idle_lost(self, group: Group, lost: list[Event]) -> None:
         if self._starts < _MOST_STARTS:
@@ -291,11 +294,24 @@ class _Ensemble:
         self._answers.add(line)  # what has to wait for room comes later, or with the answer of all
 
 
-def _executed(order: Mapping[str, Any], path: Sequence[str], modules: Sequence[str]) -> dict[str, Any]:
-    """Run an order in a rank process, which finds the modules that the worker finds."""
+def _executed(order: Mapping[str, Any], path: Sequence[str], modules: Sequence[str], crash: str) -> dict[str, Any]:
+    """Run an order in a rank process, which finds the modules that the worker finds.
+
+    What prints nothing of its own says in the file `crash` by which signal it has crashed: one for each slot,
+    emptied when the next run begins.
+    """
+    if order["function"] != LAMMPS:
+        file = _crash_file(crash)
+        os.ftruncate(file, 0)
+        faulthandler.enable(file)
     sys.path += [entry for entry in path if entry not in sys.path]
     as_told(modules)
     return execute(order)
+
+
+@lru_cache(maxsize=1)  # a rank process is of one slot
+def _crash_file(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
 
 
 def _table(order: Mapping[str, Any]) -> str:
@@ -349,10 +365,15 @@ def _tail(order: Mapping[str, Any]) -> str:
     return (_text(folder / "log.lammps", 3000) or _text(folder / "output.txt", 3000))[-2000:]
 
 
-def _signal_of(order: Mapping[str, Any]) -> int:
+def _signal_of(flight: _Flight) -> int:
     """The signal that a run says it has crashed with; 0: it says nothing of that, as where it was killed."""
-    printed = _text(Path(order["workdir"]) / "output.txt")
+    printed = _said_by(flight)
     return next((number for said, number in _FATAL.items() if f"Fatal Python error: {said}" in printed), 0)
+
+
+def _said_by(flight: _Flight) -> str:
+    """What a run has printed, or its process while it crashed."""
+    return _text(Path(flight.order["workdir"]) / "output.txt") + _text(flight.crash)
 
 
 def _with_the_launch(flight: _Flight, group: Group) -> AppFailed:
@@ -372,8 +393,8 @@ def _crash(flight: _Flight, group: Group, event: Event) -> AppFailed:
 
         return failure_of_a_rank(event.answer, _text(Path(flight.order["workdir"]) / "output.txt", 4000))
     folder = Path(flight.order["workdir"])
-    printed = _text(folder / "output.txt") or group.printed()
-    number = _signal_of(flight.order) or 9
+    printed = _said_by(flight) or group.printed()
+    number = _signal_of(flight) or 9
     if flight.order["function"] == LAMMPS:
         from hpcagent.apps.lammps.failures import Ended, failure_of
 

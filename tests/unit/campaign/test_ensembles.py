@@ -268,6 +268,8 @@ import hpcagent as ha
 def squared(x, run: ha.Run):
     if x == 5:
         raise ValueError("not five")
+    if x == 6:
+        os.kill(os.getpid(), 11)
     (run.workdir / "x").write_text(str(x))
     return {"y": x**2, "pid": os.getpid()}
 
@@ -284,8 +286,9 @@ def test_runs_of_a_python_function_share_launches(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     metrics = {x: given for x, given, failure, there in found if failure is None and there}
-    assert {x: m["y"] for x, m in metrics.items()} == {x: x**2 for x in range(8) if x != 5}, done.stderr
-    assert [(x, failure) for x, _, failure, _ in found if failure] == [(5, ["contract", "ValueError"])]
+    assert {x: m["y"] for x, m in metrics.items()} == {x: x**2 for x in range(8) if x not in (5, 6)}, done.stderr
+    failed = {x: failure for x, _, failure, _ in found if failure}
+    assert failed == {5: ["contract", "ValueError"], 6: ["simulation", "FunctionCrashed"]}
     launches = list((tmp_path / "run" / "ensembles").glob("*/answers.jsonl"))
     # Ranks that take run after run.
     assert launches and len({m["pid"] for m in metrics.values()}) < len(metrics)
@@ -415,7 +418,7 @@ def test_who_was_lost_first_is_to_blame_and_nobody_where_that_was_not_seen(tmp_p
     driver, launch = ensemble._Ensemble(request), Launch()
     for slot in (0, 1):
         order = {"workdir": str(tmp_path), "manifest": {"resources": {}}, "site": {}}
-        driver._flying[slot] = ensemble._Flight(order, limit=None)  # type: ignore[arg-type]
+        driver._flying[slot] = ensemble._Flight(order, None, tmp_path / "crash")  # type: ignore[arg-type]
     lost = [Event("lost", slot) for slot in range(3)]
 
     def blamed(*first: int, whole: bool = True) -> set[int]:
