@@ -11,10 +11,12 @@ from typing import Any
 
 from hpcagent.apps.lammps.knobs import Knob
 from hpcagent.apps.lammps.settings import Settings
+from hpcagent.campaign.compare import ESTIMATE_BIAS, estimated_at
 from hpcagent.campaign.numbers import number, with_error
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.table import Table
 from hpcagent.campaign.tuned_checks import Confirmed
+from hpcagent.policies.points import key
 from hpcagent.policies.recommend import Estimate
 from hpcagent.store.files import write_whole
 
@@ -137,10 +139,21 @@ class Tuned:
     def _row(self, p: Estimate, first: Estimate, own: float) -> list[str]:
         sure = p.probability_feasible >= SURE
         tie = sure and p is not first and first.score - p.score < 2 * math.hypot(first.score_error, p.score_error)
-        factor = with_error(p.score / own, p.score_error / own) if own else "-"
+        guessed = self._is_estimated(p)
+        # Repeats do not average out how far such estimates are off together, least of all on other ranks.
+        error = math.hypot(p.score_error, ESTIMATE_BIAS * p.score if guessed else 0.0)
+        factor = with_error(p.score / own, error / own) if own else "-"
+        marks = ["tie"] * tie + ["estimated from CPU time"] * guessed
         cells = [number(p.params.get(k.name, k.own)) for k in self.knobs]
         accurate = f"yes (P = {p.probability_feasible:.2f})" if sure else f"NO (P = {p.probability_feasible:.2f})"
-        return [factor, "tie" if tie else "", *cells, accurate, str(p.runs)]
+        return [factor, ", ".join(marks), *cells, accurate, str(p.runs)]
+
+    def _is_estimated(self, p: Estimate) -> bool:
+        """Whether no run of a point had its cores."""
+        if self.result is None:
+            return False
+        campaign = self.result.campaign
+        return key(campaign.complete(p.params)) in estimated_at(campaign, self.result.results)
 
     def _own_speed(self) -> float:
         compared = self.result.comparison if self.result is not None else None
@@ -157,7 +170,9 @@ class Tuned:
         if self.result is None:
             return "\n".join([*lines, "dry run: nothing was written or run"])
         lines += ["", str(self.table), "", *self.checks]
-        lines += [f"the machine was busy: {words}" for words in self.result.busy]
+        lines += [
+            f"it began on a busy machine ({words} measured then may be too low" for words in self.result.busy
+        ]
         lines += [f"runs that failed: {name} {n} time(s)" for name, n in self.result.failures.items()]
         if self.script is None:
             lines.append("no settings were found that are faster and as accurate; the script stays as it came")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,10 @@ def test_a_script_is_tuned_to_its_end(tmp_path, monkeypatch):
     written = json.loads((folder / "tuned.json").read_text(), parse_constant=pytest.fail)  # no NaN
     assert written["command"] == tuned.command and written["confirmed"]["error"] is None  # of one pair
     assert "as it came" in str(tuned.table) and "check no" in (folder / "tuned.txt").read_text()
+    crowded = tuple(r.model_copy(update={"distrusted": "shared its core"}) for r in tuned.result.results)
+    guessed = replace(tuned, result=replace(tuned.result, results=crowded))
+    row = guessed._row(tuned.best, tuned.best, tuned.best.score)
+    assert row[1] == "estimated from CPU time" and float(row[0].split(" ± ")[1]) >= 0.15
     with pytest.raises(BadInput, match="was tuned to its end"):
         ha.tune(script, progress=False)
 
