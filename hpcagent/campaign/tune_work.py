@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ import tomli_w
 
 from hpcagent.apps.base import App
 from hpcagent.apps.lammps.contract import lammps
+from hpcagent.apps.lammps.executable import variables
 from hpcagent.apps.lammps.knobs import Knob, room_for, system_of
+from hpcagent.apps.lammps.potentials import elsewhere
 from hpcagent.apps.lammps.rewritten import CONVERGED, FORCES, given_words, rewritten
 from hpcagent.apps.lammps.settings import Settings
 from hpcagent.apps.lammps.timeable import read_settings
@@ -205,7 +208,8 @@ class Work:
         then, words = Place.of(made, values, self.now), self.words(made, values)
         path = self.folder / f"in.{self.name}.tuned"
         given = "".join(f" -var {n} {v}" for n, v in given_words(self.settings, words).items())
-        command = f"OMP_NUM_THREADS={then.threads} mpiexec -n {then.ranks} lmp -in {path.name}{given}"
+        env = f"{self._potentials()}OMP_NUM_THREADS={then.threads}"
+        command = f"{env} mpiexec -n {then.ranks} lmp -in {path.name}{given}"
         head = [
             f"# {self.settings.path.name}, tuned by `hpcagent tune` on "
             f"{self.profile.name.removesuffix('_alone')}.",
@@ -214,6 +218,14 @@ class Work:
         why = {k.setting: f"{k.setting} was {_text(k.own)}" for k in made if k.setting in words}
         write_whole(path, rewritten(self.settings, words, head=head, why=why, command_line=True))
         return path, command
+
+    def _potentials(self) -> str:
+        """What has to stand before the command where the script reads a potential that comes with LAMMPS."""
+        folder = variables({}).get("LAMMPS_POTENTIALS", "")
+        script = self.settings.path
+        settings = {"script": script.read_text(), "files": [path.name for path in script.parent.iterdir()]}
+        shipped = any(str(one.path).startswith(f"{folder}/") for one in elsewhere(settings, {}, {}))
+        return f"LAMMPS_POTENTIALS={shlex.quote(folder)} " if folder and shipped else ""
 
     def confirm(
         self, made: Sequence[Knob], values: Mapping[str, Scalar], script: Path, steps: int, repeats: int
