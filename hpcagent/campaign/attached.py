@@ -139,7 +139,7 @@ def attach(run_dir: str | Path) -> Attached:
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder, progress=False)
         ...     attach(folder).wait(progress=False).best.params == result.best.params

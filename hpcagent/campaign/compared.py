@@ -262,7 +262,7 @@ def compare(*run_dirs: str | Path) -> Compared:
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> from hpcagent.campaign.record import load_campaign
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for seed in (1, 2):

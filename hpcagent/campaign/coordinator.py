@@ -63,6 +63,7 @@ from hpcagent.errors import (
 from hpcagent.html import Card, Displayed
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
+from hpcagent.moved import moved
 from hpcagent.policies.base import Policy
 from hpcagent.policies.design import POINTS
 from hpcagent.sites import ledger
@@ -1200,3 +1201,6 @@ def _different(written: App, given: App) -> list[str]:
 
 def _scale(comparison: Comparison | None, batch: int) -> float | None:
     return None if comparison is None else comparison.of(batch)
+
+
+__getattr__ = moved(__name__, {"run": "hpcagent.campaign.run"})

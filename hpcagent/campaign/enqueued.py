@@ -86,7 +86,7 @@ def enqueue(run_dir: str | Path, points: Sequence[Mapping[str, object]]) -> Enqu
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder, progress=False)
         ...     done = enqueue(folder, [{"x": 0.1, "y": 0.9, "style": "plain"}])

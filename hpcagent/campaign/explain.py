@@ -227,7 +227,7 @@ def explain(run_dir: str | Path, run: int | str) -> Explanation:
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder)
         ...     found = explain(folder, 7)

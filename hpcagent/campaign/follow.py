@@ -54,7 +54,7 @@ def follow(run_dir: str | Path, *, every_s: float = 1.0) -> Iterator[Event]:
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder)
         ...     [event.kind for event in follow(folder)]

@@ -190,7 +190,7 @@ def list_runs(folder: str | Path = "runs", *, depth: int = DEPTH, size: bool = F
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=f"{folder}/a/b")
         ...     [(one.name, one.state, one.runs, one.planned) for one in list_runs(folder)]

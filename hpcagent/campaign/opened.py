@@ -245,7 +245,7 @@ def open_run(run_dir: str | Path) -> CampaignRun:
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ended = run("synthetic", site="threads", run_dir=folder)
         ...     found = open_run(folder)

@@ -109,7 +109,7 @@ def decisions(run_dir: str | Path) -> Iterator[Decision]:
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder)
         ...     found = list(decisions(folder))
@@ -232,7 +232,7 @@ def replays(run_dir: str | Path) -> list[Difference]:
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder)
         ...     replays(folder)

@@ -200,7 +200,7 @@ class Replay(Displayed):
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> from hpcagent.campaign.whatif import replay
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder)

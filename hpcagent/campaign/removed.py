@@ -105,11 +105,11 @@ def remove_run(run_dir: str | Path, *, keep_records: bool = False, dry_run: bool
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder)
-        ...     len(remove_run(folder, keep_records=True, dry_run=True).runs)
-        36
+        ...     remove_run(folder, dry_run=True).freed.files > 3
+        True
     """
     folder = RunDir(run_dir)
     _refuse_other(folder)

@@ -64,7 +64,7 @@ def standing(run_dir: str | Path) -> Standing:
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder)
         ...     standing(folder).attended

@@ -151,7 +151,7 @@ def status_of(run_dir: str | Path, read: Snapshot | None = None) -> Status:
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.coordinator import run
+        >>> from hpcagent.campaign.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder)
         ...     found = status_of(folder)

@@ -51,7 +51,7 @@ def examine(
         within_s: How long to wait for each answer of a job, its wait in the queue included; None: for ever.
 
     Example:
-        >>> from hpcagent.sites.profile import find_profile
+        >>> from hpcagent.sites.profiles import find_profile
         >>> {check.status for check in examine(find_profile("threads"), submit=False)} <= {"ok", "warn"}
         True
     """

@@ -42,7 +42,7 @@ def executor_for(profile: Profile, resources: Resources) -> str:
         BadInput: The profile has none for them.
 
     Example:
-        >>> from hpcagent.sites.profile import find_profile
+        >>> from hpcagent.sites.profiles import find_profile
         >>> executor_for(find_profile("polaris"), Resources(gpus_per_node=1))
         'gpu'
         >>> executor_for(find_profile("polaris"), Resources(nodes=2, ranks_per_node=4))
@@ -97,7 +97,7 @@ def check(profile: Profile, label: str, resources: Resources) -> Checked:
         BadInput: The first thing that does not fit, with both numbers. Nothing was submitted.
 
     Example:
-        >>> from hpcagent.sites.profile import find_profile
+        >>> from hpcagent.sites.profiles import find_profile
         >>> check(find_profile("polaris"), "workers", Resources()).max_blocks
         1
     """
@@ -352,7 +352,7 @@ def with_overrides(
         BadInput: The site submits no jobs, the queue is not among its queues, or a value is wrong.
 
     Example:
-        >>> from hpcagent.sites.profile import find_profile
+        >>> from hpcagent.sites.profiles import find_profile
         >>> changed = with_overrides(find_profile("polaris"), queue="debug-scaling", nodes=4)
         >>> block_of(changed, "gpu").queue, block_of(changed, "mpi").nodes_per_block
         ('debug-scaling', 4)

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record
 from hpcagent.model.texts import Line, Lines, Name, Variable, Word, Words, word
+from hpcagent.moved import moved
 from hpcagent.sites.endpoint_settings import (
     ENDPOINT_ONLY,
     ENDPOINT_REQUIRED,
@@ -936,3 +937,9 @@ def _directives(value: tuple[str, ...]) -> tuple[str, ...]:
 def _toml_words(value: Any) -> str:  # whatever stood in the file
     words = value.split() if isinstance(value, str) else value
     return "[" + ", ".join(f'"{word}"' for word in words) + "]" if isinstance(words, list | tuple) else '["lmp"]'
+
+
+__getattr__ = moved(
+    __name__,
+    dict.fromkeys(("find_profile", "identify_site", "list_profiles"), "hpcagent.sites.profiles"),
+)

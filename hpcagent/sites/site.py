@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hpcagent.errors import BadInput, SiteFailed, nearest
 from hpcagent.html import Card
 from hpcagent.model.contract import Resources
+from hpcagent.moved import moved
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import ExecutorProfile, Profile, block_of
 from hpcagent.sites.several_profiles import Several
@@ -457,3 +458,6 @@ def current_dfk() -> Any:  # parsl.DataFlowKernel | None
     import parsl
 
     return parsl.DataFlowKernelLoader._dfk
+
+
+__getattr__ = moved(__name__, {"open_site": "hpcagent.sites.opening", "failure_of": "hpcagent.sites.ended"})

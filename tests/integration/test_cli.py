@@ -332,7 +332,7 @@ def test_the_coordinator_has_one_thread_for_sums_and_its_workers_those_of_the_pr
     (tmp_path / "mine.toml").write_text('kind = "local"\n[executors.workers]\ncores_per_worker = 2\n')
     code = (
         "import os, hpcagent.cli as c; c._few_threads(); "
-        "from hpcagent.sites.site import open_site\n"
+        "from hpcagent.sites.opening import open_site\n"
         "with open_site('mine.toml', private=True) as site:\n"
         "    print(os.environ['OMP_NUM_THREADS'], site.submit(os.getenv, 'OMP_NUM_THREADS').result())"
     )

@@ -19,6 +19,7 @@ FLOORS = {
     "errors": 0,
     "units": 0,
     "packaged": 0,
+    "moved": 0,
     "public": 0,
     "lifeline": 0,
     "owners": 0,

@@ -37,7 +37,10 @@ def way_of(run: Run) -> How:
     if asked == "auto":
         why = why or _not_worth_it(run)
         if why is None:
-            note("LAMMPS as a library in a process that is kept (mode auto): the run is short")
+            known = (
+                f"expected to take {run.expected_s:.3g} s" if run.expected_s else "nobody knows how long it takes"
+            )
+            note(f"LAMMPS as a library in a process that is kept (mode auto), as for short runs: {known}")
             return "warm"
         note(f"LAMMPS as a program of its own (mode auto): {why}")
         return "executable"

@@ -56,6 +56,7 @@ class _Helper:
     key: tuple[object, ...]
     first_mb: float = 0.0
     cpu_s: float = 0.0
+    runs: int = 0
 
 
 _kept: list[_Helper] = []
@@ -105,7 +106,9 @@ def warm_lammps(
     # The place of a run that was here before must not be in the environment of this one.
     request = {"what": "lammps", "workdir": str(run.workdir), "words": list(words), "env": launch.env}
     try:
-        finished = _asked(helper, request, limit, started, output)
+        while (finished := _asked(helper, request, limit, started, output)) is None:
+            _closed(helper, at_once=True)
+            helper = _taken(_key(launch), launch, ranks)
     except BaseException:
         its_own.acquire()
         _closed(helper, at_once=True)
@@ -187,7 +190,10 @@ def _give_back(helper: _Helper) -> None:
         _closed(other)
 
 
-def _asked(helper: _Helper, request: Mapping[str, object], limit: Limit, started: float, output: Path) -> Finished:
+def _asked(
+    helper: _Helper, request: Mapping[str, object], limit: Limit, started: float, output: Path
+) -> Finished | None:
+    """How the run has ended; None: it has not begun, as its helper had ended after the run before."""
     group, sent = helper.group, False
     while True:
         if not sent and group.ready:
@@ -204,11 +210,14 @@ def _asked(helper: _Helper, request: Mapping[str, object], limit: Limit, started
                 total = float(answer.get("cpu_s") or helper.cpu_s)
                 spent(total - helper.cpu_s)
                 helper.cpu_s = total
+                helper.runs += 1
                 _look_at_memory(helper, float(answer.get("memory_mb") or 0.0))
                 if "error" in answer:
                     _said(output, str(answer["error"]))
                 return Finished(int(answer.get("returncode", 1)), None, time.monotonic() - started)
             if event.what == "lost":
+                if helper.runs and not output.exists():
+                    return None
                 code = 1 if event.aborted else _code(group)
                 _said(output, group.printed())
                 return Finished(code, None, time.monotonic() - started)

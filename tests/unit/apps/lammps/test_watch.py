@@ -294,7 +294,7 @@ from pathlib import Path
 from hpcagent.apps.ranks.inside import Inside, set_inside
 from hpcagent.apps.ranks.library import run_script
 from hpcagent.apps.worker import execute
-set_inside(Inside(None, 1, run_script))
+set_inside(Inside(None, 1, run_script, None, None))
 print(json.dumps(execute(json.loads(sys.stdin.read()))["status"]))
 """
 
