@@ -168,7 +168,7 @@ def disk_use(folder: str | Path = "runs", *, depth: int = DEPTH) -> DiskUse:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=f"{folder}/a")
         ...     used = disk_use(folder)
-        >>> used.campaigns[0].kinds["records"].files > 3, used.campaigns[0].freeable.files  # its runs wrote no files
+        >>> used.campaigns[0].kinds["records"].files > 3, used.campaigns[0].freeable.files  # no run has files
         (True, 0)
     """
     unread: list[Path] = []
