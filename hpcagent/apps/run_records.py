@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "Begun", "OnRecord", "RunRecords", "record_file"]
+__all__ = ["FOLDER", "Begun", "OnRecord", "RunRecords", "close_record_file", "record_file"]
 
 FOLDER = "records"
 """Beside the directories of the runs."""
@@ -117,6 +117,13 @@ def record_file(folder: str) -> _RecordFile:
             while len(_files) > _MOST_OPEN:
                 _files.pop(next(iter(_files))).close()
     return found
+
+
+def close_record_file(folder: str) -> None:
+    """Close the file of this process in a folder of records, if it has one: no run of it goes on here."""
+    found = _files.pop((os.getpid(), folder), None)
+    if found is not None:
+        found.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from hpcagent.apps.chain import ChainRun, inner_manifest
 from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.parts import Part
-from hpcagent.apps.run_records import FOLDER, OnRecord, RunRecords
+from hpcagent.apps.run_records import FOLDER, OnRecord, RunRecords, close_record_file
 from hpcagent.apps.worker import execute, execute_each, with_reuse_said
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.ensembles import Ensembles
@@ -207,6 +207,7 @@ class Runner:
         """Release the chains that are running: the campaign is interrupted or over."""
         self._stopping = True
         self._turn.leave()
+        close_record_file(f"{self._work}/{FOLDER}")  # on a site of threads the runs were in this process
         if self._ensembles is not None:
             self._ensembles.stop()
         self._inner.let_go()

@@ -443,3 +443,9 @@ def test_a_digit_that_was_changed_in_a_manifest_is_not_believed(folder):
     ha.run(campaign(), site=open_here(), run_dir=folder)
     assert outcome(folder) == before
     assert {r.manifest.execution_id: r.manifest.params for r in ha.read_run(folder).results} == params
+
+
+def test_no_file_of_the_folder_stays_open_after_a_campaign_in_threads(tmp_path):
+    ha.run(campaign(4), site=open_here(), run_dir=tmp_path)
+    links = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert not [path for path in links if str(tmp_path) in str(path)]
