@@ -42,6 +42,7 @@ from hpcagent.model.space import Parameter
 from hpcagent.policies.base import BUILT_IN
 from hpcagent.sites import profile as site
 from hpcagent.sites.endpoint_settings import ENDPOINT_ONLY, ControlSettings, TransferSettings
+from hpcagent.sites.profiles import find_profile
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 KINDS = {
@@ -266,7 +267,7 @@ def packaged_sites() -> str:
     """Every site profile that comes along."""
     rows = []
     for path in sorted(packaged.folder("site_profiles").glob("*.toml")):
-        found = site.find_profile(path)
+        found = find_profile(path)
         executors = ", ".join(f"`{label}`" for label in found.executors)
         queues = ", ".join(f"`{queue}`" for queue in found.queues)
         rows.append([f"`{found.name}`", f"`{found.kind}`", found.description, executors, queues])

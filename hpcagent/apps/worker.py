@@ -32,7 +32,7 @@ from hpcagent.apps.modules import loaded
 from hpcagent.apps.printed import reading
 from hpcagent.apps.repairs import with_repairs
 from hpcagent.apps.run import LazyRun, Outcome, Run, note, noted, noting, repairs_made, spent_cpu_s
-from hpcagent.apps.run_records import record_file
+from hpcagent.apps.run_records import RunRecords, record_file
 from hpcagent.apps.watching import driven
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
@@ -68,6 +68,9 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
     workdir = Path(order["workdir"])
     try:
         if "records" in order:
+            done = _ended_before(order) if order.get("again") else None
+            if done is not None:
+                return done
             record_file(order["records"]).begun(order["manifest"], order["attempt"])
             if not (order.get("again") and os.path.lexists(workdir)):
                 return _on_record(order, workdir, upstream)
@@ -87,6 +90,16 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
         now = time.time()
         failure = _failure("infrastructure", os_name(error), f"{workdir}: {error.strerror or error}.")
         return _fields(order, "FAILED", now, now, failure=failure)
+
+
+def _ended_before(order: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The final result on record of a run that was sent before; its worker was lost before the answer came."""
+    name = order["manifest"]["execution_id"]
+    known = RunRecords(Path(order["records"]).parent).of(name.__eq__).get(name)
+    if known is None or known.result is None:
+        return None
+    done, _ = checked_result(known.result, name)
+    return None if done is None or changed_files(done.get("files") or {}) else with_reuse_said(done)
 
 
 def _on_record(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> dict[str, Any]:

@@ -641,6 +641,7 @@ class Coordinator(Displayed):
 
         Example:
             >>> import tempfile
+            >>> from hpcagent.campaign.record import load_campaign
             >>> campaign = Campaign(load_campaign("synthetic").app, load_campaign("synthetic").objective,
             ...                     space={"x": {}}, policy={"name": "grid", "levels": 5})
             >>> with tempfile.TemporaryDirectory() as folder:
@@ -741,6 +742,7 @@ class Coordinator(Displayed):
 
         Example:
             >>> import tempfile
+            >>> from hpcagent.campaign.record import load_campaign
             >>> campaign = load_campaign("synthetic")
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     with Coordinator(campaign, site="threads", run_dir=folder) as coordinator:

@@ -19,6 +19,7 @@ def failure_of(error: BaseException) -> tuple[FailureKind, str, str]:
         what an `AppFailed` says of itself, or `contract`: the app broke its promise to return.
 
     Example:
+        >>> from hpcagent.errors import SiteFailed
         >>> failure_of(SiteFailed("The site was closed."))
         ('infrastructure', 'SiteFailed', 'The site was closed.')
         >>> failure_of(KeyError("skin"))[:2]

@@ -89,6 +89,13 @@ def test_a_run_that_was_sent_before_uses_what_is_finished_and_sets_the_rest_asid
     assert not (tmp_path / name_of(order_of(seeded, tmp_path, again=True))).exists()
 
 
+def test_a_run_that_has_ended_on_record_is_not_computed_again(tmp_path):
+    order, failed = order_of(seeded, tmp_path), order_of(breaking, tmp_path)
+    before = [worker.execute(one) for one in (order, failed)]  # then the worker was lost
+    again = [worker.execute(one | {"again": True, "attempt": 2}) for one in (order, failed)]
+    assert [json.dumps(answer) for answer in again] == [json.dumps(answer) for answer in before]
+
+
 def test_without_records_a_run_has_a_directory_as_before(tmp_path):
     order = order_of(seeded, tmp_path)
     del order["records"]
