@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcagent.apps.run_records import RunRecords
 from hpcagent.campaign.submit import submit
 from tests.on_record import hosts_on_record
 
@@ -193,7 +194,7 @@ def test_a_job_that_is_ended_has_ended_its_workers_on_every_node_before_it_is_ki
         f"cd {Path.cwd()}\nexec {on} {command} > out.txt 2>&1", "-l select=2:ncpus=1", "-l place=scatter"
     )
     up = time.monotonic() + 60
-    while len(managers(pbs)) < 4 or len(list(Path("r/work").glob("*"))) < 2:  # a manager and a worker on each
+    while len(managers(pbs)) < 4 or len(RunRecords(Path("r/work")).begun()) < 2:  # a manager and a worker on each
         assert time.monotonic() < up, (managers(pbs), Path("out.txt").read_text())
         time.sleep(0.1)
     begun = time.monotonic()
