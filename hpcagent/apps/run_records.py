@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import secrets
 import threading
@@ -247,7 +248,7 @@ def _on_record(begun: tuple[float, Path, bytes] | None, ends: list[tuple[Path, b
         try:
             result = json.loads(line)["result"]
             at = float(result["ended_at"])
-        except (ValueError, RecursionError, KeyError, TypeError) as error:
+        except (ValueError, RecursionError, KeyError, TypeError, OverflowError) as error:
             newest.wrong = newest.wrong or f"a result in {path} is damaged: {error}."
             continue
         if at >= newest.at:
@@ -283,9 +284,10 @@ def _field(line: bytes, name: bytes) -> float:
     begin = line.find(name) + len(name)
     text = line[begin : begin + 32].split(b",", 1)[0]
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 def _begun_at(line: bytes) -> float:

@@ -122,6 +122,7 @@ class _Folder:
         self._manifest, self._path = manifest, path
         self._lock = threading.Lock()  # a function may have threads
         self._held: contextlib.ExitStack | None = None
+        _asked_for_none.add(self)
 
     @property
     def made(self) -> bool:
@@ -147,10 +148,25 @@ class _Folder:
                 _set_aside(self._path)
             _write(f"{self._path}/manifest.json", self._manifest)
             self._held = held.pop_all()
+        _asked_for_none.discard(self)
 
     def close(self) -> None:
+        _asked_for_none.discard(self)
         if self._held is not None:
             self._held.close()
+
+
+_asked_for_none: set[_Folder] = set()
+
+
+def _before_a_fork() -> None:
+    """Make the directories of the runs that go on: a forked process would make its own, and hold it."""
+    for folder in list(_asked_for_none):
+        with contextlib.suppress(OSError):  # the function is told when it asks for it
+            folder.path()
+
+
+os.register_at_fork(before=_before_a_fork)
 
 
 def execute_each(orders: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -96,6 +96,40 @@ def test_a_run_that_has_ended_on_record_is_not_computed_again(tmp_path):
     assert [json.dumps(answer) for answer in again] == [json.dumps(answer) for answer in before]
 
 
+@app(parameters={"x": Float(-2, 2)}, metrics={"y": "eV"})
+def forking(x, run):
+    children = []
+    for part in range(3):
+        child = os.fork()
+        if child == 0:
+            (run.workdir / f"part{part}").write_text("1")
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    return {"y": x}
+
+
+def test_processes_that_a_function_forks_share_its_directory(tmp_path):
+    order = order_of(forking, tmp_path)
+    answer = worker.execute(order)
+    folder = tmp_path / name_of(order)
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "result.json", "part0", "part1", "part2"}
+    assert answer["workdir"] == str(folder)
+
+
+def test_a_damaged_number_of_the_records_ends_nothing(tmp_path):
+    file = record_file(f"{tmp_path}/records")
+    file.begun({"execution_id": "a"}, 1)
+    [path] = (tmp_path / "records").iterdir()
+    with path.open("ab") as more:
+        more.write(b'{"event":"ended","execution_id":"a","result":{"ended_at":1' + b"0" * 400 + b"}}\n")
+        more.write(b'{"event":"begun","execution_id":"b","at":nan,"attempt":nan,"manifest":{}}\n')
+    assert "is damaged" in everything(tmp_path)["a"].wrong
+    begun = Begun(tmp_path)
+    begun.look()
+    assert begun.last("b") == 0.0
+
+
 def test_without_records_a_run_has_a_directory_as_before(tmp_path):
     order = order_of(seeded, tmp_path)
     del order["records"]
