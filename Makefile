@@ -1,4 +1,5 @@
 # make demo   the main job: a steered LAMMPS campaign on this machine, ends with a table and a plot
+# make check  lint, types and the tests that need neither a cluster nor an engine nor a compiler
 # make test   all tests, in an environment of their own making
 # make docs   the documentation as a site: docs/_build/html/index.html
 PYTHON ?= python3
@@ -7,13 +8,19 @@ BIN    := $(VENV)/bin
 RUN    ?= runs/lj_tuning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test packages lint types docs pythons bench clean
+.PHONY: help demo check quick test packages lint types docs pythons bench clean
 
 help:
 	@grep -E '^# make|^## ' Makefile | sed 's/^# *//'
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/hpcagent run lj_tuning --run-dir $(RUN)
+
+check: $(VENV)/test.stamp
+	@$(MAKE) --no-print-directory -j3 lint types quick
+
+quick: $(VENV)/test.stamp
+	$(BIN)/python tests/in_lanes.py --check
 
 test: $(VENV)/test.stamp packages $(VENV)/gpaw.stamp
 	$(BIN)/python tests/in_lanes.py $(PYTEST)
@@ -68,7 +75,7 @@ $(VENV)/docs.stamp: $(VENV)/test.stamp setup.cfg
 
 # GPAW has no wheel; it is compiled with the settings of docs/howto/gpaw_build.md. Without a compiler its tests are skipped.
 $(VENV)/gpaw.stamp: $(VENV)/test.stamp setup.cfg | packages
-	@if GPAW_CONFIG=$(CURDIR)/hpcagent/apps/engines/gpaw_siteconfig.py PYTHONWARNINGS=ignore \
+	@if GPAW_CONFIG=$(CURDIR)/hpcagent/science/engines/gpaw_siteconfig.py PYTHONWARNINGS=ignore \
 	  $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[gpaw]'; then touch $@; \
 	elif [ "$$CI" = true ]; then exit 1; \
 	else echo "GPAW could not be built, its tests are skipped. It needs: sudo apt-get install g++ python3-dev"; fi

@@ -26,7 +26,7 @@ def four(x: float) -> dict[str, float]:
     return {"value": shared.result()["value"] + sum(run.result()["value"] for run in own)}
 
 
-def timed(campaign: ha.Campaign, folder: Path) -> tuple[float, ha.CampaignResult]:
+def timed(campaign: ha.Campaign, folder: Path) -> tuple[float, ha.types.CampaignResult]:
     """Seconds that a campaign takes from its first run to its last."""
     with ha.Coordinator(campaign, site="laptop", run_dir=folder) as coordinator:
         began = time.perf_counter()

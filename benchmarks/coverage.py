@@ -43,9 +43,9 @@ from hpcagent.model.objective import Objective, at_most, maximize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Choice, Float, Params, Space
 from hpcagent.policies import make_policy
-from hpcagent.policies.gp import Features
-from hpcagent.policies.missed import Missed, missed
-from hpcagent.policies.recommend import estimates, recommend
+from hpcagent.statistics.gp import Features
+from hpcagent.statistics.missed import Missed, missed
+from hpcagent.statistics.recommend import estimates, recommend
 
 
 def _sibling(name: str) -> ModuleType:

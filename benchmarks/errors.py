@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hpcagent as ha
-from hpcagent.apps.analysis.statistics import block_average, fitted_slope, windowed_fluctuation
+from hpcagent.statistics.timeseries import block_average, fitted_slope, windowed_fluctuation
 
 Series = NDArray[np.float64]
 Estimate = tuple[float, float]

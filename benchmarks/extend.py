@@ -22,10 +22,10 @@ from hpcagent.model.objective import maximize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Float, Space
 from hpcagent.policies import lengthening
-from hpcagent.policies.acquisition import incumbents
 from hpcagent.policies.bayes import Bayes
 from hpcagent.policies.longer import Longer
-from hpcagent.policies.surrogate import Surrogate
+from hpcagent.statistics.acquisition import incumbents
+from hpcagent.statistics.surrogate import Surrogate
 
 SPACE = Space.of(x=Float(0, 1), y=Float(0, 1))
 

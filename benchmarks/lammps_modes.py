@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import hpcagent as ha
-from hpcagent.apps.lammps import run as lammps_app
-from hpcagent.apps.lammps.executable import command, variables
 from hpcagent.apps.ranks import warm
 from hpcagent.apps.worker import execute
+from hpcagent.science.lammps import run as lammps_app
+from hpcagent.science.lammps.executable import command, variables
 
 WORKERS = 2
 SITE = {"name": "here"}
@@ -173,7 +173,7 @@ def campaign_rate(mode: str, runs: int, params: dict[str, Any]) -> float:
     )
     times: list[tuple[float, int]] = []
 
-    def watch(event: ha.Event) -> None:
+    def watch(event: ha.types.Event) -> None:
         if event.kind == "finished":
             times.append((time.perf_counter(), event.runs))
 

@@ -92,7 +92,7 @@ def ours(runs: int, seconds: float, mode: str) -> tuple[float, float]:
     times: list[tuple[float, int]] = []
     began = time.perf_counter()
 
-    def watch(event: ha.Event) -> None:
+    def watch(event: ha.types.Event) -> None:
         if event.kind == "finished":
             times.append((time.perf_counter(), event.runs))
 

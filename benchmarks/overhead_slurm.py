@@ -125,7 +125,7 @@ def ours(runs: int, seconds: float) -> tuple[float, float]:
     )
     times: list[float] = []
 
-    def note(event: ha.Event) -> None:
+    def note(event: ha.types.Event) -> None:
         times.extend([time.perf_counter()] * len(event.results) * (event.kind == "finished"))
 
     began = time.perf_counter()

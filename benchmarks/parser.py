@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcagent.apps.lammps.log import read_log
+from hpcagent.science.lammps.log import read_log
 
 HEAD = """LAMMPS (22 Jul 2025 - Update 4)
 units           metal

@@ -23,7 +23,7 @@ from hpcagent.model.objective import Objective, at_most, maximize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Choice, Float, Params, Space
 from hpcagent.policies import Policy, make_policy
-from hpcagent.policies.recommend import recommend
+from hpcagent.statistics.recommend import recommend
 
 LIMIT = 0.003
 POLICIES = (

@@ -41,7 +41,7 @@ from hpcagent.model.objective import Objective, at_most, maximize, minimize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Choice, Float, Int, Params, Space
 from hpcagent.policies import Policy, make_policy
-from hpcagent.policies.recommend import recommend
+from hpcagent.statistics.recommend import recommend
 
 STANDARD = ("md", "gardner", "hartmann6", "mixed")
 POLICIES = ("bayes", "quality_first", "optuna", "sobol")

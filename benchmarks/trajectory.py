@@ -22,12 +22,12 @@ import numpy as np
 
 READERS = {
     "hpcagent": """
-from hpcagent.apps.analysis.trajectory import Reading, open_trajectory
+from hpcagent.science.lammps.trajectory import Reading, open_trajectory
 run = {"workdir": "", "artifacts": {"trajectory": path}}
 frames = (f.positions for f in open_trajectory(run, Reading(units="metal", timestep=0.001)).frames())
 """,
     "positions": """
-from hpcagent.apps.analysis.trajectory import Reading, open_trajectory
+from hpcagent.science.lammps.trajectory import Reading, open_trajectory
 run = {"workdir": "", "artifacts": {"trajectory": path}}
 trajectory = open_trajectory(run, Reading(units="metal", timestep=0.001))
 trajectory.velocities = False
@@ -62,8 +62,8 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps(dict(n=n, seconds=seconds, total=total, before_mb=before / 1024, peak_mb=peak / 1024)))
 """
 IMPORTS = {
-    "hpcagent": "import hpcagent.apps.analysis.trajectory, ase.data",
-    "positions": "import hpcagent.apps.analysis.trajectory, ase.data",
+    "hpcagent": "import hpcagent.science.lammps.trajectory, ase.data",
+    "positions": "import hpcagent.science.lammps.trajectory, ase.data",
     "ASE": "import ase.io, ase.io.lammpsrun",
     "MDAnalysis": "import MDAnalysis, MDAnalysis.coordinates.LAMMPS",
 }

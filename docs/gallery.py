@@ -42,7 +42,7 @@ def main() -> None:
     TO.mkdir(parents=True, exist_ok=True)
     for name, wanted in PICTURES.items():
         run_dir = Path(sys.argv[1]) / name
-        ha.report(run_dir)
+        ha.open_run(run_dir).report()
         for i, what in enumerate(wanted, 1):
             shutil.copyfile(picture(run_dir, what), TO / f"{name}_{i}.png")
 

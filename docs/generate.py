@@ -24,29 +24,29 @@ from pydantic.fields import FieldInfo
 
 from hpcagent import packaged
 from hpcagent.apps import BUILT_IN as BUILT_IN_APPS
-from hpcagent.apps.analysis.trajectory import READING
 from hpcagent.apps.base import App
-from hpcagent.apps.catalog import list_apps
-from hpcagent.apps.engines.base import ENGINES, LEVEL
-from hpcagent.apps.engines.registry import SETTINGS as ENGINE_SETTINGS
-from hpcagent.apps.engines.registry import engine as engine_of
-from hpcagent.apps.engines.task import FILES as TASK_FILES
-from hpcagent.apps.engines.task import SETTINGS as TASK_SETTINGS
 from hpcagent.apps.executable.record import Failing, ProgramFile, Reading
-from hpcagent.apps.isolated import _WITH_RANKS as WITH_RANKS
-from hpcagent.apps.lammps.metrics import METRICS
 from hpcagent.apps.launch import FIELDS
+from hpcagent.catalog import list_apps
 from hpcagent.cli import EXIT_CODES
 from hpcagent.model import failures
 from hpcagent.model.space import Parameter
 from hpcagent.policies.base import BUILT_IN
+from hpcagent.science.engines.base import ENGINES, LEVEL
+from hpcagent.science.engines.isolated import _WITH_RANKS as WITH_RANKS
+from hpcagent.science.engines.registry import SETTINGS as ENGINE_SETTINGS
+from hpcagent.science.engines.registry import engine as engine_of
+from hpcagent.science.engines.task import FILES as TASK_FILES
+from hpcagent.science.engines.task import SETTINGS as TASK_SETTINGS
+from hpcagent.science.lammps.metrics import METRICS
+from hpcagent.science.lammps.trajectory import READING
 from hpcagent.sites import profile as site
 from hpcagent.sites.endpoint_settings import ENDPOINT_ONLY, ControlSettings, TransferSettings
 from hpcagent.sites.profiles import find_profile
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 KINDS = {
-    "build": "building",
+    "structures": "building",
     "dft": "calculation",
     "mlip": "calculation",
     "landscape": "stand-in",

@@ -12,180 +12,155 @@ Importing this package reads no file and starts nothing; each name is loaded whe
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hpcagent.moved import find_moved_modules
+
 __version__ = "0.1.0"
+
+find_moved_modules()
 
 # Public name -> the module that defines it.
 _WHERE = {
-    "AllocationEnded": "hpcagent.errors",
-    "App": "hpcagent.apps.base",
-    "AppFailed": "hpcagent.errors",
-    "BadInput": "hpcagent.errors",
-    "Attached": "hpcagent.campaign.attached",
-    "Batch": "hpcagent.campaign.batch",
-    "BudgetSpent": "hpcagent.errors",
-    "Campaign": "hpcagent.campaign.record",
-    "CampaignResult": "hpcagent.campaign.answer",
-    "CampaignRun": "hpcagent.campaign.opened",
-    "Choice": "hpcagent.model.space",
-    "Confirm": "hpcagent.campaign.record",
-    "Contract": "hpcagent.model.contract",
-    "Coordinator": "hpcagent.campaign.coordinator",
-    "FetchFailed": "hpcagent.errors",
-    "Fidelity": "hpcagent.campaign.record",
-    "Event": "hpcagent.campaign.batch",
-    "Explanation": "hpcagent.campaign.explain",
-    "Failure": "hpcagent.model.records",
-    "File": "hpcagent.model.space",
-    "Float": "hpcagent.model.space",
-    "HpcAgentError": "hpcagent.errors",
-    "Int": "hpcagent.model.space",
-    "Interrupted": "hpcagent.errors",
-    "InnerRun": "hpcagent.model.records",
-    "Manifest": "hpcagent.model.records",
-    "Metric": "hpcagent.model.contract",
-    "NoSite": "hpcagent.errors",
-    "Objective": "hpcagent.model.objective",
-    "Observation": "hpcagent.model.records",
-    "Outcome": "hpcagent.apps.run",
-    "Reference": "hpcagent.campaign.record",
-    "Remote": "hpcagent.model.records",
-    "Replay": "hpcagent.campaign.regret",
-    "Resources": "hpcagent.model.contract",
-    "Result": "hpcagent.model.records",
-    "Run": "hpcagent.apps.run",
-    "Site": "hpcagent.sites.site",
-    "Rule": "hpcagent.campaign.rules",
-    "Space": "hpcagent.model.space",
-    "Sweep": "hpcagent.campaign.sweep",
-    "SweepResult": "hpcagent.campaign.sweep",
-    "Text": "hpcagent.model.space",
     "all_of": "hpcagent.policies.stop",
     "any_of": "hpcagent.policies.stop",
+    "App": "hpcagent.apps.base",
     "app": "hpcagent.apps.base",
-    "attach": "hpcagent.campaign.attached",
-    "archive": "hpcagent.campaign.archive",
+    "AppFailed": "hpcagent.errors",
     "at_least": "hpcagent.model.objective",
     "at_most": "hpcagent.model.objective",
+    "attach": "hpcagent.runs.attached",
+    "BadInput": "hpcagent.errors",
+    "Campaign": "hpcagent.campaign.record",
     "chain": "hpcagent.apps.chain",
+    "Choice": "hpcagent.model.space",
+    "compare": "hpcagent.runs.compared",
+    "Confirm": "hpcagent.campaign.record",
+    "Coordinator": "hpcagent.campaign.coordinator",
+    "disk_use": "hpcagent.runs.disk_use",
     "executable": "hpcagent.apps.executable.contract",
-    "compare": "hpcagent.campaign.compared",
-    "disk_use": "hpcagent.campaign.disk_use",
-    "enqueue": "hpcagent.campaign.enqueued",
-    "explain": "hpcagent.campaign.explain",
-    "fetch": "hpcagent.campaign.fetched",
-    "find_app": "hpcagent.apps.catalog",
-    "follow": "hpcagent.campaign.follow",
+    "Fidelity": "hpcagent.campaign.record",
+    "File": "hpcagent.model.space",
+    "find_app": "hpcagent.catalog",
+    "Float": "hpcagent.model.space",
     "from_array": "hpcagent.apps.executable.record",
     "from_column": "hpcagent.apps.executable.record",
     "from_json": "hpcagent.apps.executable.record",
     "from_regex": "hpcagent.apps.executable.record",
     "gather": "hpcagent.campaign.awaited",
-    "lammps": "hpcagent.apps.lammps.contract",
-    "list_runs": "hpcagent.campaign.listed",
+    "HpcAgentError": "hpcagent.errors",
+    "Int": "hpcagent.model.space",
+    "lammps": "hpcagent.science.lammps.contract",
+    "list_runs": "hpcagent.runs.listed",
     "load_campaign": "hpcagent.campaign.record",
-    "make_policy": "hpcagent.policies.base",
     "max_runs": "hpcagent.policies.stop",
     "maximize": "hpcagent.model.objective",
+    "Metric": "hpcagent.model.contract",
     "minimize": "hpcagent.model.objective",
     "no_feasible_point": "hpcagent.policies.stop",
     "node_hours": "hpcagent.policies.stop",
-    "open_run": "hpcagent.campaign.opened",
+    "open_run": "hpcagent.runs.opened",
     "open_site": "hpcagent.sites.opening",
+    "Outcome": "hpcagent.apps.run",
     "plateau": "hpcagent.policies.stop",
-    "read_run": "hpcagent.campaign.answer",
-    "reap": "hpcagent.sites.reap",
-    "remove_run": "hpcagent.campaign.removed",
-    "replay": "hpcagent.campaign.whatif",
-    "report": "hpcagent.campaign.report",
-    "run": "hpcagent.campaign.run",
+    "Policy": "hpcagent.policies.base",
+    "Reference": "hpcagent.campaign.record",
+    "Resources": "hpcagent.model.contract",
+    "Result": "hpcagent.model.records",
+    "Rule": "hpcagent.campaign.alerts",
+    "Run": "hpcagent.apps.run",
+    "run": "hpcagent.runs.run",
     "run_async": "hpcagent.campaign.awaited",
     "run_mpi": "hpcagent.apps.launch",
-    "stop_run": "hpcagent.campaign.stopped",
-    "submit": "hpcagent.campaign.submit",
+    "Space": "hpcagent.model.space",
+    "submit": "hpcagent.elsewhere.submit",
+    "Sweep": "hpcagent.campaign.sweep",
     "target": "hpcagent.policies.stop",
-    "tune": "hpcagent.campaign.tune",
+    "Text": "hpcagent.model.space",
+    "tune": "hpcagent.tuning.tune",
     "wall_time": "hpcagent.policies.stop",
     "watch": "hpcagent.campaign.view",
 }
+_MODULES = ("apps", "errors", "policies", "types")
+# Names of before -> the module that has it, and what is written now.
+_BEFORE = {
+    "AllocationEnded": ("hpcagent.errors", "errors.AllocationEnded"),
+    "archive": ("hpcagent.runs.archive", "open_run(folder).write_archive"),
+    "Attached": ("hpcagent.runs.attached", "types.Attached"),
+    "Batch": ("hpcagent.campaign.events", "types.Batch"),
+    "BudgetSpent": ("hpcagent.errors", "errors.BudgetSpent"),
+    "CampaignResult": ("hpcagent.campaign.answer", "types.CampaignResult"),
+    "CampaignRun": ("hpcagent.runs.opened", "types.CampaignRun"),
+    "Contract": ("hpcagent.model.contract", "types.Contract"),
+    "enqueue": ("hpcagent.campaign.enqueued", "open_run(folder).enqueue"),
+    "Event": ("hpcagent.campaign.events", "types.Event"),
+    "explain": ("hpcagent.reports.explain", "open_run(folder).explain"),
+    "Explanation": ("hpcagent.reports.explain", "types.Explanation"),
+    "Failure": ("hpcagent.model.records", "types.Failure"),
+    "fetch": ("hpcagent.runs.fetched", "open_run(folder).fetch"),
+    "FetchFailed": ("hpcagent.errors", "errors.FetchFailed"),
+    "follow": ("hpcagent.runs.follow", "open_run(folder).follow"),
+    "InnerRun": ("hpcagent.model.records", "types.InnerRun"),
+    "Interrupted": ("hpcagent.errors", "errors.Interrupted"),
+    "make_policy": ("hpcagent.policies.base", "policies.make_policy"),
+    "Manifest": ("hpcagent.model.records", "types.Manifest"),
+    "NoSite": ("hpcagent.errors", "errors.NoSite"),
+    "Objective": ("hpcagent.model.objective", "types.Objective"),
+    "Observation": ("hpcagent.model.records", "types.Observation"),
+    "read_run": ("hpcagent.campaign.answer", "open_run(folder).result"),
+    "reap": ("hpcagent.sites.reap", "open_run(folder).reap"),
+    "Remote": ("hpcagent.model.records", "types.Remote"),
+    "remove_run": ("hpcagent.runs.removed", "open_run(folder).remove"),
+    "Replay": ("hpcagent.replays.regret", "types.Replay"),
+    "replay": ("hpcagent.replays.whatif", "open_run(folder).replay"),
+    "report": ("hpcagent.reports.report", "open_run(folder).report"),
+    "Site": ("hpcagent.sites.site", "types.Site"),
+    "stop_run": ("hpcagent.runs.stopped", "open_run(folder).stop"),
+    "SweepResult": ("hpcagent.campaign.sweep", "types.SweepResult"),
+}
 
-__all__ = sorted([*_WHERE, "apps"])
+__all__ = sorted([*_WHERE, *_MODULES])
 
 if TYPE_CHECKING:
     from hpcagent import apps as apps
+    from hpcagent import errors as errors
+    from hpcagent import policies as policies
+    from hpcagent import types as types
     from hpcagent.apps.base import App as App
     from hpcagent.apps.base import app as app
-    from hpcagent.apps.catalog import find_app as find_app
     from hpcagent.apps.chain import chain as chain
     from hpcagent.apps.executable.contract import executable as executable
     from hpcagent.apps.executable.record import from_array as from_array
     from hpcagent.apps.executable.record import from_column as from_column
     from hpcagent.apps.executable.record import from_json as from_json
     from hpcagent.apps.executable.record import from_regex as from_regex
-    from hpcagent.apps.lammps.contract import lammps as lammps
     from hpcagent.apps.launch import run_mpi as run_mpi
     from hpcagent.apps.run import Outcome as Outcome
     from hpcagent.apps.run import Run as Run
-    from hpcagent.campaign.answer import read_run as read_run
-    from hpcagent.campaign.archive import archive as archive
-    from hpcagent.campaign.attached import Attached as Attached
-    from hpcagent.campaign.attached import attach as attach
+    from hpcagent.campaign.alerts import Rule as Rule
     from hpcagent.campaign.awaited import gather as gather
     from hpcagent.campaign.awaited import run_async as run_async
-    from hpcagent.campaign.batch import Batch as Batch
-    from hpcagent.campaign.batch import Event as Event
-    from hpcagent.campaign.compared import compare as compare
     from hpcagent.campaign.coordinator import Coordinator as Coordinator
-    from hpcagent.campaign.disk_use import disk_use as disk_use
-    from hpcagent.campaign.enqueued import enqueue as enqueue
-    from hpcagent.campaign.explain import Explanation as Explanation
-    from hpcagent.campaign.explain import explain as explain
-    from hpcagent.campaign.fetched import fetch as fetch
-    from hpcagent.campaign.follow import follow as follow
-    from hpcagent.campaign.listed import list_runs as list_runs
-    from hpcagent.campaign.opened import CampaignRun as CampaignRun
-    from hpcagent.campaign.opened import open_run as open_run
     from hpcagent.campaign.record import Campaign as Campaign
     from hpcagent.campaign.record import Confirm as Confirm
     from hpcagent.campaign.record import Fidelity as Fidelity
     from hpcagent.campaign.record import Reference as Reference
     from hpcagent.campaign.record import load_campaign as load_campaign
-    from hpcagent.campaign.regret import Replay as Replay
-    from hpcagent.campaign.removed import remove_run as remove_run
-    from hpcagent.campaign.report import report as report
-    from hpcagent.campaign.result import CampaignResult as CampaignResult
-    from hpcagent.campaign.rules import Rule as Rule
-    from hpcagent.campaign.run import run as run
-    from hpcagent.campaign.stopped import stop_run as stop_run
-    from hpcagent.campaign.submit import submit as submit
     from hpcagent.campaign.sweep import Sweep as Sweep
-    from hpcagent.campaign.sweep import SweepResult as SweepResult
-    from hpcagent.campaign.tune import tune as tune
     from hpcagent.campaign.view import watch as watch
-    from hpcagent.campaign.whatif import replay as replay
-    from hpcagent.errors import AllocationEnded as AllocationEnded
+    from hpcagent.catalog import find_app as find_app
+    from hpcagent.elsewhere.submit import submit as submit
     from hpcagent.errors import AppFailed as AppFailed
     from hpcagent.errors import BadInput as BadInput
-    from hpcagent.errors import BudgetSpent as BudgetSpent
-    from hpcagent.errors import FetchFailed as FetchFailed
     from hpcagent.errors import HpcAgentError as HpcAgentError
-    from hpcagent.errors import Interrupted as Interrupted
-    from hpcagent.errors import NoSite as NoSite
-    from hpcagent.model.contract import Contract as Contract
     from hpcagent.model.contract import Metric as Metric
     from hpcagent.model.contract import Resources as Resources
-    from hpcagent.model.objective import Objective as Objective
     from hpcagent.model.objective import at_least as at_least
     from hpcagent.model.objective import at_most as at_most
     from hpcagent.model.objective import maximize as maximize
     from hpcagent.model.objective import minimize as minimize
-    from hpcagent.model.records import Failure as Failure
-    from hpcagent.model.records import InnerRun as InnerRun
-    from hpcagent.model.records import Manifest as Manifest
-    from hpcagent.model.records import Observation as Observation
-    from hpcagent.model.records import Remote as Remote
     from hpcagent.model.records import Result as Result
     from hpcagent.model.space import Choice as Choice
     from hpcagent.model.space import File as File
@@ -193,7 +168,7 @@ if TYPE_CHECKING:
     from hpcagent.model.space import Int as Int
     from hpcagent.model.space import Space as Space
     from hpcagent.model.space import Text as Text
-    from hpcagent.policies.base import make_policy as make_policy
+    from hpcagent.policies.base import Policy as Policy
     from hpcagent.policies.stop import all_of as all_of
     from hpcagent.policies.stop import any_of as any_of
     from hpcagent.policies.stop import max_runs as max_runs
@@ -202,9 +177,15 @@ if TYPE_CHECKING:
     from hpcagent.policies.stop import plateau as plateau
     from hpcagent.policies.stop import target as target
     from hpcagent.policies.stop import wall_time as wall_time
+    from hpcagent.runs.attached import attach as attach
+    from hpcagent.runs.compared import compare as compare
+    from hpcagent.runs.disk_use import disk_use as disk_use
+    from hpcagent.runs.listed import list_runs as list_runs
+    from hpcagent.runs.opened import open_run as open_run
+    from hpcagent.runs.run import run as run
+    from hpcagent.science.lammps.contract import lammps as lammps
     from hpcagent.sites.opening import open_site as open_site
-    from hpcagent.sites.reap import reap as reap
-    from hpcagent.sites.site import Site as Site
+    from hpcagent.tuning.tune import tune as tune
 
 
 def __getattr__(name: str) -> Any:
@@ -212,8 +193,12 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_WHERE[name]), name)
         globals()[name] = value
         return value
-    if name == "apps":
-        return import_module("hpcagent.apps")
+    if name in _MODULES:
+        return import_module(f"hpcagent.{name}")
+    if name in _BEFORE:
+        module, now = _BEFORE[name]
+        warnings.warn(f"hpcagent.{name} is hpcagent.{now} now", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(module), name)
     raise AttributeError(f"module 'hpcagent' has no attribute {name!r}")
 
 

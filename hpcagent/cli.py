@@ -7,10 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_command_name
+from typer.models import CommandInfo
 
 from hpcagent.beside import use_modules_of
 from hpcagent.commands import add_all
@@ -213,8 +216,8 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the job; submit nothing.")] = False,
 ) -> None:
     """Submit the coordinator as a job of its own, followed by others until the campaign stops."""
-    from hpcagent.campaign.submit import submit as submit_coordinator
     from hpcagent.campaign.where import chosen_site
+    from hpcagent.elsewhere.submit import submit as submit_coordinator
 
     loaded, folder = _campaign_or_folder(campaign, run_dir, _with_earlier(parse_changes(changes or []), earlier))
     profile = profile_of(
@@ -270,7 +273,7 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Say how far a campaign is and who is at it; does not touch it."""
-    from hpcagent.campaign.unpacked import opened_folder
+    from hpcagent.runs.folder_or_archive import opened_folder
 
     if follow:
         _follow(run_dir, as_json)
@@ -282,7 +285,7 @@ def status(
 
 def _status_text(run_dir: Path, with_answer: bool | None, as_json: bool) -> str:
     from hpcagent.campaign.recorded import snapshot
-    from hpcagent.campaign.status import status_of
+    from hpcagent.runs.status import status_of
 
     read = snapshot(run_dir)
     now = status_of(run_dir, read)
@@ -301,9 +304,9 @@ def _status_text(run_dir: Path, with_answer: bool | None, as_json: bool) -> str:
 
 def _follow(run_dir: Path, as_json: bool) -> None:
     from hpcagent.campaign.answer import read_run
-    from hpcagent.campaign.follow import follow
     from hpcagent.campaign.record import load_run
     from hpcagent.campaign.view import JsonLines, Lines, View
+    from hpcagent.runs.follow import follow
 
     campaign = load_run(run_dir, to_read=True)
     view: View = JsonLines(campaign, sys.stdout) if as_json else Lines(campaign, sys.stdout)
@@ -384,7 +387,7 @@ def report(
     run_dir: RunDirArgument, plots: Annotated[bool, typer.Option(help="Draw the plots as well.")] = True
 ) -> None:
     """Write report/report.md and its plots anew from the recorded events."""
-    from hpcagent.campaign.opened import open_run
+    from hpcagent.runs.opened import open_run
 
     say(open_run(run_dir).report(plots=plots))
 
@@ -407,8 +410,8 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Play other policies on a recorded campaign, which is not touched: would one have done better?"""
-    from hpcagent.campaign.regret import check_plot
-    from hpcagent.campaign.whatif import replay as play
+    from hpcagent.replays.regret import check_plot
+    from hpcagent.replays.whatif import replay as play
 
     if check:
         _check_decisions(run_dir, as_json, other=bool(policy) or plot is not None)
@@ -432,7 +435,7 @@ def replay(
 
 
 def _check_decisions(run_dir: Path, as_json: bool, *, other: bool) -> None:
-    from hpcagent.campaign.played import decisions, replays
+    from hpcagent.campaign.decisions import decisions, replays
 
     if other:
         raise BadInput("--check asks the recorded policy again; it goes without --policy and --plot.")
@@ -456,7 +459,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Say why a run was asked for, what was expected of it, and what came out."""
-    from hpcagent.campaign.explain import explain as explain_run
+    from hpcagent.reports.explain import explain as explain_run
 
     found = explain_run(run_dir, run)
     say(json.dumps(found.data()) if as_json else found)
@@ -475,7 +478,7 @@ def export(
 ) -> None:
     """Write all results as a table, with units in the header."""
     from hpcagent.campaign.recorded import snapshot
-    from hpcagent.campaign.unpacked import opened_folder
+    from hpcagent.runs.folder_or_archive import opened_folder
     from hpcagent.store.columns import columns_of
     from hpcagent.store.export import export_columns, format_of
 
@@ -638,7 +641,7 @@ def apps(
     schema: Annotated[bool, typer.Option("--schema", help="The JSON Schema of its parameters.")] = False,
 ) -> None:
     """List the apps, or show one's contract."""
-    from hpcagent.apps.catalog import find_app, list_apps
+    from hpcagent.catalog import find_app, list_apps
 
     if name is None:
         for found in list_apps():
@@ -648,7 +651,7 @@ def apps(
         say(f"{'lammps':21} {'simulation':11} {own}")
         return
     if name == "lammps":
-        from hpcagent.apps.lammps.contract import ContractFile
+        from hpcagent.science.lammps.contract import ContractFile
 
         say(json.dumps(ContractFile.model_json_schema(), indent=2))
         return
@@ -664,7 +667,7 @@ def inputs(
     """List the LAMMPS inputs that come along, or copy one to work on."""
     import shutil
 
-    from hpcagent.apps.lammps.contract import lammps, packaged_inputs
+    from hpcagent.science.lammps.contract import lammps, packaged_inputs
     from hpcagent.store.files import refusing_clearly
 
     known = packaged_inputs()
@@ -746,7 +749,24 @@ def main() -> None:
         if trusted:
             os.environ[TRUST] = trusting(trusted, os.environ.get(TRUST, ""))
         _know_the_working_directory()
-        cli(args=words)
+        _with_only(words)(args=words)
+
+
+def _with_only(words: list[str]) -> typer.Typer:
+    """The command line with the one command that is asked for; all of them where it is not clear which.
+
+    Typer reads the signatures of all commands that it has, which takes longer than many a command.
+    """
+    asked = words[0] if words else ""
+    some = copy(cli)
+    some.registered_commands = [one for one in cli.registered_commands if _name_of(one) == asked]
+    some.registered_groups = [one for one in cli.registered_groups if one.name == asked]
+    return some if some.registered_commands or some.registered_groups else cli
+
+
+def _name_of(command: CommandInfo) -> str:
+    assert command.callback is not None
+    return command.name or get_command_name(command.callback.__name__)
 
 
 def _trusted(words: list[str]) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""The public names, for methods that hand on to a function of a room above: `result.report()` is `ha.report`."""
+"""The functions of rooms above, for methods that hand on to one: `result.report()` is `reports.report.report`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ __all__ = ["public"]
 
 
 def public(name: str) -> Any:  # whatever has this name
-    """The public function or class of that name.
+    """The public function or class of that name, of now or before.
 
     Example:
         >>> public("max_runs").__name__
         'max_runs'
     """
-    return getattr(import_module("hpcagent"), name)
+    hpcagent = import_module("hpcagent")
+    before = hpcagent._BEFORE.get(name)
+    return getattr(hpcagent, name) if before is None else getattr(import_module(before[0]), name)

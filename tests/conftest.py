@@ -1,24 +1,138 @@
-"""Slow tests run last, so that what breaks often breaks early."""
+"""Markers by folder, slow tests last, one line for what is not installed, and the tests' part of several processes.
+
+What breaks often breaks early: slow tests run last. In `tests/slurm`, `tests/pbs` and `tests/globus` all are slow, because
+they start daemons, and have the marker of their folder.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
+import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from hpcagent import beside
 
+HERE = Path(__file__).resolve().parent
 
-def pytest_configure() -> None:
+# Folders whose tests need a cluster.
+CLUSTERS = ("slurm", "pbs", "globus")
+
+# Fixtures that need something, and its marker.
+FIXTURES = {
+    "cluster": "slurm",
+    "accounting_cluster": "slurm",
+    "lammps": "lammps",
+    "killed_log": "lammps",
+    "quad": "compiler",
+    "gpaw": "dft",
+    "pwx": "dft",
+}
+
+# Words of a `skipif` that say what is not there, and the marker of what needs it.
+REASONS = {
+    re.compile(r"lammps", re.I): "lammps",
+    re.compile(r"mpich|open mpi|mpi4py|mpiexec", re.I): "mpi",
+    re.compile(r"pw\.x|mace", re.I): "dft",
+    re.compile(r"gcc|compiler", re.I): "compiler",
+}
+
+# Packages of an `importorskip`, in the test or at the top of its module.
+PACKAGES = {"lammps": "lammps", "mpi4py": "mpi", "pyscf": "dft", "tblite": "dft", "gpaw": "dft", "torch": "dft"}
+AT_THE_TOP = re.compile(r"^(?:\w+ = )?pytest\.importorskip\(\"(\w+)", re.MULTILINE)
+
+# Reasons of a skip that say that something is not installed; CI has everything but PyTorch.
+MISSING = re.compile(
+    r"not installed|could not import|to test with|pip install|apt-get|apt\.txt|pw\.x|pseudopotentials|mpirun|mpi4py|Open MPI|h5py"
+    r"|LAMMPS|lammps|needs ase"
+)
+NOT_IN_CI = re.compile(r"PyTorch|mace-torch")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     # Started in the background by a script, this process and its children would ignore Ctrl-C, which is tested.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Skipped(ci=os.environ.get("CI") == "true"))
+    shared = os.environ.pop("HPCAGENT_TESTS_SHARED", "")  # not for a pytest that a test starts
+    if shared:
+        from tests.sharing import Claims
+
+        config.pluginmanager.register(Claims(Path(shared)))
+
+
+@functools.cache
+def at_the_top(module: Path) -> frozenset[str]:
+    """Packages without which none of a module's tests run."""
+    return frozenset(AT_THE_TOP.findall(module.read_text()))
+
+
+def needs(item: pytest.Item) -> set[str]:
+    """Markers of what a test's fixtures, `skipif`s and `importorskip`s say that it needs."""
+    found = {FIXTURES[one] for one in getattr(item, "fixturenames", ()) if one in FIXTURES}
+    said = [str(mark.kwargs.get("reason", "")) for mark in item.iter_markers("skipif")]
+    found |= {marker for words, marker in REASONS.items() if any(words.search(one) for one in said)}
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    packages = set(at_the_top(item.path))
+    if code is not None and "importorskip" in code.co_names:
+        packages |= {str(constant).partition(".")[0] for constant in code.co_consts}
+    return found | {PACKAGES[name] for name in packages & set(PACKAGES)}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+        if folder in CLUSTERS:
+            item.add_marker(folder)
+            item.add_marker("slow")
+        for name in needs(item):
+            item.add_marker(name)
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+class Skipped:
+    """What is skipped because something is not installed: one line at the end, or in CI a failure."""
+
+    def __init__(self, *, ci: bool) -> None:
+        self.ci = ci
+        self.reasons: Counter[str] = Counter()
+
+    def looked_at(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        """Count such a skip, or make it a failure."""
+        if not report.skipped or hasattr(report, "wasxfail"):
+            return
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = why.removeprefix("Skipped: ").splitlines()[0]
+        if self.ci and MISSING.search(reason) and not NOT_IN_CI.search(reason):
+            report.outcome = "failed"
+            report.longrepr = (
+                f"{report.nodeid} is skipped, but CI has all of tests/apt.txt and of the extra test: {reason}"
+            )
+        elif MISSING.search(reason):
+            self.reasons[reason] += 1
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Iterator[None]:
+        report = yield
+        self.looked_at(report)
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Iterator[None]:
+        report = yield
+        self.looked_at(report)
+        return report
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.reasons:
+            told = "; ".join(f"{reason} ({number})" for reason, number in self.reasons.most_common())
+            terminalreporter.write_line(f"skipped, not installed: {told}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,63 +1,92 @@
-"""All tests in lanes beside each other: most of the time is waiting for Slurm and PBS.
+"""All tests in lanes beside each other: most of the time is waiting for Slurm, PBS and Globus Compute.
 
     python tests/in_lanes.py            all tests
-    python tests/in_lanes.py ARGS...    pytest with these arguments, in one lane
+    python tests/in_lanes.py --check    those that need neither a cluster, nor an engine, nor a compiler, nor a browser
+    python tests/in_lanes.py ARGS...    pytest with these arguments, in one process
 
-A test that fails is run once more, alone, after all others: two cores that are full of tests are no fault of the code.
+A lane has one or more processes, of which each takes the next test that no other has taken (tests/sharing.py). A test that
+fails is run once more, alone, after all others: two cores that are full of tests are no fault of the code.
 Which ones failed beside others and passed alone is said at the end.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-# Lane -> its folders; the last lane has all the others, so that no test is in none.
-LANES: dict[str, tuple[str, ...]] = {
-    "globus": ("tests/globus",),
-    "clusters": ("tests/slurm", "tests/pbs"),
-    "campaign": ("tests/unit/campaign", "tests/unit/sites", "tests/integration"),
+# What `make check` is without: those who need it need a machine that has it, or minutes.
+NEEDS = ("slow", "slurm", "pbs", "globus", "lammps", "mpi", "dft", "compiler", "browser")
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Tests, and how many processes share them.
+
+    Attributes:
+        folders: Where the tests are; none: all the others, so that no test is in no lane.
+        processes: More than there are cores where tests wait for others.
+    """
+
+    folders: tuple[str, ...]
+    processes: int
+
+
+LANES = {
+    "slurm": Lane(("tests/slurm",), 2),
+    "pbs": Lane(("tests/pbs",), 2),
+    "globus": Lane(("tests/globus",), 1),
+    "rest": Lane((), max(2, CORES)),
 }
-REST = "rest"
+CHECK = {"check": Lane((), max(2, CORES))}
 
 # More than this many failures are no accident of a busy machine.
-MOST_AGAIN = 8
+MOST_AGAIN = 12
 
+# pytest's exit codes; of several processes one may find nothing left to do.
 PASSED, FAILED = 0, 1
 
 
-def arguments(lane: str) -> list[str]:
+def arguments(lane: Lane, lanes: dict[str, Lane]) -> list[str]:
     """What pytest is told in this lane."""
-    if lane != REST:
-        return list(LANES[lane])
-    return ["tests", *(f"--ignore={folder}" for folders in LANES.values() for folder in folders)]
+    if lane.folders:
+        return list(lane.folders)
+    if lanes is CHECK:
+        return ["tests", "-m", " and ".join(f"not {need}" for need in NEEDS)]
+    return ["tests", *(f"--ignore={folder}" for other in lanes.values() for folder in other.folders)]
 
 
-class Lane(threading.Thread):
-    """One pytest with a cache of its own, whose lines are printed with the lane's name.
+class Process(threading.Thread):
+    """One pytest of a lane with a cache of its own, whose lines are printed with its name.
 
     Attributes:
         code: The exit code of pytest.
+        took_s: Wall time in seconds.
     """
 
-    def __init__(self, name: str, cache: Path) -> None:
+    def __init__(self, name: str, words: Sequence[str], folder: Path, shared: Path, root: Path) -> None:
         super().__init__(name=name)
-        self.cache, self.code = cache, -1
+        self.words, self.folder, self.shared, self.root = words, folder, shared, root
+        self.code, self.took_s = -1, 0.0
 
     def run(self) -> None:
         """Run it to its end."""
         began = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={self.cache}", *arguments(self.name)]
+        own = ["-o", f"cache_dir={self.folder}/cache", f"--basetemp={self.folder}/tmp"]
         with subprocess.Popen(
-            command,
-            cwd=ROOT,
+            [sys.executable, "-m", "pytest", *own, "--durations=5", "--durations-min=10", *self.words],
+            cwd=self.root,
+            env={**os.environ, "HPCAGENT_TESTS_SHARED": str(self.shared)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -66,32 +95,46 @@ class Lane(threading.Thread):
             assert process.stdout is not None
             for line in process.stdout:
                 print(f"{self.name:8} | {line}", end="", flush=True)
-        self.code = process.returncode
-        print(f"{self.name:8} | ended with {self.code} after {time.monotonic() - began:.0f} s", flush=True)
+        self.code, self.took_s = process.returncode, time.monotonic() - began
+        print(f"{self.name:8} | ended with {self.code} after {self.took_s:.0f} s", flush=True)
 
     @property
     def failed(self) -> list[str]:
         """The tests that failed."""
-        found = self.cache / "v" / "cache" / "lastfailed"
+        found = self.folder / "cache" / "v" / "cache" / "lastfailed"
         return list(json.loads(found.read_text())) if self.code == FAILED and found.exists() else []
 
 
-def main() -> int:
+def processes(lanes: dict[str, Lane], folder: Path, root: Path) -> list[Process]:
+    """All processes of all lanes, each with a folder of its own below this one."""
+    made = []
+    for name, lane in lanes.items():
+        shared = folder / name
+        shared.mkdir()
+        for number in range(1, lane.processes + 1):
+            own = folder / f"{name[0]}{number}"  # short: paths of sockets are below it, and end at 107 characters
+            own.mkdir()
+            made.append(Process(f"{name} {number}", arguments(lane, lanes), own, shared, root))
+    return made
+
+
+def main(lanes: dict[str, Lane], root: Path = ROOT) -> int:
     """Run all lanes, then what failed once more; returns the exit code."""
-    with tempfile.TemporaryDirectory(prefix="lanes") as folder:
-        lanes = [Lane(name, Path(folder) / name) for name in (*LANES, REST)]
-        for lane in lanes:
-            lane.start()
-        for lane in lanes:
-            lane.join()
-        broken = [lane for lane in lanes if lane.code not in (PASSED, FAILED)]
-        again = [test for lane in lanes for test in lane.failed]
-    if broken or (any(lane.code == FAILED for lane in lanes) and not 0 < len(again) <= MOST_AGAIN):
-        return max(lane.code for lane in lanes) or FAILED
+    with tempfile.TemporaryDirectory(prefix="lanes", ignore_cleanup_errors=True) as folder:
+        running = processes(lanes, Path(folder), root)
+        for one in running:
+            one.start()
+        for one in running:
+            one.join()
+        broken = [one.code for one in running if one.code not in (PASSED, FAILED)]
+        again = [test for one in running for test in one.failed]
+    print(", ".join(f"{one.name} {one.took_s:.0f} s" for one in running), flush=True)
+    if broken or (any(one.code == FAILED for one in running) and not 0 < len(again) <= MOST_AGAIN):
+        return max(broken, default=FAILED)
     if not again:
         return PASSED
     print(f"{len(again)} failed; once more, alone: {' '.join(again)}", flush=True)
-    code = subprocess.run([sys.executable, "-m", "pytest", "-v", *again], cwd=ROOT).returncode
+    code = subprocess.run([sys.executable, "-m", "pytest", "-v", *again], cwd=root).returncode
     if code == PASSED:
         print(f"failed beside other tests and passed alone: {' '.join(again)}", flush=True)
     return code
@@ -99,4 +142,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    sys.exit(subprocess.run([sys.executable, "-m", "pytest", *given], cwd=ROOT).returncode if given else main())
+    if given == ["--check"]:
+        sys.exit(main(CHECK))
+    sys.exit(
+        subprocess.run([sys.executable, "-m", "pytest", *given], cwd=ROOT).returncode if given else main(LANES)
+    )

@@ -15,18 +15,20 @@ from pydantic import PrivateAttr, field_serializer
 from hpcagent.apps import carried
 from hpcagent.apps.chosen import chosen
 from hpcagent.apps.deciding import declared, with_files
+from hpcagent.apps.hooks import LAMMPS
 from hpcagent.apps.made_with import sha256
-from hpcagent.apps.modes import ENSEMBLE, LAMMPS, MODE, in_ensemble, is_mode, with_mode
+from hpcagent.apps.modes import ENSEMBLE, MODE, in_ensemble, is_mode, with_mode
 from hpcagent.apps.modules import own_modules
 from hpcagent.apps.parts import CALLER, Part, by_hand, valued
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
-from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.contract import MEASURED_TIMES, Contract, Metric, Resources
 from hpcagent.model.extended import check_extendable
 from hpcagent.model.files import contents
 from hpcagent.model.records import LARGEST_WHOLE, Manifest, Role, checked_counter
 from hpcagent.model.space import Parameter, Params, Space
+from hpcagent.moved import first_name, new_name
 
 if TYPE_CHECKING:
     from parsl.dataflow.futures import AppFuture
@@ -155,7 +157,7 @@ class App(Displayed, Record):
     def _modules_now(self) -> dict[str, str]:
         if self._callable is not None:
             return own_modules(carried.module_roots(self._callable))
-        return own_modules([self.function.partition(":")[0]])
+        return own_modules([new_name(self.function.partition(":")[0])])
 
     @field_serializer("inner")
     def _whole_inner(self, inner: dict[str, str]) -> dict[str, str]:
@@ -286,7 +288,7 @@ class App(Displayed, Record):
             BadInput: The app has no such setting, its value is no plain data, or its file is not there.
 
         Example:
-            >>> from hpcagent.apps.dft.energy import dft_energy
+            >>> from hpcagent.science.dft.energy import dft_energy
             >>> dft_energy.with_settings(keywords={"verbose": 4}).settings["keywords"]
             {'verbose': 4}
         """
@@ -418,6 +420,7 @@ class App(Displayed, Record):
                 "outdated": self._outdated(manifest, files),
             }
             | self._left_out(manifest)
+            | self._speeds(manifest)
             | ({"chosen": choices} if choices else {})
             | ({"mpi": True} if self.mpi else {})
         )
@@ -436,6 +439,14 @@ class App(Displayed, Record):
         rest = {p.name: p.default for p in self.contract.space.parameters if p.name not in manifest.params}
         given = {name: default for name, default in rest.items() if default is not None}
         return {"left_out": given} if given else {}
+
+    def _speeds(self, manifest: Manifest) -> dict[str, Any]:
+        """Of a call: what a result that was computed on other resources does not tell."""
+        if manifest.role not in ("direct", "part"):
+            return {}
+        times = {m.name for m in self.contract.metrics if m.unit in MEASURED_TIMES}
+        speeds = sorted(self.contract.speeds | times)
+        return {"speeds": speeds} if speeds else {}
 
     def _outdated(self, manifest: Manifest, files: Mapping[str, str]) -> bool:
         """Whether files have changed since the manifest was made; of one without its files nobody knows."""
@@ -637,7 +648,7 @@ def app_of(
         },
         where=f"app {name or function.__name__}",
     )
-    module = function.__module__
+    module = first_name(function.__module__)
     importable = module != "__main__" and "<locals>" not in function.__qualname__
     made = App(
         contract=made_contract,

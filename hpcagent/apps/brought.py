@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.hooks import LAMMPS
 from hpcagent.apps.luggage import LARGEST, Luggage, is_inside
 from hpcagent.apps.placing import Fetch, place_in
 from hpcagent.errors import BadInput
 
 __all__ = ["bring", "brought"]
 
-_LAMMPS = "hpcagent.apps.lammps.run:lammps_run"
 _NAMED = "keywords "
 # How an engine is told of a folder: by a setting of the app, or by a variable.
 _SETTING = {"espresso": "pseudo_dir", "vasp": "pseudo_dir"}
@@ -43,7 +43,7 @@ def brought(order: Mapping[str, Any], luggage: Luggage) -> list[dict[str, Any]]:
     params, settings, site = order["manifest"]["params"], order["settings"], order["site"]
     where = places(params, settings, site, function=order["function"])
     paths = {name: Path(where[name]) for name in files if name in where}
-    if order["function"] == _LAMMPS:
+    if order["function"] == LAMMPS:
         own = {n: p for n, p in paths.items() if not _in_profile(p, "lammps", site)}
         return list(_of_lammps(own, files, settings, params, luggage))
     engine = str(params.get("engine"))

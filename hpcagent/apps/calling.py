@@ -13,6 +13,7 @@ from hpcagent.apps.made_with import OtherFile, other_files
 from hpcagent.apps.modules import OtherModule, other_modules
 from hpcagent.apps.run import Outcome
 from hpcagent.errors import AppFailed
+from hpcagent.moved import new_name
 from hpcagent.surroundings import import_on_a_worker
 
 __all__ = ["STALE", "function_of", "os_name", "outcome_of", "refuse_others"]
@@ -73,7 +74,7 @@ def _imported(reference: str) -> Callable[..., Any]:
     module, _, name = reference.partition(":")
     try:
         with import_on_a_worker():
-            function = getattr(importlib.import_module(module), name)
+            function = getattr(importlib.import_module(new_name(module)), name)
     except (ImportError, AttributeError) as error:
         raise AppFailed(
             f"the worker cannot import {reference!r} ({error}); install the module that defines the app "

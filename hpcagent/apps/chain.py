@@ -26,6 +26,7 @@ from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Metric
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Parameter
+from hpcagent.moved import new_name
 
 __all__ = [
     "ChainRun",
@@ -252,7 +253,7 @@ def chain_function(app: App) -> Callable[..., Any]:
         return app.plain_function
     module, _, name = app.function.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = getattr(importlib.import_module(new_name(module)), name)
     except (ImportError, AttributeError) as error:
         raise AppFailed(
             f"the chain {app.function!r} cannot be imported: {error}.",

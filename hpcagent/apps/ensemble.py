@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.hooks import LAMMPS, lammps
 from hpcagent.apps.launch import Launch, Limit, planned
 from hpcagent.apps.lines import Lines, new_lines
-from hpcagent.apps.modes import LAMMPS
 from hpcagent.apps.ranks.group import Event, Group, words_of
 from hpcagent.apps.run import Run
 from hpcagent.apps.worker import broken_off, execute
@@ -91,12 +91,14 @@ class _Ensemble:
         self._app = "lammps"
 
     def all(self) -> list[tuple[str, dict[str, Any]]]:
+        began = time.time()
         if self._waiting:
             self._app = _table(self._waiting[0])
         if self._app == "lammps":
             _refuse_other_lammps(self._run)
         self._folder.mkdir(0o775, parents=True, exist_ok=True)
         self._answers = Lines(self._folder / ANSWERS)
+        self._write({"launch": {"began": began}})
         try:
             while self._more() or self._waiting or self._flying:
                 if not self._flying and self._waiting and self._next() is None:
@@ -105,6 +107,7 @@ class _Ensemble:
         finally:
             if self._group is not None:
                 self._group.close(at_once=True)
+            self._write({"launch": {"ended": time.time()}})
             self._answers.close()
         return self._ended
 
@@ -342,9 +345,7 @@ def _tolerant(launch: Launch) -> Launch:
 
 
 def _refuse_other_lammps(run: Run) -> None:
-    from hpcagent.apps.lammps.mode import not_here
-
-    why = not_here(run)
+    why = lammps().not_here(run)
     if why is not None:
         raise AppFailed(
             f'LAMMPS cannot be used as a library in an ensemble: {why}. Take mode = "executable".',
@@ -392,24 +393,11 @@ def _crash(flight: _Flight, group: Group, event: Event) -> AppFailed:
         from hpcagent.apps.over_ranks import failure_of_a_rank
 
         return failure_of_a_rank(event.answer, _text(Path(flight.order["workdir"]) / "output.txt", 4000))
-    folder = Path(flight.order["workdir"])
     printed = _said_by(flight) or group.printed()
     number = _signal_of(flight) or 9
     if flight.order["function"] == LAMMPS:
-        from hpcagent.apps.lammps.failures import Ended, failure_of
-
-        ended = Ended(
-            returncode=1 if event.aborted else -number,
-            log=_text(folder / "log.lammps"),
-            printed=printed,
-            stopped=None,
-            wall_s=flight.wall_s,
-            launcher=None,
-            goes_on=None,
-        )
-        found = failure_of(ended)
-        assert found is not None
-        return found
+        code = 1 if event.aborted else -number
+        return lammps().crashed(Path(flight.order["workdir"]), printed, code, flight.wall_s)
     if number == 9:
         return AppFailed(
             "a rank process of the run was ended from outside, or has ended itself.",

@@ -9,8 +9,9 @@ behaves like one (its error falls as the root of the length):
 - Its error is that of the difference between the finished value and the one so far: part of the run is in both.
 - The standard error is itself one of few independent samples, so the distribution is Student's t, and what the
   value did from look to look is a second estimate of it: the larger one counts.
-- A value that moves towards the better side is taken to go on moving so, in a straight line, to the end; whether
-  it moves at all has an error, too, which counts in full.
+- A value that moves towards the better side is taken to go on moving so to the end, in a straight line or in a
+  parabola, whichever goes further. Whether it moves at all has an error, which counts in full. Whether it bends
+  has one, too: that of what scatters around a line, for it is not a drift that hides a bend.
 - Every look is a chance to be wrong. The risk of the whole run is spent over them in proportion to the part of the
   run that has gone by (K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials",
   Biometrika 70, 659 (1983)), each look's own share by the sum rule, whatever the looks have in common.
@@ -22,7 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcagent.errors import AppFailed
 
@@ -30,12 +31,16 @@ __all__ = ["REASONS", "Sofar", "Verdict", "as_recorded", "blown_up", "checked", 
 
 REASONS = ("blown_up", "limit", "cannot_win")
 
-DEFAULT_DISCARD = 0.2
-"""Share of what there is so far that may have been left out at its beginning, as of the finished run's."""
 FEW = 8.0
 """Degrees of freedom of a stated standard error, where nobody says of how many samples it is."""
 LATEST_HALF = 0.75
 """At what part of what there is the value must have been looked at, to say whether it drifts."""
+LATEST = 0.85
+"""The same for the last third of what there is, to say whether it drifts faster and faster."""
+ENOUGH = 8
+"""Looks from which on a scatter around a line says anything."""
+LEAST_AROUND = 0.1
+"""What the scatter around a line is taken for at least, in units of the error itself."""
 FEW_OF_SPEEDS = 8.0
 """Degrees of freedom of the noise of a speed: a neighbour comes and goes."""
 SPEED_NOISE = 0.1
@@ -291,19 +296,19 @@ def _foretold(guard: Mapping[str, Any], history: Sequence[Sofar], metric: str, *
         return None
     if kind == "mean" and stated <= 0:
         return None  # a series that says too little of its mean has no error; one that is exact has none either
-    given = guard.get("discard")
-    discard = DEFAULT_DISCARD if given is None else float(given)
-    # Where the contract says nothing a leg of equilibration is most often there, and nothing is left out.
-    drift, reach = _drift(history, metric, up=up, discard=0.0 if given is None else discard)
     if kind == "speed":
         noise = float(guard.get("noise", {}).get(metric) or 0.0) or SPEED_NOISE
+        drift = _line(history, metric, up=up)
         return _Foretold(value, stated, drift, math.hypot(noise * abs(value), stated), FEW_OF_SPEEDS)
-    if not math.isfinite(reach):
+    given = guard.get("discard")
+    # Where the contract says nothing a leg of equilibration is most often there, and nothing is left out.
+    course = _course(history, metric, up=up, discard=0.0 if given is None else float(given))
+    if course is None:
         return None
     error = max(stated, _seen_error(history, metric))
-    apart = _apart(now.share, 1.0, discard)
+    around = min(error, max(LEAST_AROUND * error, _error_around_line(history, metric) or error))
     freedom = max(now.effective.get(metric, FEW + 1) - 1, 1.0)
-    return _Foretold(value, error, drift, error * math.sqrt(apart + reach * reach), freedom)
+    return _Foretold(value, error, course.move, math.hypot(error * course.line, around * course.bend), freedom)
 
 
 def _values(history: Sequence[Sofar], metric: str) -> list[tuple[float, float]]:
@@ -316,41 +321,74 @@ def _values(history: Sequence[Sofar], metric: str) -> list[tuple[float, float]]:
     return found
 
 
-def _apart(early: float, late: float, discard: float) -> float:
-    """Variance of the difference of a series' means at two lengths, in units of the earlier one's own variance.
+def _shared(one: float, other: float, discard: float) -> float:
+    """Covariance of a series' means at two lengths, in units of that of the whole series
 
-    Each leaves out the same share at its beginning, so the later one's window begins behind the earlier one's:
-    the more is left out the less do they have in common.
+    Each leaves out the same share at its beginning: the more is left out the less do they have in common.
 
     Example:
-        >>> round(_apart(0.5, 1.0, 0.0), 9), round(_apart(0.5, 1.0, 0.5), 9)  # alike in half of it; in nothing
-        (0.5, 1.5)
+        >>> _shared(0.5, 0.5, 0.0), _shared(0.5, 1.0, 0.0), _shared(0.5, 1.0, 0.5)
+        (2.0, 1.0, 0.0)
     """
-    common = max(0.0, early - discard * late)
-    return 1 + early / late - 2 * common / (late * (1 - discard))
+    common = max(0.0, min(one, other) - discard * max(one, other))
+    return common / (one * other * (1 - discard) ** 2)
 
 
-def _drift(history: Sequence[Sofar], metric: str, *, up: bool, discard: float) -> tuple[float, float]:
+def _near(values: Sequence[tuple[float, float]], share: float) -> tuple[float, float]:
+    return min(values, key=lambda one: abs(one[0] - share))
+
+
+def _line(history: Sequence[Sofar], metric: str, *, up: bool) -> float:
     """By how much the value may still move to the better side, if it goes on as since half of what there is.
 
-    A signal that rises in a straight line moves its running mean in a straight line, too: what it did since half
-    of what there is it goes on doing until the end.
-
-    Returns:
-        The move, and its error in units of the value's own: those of the means of two halves are alike. Without a
-        look near that half nothing is known of it: 0 and infinity.
+    A signal that rises in a straight line moves its running mean in a straight line, too.
     """
     values = _values(history, metric)
     if len(values) < 2:
-        return 0.0, math.inf
+        return 0.0
     share, value = values[-1]
-    begin, then = min(values[:-1], key=lambda one: abs(one[0] - share / 2))
+    begin, then = _near(values[:-1], share / 2)
     if begin > LATEST_HALF * share:
-        return 0.0, math.inf
-    left = (1 - share) / (share - begin)
-    moved = then - value if up else value - then
-    # Of a window that is shorter by begin / share, whose mean is less sure by the root of that.
-    return max(0.0, moved) * left, math.sqrt(_apart(begin, share, discard) * share / begin) * left
+        return 0.0
+    return max(0.0, then - value if up else value - then) * (1 - share) / (share - begin)
+
+
+class _Course(NamedTuple):
+    """Where a value goes: how far to the better side, and the errors of that in units of the value's own.
+
+    `line`: the error of a straight line's end against the finished value; `bend`: what a parabola's end has more.
+    """
+
+    move: float
+    line: float
+    bend: float
+
+
+def _course(history: Sequence[Sofar], metric: str, *, up: bool, discard: float) -> _Course | None:
+    """Where a value goes until the end, in a line or in a parabola, whichever gets further to the better side.
+
+    A signal that is a parabola of time has a running mean that is one, too. It is laid through the means
+    of a third, of two thirds and of all of what there is; the line goes through those of half and of all. In the
+    errors all that these means and the finished one have in common is counted. None without looks near there.
+    """
+    values = _values(history, metric)
+    if len(values) < 3:
+        return None
+    share, value = values[-1]
+    first, second = _near(values[:-1], share / 3), _near(values[:-1], 2 * share / 3)
+    half = _near(values[:-1], share / 2)
+    if not (0 < first[0] < second[0] and first[0] <= share / 2 and second[0] <= LATEST * share):
+        return None
+    ends, errors = [], []
+    for points in ((half, values[-1]), (first, second, values[-1])):
+        at = [place for place, _ in points]
+        weights = [math.prod((1 - x) / (here - x) for x in at if x != here) for here in at]
+        ends.append(sum(w * mean for w, (_, mean) in zip(weights, points, strict=True)))
+        terms = [*zip(weights, at, strict=True), (-1.0, 1.0)]
+        variance = sum(v * w * _shared(x, y, discard) for v, x in terms for w, y in terms)
+        errors.append(max(0.0, variance) / _shared(share, share, discard))
+    move = max(0.0, *(value - end if up else end - value for end in ends))
+    return _Course(move, math.sqrt(errors[0]), math.sqrt(max(0.0, errors[1] - errors[0])))
 
 
 def _seen_error(history: Sequence[Sofar], metric: str) -> float:
@@ -367,6 +405,19 @@ def _seen_error(history: Sequence[Sofar], metric: str) -> float:
         part = s1 - s0
         squares += ((s1 * v1 - s0 * v0) - part * value) ** 2 / part
     return math.sqrt(squares / (len(values) - 2) / share)
+
+
+def _error_around_line(history: Sequence[Sofar], metric: str) -> float | None:
+    """As `_seen_error`, by how parts between looks scatter around a straight line; None where looks are few."""
+    values = _values(history, metric)
+    if len(values) < ENOUGH:
+        return None
+    parts = [(s1 - s0, (s0 + s1) / 2, (s1 * v1 - s0 * v0) / (s1 - s0)) for (s0, v0), (s1, v1) in pairwise(values)]
+    whole = sum(w for w, _, _ in parts)
+    x0, y0 = sum(w * x for w, x, _ in parts) / whole, sum(w * y for w, _, y in parts) / whole
+    slope = sum(w * (x - x0) * (y - y0) for w, x, y in parts) / sum(w * (x - x0) ** 2 for w, x, _ in parts)
+    squares = sum(w * (y - y0 - slope * (x - x0)) ** 2 for w, x, y in parts)
+    return math.sqrt(squares / (len(parts) - 2) / values[-1][0])
 
 
 def _tail(t: float, freedom: float) -> float:

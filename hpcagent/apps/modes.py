@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hpcagent.apps.hooks import LAMMPS
 from hpcagent.errors import BadInput, nearest
 
-__all__ = ["ENSEMBLE", "LAMMPS", "LAMMPS_MODES", "MODE", "in_ensemble", "is_mode", "with_mode"]
+__all__ = ["ENSEMBLE", "LAMMPS_MODES", "MODE", "in_ensemble", "is_mode", "with_mode"]
 
 MODE = "mode"
 """The setting of LAMMPS; it is not part of the app's digest. Absent: the program for each run.
@@ -15,7 +16,6 @@ MODE = "mode"
 Of a Python function it is `App.ensemble`, set by that name too where the app has no setting `mode` of its own.
 """
 ENSEMBLE = "ensemble"
-LAMMPS = "hpcagent.apps.lammps.run:lammps_run"
 LAMMPS_MODES = ("executable", "library", "auto", ENSEMBLE)
 _FUNCTION_MODES = ("call", ENSEMBLE)
 

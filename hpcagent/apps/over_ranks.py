@@ -353,24 +353,18 @@ def _on_a_rank(comm: Any, packed: bytes, workdir: str, env: Mapping[str, str]) -
         sys.stderr.flush()
     if not _all_ended(agreeing, failed=bool(said)):
         here.give_up(said)
-    gathered = slot.allgather((said, notes))
+    gathered: list[tuple[dict[str, Any], list[str]]] = slot.allgather((said, notes))
     wrong = next((said for said, _ in gathered if said), None)
-    if wrong is None:
-        # Of one where not all have taken part in the same things nothing is taken away: MPI would give its number
-        # to the next one, and with it what is still on the way.
-        _drained(theirs)
+    if wrong is not None:
+        return wrong
+    together = _together([notes for _, notes in gathered])
+    # Of one where not all have taken part in the same things nothing is taken away: MPI would give its number to
+    # the next one, and with it what is still on the way. Nor is that received: its sender may be past helping.
+    if slot.allreduce(bool(theirs.Iprobe()), MPI.LOR):
+        together.append("a message that a rank of the function has sent was received by none")
+    else:
         theirs.Free()
-    return wrong or {"outcome": outcome, "noted": _together([notes for _, notes in gathered])}
-
-
-def _drained(comm: Any) -> None:
-    """Receive what nobody has; all ranks have come to their end."""
-    comm.Barrier()
-    from mpi4py import MPI
-
-    status = MPI.Status()
-    while (message := comm.Improbe(status=status)) is not None:
-        message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])  # whatever it is: it is not looked at
+    return {"outcome": outcome, "noted": together}
 
 
 _kept_for_agreeing: Any = None

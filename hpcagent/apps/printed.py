@@ -105,11 +105,9 @@ class Printed:
         poll.register(self._woken, select.POLLIN)
         ending_after: int | None = None  # bytes that were in the pipe when the program had ended
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            if self._woken in ready and ending_after is None:
-                # A process that the program left behind may hold the pipe, and print, for ever.
+            # After the end only what is in the pipe is read: who was left behind may hold it, and print, for ever.
+            if ending_after is None and self._woken in {descriptor for descriptor, _ in poll.poll()}:
                 os.set_blocking(self._source, False)
-                poll.unregister(self._woken)
                 ending_after = _capacity(self._source)
             try:
                 piece = os.read(self._source, _PIECE)

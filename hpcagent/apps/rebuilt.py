@@ -28,6 +28,7 @@ from typing import Any
 
 from hpcagent.apps.carried import Carried
 from hpcagent.errors import AppFailed
+from hpcagent.moved import new_name
 
 __all__ = ["FUTURE", "Travelled", "codes_at", "first_line", "rebuilt"]
 
@@ -73,7 +74,7 @@ class Travelled(Carried):
         if not isinstance(self._reference, str):
             return rebuilt(self._reference)
         module, _, name = self._reference.partition(":")
-        function: Any = importlib.import_module(module)
+        function: Any = importlib.import_module(new_name(module))
         for part in name.split("."):
             function = getattr(function, part)
         plain = getattr(function, "plain_function", None)
@@ -231,7 +232,7 @@ class _Rebuilt:
 
     def _import_(self, said: list[str], _: int) -> Any:
         module, name = said
-        found: Any = importlib.import_module(module)
+        found: Any = importlib.import_module(new_name(module))
         for part in name.split("."):
             try:
                 found = getattr(found, part)

@@ -1,7 +1,7 @@
 """A run that failed in a way that its campaign knows a repair for is tried again, in the same task.
 
 Standard library only: this runs on a worker. What a repair may be and where it is refused says
-`hpcagent.campaign.repairing`. A repair has a name (of LAMMPS: `hpcagent.apps.lammps.repairs`) or is a table of
+`hpcagent.campaign.repairing`. A repair has a name (of LAMMPS: `hpcagent.science.lammps.repairs`) or is a table of
 parameters with other values. Tries that failed are kept in `repair-N/`; all of them share the run's walltime.
 """
 
@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from hpcagent.apps.hooks import lammps
 from hpcagent.apps.run import Run, note, repaired_by
 from hpcagent.errors import AppFailed
 from hpcagent.model.failures import meaning
@@ -25,29 +26,26 @@ FILE = "repairs.json"
 """In the run's directory: the repairs of the try that lies there."""
 MOST = 2
 """Repairs of one run, at most."""
+_ALTERED = (
+    "what the campaign studies was changed by a repair (changes_studied): the parameters are those that were "
+    "asked for, and not those that it ran with"
+)
 
 _T = TypeVar("_T")
 _Params = Mapping[str, Any]
 
 
-class _Next(Protocol):
-    """What of a repair is asked: see `hpcagent.apps.lammps.repairs.Repaired`."""
-
-    @property
-    def settings(self) -> dict[str, Any]: ...
-    @property
-    def changed(self) -> str: ...
-    @property
-    def note(self) -> str: ...
-
-
-def with_repairs(call: Callable[[_Params, Run], _T], params: _Params, run: Run) -> _T:
+def with_repairs(
+    call: Callable[[_Params, Run], _T], params: _Params, run: Run, *, altering: Mapping[str, Any] | None = None
+) -> _T:
     """Call the app's function; where it fails and the campaign names a repair, call it again with that.
 
     Args:
         call: The function, of its parameters and the run.
         params: The parameters.
         run: The run; its settings have `repairs` (see `hpcagent.model.repairs.Repairs.plain`).
+        altering: What of the repairs changes what the campaign studies, as `hpcagent.campaign.repairing.altering`
+            says it; a run that had such a one has a note.
 
     Raises:
         AppFailed: What the last try failed with.
@@ -57,7 +55,11 @@ def with_repairs(call: Callable[[_Params, Run], _T], params: _Params, run: Run) 
     limit = _limit(run)
     began = time.monotonic()
     made: list[dict[str, Any]] = []
+    asked = params
     params, run = _as_before(params, run, made)
+    altered = any(_alters(altering, one["repair"], params, asked) for one in made)
+    if altered:
+        note(_ALTERED)
     while True:
         tried = time.monotonic()
         try:
@@ -91,11 +93,18 @@ def with_repairs(call: Callable[[_Params, Run], _T], params: _Params, run: Run) 
                 run = replace(run, resources={**run.resources, "walltime_s": left})
             _record(run.workdir, made)
             note(f"repaired after {failure} ({folder}/ has the try that failed so): {changed}; {said}")
-            if rules.get("changes_studied"):
-                note(
-                    "what the campaign studies was changed by a repair (changes_studied): the parameters are "
-                    "those that were asked for, and not those that it ran with"
-                )
+            if not altered and _alters(altering, repair, params, asked):
+                altered = True
+                note(_ALTERED)
+
+
+def _alters(altering: Mapping[str, Any] | None, repair: str, params: _Params, asked: _Params) -> bool:
+    """Whether a repair has changed what the campaign studies: by its name, or by values that are others now."""
+    if altering is None:
+        return False
+    if repair in altering["repairs"]:
+        return True
+    return any(params.get(name) != asked.get(name) for name in altering["parameters"])
 
 
 def _limit(run: Run) -> float | None:
@@ -123,9 +132,7 @@ def _next(
     times = sum(one["failure"] == name for one in made)
     rule = listed[min(times, len(listed) - 1)]
     if isinstance(rule, str):
-        from hpcagent.apps.lammps.repairs import repaired
-
-        found: _Next | None = repaired(rule, settings, 1 + sum(one["repair"] == rule for one in made))
+        found = lammps().repaired(rule, settings, 1 + sum(one["repair"] == rule for one in made), params)
         if found is None:
             return f"{name} again, and {rule} would change nothing more"
         return rule, params, found.settings, found.changed, found.note
@@ -170,9 +177,7 @@ def _as_before(params: _Params, run: Run, made: list[dict[str, Any]]) -> tuple[_
     """The parameters and the run as an interrupted attempt had repaired them, if this one goes on from that."""
     if not run.settings.get("restart"):
         return params, run
-    from hpcagent.apps.lammps.repairs import attempt_before
-
-    folder = attempt_before(run)
+    folder = lammps().attempt_before(run)
     if folder is None:
         return params, run
     try:
@@ -199,11 +204,9 @@ def _again(failure: str, repair: str, params: _Params, settings: dict[str, Any])
     Raises:
         LookupError: The campaign has no such repair.
     """
-    from hpcagent.apps.lammps.repairs import repaired
-
     for rule in settings["repairs"]["rules"][failure]:
         if rule == repair:
-            found = repaired(rule, settings, 1)
+            found = lammps().repaired(rule, settings, 1)
             return params, settings if found is None else found.settings
         if not isinstance(rule, str) and _words({k: rule[k] for k in rule if params.get(k) != rule[k]}) == repair:
             return {**params, **rule}, settings

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "Begun", "OnRecord", "RunRecords", "close_record_file", "record_file"]
+__all__ = ["FOLDER", "Begun", "Ended", "OnRecord", "RunRecords", "close_record_file", "record_file"]
 
 FOLDER = "records"
 """Beside the directories of the runs."""
@@ -38,6 +39,12 @@ _CLOSED_EVERY_S = 1.0
 
 _MOST_OPEN = 8
 
+# A run may close what is not its own, and a file system may lose what is open: then it is opened anew.
+_GONE_BAD = (errno.EBADF, errno.ESTALE, errno.EIO)
+
+# Files of runs get the lowest free number: they do not come by that of a file which a run has closed from here on.
+_FIRST_DESCRIPTOR = 500
+
 
 class _RecordFile:
     """The file of this process in one folder."""
@@ -47,6 +54,7 @@ class _RecordFile:
         self._folder = folder
         self._lock = threading.Lock()
         self._descriptor = -1
+        self._at = 0
         self._closed_at = 0.0
         self._torn = False
 
@@ -77,31 +85,73 @@ class _RecordFile:
     def _write(self, said: Mapping[str, Any]) -> None:
         line = json.dumps(said, separators=(",", ":")).encode() + b"\n"
         with self._lock:
-            if self._descriptor < 0:
-                self._open()
-            if self._torn:  # what a full disk has cut off ends here
-                line = b"\n" + line
-            self._torn = True
-            if os.write(self._descriptor, line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
-            self._torn = False
-            now = time.monotonic()
-            if now - self._closed_at >= _CLOSED_EVERY_S:
-                self._close()
-                self._closed_at = now
+            try:
+                self._append(line)
+            except OSError as error:
+                if error.errno not in _GONE_BAD:
+                    raise self._named(error) from error
+                try:  # a line that is there twice is one
+                    with contextlib.suppress(OSError):
+                        self._close()
+                    self._append(line)
+                except OSError as again:
+                    raise self._named(again) from again
+
+    def _append(self, line: bytes) -> None:
+        if not self._ours():
+            self._open()
+        if self._torn:  # what a full disk has cut off ends here
+            line = b"\n" + line
+        self._torn = True
+        if os.write(self._descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+        self._torn = False
+        self._at = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        now = time.monotonic()
+        if now - self._closed_at >= _CLOSED_EVERY_S:
+            self._close()
+            self._closed_at = now
+
+    def _named(self, error: OSError) -> OSError:
+        return error if error.filename else OSError(error.errno, error.strerror or str(error), self._path)
+
+    def _ours(self) -> bool:
+        """Whether the file is open: a run may have closed it, and opened one of its own under the same number.
+
+        By the position, which is known here: for `fstat` a network file system may be asked, and written to first.
+        """
+        if self._descriptor < 0:
+            return False
+        try:
+            return os.lseek(self._descriptor, 0, os.SEEK_CUR) == self._at
+        except OSError:  # closed, or a pipe or socket now
+            return False
 
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            self._descriptor = os.open(self._path, flags, 0o664)
+            low = os.open(self._path, flags, 0o664)
         except FileNotFoundError:
             Path(self._folder).mkdir(0o775, parents=True, exist_ok=True)
-            self._descriptor = os.open(self._path, flags, 0o664)
+            low = os.open(self._path, flags, 0o664)
+        try:
+            self._descriptor = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
+        except OSError:  # so few are allowed
+            self._descriptor = low
+        else:
+            os.close(low)
+        self._at = os.lseek(self._descriptor, 0, os.SEEK_CUR)
 
     def _close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close it, if it is ours.
+
+        Raises:
+            OSError: What was written may not have arrived.
+        """
+        ours, descriptor = self._ours(), self._descriptor
+        self._descriptor = -1
+        if ours:
+            os.close(descriptor)
 
 
 _files: dict[tuple[int, str], _RecordFile] = {}
@@ -186,8 +236,8 @@ class RunRecords:
                     yield path, line
 
 
-class Begun:
-    """Which runs have begun and not ended, followed as their records grow.
+class _Grown:
+    """What was written into the records since the last time.
 
     Args:
         work: Folder of the runs.
@@ -196,10 +246,9 @@ class Begun:
     def __init__(self, work: Path) -> None:
         self._folder = work / FOLDER
         self._read: dict[Path, int] = {}
-        self._at: dict[str, tuple[int, float]] = {}
 
-    def look(self) -> None:
-        """Read what was written since the last look."""
+    def lines(self) -> Iterator[tuple[Path, bytes]]:
+        """Whole lines that no earlier call has given, each with its file."""
         for path, size in _sizes(self._folder):
             before = self._read.get(path, 0)
             if size <= before:
@@ -210,8 +259,25 @@ class Begun:
                     if not line.endswith(b"\n"):  # the rest comes
                         break
                     before += len(line)
-                    self._take(line)
-            self._read[path] = before
+                    self._read[path] = before
+                    yield path, line
+
+
+class Begun:
+    """Which runs have begun and not ended, followed as their records grow.
+
+    Args:
+        work: Folder of the runs.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self._grown = _Grown(work)
+        self._at: dict[str, tuple[int, float]] = {}
+
+    def look(self) -> None:
+        """Read what was written since the last look."""
+        for _, line in self._grown.lines():
+            self._take(line)
 
     def at(self, execution_id: str, attempt: int) -> float | None:
         """When an attempt at a run began, as Unix time in seconds; None: not yet, or it has ended."""
@@ -229,6 +295,35 @@ class Begun:
         elif line.startswith(_BEGUN):
             attempt = _field(line, b',"attempt":')
             self._at[_id(line, _BEGUN)] = int(attempt), _begun_at(line)
+
+
+class Ended:
+    """Results on record whose answer has not come, as where a worker was lost; followed as the records grow.
+
+    Args:
+        work: Folder of the runs.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self._grown = _Grown(work)
+        self._ends: dict[str, list[tuple[Path, bytes]]] = {}
+
+    def look(self, known: Callable[[str], bool]) -> None:
+        """Read what was written since the last look.
+
+        Args:
+            known: Whether the result of a run is known, so that its lines need not be kept.
+        """
+        for name in [name for name in self._ends if known(name)]:
+            del self._ends[name]
+        for path, line in self._grown.lines():
+            if line.startswith(_ENDED) and not known(name := _id(line, _ENDED)):
+                self._ends.setdefault(name, []).append((path, line))
+
+    def of(self, execution_id: str) -> Mapping[str, Any] | None:
+        """The result of a run's last end, as plain data; None where there was none at the last look."""
+        ends = self._ends.get(execution_id)
+        return None if ends is None else _on_record(None, ends).result
 
 
 @dataclass(slots=True)

@@ -34,9 +34,9 @@ _NAMED_AT_ONCE = 16
 """So many inputs are named in each run; of more only the one that names the others."""
 _MOST_COMMON = 16
 # What the orders of an app have in common, as a rule; whether they do is looked at.
-_SHARED = ("settings", "promises", "site", "modules", "files", "left_out", "mpi")
+_SHARED = ("settings", "promises", "site", "modules", "files", "left_out", "speeds", "mpi")
 # Of workers that share our file system: runs on an endpoint have directories there, which keep their results.
-_STAYS = ("records", "again")
+_STAYS = ("records", "again", "ended")
 _OWN = ("manifest", "attempt", "outdated", "shared", "chosen", "guard")
 
 

@@ -1,6 +1,6 @@
 """A run is looked at while it goes on, and ended early where its campaign's guard says so.
 
-What a run gives so far comes from the app: a LAMMPS log that grows (`hpcagent.apps.lammps.watch`), or a Python
+What a run gives so far comes from the app: a LAMMPS log that grows (`hpcagent.science.lammps.watch`), or a Python
 function that yields. `hpcagent.apps.guard.decide` says whether that is enough to stop it. Without a guard nothing
 of this runs. Imports only the standard library, for workers use it.
 """

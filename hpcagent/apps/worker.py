@@ -32,7 +32,7 @@ from hpcagent.apps.modules import loaded
 from hpcagent.apps.printed import reading
 from hpcagent.apps.repairs import with_repairs
 from hpcagent.apps.run import LazyRun, Outcome, Run, note, noted, noting, repairs_made, spent_cpu_s
-from hpcagent.apps.run_records import RunRecords, record_file
+from hpcagent.apps.run_records import record_file
 from hpcagent.apps.watching import driven
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
@@ -62,44 +62,67 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
             (name -> (unit, required)), `site` and `attempt`. With `shared` the answer of a run that was found
             finished says so (`found`); `account` says what a chain's inner runs were. With `records`, the folder
             of the workers' records, the run has a directory only if it asks for one, and a directory that is there
-            is looked at only where the run was sent before (`again`).
+            is looked at only where the run was sent before (`again`); `ended` is what the records had of its end
+            then.
         upstream: Results (or their dicts) of the runs this one takes as input.
     """
     workdir = Path(order["workdir"])
     try:
+        refused = ""
         if "records" in order:
-            done = _ended_before(order) if order.get("again") else None
+            done = _ended_before(order)
             if done is not None:
                 return done
-            record_file(order["records"]).begun(order["manifest"], order["attempt"])
-            if not (order.get("again") and os.path.lexists(workdir)):
+            refused = _begun_on_record(order)
+            if not refused and not (order.get("again") and os.path.lexists(workdir)):
                 return _on_record(order, workdir, upstream)
         new = _make(workdir)
         with _sole_owner(workdir), noting(), reading(order["site"]):
             done, wrong = final_result(workdir)
             if done is not None and not changed_files(done.get("files") or {}):
-                done = with_reuse_said(done)
+                done = _without_other_speeds(with_reuse_said(done), order, workdir)
                 return {**done, "found": True} if order.get("shared") else done
             if not new:
                 _set_aside(workdir)
             _write(f"{workdir}/manifest.json", order["manifest"])
+            if refused:
+                note(refused)
             fields = _run(order, partial(Run, workdir=workdir), upstream, wrong)
             _write(f"{workdir}/result.json", fields)
             return fields
     except OSError as error:
         now = time.time()
-        failure = _failure("infrastructure", os_name(error), f"{workdir}: {error.strerror or error}.")
+        where = workdir if error.filename is None else os.fsdecode(error.filename)
+        failure = _failure("infrastructure", os_name(error), f"{where}: {error.strerror or error}.")
         return _fields(order, "FAILED", now, now, failure=failure)
 
 
 def _ended_before(order: Mapping[str, Any]) -> dict[str, Any] | None:
     """The final result on record of a run that was sent before; its worker was lost before the answer came."""
-    name = order["manifest"]["execution_id"]
-    known = RunRecords(Path(order["records"]).parent).of(name.__eq__).get(name)
-    if known is None or known.result is None:
+    if order.get("ended") is None:
         return None
-    done, _ = checked_result(known.result, name)
+    done, _ = checked_result(order["ended"], order["manifest"]["execution_id"])
     return None if done is None or changed_files(done.get("files") or {}) else with_reuse_said(done)
+
+
+def _begun_on_record(order: Mapping[str, Any]) -> str:
+    """Write into the worker's records that a run begins; what is refused there, for a run that goes on without.
+
+    Raises:
+        OSError: The disk is full, also for a directory.
+    """
+    try:
+        record_file(order["records"]).begun(order["manifest"], order["attempt"])
+    except OSError as error:
+        return _refused(error)
+    return ""
+
+
+def _refused(error: OSError) -> str:
+    """What the records do not take, in a sentence: the run then has a directory, as if it wrote files."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise error
+    return f"{error.filename} cannot be written ({error.strerror}): so it has a directory of its own"
 
 
 def _on_record(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> dict[str, Any]:
@@ -107,11 +130,15 @@ def _on_record(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...
     with contextlib.closing(_Folder(order["manifest"], workdir)) as folder, noting(), reading(order["site"]):
         made = partial(LazyRun, workdir=folder.path)  # type: ignore[arg-type]  # it makes the directory
         fields = _run(order, made, upstream)
-        if folder.made:
-            _write(f"{workdir}/result.json", fields)
-        else:
-            fields["workdir"] = ""
-            record_file(order["records"]).ended(order["manifest"]["execution_id"], fields)
+        if not folder.made:
+            try:
+                record_file(order["records"]).ended(order["manifest"]["execution_id"], {**fields, "workdir": ""})
+            except OSError as error:
+                fields["notes"] = [*fields.get("notes", ()), _refused(error)]
+                folder.path()
+            else:
+                return {**fields, "workdir": ""}
+        _write(f"{workdir}/result.json", fields)
         return fields
 
 
@@ -122,6 +149,7 @@ class _Folder:
         self._manifest, self._path = manifest, path
         self._lock = threading.Lock()  # a function may have threads
         self._held: contextlib.ExitStack | None = None
+        self._ended = False
         _asked_for_none.add(self)
 
     @property
@@ -147,13 +175,17 @@ class _Folder:
             if not new:
                 _set_aside(self._path)
             _write(f"{self._path}/manifest.json", self._manifest)
-            self._held = held.pop_all()
+            # A thread that the function has left behind comes after its end: the result on record stays the run's,
+            # and a further attempt must not wait for that thread.
+            self._held = contextlib.ExitStack() if self._ended else held.pop_all()
         _asked_for_none.discard(self)
 
     def close(self) -> None:
         _asked_for_none.discard(self)
-        if self._held is not None:
-            self._held.close()
+        with self._lock:
+            self._ended = True
+            if self._held is not None:
+                self._held.close()
 
 
 _asked_for_none: set[_Folder] = set()
@@ -283,6 +315,36 @@ def with_reuse_said(fields: dict[str, Any]) -> dict[str, Any]:
         return fields
     said = f"found finished, not run again: computed with {', '.join(newer)}"
     return {**fields, "notes": [*fields.get("notes", ()), said]}
+
+
+def _without_other_speeds(fields: dict[str, Any], order: Mapping[str, Any], workdir: Path) -> dict[str, Any]:
+    """A finished result of a call whose app has other resources now: what it computed, not how fast.
+
+    Resources are no part of an execution id, because what is computed does not depend on them: a script that goes
+    on in a larger allocation repeats nothing. A speed does depend on them.
+    """
+    try:
+        then = json.loads((workdir / "manifest.json").read_bytes())["resources"]
+        asked = order["manifest"]["resources"]
+        limits = ("walltime_s", "memory_gb")
+        other = {name: then[name] for name in asked if name not in limits and then[name] != asked[name]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return fields  # of a folder that has lost it nobody knows
+    if not other:
+        return fields
+    timed = fields["metrics"].keys() & set(order.get("speeds") or ())
+    was = ", ".join(f"{name} = {value} (asked for: {asked[name]})" for name, value in other.items())
+    said = f"found finished, not run again: computed with {was}"
+    if timed:
+        said += (
+            f"; so it has no {', '.join(sorted(timed))}: to measure on other resources, call with another "
+            "`replicate`, or in a run_dir of its own"
+        )
+    metrics, uncertainty = (
+        {n: v for n, v in fields.get(key, {}).items() if n not in timed} for key in ("metrics", "uncertainty")
+    )
+    notes = [*fields.get("notes", ()), said]
+    return {**fields, "metrics": metrics, "uncertainty": uncertainty, "notes": notes}
 
 
 def _make(workdir: Path) -> bool:
@@ -416,7 +478,10 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     call = (
         partial(_over_ranks, order) if order.get("mpi") else partial(_call, function, promises=order["promises"])
     )
-    outcome = with_repairs(call, params, run) if "repairs" in settings else call(params, run)
+    if "repairs" in settings:
+        outcome = with_repairs(call, params, run, altering=order.get("altering"))
+    else:
+        outcome = call(params, run)
     try:
         later = loaded(modules) - at_import
         refuse_others({name: modules[name] for name in later}, {} if "only_read" in settings else settings)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.records import Result
-from hpcagent.policies.points import Key, key
-from hpcagent.policies.recommend import Estimate
+from hpcagent.statistics.points import Key, key
+from hpcagent.statistics.recommend import Estimate
 
 __all__ = ["agreeing", "as_measured"]
 

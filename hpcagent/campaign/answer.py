@@ -27,8 +27,8 @@ from hpcagent.campaign.sweep import sweep_answer
 from hpcagent.campaign.warm import earlier_evidence
 from hpcagent.model.objective import pareto_front
 from hpcagent.model.records import Observation, Result
-from hpcagent.policies.points import Key, key
-from hpcagent.policies.recommend import Estimate, Recommendation, estimates, recommend
+from hpcagent.statistics.points import Key, key
+from hpcagent.statistics.recommend import Estimate, Recommendation, estimates, recommend
 from hpcagent.store.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def answer(
         "reason": reason if reason is None or state is None else state.why_stopped(reason),
         "run_dir": run_dir,
         "node_hours": sum(r.cost.node_hours for r in results) if state is None else state.node_hours,
-        "events": () if state is None else tuple(state.told),
+        "overhead_node_hours": 0.0 if state is None else state.overhead,
+        "events": () if state is None else tuple(state.alerts),
         "inner": {} if state is None else _inner(state),
         "wall_s": wall_s,
         "warm": warm,

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from hpcagent.campaign.extending import extension_of
 from hpcagent.campaign.own_points import own_point
-from hpcagent.campaign.planner import Asked, Planner
+from hpcagent.campaign.planner import Planner, PolicyQuestion
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.state import State
 from hpcagent.errors import BadInput, BudgetSpent, Interrupted, in_brief
 from hpcagent.model.records import Manifest, Result, checked_counter
 from hpcagent.model.space import Params
-from hpcagent.policies.points import Key, key, whole
 from hpcagent.policies.stop import Stop
+from hpcagent.statistics.points import Key, key, whole
 
 __all__ = ["Asking", "OwnRun", "Results"]
 
@@ -89,7 +89,7 @@ class Results:
 class _Offer(NamedTuple):
     """A point that the policy has given: an answer to which question, and where it stood in it."""
 
-    asked: Asked
+    asked: PolicyQuestion
     place: int
     point: Params
 
@@ -167,7 +167,7 @@ class Asking:
                 found.append(point)
         return found
 
-    def answered(self, params: Mapping[str, object]) -> Asked | None:
+    def answered(self, params: Mapping[str, object]) -> PolicyQuestion | None:
         """The question whose answer a point is that was measured elsewhere; None where nobody asked for it."""
         offer = self._offers.get(key(own_point(self._planner.campaign, params, where="tell")))
         return None if offer is None else offer.asked
@@ -217,7 +217,7 @@ class Asking:
             if known is not None:
                 self._send_again([known])
                 return OwnRun(known, self, recorded=self.ended(known.execution_id))
-            room = planner.room()
+            room = planner.runs_left()
             planned: list[Manifest] = []
             if room is None or room > 0:
                 batch, _ = self._place(1)
@@ -248,7 +248,7 @@ class Asking:
 
     def _refuse_over_budget(self, new: Sequence[_Wanted]) -> None:
         planner, n = self._planner, len(new)
-        room = planner.room()
+        room = planner.runs_left()
         words = "" if room is None or n <= room else f"the budget of runs has room for {room} more"
         if not words and n:
             fits = planner.affordable([w.point for w in new])
@@ -277,7 +277,7 @@ class Asking:
             ones = sorted(ones, key=lambda one: 0 if one.offer is None else one.offer.place)
             points = [one.point if one.offer is None else one.offer.point for one in ones]
             batch, first = self._place(len(points))
-            room = self._planner.room()
+            room = self._planner.runs_left()
             planned += self._planner.own(
                 points,
                 batch=batch,

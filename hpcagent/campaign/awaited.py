@@ -16,8 +16,8 @@ from hpcagent.errors import Interrupted
 from hpcagent.public import public
 
 if TYPE_CHECKING:
-    from hpcagent.campaign.batch import Batch, Event
     from hpcagent.campaign.coordinator import Coordinator
+    from hpcagent.campaign.events import Batch, Event
     from hpcagent.campaign.result import CampaignResult
     from hpcagent.sites.several_profiles import AnySite
 

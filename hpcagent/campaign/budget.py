@@ -97,14 +97,18 @@ class Budget:
                 self._chain_spent[chain] = self._chain_spent.get(chain, 0.0) + part.cost.node_hours
 
     def spent(self, state: State) -> float:
-        """Node-hours of all attempts that have ended.
+        """Node-hours of all attempts that have ended, and of launches beside their runs.
 
         Where the worker did not live to tell what an attempt took, it counts as an expected run.
         """
-        unknown = [(state.manifest(identity), n) for identity, n in state.untold.items()]
+        unknown = [(state.manifest(identity), n) for identity, n in state.attempts_of_unknown_cost.items()]
         lost = [(manifest.params, n) for manifest, n in unknown if manifest is not None]
         presumed = self.times.loads([params for params, _ in lost])
-        return state.node_hours + sum(n * load.expected for (_, n), load in zip(lost, presumed, strict=True))
+        return (
+            state.node_hours
+            + state.overhead
+            + sum(n * load.expected for (_, n), load in zip(lost, presumed, strict=True))
+        )
 
     def committed(self, running: Mapping[str, tuple[Manifest, float]]) -> Load:
         """What the runs in flight will have taken, less what is counted as spent already.
@@ -254,11 +258,21 @@ class Budget:
         )
 
     def outlook(
-        self, state: State, running: Mapping[str, tuple[Manifest, float]], *, closed: bool = False
+        self,
+        state: State,
+        running: Mapping[str, tuple[Manifest, float]],
+        *,
+        closed: bool = False,
+        unbooked: float = 0.0,
     ) -> Outlook:
-        """What is spent, committed and forecast now; `closed` says that no more runs are to come."""
+        """What is spent, committed and forecast now.
+
+        Args:
+            closed: Whether no more runs are to come.
+            unbooked: Node-hours of launches that neither a run nor the journal has.
+        """
         self.learn(state)
-        spent, flying = self.spent(state), self.committed(running)
+        spent, flying = self.spent(state) + unbooked, self.committed(running)
         committed = flying.expected
         budget = self._planned.count(state.manifests)
         # What the cheap runs of a screening took says nothing of the dear ones to come.

@@ -20,11 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from hpcagent.apps.lammps.restart import times_at_most
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.extended import counting
 from hpcagent.model.records import Observation, Result
-from hpcagent.policies.points import Key, key
+from hpcagent.statistics.points import Key, key
 
 __all__ = [
     "Comparison",
@@ -292,6 +291,8 @@ def observations(
 def _as_long_as_it_may(campaign: Campaign, seen: Observation) -> Observation:
     if seen.extendable_s is None:
         return seen
+    from hpcagent.science.lammps.restart import times_at_most  # only runs that can go on need it
+
     app = campaign.app
     return replace(seen, times_at_most=times_at_most(app.settings, app.contract.space, seen.params))
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from hpcagent.apps.modes import MODE, is_mode
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.extended import counting, superseded
 from hpcagent.model.failures import RunStates
 from hpcagent.model.records import Result
 
-__all__ = ["best_single", "extended_words", "guarded_text", "run_counts", "stop_words", "told_note", "told_words"]
+__all__ = [
+    "best_single",
+    "extended_words",
+    "guarded_text",
+    "mode_words",
+    "run_counts",
+    "stop_words",
+    "told_note",
+    "told_words",
+]
 
 
 def run_counts(results: Iterable[Result], states: Mapping[str, RunStates]) -> dict[RunStates, int]:
@@ -39,6 +49,14 @@ def extended_words(results: Iterable[Result]) -> str:
     """How many runs count as part of one that went on from them; empty without any."""
     n = len(superseded(results))
     return f"{n} of them counted as part of a run that went on from them" if n else ""
+
+
+def mode_words(campaign: Campaign) -> str:
+    """How the campaign's runs are started, where that is not a program for each; a clause, or empty."""
+    mode = "ensemble" if campaign.app.shares_launches else campaign.app.settings.get(MODE)
+    if not is_mode(MODE, campaign.app.function) and mode != "ensemble":
+        return ""  # a setting of the user's own
+    return "" if mode is None else f"runs are started in the mode {mode}"
 
 
 def told_note(result: Result) -> str:

@@ -14,7 +14,7 @@ from hpcagent.campaign.own_points import own_point
 from hpcagent.errors import BadInput
 from hpcagent.model.base import open_regular
 from hpcagent.model.space import Params, Space
-from hpcagent.policies.points import Key, key
+from hpcagent.statistics.points import Key, key
 from hpcagent.store.files import open_plain, refusing_clearly
 from hpcagent.store.rundir import RunDir, holder
 
@@ -86,7 +86,7 @@ def enqueue(run_dir: str | Path, points: Sequence[Mapping[str, object]]) -> Enqu
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.run import run
+        >>> from hpcagent.runs.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder, progress=False)
         ...     done = enqueue(folder, [{"x": 0.1, "y": 0.9, "style": "plain"}])

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from hpcagent.apps.base import App
-from hpcagent.apps.modes import ENSEMBLE, LAMMPS, MODE
+from hpcagent.apps.hooks import LAMMPS
+from hpcagent.apps.modes import ENSEMBLE, MODE
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record
 from hpcagent.model.contract import Resources

@@ -10,28 +10,30 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.apps.ensemble import ANSWERS, MORE, execute_ensemble
-from hpcagent.apps.lammps.executable import is_another
+from hpcagent.apps.hooks import LAMMPS
 from hpcagent.apps.lines import Lines, new_lines
-from hpcagent.apps.modes import LAMMPS
 from hpcagent.campaign.ensemble_table import Ensemble, refuse_ensemble
+from hpcagent.campaign.launch_costs import LaunchCost
 from hpcagent.errors import BadInput, SiteFailed
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import MOST_LOST
-from hpcagent.model.records import Manifest
+from hpcagent.model.records import Cost, Manifest
+from hpcagent.science.lammps.executable import is_another
 from hpcagent.sites.several import Sites
 from hpcagent.sites.site import Site
-from hpcagent.sites.turns import Turn
+from hpcagent.sites.workers.fair_share import Turn
 
 __all__ = ["Ensembles", "refuse_site"]
 
 _LOOK_S = 1.0
+_END_S = 3.0
 
 
 def refuse_site(site: Site, app: App) -> None:
@@ -79,6 +81,7 @@ class _Flying:
         begun: Those that a slot has taken.
         read: Bytes of its answers that were read.
         task: What the worker gives in the end.
+        cost: Its account.
     """
 
     folder: Path
@@ -86,6 +89,7 @@ class _Flying:
     runs: dict[str, Manifest]
     slots: int
     plain: bool
+    cost: LaunchCost
     begun: set[str] = field(default_factory=set)
     read: int = 0
     task: Future[Any] | None = None
@@ -153,6 +157,7 @@ class Ensembles:
         self._waiting: deque[Manifest] = deque()
         self._back: deque[Manifest] = deque()
         self._flying: list[_Flying] = []
+        self._over: list[_Flying] = []
         self._lost: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._news = threading.Event()
@@ -164,16 +169,57 @@ class Ensembles:
         """Take runs; `go` sends them."""
         (self._waiting.extendleft if again else self._waiting.extend)(manifests)
 
-    def drop(self) -> None:
-        """Begin no more runs of what was sent: the budget is used up."""
+    def drop(self, costs: Mapping[str, Cost]) -> None:
+        """Begin no more runs of what was sent, and end those in flight: the budget is used up.
+
+        Args:
+            costs: Execution id -> what a run in flight is booked.
+        """
         self._waiting.clear()
         self._dropped = True
         with self._lock:
             for one in self._flying:
+                for name in one.runs:
+                    one.cost.of_runs += costs.get(name, Cost()).node_hours
+                one.runs.clear()  # what they still answer comes too late
                 try:
                     one.tell({"drop": True})
                 except OSError as error:
                     self._tell(f"The ensemble {one.folder.name} cannot be ended: {error}. What it runs goes on.")
+
+    def unbooked(self, taken: Mapping[str, float]) -> float:
+        """Node-hours that launches have taken beside their runs, and that no event has yet.
+
+        Args:
+            taken: Execution id -> node-hours so far, of runs in flight.
+        """
+        with self._lock:
+            return sum(
+                one.cost.unbooked(sum(taken.get(name, 0.0) for name in one.runs))
+                for one in (*self._flying, *self._over)
+            )
+
+    def book(self, *, settled: bool = False) -> list[dict[str, Any]]:
+        """Events of what launches have taken beside their runs, of those that are over.
+
+        Args:
+            settled: Also of those that have no run left, which are let come to their end first. Not of one whose
+                runs go on where the campaign is interrupted: these are in nobody's account either.
+        """
+        if settled:
+            with self._lock:
+                tasks = [one.task for one in self._flying if one.task is not None and not one.runs]
+            wait(tasks, _END_S)
+        with self._lock:
+            done, self._over = self._over, []
+            if settled:
+                ending = [one for one in self._flying if not one.runs]
+                done = [*done, *ending]
+                for one in ending:
+                    for line in self._said(one):
+                        one.cost.hear(line.get("launch"))
+            events = [one.cost.event(one.folder.name) for one in done]
+        return [event for event in events if event is not None]
 
     def stop(self) -> None:
         """Look at no answers any more."""
@@ -234,6 +280,7 @@ class Ensembles:
             {m.execution_id: m for m in manifests},
             slots,
             all(isinstance(order["function"], str) for order in orders),
+            LaunchCost.of(launch, self._site.about.get("node_cores")),
         )
         flying.folder.mkdir(0o775, parents=True)
         request = {
@@ -305,6 +352,7 @@ class Ensembles:
                     if over:
                         answers += self._rest(one)
                         self._flying.remove(one)
+                        self._over.append(one)
                 for manifest, answer in answers:
                     self._ended(manifest, answer)
                 if over:
@@ -314,22 +362,28 @@ class Ensembles:
     def _grown(self, one: _Flying) -> list[tuple[Manifest, Future[Any]]]:
         if one.more is not None:
             one.more.flush()
+        found: list[tuple[Manifest, Future[Any]]] = []
+        for line in self._said(one):
+            if "begun" in line:
+                one.begun.add(str(line["begun"]))
+            elif "launch" in line:
+                one.cost.hear(line["launch"])
+            else:
+                found += self._answer(one, str(line.get("execution_id")), line.get("answer"))
+        return found
+
+    def _said(self, one: _Flying) -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = []
         # What is missing, also of a damaged line, comes with the task's own answer.
         with contextlib.suppress(OSError):
             said, one.read = new_lines(one.folder / ANSWERS, one.read)
-        found: list[tuple[Manifest, Future[Any]]] = []
-        for line in said:
-            if "begun" in line:
-                one.begun.add(str(line["begun"]))
-            else:
-                found += self._answer(one, str(line.get("execution_id")), line.get("answer"))
-        return found
+        return said
 
     def _answer(self, one: _Flying, name: Any, answer: Any) -> list[tuple[Manifest, Future[Any]]]:
         manifest = one.runs.pop(name, None)
         if manifest is None or not isinstance(answer, dict):
             return []
+        one.cost.pay(answer)
         one.metrics[name] = answer.get("metrics") or {}
         one.units.update(answer.get("units") or {})
         future: Future[Any] = Future()

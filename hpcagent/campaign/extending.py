@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcagent.apps.lammps.restart import END, restart_step, steps_in_all
+from hpcagent.campaign.numbers import with_error
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State
 from hpcagent.errors import BadInput, in_brief
 from hpcagent.model.extended import in_all, refusal
 from hpcagent.model.records import Manifest, Result
 from hpcagent.policies.longer import Longer
-from hpcagent.policies.points import key
+from hpcagent.science.lammps.restart import END, restart_step, steps_in_all
+from hpcagent.statistics.points import key
 
 __all__ = [
     "Extension",
+    "before_and_after",
     "estimate_of",
     "extension_of",
     "from_the_end_of",
@@ -130,6 +132,23 @@ def in_the_way(campaign: Campaign, before: Result, times: float, work: Path) -> 
     if restart_step(folder / END) is None:
         return f"the restart file of {said} is gone or damaged ({folder / END}). Run a replicate instead."
     return ""
+
+
+def before_and_after(campaign: Campaign, before: Result, after: Result) -> list[str]:
+    """What a run gave before it was extended and what the longer one gives, a line for each metric that is shown.
+
+    Args:
+        campaign: The campaign.
+        before: The run that was extended.
+        after: The extended run.
+    """
+    lines = []
+    for metric in campaign.shown:
+        if metric in before.metrics and metric in after.metrics:
+            old, new = (with_error(r.metrics[metric], r.uncertainty.get(metric)) for r in (before, after))
+            unit = campaign.app.contract.metric(metric).unit
+            lines.append(f"  {metric}: {old} before, {new} now{'' if unit == '1' else f' ({unit})'}")
+    return lines
 
 
 def wanted(campaign: Campaign, state: State, point: Longer, work: Path | None) -> tuple[Extension | None, str]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from hpcagent.apps.base import App
+from hpcagent.apps.hooks import LAMMPS
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record
 from hpcagent.model.contract import MEASURED_TIMES
@@ -18,7 +19,6 @@ __all__ = ["Guard", "kinds_of"]
 
 Kind = Literal["mean", "speed", "rising", "falling"]
 
-_LAMMPS = "hpcagent.apps.lammps.run:lammps_run"
 # Of LAMMPS's catalogue: what is a mean over the run, or behaves like one. Slopes, drifts, and what grows with the
 # length of the run where the energy walks, do not.
 _MEANS = (
@@ -123,17 +123,16 @@ def kinds_of(app: App) -> dict[str, Kind]:
     only rise or fall while the run goes on.
 
     Example:
-        >>> from hpcagent.apps.lammps.contract import lammps
+        >>> from hpcagent.science.lammps.contract import lammps
         >>> found = kinds_of(lammps("lj_argon"))
         >>> found["temperature"], found["ns_per_day"], "drift_mev_per_atom_ns" in found
         ('mean', 'speed', False)
     """
     metrics = app.contract.metrics
-    speeds = {name for m in metrics if m.undisturbed for name in (m.name, m.undisturbed)}
     found: dict[str, Kind] = {}
     for metric in metrics:
-        kind = _lammps_kind(app, metric.name) if app.function == _LAMMPS else _own_kind(metric.unit)
-        if metric.name in speeds:
+        kind = _lammps_kind(app, metric.name) if app.function == LAMMPS else _own_kind(metric.unit)
+        if metric.name in app.contract.speeds:
             kind = "speed"
         if kind is not None:
             found[metric.name] = kind

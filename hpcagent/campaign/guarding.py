@@ -14,7 +14,7 @@ from hpcagent.campaign.guard_table import kinds_of
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State
 from hpcagent.model.records import Manifest, Observation
-from hpcagent.policies.points import key
+from hpcagent.statistics.points import key
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import RunDir
 

@@ -18,8 +18,7 @@ __all__ = ["by_reference", "on_several", "references", "refuse_mixed_speeds", "s
 def speeds(campaign: Campaign) -> frozenset[str]:
     """The metrics that another machine changes, as far as the app's contract tells: measured speeds and times."""
     contract = campaign.app.contract
-    found = {name for m in contract.metrics if m.undisturbed for name in (m.name, m.undisturbed)}
-    return frozenset(found | {m.name for m in contract.metrics if m.unit in MEASURED_TIMES})
+    return frozenset(contract.speeds | {m.name for m in contract.metrics if m.unit in MEASURED_TIMES})
 
 
 def _asked(campaign: Campaign) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.space import Params
-from hpcagent.policies.points import key
+from hpcagent.statistics.points import key
 
 if TYPE_CHECKING:
     from hpcagent.campaign.record import Campaign

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from hpcagent.campaign.compare import compare, full_fidelity, observations, projected
 from hpcagent.campaign.enqueued import Queue
 from hpcagent.campaign.extending import Extension, estimate_of, manifest_of, wanted
+from hpcagent.campaign.hopeless import failed_alike, never_given
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
@@ -22,13 +23,13 @@ from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy
 from hpcagent.policies.longer import Longer, as_meant
 from hpcagent.policies.stop import MaxRuns, Progress
-from hpcagent.policies.surest import contenders
+from hpcagent.statistics.surest import contenders
 from hpcagent.store.journal import Journal
 
-__all__ = ["Asked", "Planner"]
+__all__ = ["Planner", "PolicyQuestion"]
 
 
-class Asked(NamedTuple):
+class PolicyQuestion(NamedTuple):
     """What the policy was asked, while it thinks.
 
     Attributes:
@@ -102,13 +103,13 @@ class Planner:
         own = self.queued(self.size, look=True)
         if own:
             left = self.size - len(own)
-            room = self.room()
+            room = self.runs_left()
             left = left if room is None else min(room, left)
             more = left > 0 and self.over() is None and not self._confirmed()
             return own + (self._plan_batch(self.spending.most(left), beside=own) if more else [])
         reason = self.over()
         if reason is None and not self._confirmed():
-            room = self.room()
+            room = self.runs_left()
             n = min(room, self.size) if room is not None else self.size
             planned = self._plan_batch(self.spending.most(n))
             if planned:
@@ -135,7 +136,7 @@ class Planner:
         if self.queue is None or n <= 0:
             return []
         self.queue.look(force=look)
-        room = self.room()
+        room = self.runs_left()
         n = n if room is None else min(n, room)
         points = self.queue.waiting()[: max(0, n - self._references(n))]
         if not points or self.hopeless() is not None:
@@ -153,7 +154,7 @@ class Planner:
         """Why no further batch begins, if so."""
         return self.hopeless() or self._stop_reason()
 
-    def room(self) -> int | None:
+    def runs_left(self) -> int | None:
         """How many runs may still be planned before the confirmation; None without a bound."""
         budget = self.campaign.until.budget()
         if budget is None:
@@ -183,11 +184,11 @@ class Planner:
             return self.state.stopped or "its contenders are confirmed."
         # A plain budget needs no history, and a long one takes seconds to look through.
         if isinstance(until, MaxRuns) and len(self.state.results) - self.state.elsewhere < until.runs:
-            return None if (self.room() or 0) > 0 else f"all {until.runs} runs of the budget are planned."
+            return None if (self.runs_left() or 0) > 0 else f"all {until.runs} runs of the budget are planned."
         reason = until.check(self._progress(with_history=not isinstance(until, MaxRuns)))
         if reason is not None:
             return reason
-        room = self.room()
+        room = self.runs_left()
         if room is not None and room <= 0:
             return f"all {self.campaign.until.budget()} runs of the budget have ended."
         return None
@@ -201,7 +202,7 @@ class Planner:
             noise=self.campaign.noise,
             batches_done=1 + state.last_batch,
             wall_s=self.elapsed_s(),
-            node_hours=state.node_hours,
+            node_hours=state.node_hours + state.overhead,
             runs=len(state.manifests if self.campaign.mode == "rolling" else state.results) - state.elsewhere,
             failed=state.failed,
         )
@@ -211,7 +212,7 @@ class Planner:
         return self.state.elapsed_s + time.time() - self.began
 
     def hopeless(self) -> str | None:
-        """A reason to give up: a whole batch failed alike, in a way that no parameter would change."""
+        """A reason to give up: runs fail alike, in a way that no parameter would change."""
         if self.state.finished - self.state.failed == len(self.state.results):  # all have completed
             return None
         if self.campaign.mode == "rolling":
@@ -219,20 +220,10 @@ class Planner:
         else:
             last = self.state.batch(self.state.last_batch)
         last = [r for r in last if r is not self._left.get(r.manifest.execution_id) and not r.manifest.origin]
-        if not last:
-            return None
-        failures = [r.failure for r in last]
-        alike = {(f.kind, f.name) if f else None for f in failures}
-        if len(alike) != 1 or len(failures) < min(2, self.size):
-            return None
-        first = failures[0]
-        if first is None or not first.means.hopeless:
-            return None
-        ended = "failed" if first.means.final else "were given up"
-        return (
-            f"all {len(failures)} runs of the last batch {ended} alike, and no parameter would change that: "
-            f"{first.name}: {first.message}"
-        )
+        if not any(r.failure is not None and r.failure.kind == "contract" for r in last):
+            return failed_alike(last, last, self.size)
+        ended = [r for r in self._results_now() if not r.manifest.origin]
+        return never_given(self.campaign, ended) or failed_alike(last, ended, self.size)
 
     def _history_now(self) -> list[Observation]:
         """The history in its recorded order: manifests in batch mode, the journal in rolling mode."""
@@ -287,7 +278,7 @@ class Planner:
         # A design counts what the machine has lost as given: the same run is made again when it is resumed.
         lost = self._of_design() if self.campaign.policy.name == SWEEP else [*beside]
         references = 0 if beside else self._references(n)
-        asked = Asked(n - references, len(self.state.rows), tuple(m.index for m in lost))
+        asked = PolicyQuestion(n - references, len(self.state.rows), tuple(m.index for m in lost))
         suggested = self._question(asked.n, self._as_pending(lost))() if asked.n > 0 else []
         points: list[tuple[Params, Role]] = [(p, "suggested") for p in suggested]
         if points and references:
@@ -296,7 +287,7 @@ class Planner:
             points[middle:middle] = [(self._reference_point(), "reference")] * references
         return self._plan(points, batch, asked=asked)
 
-    def asking(self, n: int, running: Collection[Manifest]) -> tuple[Asked, Callable[[], list[Params]]]:
+    def asking(self, n: int, running: Collection[Manifest]) -> tuple[PolicyQuestion, Callable[[], list[Params]]]:
         """A question for `n` more runs in rolling mode, and what answers it: in another thread, if need be."""
         n = self.spending.most(n)
         design = self.campaign.policy.name == SWEEP
@@ -305,7 +296,7 @@ class Planner:
         places = range(first, first + n)
         due_at = {i for i in places if self.campaign.reference is not None and i % self.size < self.references}
         indices = tuple(m.index for m in going)
-        asked = Asked(n - len(due_at), len(self.state.rows), indices, places, frozenset(due_at))
+        asked = PolicyQuestion(n - len(due_at), len(self.state.rows), indices, places, frozenset(due_at))
         return asked, self._question(asked.n, self._as_pending(going)) if asked.n > 0 else list
 
     def _under_way(self) -> list[Manifest]:
@@ -319,7 +310,9 @@ class Planner:
     def _as_pending(self, manifests: Sequence[Manifest]) -> list[Params]:
         return [{name: m.params[name] for name in self.search.names if name in m.params} for m in manifests]
 
-    def ask(self, n: int, pending: Sequence[Manifest], besides: Sequence[Params]) -> tuple[Asked, list[Params]]:
+    def ask(
+        self, n: int, pending: Sequence[Manifest], besides: Sequence[Params]
+    ) -> tuple[PolicyQuestion, list[Params]]:
         """What the policy would have run next; nothing is planned.
 
         Args:
@@ -331,7 +324,7 @@ class Planner:
         self._replaced, self._seen, self._history = -1, 0, []
         given = self._as_pending(pending) + [dict(p) for p in besides]
         indices = tuple(m.index for m in pending)
-        asked = Asked(n, len(self.state.rows), indices, besides=tuple(besides))
+        asked = PolicyQuestion(n, len(self.state.rows), indices, besides=tuple(besides))
         return asked, self._question(n, given)()
 
     def known(self, point: Params, replicate: int) -> Manifest | None:
@@ -355,7 +348,7 @@ class Planner:
         points: Sequence[Params],
         *,
         batch: int | None,
-        asked: Asked | None = None,
+        asked: PolicyQuestion | None = None,
         replicate: int | None = None,
         reference: bool = False,
     ) -> list[Manifest]:
@@ -375,7 +368,7 @@ class Planner:
             wanted[middle:middle] = [(self._reference_point(), "reference")] * self.references
         return self._plan(wanted, batch, asked=asked, replicate=replicate)
 
-    def rolling(self, asked: Asked, answer: Sequence[Params]) -> list[Manifest]:
+    def rolling(self, asked: PolicyQuestion, answer: Sequence[Params]) -> list[Manifest]:
         """The runs that such an answer means, with the references between them."""
         suggested = iter(answer)
         points: list[tuple[Params, Role]] = []
@@ -383,7 +376,7 @@ class Planner:
             point = self._reference_point() if place in asked.references else next(suggested, None)
             if point is not None:
                 points.append((point, "reference" if place in asked.references else "suggested"))
-        room = self.room()  # of which there may be less than when it was asked
+        room = self.runs_left()  # of which there may be less than when it was asked
         return self._plan(points if room is None else points[:room], None, asked=asked)
 
     def _references(self, n: int) -> int:
@@ -403,7 +396,7 @@ class Planner:
         found = [r for r in results if r.ok and r.distrusted is not None and not self._repeated_well(r)]
         if 2 * len(found) > len(results):
             return []  # the whole machine is busy; the same again would be no better
-        room = self.room()
+        room = self.runs_left()
         if room is not None:
             found = found[:room]
         return self._plan([(r.manifest.params, "repeat") for r in found], batch)
@@ -452,7 +445,7 @@ class Planner:
         batch: int | None,
         *,
         confirm: bool = False,
-        asked: Asked | None = None,
+        asked: PolicyQuestion | None = None,
         replicate: int | None = None,
     ) -> list[Manifest]:
         """Write the manifests into the journal, as one line: a batch is planned whole or not at all.

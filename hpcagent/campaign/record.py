@@ -14,16 +14,15 @@ from pydantic_core import from_json
 
 from hpcagent import packaged
 from hpcagent.apps.base import App
-from hpcagent.apps.catalog import find_app, from_name
-from hpcagent.apps.lammps.contract import averages
+from hpcagent.campaign.alerts import Rule
 from hpcagent.campaign.ensemble_table import Ensemble, refuse_ensemble
 from hpcagent.campaign.guard_table import Guard
 from hpcagent.campaign.largest import largest_of, most_cores
 from hpcagent.campaign.own_points import distinct, own_point
 from hpcagent.campaign.repairing import repaired_app
 from hpcagent.campaign.ruled import by_default, check_rules_of, narrowed, ruled
-from hpcagent.campaign.rules import Rule
 from hpcagent.campaign.sweep_space import SWEEP, in_vain, needless, spanned
+from hpcagent.catalog import find_app, from_name
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import (
@@ -461,12 +460,13 @@ class Campaign(Displayed, Record):
         Of a sweep of a LAMMPS script whose contract names none: the averages of its thermo output, no speeds.
         """
         chosen = tuple(dict.fromkeys((*self.objective.metrics, *self.show)))
+        if chosen:
+            return chosen
+        from hpcagent.science.lammps.contract import averages  # what sweeps show
+
         contract = self.app.contract.metrics
         return (
-            chosen
-            or averages(contract)
-            or tuple(m.name for m in contract if m.required)
-            or tuple(m.name for m in contract)
+            averages(contract) or tuple(m.name for m in contract if m.required) or tuple(m.name for m in contract)
         )
 
     @property
@@ -524,9 +524,8 @@ class Campaign(Displayed, Record):
         speeds nobody knows, so there it is True.
         """
         contract = self.app.contract
-        speeds = {name for m in contract.metrics if m.undisturbed for name in (m.name, m.undisturbed)}
-        speeds |= {m.name for m in contract.metrics if m.unit in MEASURED_TIMES}
-        if not any(m.undisturbed for m in contract.metrics):
+        speeds = contract.speeds | {m.name for m in contract.metrics if m.unit in MEASURED_TIMES}
+        if not contract.speeds:
             return True
         asked = (*self.judged, *self.shown, *self.until.metrics(), *(rule.metric for rule in self.rules))
         return not speeds.isdisjoint(asked)
@@ -538,10 +537,9 @@ class Campaign(Displayed, Record):
         What the app's contract states; 0 where no seed decides a metric, unless it is a measured speed.
         """
         contract = self.app.contract
-        speeds = {name for m in contract.metrics if m.undisturbed for name in (m.name, m.undisturbed)}
         # That its copies agree is not that it knows no error: a mean over a trajectory has one.
         free = contract.seeded or not contract.deterministic
-        exact = [] if free else [m.name for m in contract.metrics if m.name not in speeds]
+        exact = [] if free else [m.name for m in contract.metrics if m.name not in contract.speeds]
         return dict.fromkeys(exact, 0.0) | {m.name: m.noise for m in contract.metrics if m.noise is not None}
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from hpcagent.apps.run_records import FOLDER, OnRecord, RunRecords
-from hpcagent.apps.worker import checked_result, final_result
 from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.far import far_words
 from hpcagent.campaign.record import Campaign, load_run
@@ -22,7 +21,7 @@ from hpcagent.sites.ledger import damage
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir, holder
 
-__all__ = ["Snapshot", "begun_state", "found_result", "rebuilt_event", "replayed", "snapshot"]
+__all__ = ["Snapshot", "begun_state", "found_result", "rebuilt_event", "replayed", "snapshot", "where_found"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +194,8 @@ def found_result(work: Path, manifest: Manifest, on_record: OnRecord | None = No
         manifest: Of the run.
         on_record: What the workers' records have of it, if they were read.
     """
+    from hpcagent.apps.worker import checked_result, final_result  # rarely needed, and it can do much more
+
     path = work / manifest.execution_id / "result.json"
     try:
         fields, wrong = final_result(path.parent)
@@ -219,6 +220,15 @@ def found_result(work: Path, manifest: Manifest, on_record: OnRecord | None = No
     if unknown:
         return result, f"{path}: what it says by {', '.join(unknown)} is of another version and is not used."
     return result, ""
+
+
+def where_found(results: Sequence[Result]) -> str:
+    """Where results were that workers have written and no coordinator had recorded."""
+    own = sum(bool(r.workdir) for r in results)
+    on_record = len(results) - own
+    if not own:
+        return f"work/{FOLDER}"
+    return f"work/{FOLDER} ({on_record}) and in their own folders" if on_record else "their own folders"
 
 
 def _lost(begun: _Begun, state: State, app: tuple[str, str]) -> list[Manifest]:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.apps.base import App
-from hpcagent.apps.lammps.repairs import REPAIRS, refused, studied
 from hpcagent.errors import BadInput
 from hpcagent.model.failures import can_be_repaired
 from hpcagent.model.repairs import Repairs
@@ -14,7 +13,7 @@ from hpcagent.model.repairs import Repairs
 if TYPE_CHECKING:
     from hpcagent.model.records import Result
 
-__all__ = ["repaired_app", "repaired_note", "repaired_there", "repairs_text"]
+__all__ = ["altering", "repaired_app", "repaired_note", "repaired_there", "repairs_text"]
 
 
 def repaired_app(app: App, repairs: Repairs, varied: Collection[str]) -> App:
@@ -34,6 +33,8 @@ def repaired_app(app: App, repairs: Repairs, varied: Collection[str]) -> App:
             "by itself.",
             value=app.name,
         )
+    from hpcagent.science.lammps.repairs import studied  # most campaigns have no such table
+
     lammps = "script" in app.settings and app.function.startswith("hpcagent.apps.lammps.")
     for failure, listed in repairs.rules.items():
         _check_failure(app, failure, lammps)
@@ -60,7 +61,31 @@ def repaired_app(app: App, repairs: Repairs, varied: Collection[str]) -> App:
     return app._changed(settings={**app.settings, "repairs": repairs.plain()})
 
 
+def altering(app: App, repairs: Repairs | None, varied: Collection[str]) -> dict[str, list[str]] | None:
+    """Which repairs change what is studied, for the workers; None where the campaign allows none that does.
+
+    Args:
+        app: What runs.
+        repairs: The campaign's table, if it has one.
+        varied: Names of the parameters that the campaign varies.
+
+    Returns:
+        `repairs`, the names of those that change a varied variable of the script, and `parameters`, the varied
+        ones to which a table of values may give another one.
+    """
+    if repairs is None or not repairs.changes_studied:
+        return None
+    from hpcagent.science.lammps.repairs import studied
+
+    listed = [one for rule in repairs.rules.values() for one in rule]
+    named = {one for one in listed if isinstance(one, str) and studied(app.settings, one, varied)}
+    given = {name for one in listed if not isinstance(one, str) for name in one if name in varied}
+    return {"repairs": sorted(named), "parameters": sorted(given)}
+
+
 def _check_failure(app: App, failure: str, lammps: bool) -> None:
+    from hpcagent.science.lammps.repairs import REPAIRS
+
     allowed = list(REPAIRS) if lammps else [f for f in app.contract.failure_modes if can_be_repaired(f)]
     if failure in allowed:
         return
@@ -78,6 +103,8 @@ def _check_failure(app: App, failure: str, lammps: bool) -> None:
 
 
 def _check_named(app: App, failure: str, repair: str, where: str, lammps: bool) -> None:
+    from hpcagent.science.lammps.repairs import REPAIRS, refused
+
     if not lammps:
         raise BadInput(
             f"{where} = {repair!r}: repairs with a name are for LAMMPS scripts; of app {app.name!r} give a table "
@@ -119,7 +146,9 @@ def repairs_text(result: Result) -> str:
         >>> repairs_text(Result(manifest=asked, status="COMPLETED", repairs=[made]))
         'repaired: minimize'
     """
-    return f"repaired: {', '.join(one.repair for one in result.repairs)}" if result.repairs else ""
+    # Of values of parameters the repair's name has the numbers already.
+    said = [f"{r.repair} ({r.changed})" if r.changed and "=" not in r.repair else r.repair for r in result.repairs]
+    return f"repaired: {', '.join(said)}" if said else ""
 
 
 def repaired_note(results: Collection[Result]) -> str:

@@ -21,6 +21,7 @@ from hpcagent.campaign.compare import (
 from hpcagent.campaign.counts import best_single, extended_words, guarded_text, run_counts, told_note, told_words
 from hpcagent.campaign.earlier import WarmStart
 from hpcagent.campaign.edges import at_edges
+from hpcagent.campaign.launch_costs import overhead_words
 from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.record import Campaign, about
 from hpcagent.campaign.repairing import repaired_note, repaired_there
@@ -30,12 +31,12 @@ from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.failures import RunStates, state_counts
 from hpcagent.model.records import Result
 from hpcagent.model.space import Params
-from hpcagent.policies.missed import Missed, missed, undecided
-from hpcagent.policies.points import key
-from hpcagent.policies.ranking import Agreement, agreements
-from hpcagent.policies.recommend import ASKED_CONFIDENCE, Estimate
 from hpcagent.public import public
 from hpcagent.sites.ledger import ELSEWHERE, Entry, read_ledger
+from hpcagent.statistics.missed import Missed, missed, undecided
+from hpcagent.statistics.points import key
+from hpcagent.statistics.ranking import Agreement, agreements
+from hpcagent.statistics.recommend import ASKED_CONFIDENCE, Estimate
 from hpcagent.store.columns import Column, columns_of
 from hpcagent.store.frames import to_pandas, to_xarray
 from hpcagent.store.rundir import RunDir
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
-    from hpcagent.campaign.report import Written
+    from hpcagent.reports.report import Written
 
 __all__ = ["MOST_RIVALS", "Best", "CampaignResult", "Speedup", "event_text", "inner_text"]
 
@@ -202,6 +203,7 @@ class CampaignResult(Displayed):
         run_dir: The campaign's folder.
         front: With several goals: the results on the Pareto front.
         node_hours: Node-hours that the runs had, without the idle part of jobs.
+        overhead_node_hours: Of launches that runs share, beside those of the runs: their start, and waiting ranks.
         wall_s: Wall time of the coordinator, in seconds.
         points: What is known of every point: those that keep the limits first, best first.
         events: What the campaign's rules told of: `rule`, `execution_id` and `data` of each.
@@ -221,6 +223,7 @@ class CampaignResult(Displayed):
     comparison: Comparison | None = None
     front: tuple[Result, ...] = ()
     node_hours: float = 0.0
+    overhead_node_hours: float = 0.0
     wall_s: float = 0.0
     points: tuple[Estimate, ...] = ()
     events: tuple[Mapping[str, Any], ...] = ()
@@ -410,7 +413,7 @@ class CampaignResult(Displayed):
     @property
     def charged(self) -> str:
         """What the runs and their jobs took, in words."""
-        words = f"{self.node_hours:.2g} node-hours"
+        words = f"{self.node_hours:.2g} node-hours{overhead_words(self.overhead_node_hours, self.node_hours)}"
         jobs = self.jobs
         if jobs:
             going = sum(entry.ended is None for entry in jobs)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.errors import BadInput
+from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.conditions import holds
 from hpcagent.model.grammar import read_condition
 from hpcagent.model.space import Parameter, Space
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from hpcagent.apps.base import App
     from hpcagent.campaign.record import Campaign
+else:
+    np = Later("numpy")
 
 __all__ = ["by_default", "check_rules_of", "narrowed", "notes", "ruled"]
 

@@ -20,13 +20,13 @@ from hpcagent.apps.chain import ChainRun, inner_manifest
 from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.parts import Part
-from hpcagent.apps.run_records import FOLDER, OnRecord, RunRecords, close_record_file
+from hpcagent.apps.run_records import FOLDER, Ended, OnRecord, RunRecords, close_record_file
 from hpcagent.apps.worker import execute, execute_each, with_reuse_said
+from hpcagent.campaign.chain_runs import ChainCall, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.ensembles import Ensembles
 from hpcagent.campaign.extending import from_the_end_of
 from hpcagent.campaign.guarding import Guarding
-from hpcagent.campaign.inner import Asked, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.recorded import found_result
 from hpcagent.campaign.same_files import compared, files_event, level_key, refusal, unknown_before
 from hpcagent.campaign.spread import Lot, Spread
@@ -112,12 +112,12 @@ class Runner:
         self._promises = app.promises(required)
         self._retries = retries
         self._clock = clock
-        self._finished: queue.SimpleQueue[Pack | Asked | None] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[Pack | ChainCall | None] = queue.SimpleQueue()
         self._about_site = site.about
         self._versions: dict[str, str] | None = None
-        self._held: list[Pack | Asked | None] = []
+        self._held: deque[Pack | ChainCall | None] = deque()  # several threads may wait
         self._inner = InnerRuns(state, self._work, cache)
-        self._asked: list[Asked] = []
+        self._asked: list[ChainCall] = []
         self._chains: dict[str, threading.Thread] = {}
         self._chains_due: deque[Manifest] = deque()
         self._stopping = False
@@ -134,8 +134,10 @@ class Runner:
         self.given_up: set[str] = set()
         self.may_retry: Callable[[Manifest, float], bool] = lambda manifest, node_hours: True
         self.guard: Guarding | None = None
-        self._late: set[str] = set()
+        self.altering: Mapping[str, Any] | None = None
+        self._ignored: set[str] = set()
         self._sent_before: set[str] = set()
+        self._ended = Ended(self._work)
         self._root = folder.root
         self._launches, self._rolling = ensemble, rolling
         self._news: list[str] = []
@@ -199,6 +201,20 @@ class Runner:
         if self._spread is not None:
             self._spread.go()
 
+    def unbooked(self, taken: Mapping[str, float]) -> float:
+        """Node-hours of launches that neither a run nor the journal has; see `Ensembles.unbooked`."""
+        return 0.0 if self._ensembles is None else self._ensembles.unbooked(taken)
+
+    def settle(self) -> None:
+        """Let launches that have no run left come to their end, and book what they took beside their runs."""
+        self._book_launches(settled=True)
+
+    def _book_launches(self, *, settled: bool = False) -> None:
+        for event in () if self._ensembles is None else self._ensembles.book(settled=settled):
+            event["at"] = self._clock()
+            self._journal.append([event])
+            self._state.apply(event)
+
     def share(self, workers: int) -> int:
         """Return how many of so many workers are for these runs, where campaigns share the site."""
         return self._turn.share(workers)
@@ -209,6 +225,7 @@ class Runner:
         self._turn.leave()
         close_record_file(f"{self._work}/{FOLDER}")  # on a site of threads the runs were in this process
         if self._ensembles is not None:
+            self.settle()
             self._ensembles.stop()
         self._inner.let_go()
         for asked in self._drop_asked():
@@ -217,7 +234,7 @@ class Runner:
         for thread in list(self._chains.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _drop_asked(self) -> list[Asked]:
+    def _drop_asked(self) -> list[ChainCall]:
         dropped, self._asked = self._asked, []
         return dropped
 
@@ -289,7 +306,7 @@ class Runner:
             if before.execution_id in self._state.parts:
                 app, manifest = bare, before
         part = Part(app.name, manifest.execution_id)
-        self._finished.put(Asked(part, app, manifest, inputs, chain.execution_id))
+        self._finished.put(ChainCall(part, app, manifest, inputs, chain.execution_id))
         return part
 
     def _admit(self) -> None:
@@ -486,8 +503,12 @@ class Runner:
         )
         self._look(self._app, manifest, order["files"], about)
         order["records"] = f"{self._work}/{FOLDER}"
+        if self.altering is not None:
+            order["altering"] = self.altering
         if manifest.execution_id in self._sent_before:  # its directory may be there, or another worker in it
             order["again"] = True
+            if (ended := self._ended.of(manifest.execution_id)) is not None:
+                order["ended"] = ended
         self._sent_before.add(manifest.execution_id)
         if manifest.extends:
             order["extends"] = from_the_end_of(self._state.results.get(manifest.extends), self._work)
@@ -544,7 +565,8 @@ class Runner:
         """Wait until a run has ended, at most `timeout_s`; takes nothing in, so it may be interrupted."""
         if not self._held:
             with contextlib.suppress(queue.Empty):
-                self._held.append(self._finished.get(timeout=timeout_s))
+                found = self._finished.get(timeout=timeout_s)
+                self._held.append(found)
         return bool(self._held)
 
     def wake(self) -> None:
@@ -566,7 +588,7 @@ class Runner:
         results, events, again = [], [], []
         parts: list[tuple[Result, bool]] = []
         answers = ((m, a) for pack in ended for m, a in _answers(*pack))
-        read = [self._result(m, a) for m, a in answers if m.execution_id not in self._late]
+        read = [self._result(m, a) for m, a in answers if m.execution_id not in self._ignored]
         starved = {r.manifest.execution_id for r, _ in read if r.failure and r.failure.means.charged == "culprit"}
         culprit = self._suspects.culprit(starved) if starved else None
         for result, event in read:
@@ -605,7 +627,10 @@ class Runner:
             results.append(result)
             events.append(event)
         self._record(results, events)
+        self._book_launches()
         again = self._allowed(again, results, parts)
+        if again:  # what their workers may have written before they were lost, once for all of them
+            self._ended.look(self._state.final)
         ready = self._parts_ended(parts)
         # Before the first of them is sent, which may fail with the site: see `move`.
         self.running.update((r.manifest.execution_id, r.manifest) for r, _ in again if not self._is_inner(r))
@@ -624,14 +649,17 @@ class Runner:
 
     def _arrived(self) -> list[Pack]:
         """What is in the queue: the answers of runs; calls of chains are set aside for `_admit`."""
-        taken, self._held = self._held, []
+        taken: list[Pack | ChainCall | None] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._held.popleft())
         while True:
             try:
                 taken.append(self._finished.get_nowait())
             except queue.Empty:
                 break
-        self._asked += [one for one in taken if isinstance(one, Asked)]
-        packs = [one for one in taken if one is not None and not isinstance(one, Asked)]
+        self._asked += [one for one in taken if isinstance(one, ChainCall)]
+        packs = [one for one in taken if one is not None and not isinstance(one, ChainCall)]
         return packs if self._spread is None else [pack for pack in packs if self._spread.back(pack[1])]
 
     def _is_inner(self, result: Result) -> bool:
@@ -665,6 +693,7 @@ class Runner:
         self._turn = site.turns.join()
         self._about_site = site.about
         if self._ensembles is not None:
+            self.settle()
             self._ensembles.stop()
         self._ensembles = self._made_ensembles()
         left = [m for i, m in before.items() if i not in self._state.results or not self._state.final(i)]
@@ -673,6 +702,7 @@ class Runner:
         due = {m.execution_id for m in self._chains_due}
         going = [m for m in left if m.execution_id in self._chains or m.execution_id in due]
         self.running.update((m.execution_id, m) for m in going)
+        self._ended.look(self._state.final)
         self.start([m for m in left if m.execution_id not in self.given_up and m not in going])
         for inner in self._inner.unfinished():
             inner.sent = inner.app.chain and inner.manifest.execution_id in self._chains
@@ -735,7 +765,7 @@ class Runner:
             return False
         if self._app_of(result.manifest.execution_id).chain:
             return False  # its inner runs have had their attempts
-        lost = self._state.lost.get(result.manifest.execution_id, 0)
+        lost = self._state.uncharged_attempts.get(result.manifest.execution_id, 0)
         if not charged:
             return lost < MOST_LOST
         return result.attempt - lost <= self._retries
@@ -789,10 +819,10 @@ class Runner:
                     cost=cost,
                 )
             )
-        self._late.update(self.running)
+        self._ignored.update(self.running)
         self.given_up.update(self.running)
         if self._ensembles is not None:
-            self._ensembles.drop()
+            self._ensembles.drop(costs)
         self._site.cancel([*self.running, *(i.manifest.execution_id for i in self._inner.unfinished())])
         self.running.clear()
         self._chains_due.clear()

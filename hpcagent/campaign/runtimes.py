@@ -11,21 +11,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from hpcagent.campaign.record import Campaign
+from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Result
 from hpcagent.model.space import Parameter, Params
-from hpcagent.policies.trend import chance
+from hpcagent.statistics.trend import chance
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = Later("numpy")
 
 __all__ = ["Load", "RunTimes"]
 
-Array: TypeAlias = NDArray[np.float64]
+Array: TypeAlias = "NDArray[np.float64]"
 Column: TypeAlias = Callable[[Params], float]
 
 DRAWS = 160

@@ -96,7 +96,7 @@ def _changed_code(recorded: App, given: App) -> list[str]:
 
 def _imported(recorded: App) -> App | None:
     """The app of an importable module as it is now; None where it cannot be had here: workers say more."""
-    from hpcagent.apps.catalog import find_app
+    from hpcagent.catalog import find_app
 
     with contextlib.suppress(Exception):  # whatever the user's module raises
         return find_app(recorded.function)

@@ -41,6 +41,7 @@ class Spending:
         refusal: Why the last plan could not begin, with the numbers, or None.
         planned_out: Why there were no more runs before the confirmation, if it was the cap.
         reached: Why the runs in flight were ended, or None.
+        unbooked: Node-hours of launches that neither a run nor the journal has, from those of the runs in flight.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Spending:
         self.refusal: str | None = None
         self.planned_out: str | None = None
         self.reached: str | None = None
+        self.unbooked: Callable[[Mapping[str, float]], float] = lambda taken: 0.0
         self._campaign, self._state, self._work, self._clock = campaign, state, work, clock
         self._budget = Budget(campaign, node_cores=node_cores)
         self._workers = max(1, workers)
@@ -117,7 +119,10 @@ class Spending:
         over = self._state.stopped is not None or self.reached is not None
         if last is None or over or now - last[0] >= LOOK_EVERY_S or (rows != last[1] and not self._running):
             closed = over or self.planned_out is not None
-            last = self._outlook = now, rows, self._budget.outlook(self._state, self._flights(), closed=closed)
+            flights = self._flights()
+            unbooked = self._unbooked(flights)
+            found = self._budget.outlook(self._state, flights, closed=closed, unbooked=unbooked)
+            last = self._outlook = now, rows, found
         return last[2]
 
     # -- what may begin -----------------------------------------------------------------------
@@ -200,8 +205,14 @@ class Spending:
         return found
 
     def _spent_and_flying(self, *, without: str = "") -> tuple[float, Load]:
-        flights = {i: flight for i, flight in self._flights().items() if i != without}
-        return self._budget.spent(self._state), self._budget.committed(flights)
+        there = self._flights()
+        flights = {i: flight for i, flight in there.items() if i != without}
+        return self._budget.spent(self._state) + self._unbooked(there), self._budget.committed(flights)
+
+    def _unbooked(self, flights: Mapping[str, tuple[Manifest, float]]) -> float:
+        if not self._campaign.app.shares_launches:
+            return 0.0
+        return self.unbooked({i: self._budget.times.rate(m.resources) * s for i, (m, s) in flights.items()})
 
     def _kept(self) -> list[Params]:
         """Runs like those of the confirmation: at the best single point so far, or at any."""
@@ -235,12 +246,13 @@ class Spending:
         if self.cap is None or self.reached is not None or not self._running:
             return {}
         costs: dict[str, Cost] = {}
-        for identity, (manifest, elapsed_s) in self._flights().items():
+        flights = self._flights()
+        for identity, (manifest, elapsed_s) in flights.items():
             rate = 0.0 if self._campaign.app.chain else self._budget.times.rate(manifest.resources)
             core_hours = manifest.resources.cores * elapsed_s / 3600
             costs[identity] = Cost(wall_s=elapsed_s, core_hours=core_hours, node_hours=rate * elapsed_s)
         flying = sum(cost.node_hours for cost in costs.values())
-        spent = self._budget.spent(self._state)
+        spent = self._budget.spent(self._state) + self._unbooked(flights)
         if spent + flying < self.cap:
             return {}
         self.reached = (

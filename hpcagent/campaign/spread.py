@@ -23,7 +23,7 @@ from hpcagent.errors import AppFailed, SiteFailed
 from hpcagent.model.records import Manifest, Result
 from hpcagent.sites.several import Member, Sites
 from hpcagent.sites.site import Site
-from hpcagent.sites.turns import Turn
+from hpcagent.sites.workers.fair_share import Turn
 
 __all__ = ["Lot", "Spread"]
 

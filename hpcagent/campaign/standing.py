@@ -64,7 +64,7 @@ def standing(run_dir: str | Path) -> Standing:
 
     Example:
         >>> import tempfile
-        >>> from hpcagent.campaign.run import run
+        >>> from hpcagent.runs.run import run
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = run("synthetic", site="threads", run_dir=folder)
         ...     standing(folder).attended

@@ -8,14 +8,14 @@ import time
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.earlier import WarmStart
 from hpcagent.campaign.same_files import FilesOfLevel, level_key
-from hpcagent.model.base import canonical_json, explain, read_record
+from hpcagent.model.base import Record, explain, read_record
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import RunStates, meaning
 from hpcagent.model.records import Manifest, Result
@@ -33,6 +33,7 @@ MOST_TOLD = 5
 MANY = 5000
 
 Key = tuple[tuple[str, float | int | str], ...]
+R = TypeVar("R", bound=Record)
 
 
 class State:
@@ -61,16 +62,18 @@ class State:
         unusable: What is wrong with results there that cannot be used as they are: sentences.
         elapsed_s: Wall time of the sessions so far, in seconds.
         node_hours: Node-hours of all results, and of attempts that were repeated.
+        overhead: Node-hours of launches that runs share, beside those of their runs.
         failed: How many runs have failed.
         elsewhere: How many results were told: measured elsewhere, no runs of this campaign.
         finished: How many runs are finished: completed or failed.
         retried: Execution id -> the attempt that was started last, where that is not the first.
-        lost: Execution id -> how many attempts ended through no fault of the run.
-        untold: Execution id -> how many attempts ended without telling what they took: their worker was lost.
+        uncharged_attempts: Execution id -> how many attempts ended through no fault of the run.
+        attempts_of_unknown_cost: Execution id -> how many attempts ended without telling what they took: their
+            worker was lost.
         parts: Execution id of an inner run -> that of the chain that pays for it.
         part_results: Execution id of an inner run -> its last recorded result.
         shared_parts: Inner runs that were found finished in a cache.
-        told: What rules told of: events as they stand in the journal.
+        alerts: What rules told of: events as they stand in the journal.
         files: Key of `same_files.level_key` -> the files of the runs at that level.
         rows: Every result as it was recorded, those that a later one of the same run has replaced included.
         busy: Of each session that began on a busy machine, how busy, and which speeds that concerns.
@@ -114,14 +117,15 @@ class State:
         self.damaged = 0
         self.elapsed_s = 0.0
         self.retried: dict[str, int] = {}
-        self.lost: dict[str, int] = {}
-        self.untold: dict[str, int] = {}
+        self.uncharged_attempts: dict[str, int] = {}
+        self.attempts_of_unknown_cost: dict[str, int] = {}
         self.node_hours = 0.0
+        self.overhead = 0.0
         self.failed = self.finished = self.elsewhere = 0
         self.parts: dict[str, str] = {}
         self.part_results: dict[str, Result] = {}
         self.shared_parts: set[str] = set()
-        self.told: list[Mapping[str, Any]] = []
+        self.alerts: list[Mapping[str, Any]] = []
         self.files: dict[str, FilesOfLevel] = {}
         self.rows: list[Result] = []
         self.busy: list[str] = []
@@ -133,6 +137,7 @@ class State:
         self._batches: dict[int, list[str]] = {}
         self._by_id: dict[str, Manifest] = {}
         self._resources: dict[str, Resources] = {}
+        self._given: dict[frozenset[str], set[str]] = {}
         self._repeats: dict[Key, int] = {}
         self._session_began: float | None = None
         self._stopped_since = False
@@ -220,7 +225,7 @@ class State:
         elif kind == "rule":
             if not (isinstance(event["data"], Mapping) and event["rule"] and event["execution_id"]):
                 raise ValueError("what a rule told is not there.")
-            self.told.append(event)
+            self.alerts.append(event)
         elif kind == "files":
             of = (event["app"], event["params"], event["settings"])
             self.files.setdefault(level_key(*of), FilesOfLevel(*of, event.get("function", ""))).add(event)
@@ -246,9 +251,14 @@ class State:
             self.retried[identity] = event["attempt"]
             self.node_hours += event.get("node_hours", 0.0)
             if not event.get("node_hours"):
-                self.untold[identity] = self.untold.get(identity, 0) + 1
+                self.attempts_of_unknown_cost[identity] = self.attempts_of_unknown_cost.get(identity, 0) + 1
             if not event.get("charged", _charged(event.get("failure"))):
-                self.lost[identity] = self.lost.get(identity, 0) + 1
+                self.uncharged_attempts[identity] = self.uncharged_attempts.get(identity, 0) + 1
+        elif kind == "launch":
+            hours = float(event["overhead_node_hours"])
+            if not 0 <= hours < math.inf:
+                raise ValueError(f"overhead_node_hours: {hours} is no time of nodes.")
+            self.overhead += hours
         elif kind == "stop":
             self.stopped = event["reason"]
             self._stopped_since = True
@@ -288,11 +298,20 @@ class State:
 
     def _manifest_of(self, fields: Mapping[str, Any]) -> Manifest:
         # One Resources record for all manifests that ask for the same.
-        text = canonical_json(fields["resources"])
+        text = repr(fields["resources"])
         shared = self._resources.get(text)
         if shared is None:
             shared = self._resources[text] = read_record(Resources, fields["resources"], self.unknown)
-        return _unchanged(read_record(Manifest, {**fields, "resources": shared}, self.unknown))
+        return self._sharing(_unchanged(read_record(Manifest, {**fields, "resources": shared}, self.unknown)))
+
+    def _sharing(self, record: R) -> R:
+        """The record with the set of what was given shared with all that were given the same.
+
+        Such a set has three times the size of the record itself, and nothing changes it: records are frozen.
+        """
+        given = record.__pydantic_fields_set__
+        object.__setattr__(record, "__pydantic_fields_set__", self._given.setdefault(frozenset(given), given))
+        return record
 
     def _apply_confirmation(self, event: Mapping[str, Any]) -> None:
         if event.get("confirm"):
@@ -318,7 +337,9 @@ class State:
                 return
             data = {**fields, "manifest": manifest}
             del data["execution_id"]
-            self.add_result(_finite(read_record(Result, data, self.unknown)))
+            result = self._sharing(_finite(read_record(Result, data, self.unknown)))
+            self._sharing(result.cost)
+            self.add_result(result)
         except _UNFIT as error:
             self._damaged(error, Result)
 
@@ -452,7 +473,9 @@ class State:
             self.failed -= before.state == "failed"
         self.results[identity] = result
         if result.failure is not None and not result.parts and result.cost.wall_s <= 0:
-            self.untold[identity] = self.untold.get(identity, 0) + result.failure.means.machine
+            self.attempts_of_unknown_cost[identity] = (
+                self.attempts_of_unknown_cost.get(identity, 0) + result.failure.means.machine
+            )
         # Both attempts were paid for. A chain's cost is that of its inner runs, which are counted themselves.
         if not result.parts:
             self.node_hours += result.cost.node_hours

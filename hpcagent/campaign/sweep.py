@@ -24,9 +24,9 @@ from hpcagent.model.failures import state_counts
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Parameter, Params
 from hpcagent.policies.design import REPLICATES
-from hpcagent.policies.points import Key, key
-from hpcagent.policies.recommend import Estimate
-from hpcagent.policies.replicates import mean_error
+from hpcagent.statistics.points import Key, key
+from hpcagent.statistics.recommend import Estimate
+from hpcagent.statistics.replicates import mean_error
 
 __all__ = ["Sweep", "SweepPoint", "SweepResult", "sweep_answer"]
 

@@ -12,7 +12,7 @@ from hpcagent.model.base import Scalar
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
 from hpcagent.policies.design import REPLICATES, Design
-from hpcagent.policies.points import inside
+from hpcagent.statistics.points import inside
 
 if TYPE_CHECKING:
     from hpcagent.campaign.record import Campaign

@@ -67,9 +67,8 @@ def in_vain(app: App, metrics: Sequence[str], *, exact: bool) -> str:
     """
     if exact:
         return f"no seed decides what {app.name} gives, so a replicate would copy the first run"
-    speeds = {name for m in app.contract.metrics if m.undisturbed for name in (m.name, m.undisturbed)}
     noisy = any(app.contract.metric(m).noise for m in metrics)
-    speeds |= {m.name for m in app.contract.metrics if m.unit in MEASURED_TIMES}
+    speeds = app.contract.speeds | {m.name for m in app.contract.metrics if m.unit in MEASURED_TIMES}
     if not app.contract.seeded and not noisy and not speeds & set(metrics):
         return (
             f"no seed reaches {app.name}, so a replicate would copy the first run (write {{seed}} in its "

@@ -94,8 +94,8 @@ def told_result(
 def told_event(folder: RunDir, result: Result, *, asked: Mapping[str, Any] | None) -> dict[str, Any]:
     """Write a told result into a directory of its own, as a run's is, and return its line for the journal.
 
-    `asked` is what the policy was asked that wanted it measured, as `Asked.record` has it. A damaged line costs
-    it as little as it costs a run. The manifest comes last: what has one has a result.
+    `asked` is what the policy was asked that wanted it measured, as `PolicyQuestion.record` has it. A damaged line
+    costs it as little as it costs a run. The manifest comes last: what has one has a result.
 
     Raises:
         StoreFull: The folder cannot be written.

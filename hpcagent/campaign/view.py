@@ -24,9 +24,9 @@ from hpcagent.surroundings import in_notebook
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
-    from hpcagent.campaign.batch import Event
     from hpcagent.campaign.budget import Outlook
     from hpcagent.campaign.coordinator import Coordinator
+    from hpcagent.campaign.events import Event
     from hpcagent.campaign.record import Campaign
 
 __all__ = [

@@ -31,7 +31,7 @@ from hpcagent.model.files import contents
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Params
 from hpcagent.policies.base import is_contextual
-from hpcagent.policies.points import inside, key
+from hpcagent.statistics.points import inside, key
 from hpcagent.store.rundir import RunDir
 
 __all__ = [

@@ -17,15 +17,12 @@ from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.errors import BadInput
 from hpcagent.model.remote import Remote
 from hpcagent.shown import without_secrets
-from hpcagent.sites.profile import Profile
-from hpcagent.sites.profiles import find_profile
-from hpcagent.sites.several_profiles import Several
-from hpcagent.sites.site import workers_of
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import RunDir
 from hpcagent.surroundings import in_notebook
 
 if TYPE_CHECKING:
+    from hpcagent.sites.profile import Profile
     from hpcagent.sites.site import Site
 
 __all__ = [
@@ -78,6 +75,8 @@ def profile_there(folder: RunDir | None, remote: Remote, given: str | Path | Non
     Raises:
         BadInput: None of those known is of that endpoint.
     """
+    from hpcagent.sites.profiles import find_profile  # of sites `hpcagent status` needs nothing
+
     names: list[str | Path] = [remote.site] if given is None else [given]
     if folder is not None and given is None:
         folder.require_own()
@@ -128,6 +127,10 @@ def stopped_words(error: BaseException, campaign: Campaign, folder: RunDir, done
 
 def starting(site: Site | Profile, workers: int | None, *, inside: bool = False) -> str:
     """What is being started for a campaign, in words, before it is there."""
+    from hpcagent.sites.profile import Profile
+    from hpcagent.sites.several_profiles import Several
+    from hpcagent.sites.site import workers_of
+
     if not isinstance(site, Profile):
         return f"starting on the open site {site.profile.name}"
     if isinstance(site, Several):

@@ -30,7 +30,9 @@ def extend(
 ) -> None:
     """Have a finished run go on from its restart file; as a measurement the longer one takes its place."""
     from hpcagent.campaign.coordinator import Coordinator
+    from hpcagent.campaign.extending import before_and_after
     from hpcagent.campaign.record import load_run
+    from hpcagent.campaign.recorded import snapshot
     from hpcagent.campaign.where import chosen_site
 
     loaded = load_run(run_dir, changes=parse_changes(changes or []))
@@ -40,3 +42,6 @@ def extend(
     say(result)
     if not result.ok:
         raise typer.Exit(1)
+    before = snapshot(run_dir).state.results.get(result.manifest.extends)
+    for line in before_and_after(loaded, before, result) if before is not None else ():
+        say(line)

@@ -37,7 +37,7 @@ def fetch(
     as_json: JsonOption = False,
 ) -> None:
     """Bring files of a run from the endpoint that computed it, verified; what is here is not sent again."""
-    from hpcagent.campaign.fetched import fetch as fetch_files
+    from hpcagent.runs.fetched import fetch as fetch_files
 
     progress = _Progress()
     try:

@@ -67,8 +67,8 @@ def run_to_its_end(
     campaign: Any, run_dir: Path | None, how: How, begun: Callable[[], None] = lambda: None
 ) -> None:
     """Run a campaign, print its answer, write its report; leave with its exit code."""
-    from hpcagent.campaign.run import run as run_campaign
     from hpcagent.campaign.view import JsonLines
+    from hpcagent.runs.run import run as run_campaign
 
     opened = math.inf
 
@@ -107,8 +107,8 @@ def run_to_its_end(
 
 def run_detached(campaign: Any, run_dir: Path | None, how: How) -> None:
     """Run a campaign in the background, and say how to follow and stop it."""
-    from hpcagent.campaign.detach import detach
-    from hpcagent.campaign.submit import LOG
+    from hpcagent.elsewhere.detach import detach
+    from hpcagent.elsewhere.submit import LOG
 
     folder = run_dir or Path("runs") / campaign.name
 
@@ -130,8 +130,8 @@ def run_detached(campaign: Any, run_dir: Path | None, how: How) -> None:
 
 def show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path | None, as_json: bool) -> None:
     """Print what a campaign would do first, and what it could cost."""
+    from hpcagent.campaign.dry_run import plan
     from hpcagent.campaign.numbers import point_text
-    from hpcagent.campaign.plan import plan
     from hpcagent.campaign.view import duration
 
     made = plan(campaign, site=profile, workers=workers, run_dir=run_dir)

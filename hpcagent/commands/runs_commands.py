@@ -35,7 +35,7 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List campaigns: how far each is, who is at it, its best run; reads only."""
-    from hpcagent.campaign.listed import list_runs
+    from hpcagent.runs.listed import list_runs
 
     found = list_runs(folder, depth=depth, size=size)
     if not as_json:
@@ -49,7 +49,7 @@ def list_(
 
 def du(folder: FolderArgument = Path("runs"), depth: DepthOption = 4, as_json: JsonOption = False) -> None:
     """Say what campaigns take on the disk: bytes and files by kind, the largest runs, what could be freed."""
-    from hpcagent.campaign.disk_use import disk_use
+    from hpcagent.runs.disk_use import disk_use
 
     used = disk_use(folder, depth=depth)
     if not as_json:
@@ -71,7 +71,7 @@ def rm(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a campaign's folder, or free those of its runs and keep the records; asks first."""
-    from hpcagent.campaign.removed import remove_run
+    from hpcagent.runs.removed import remove_run
 
     seen = remove_run(run_dir, keep_records=keep_records, dry_run=True)
     if dry_run:
@@ -101,7 +101,7 @@ def archive(
     as_json: JsonOption = False,
 ) -> None:
     """Pack a campaign into one file that opens elsewhere, read only; says what was left out."""
-    from hpcagent.campaign.archive import archive as write_archive
+    from hpcagent.runs.archive import archive as write_archive
 
     named = output if output is not None else Path(f"{run_dir.resolve().name}.tar.gz")
     done = write_archive(run_dir, named, with_work=with_work)
@@ -118,7 +118,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Put campaigns side by side: settings, answers with errors, progress, points that both have run."""
-    from hpcagent.campaign.compared import compare as put_side_by_side
+    from hpcagent.runs.compared import compare as put_side_by_side
 
     found = put_side_by_side(*run_dirs)
     say(json.dumps(found.data()) if as_json else found)
@@ -132,7 +132,7 @@ def stop(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the coordinator of a campaign to stop, as Ctrl-C would, and wait until it has."""
-    from hpcagent.campaign.stopped import stop_run
+    from hpcagent.runs.stopped import stop_run
 
     try:
         done = stop_run(run_dir, within_s=within_s)

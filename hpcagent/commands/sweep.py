@@ -195,7 +195,7 @@ def _say_what_is_new(made: Any, run_dir: Path | None) -> None:
 
 def _wider(written: Any, asked: _Asked) -> Any:
     """The app of a folder's campaign; of a bare script of LAMMPS with the ranges that are asked for now."""
-    from hpcagent.apps.lammps.contract import packaged_inputs
+    from hpcagent.science.lammps.contract import packaged_inputs
 
     app, space = written.app, written.app.contract.space
     bare = app.source
@@ -234,8 +234,8 @@ def _within(space: Any, name: str, of: Any) -> bool:
 
 def _app(reference: str, asked: _Asked) -> Any:
     """What a new sweep runs; variables of a bare script of LAMMPS are declared by their values."""
-    from hpcagent.apps.catalog import find_app, is_executable
-    from hpcagent.apps.lammps.contract import lammps, packaged_inputs
+    from hpcagent.catalog import find_app, is_executable
+    from hpcagent.science.lammps.contract import lammps, packaged_inputs
 
     path = Path(reference).expanduser()
     packaged = reference in packaged_inputs()
@@ -277,8 +277,8 @@ def _script(
     seed_variables: Any,
     floats: Collection[str] = (),
 ) -> Any:
-    from hpcagent.apps.lammps.contract import lammps
     from hpcagent.model.space import Choice, Float, Int
+    from hpcagent.science.lammps.contract import lammps
 
     variables = {}
     for name, of in values.items():

@@ -57,7 +57,7 @@ def tune(
     ] = None,
     repeats: Annotated[
         int, typer.Option("--repeats", help="Times that the tuned script is timed at the end.")
-    ] = 3,
+    ] = 5,
     folder: Annotated[Path | None, typer.Option("--folder", help="tuned/NAME by default.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the policy.")] = 1,
     site: SiteOption = None,
@@ -68,8 +68,8 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Find the settings with which an input script runs fastest on a site, as accurately as it came."""
-    from hpcagent.campaign.tune import tune as find
     from hpcagent.commands.running import profile_of
+    from hpcagent.tuning.tune import tune as find
 
     found = find(
         script,
@@ -91,7 +91,7 @@ def tune(
         progress=False if as_json else None,
     )
     say(json.dumps(found.data()) if as_json else found)
-    if found.script is None and not dry_run:
+    if (found.script is None or found.slower) and not dry_run:
         raise typer.Exit(1)
 
 

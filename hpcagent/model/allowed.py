@@ -17,23 +17,26 @@ from functools import cached_property
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hpcagent.errors import BadInput
+from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.conditions import TOLERANCE, holds, margin, value
 from hpcagent.model.constraints import Equality, equalities
 from hpcagent.model.grammar import Node, names_in, read_condition
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from hpcagent.model.space import Parameter, Params, Space
+else:
+    np = Later("numpy")
 
 __all__ = ["Region"]
 
-Array: TypeAlias = NDArray[np.float64]
-Mask: TypeAlias = NDArray[np.bool_]
-Columns: TypeAlias = dict[str, NDArray[Any]]
+Array: TypeAlias = "NDArray[np.float64]"
+Mask: TypeAlias = "NDArray[np.bool_]"
+Columns: TypeAlias = "dict[str, NDArray[Any]]"
 
 MOST_LISTED = 100_000
 """A finite space up to this size is looked through whole."""

@@ -54,6 +54,9 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text.
 
@@ -61,7 +64,7 @@ def canonical_json(value: Any) -> str:
         >>> canonical_json({"b": 1, "a": 0.1})
         '{"a":0.1,"b":1}'
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def build(cls: type[R], data: Mapping[str, Any], *, where: str) -> R:

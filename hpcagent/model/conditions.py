@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from hpcagent.errors import BadInput, nearest
+from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.grammar import (
     Call,
@@ -26,7 +25,11 @@ from hpcagent.model.grammar import (
 from hpcagent.units import measure
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from hpcagent.model.space import Parameter
+else:
+    np = Later("numpy")
 
 __all__ = ["TOLERANCE", "checked", "folded", "holds", "margin", "value"]
 
@@ -36,21 +39,12 @@ TOLERANCE = 1e-9
 Values: TypeAlias = Mapping[str, Any]
 """Name -> a value, or an array with one for each point."""
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": np.abs,
-    "sqrt": np.sqrt,
-    "exp": np.exp,
-    "log": np.log,
-    "log10": np.log10,
-}
-_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.divide,
-    "%": lambda a, b: _remainder(a, b),
-    "**": np.power,
-}
+_FUNCTIONS = ("abs", "sqrt", "exp", "log", "log10")  # of numpy, by the same names
+_ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "**": "power"}
+
+
+def _calculated(op: str, a: Any, b: Any) -> Any:
+    return _remainder(a, b) if op == "%" else getattr(np, _ARITHMETIC[op])(a, b)
 
 
 def _remainder(a: Any, b: Any) -> Any:
@@ -188,7 +182,7 @@ def _number(node: Node, values: Values) -> tuple[Any, Any]:
     if isinstance(node, Operation):
         a, of_a = _number(node.left, values)
         b, of_b = _number(node.right, values)
-        found = _finite(_ARITHMETIC[node.op](a, b))
+        found = _finite(_calculated(node.op, a, b))
         if node.op in "+-":
             return found, of_a + of_b
         return found, of_a * np.abs(b) if node.op == "*" else np.abs(found)
@@ -197,7 +191,7 @@ def _number(node: Node, values: Values) -> tuple[Any, Any]:
         if node.function in ("min", "max"):
             found = (np.minimum if node.function == "min" else np.maximum).reduce(np.broadcast_arrays(*inside))
         else:
-            found = _finite(_FUNCTIONS[node.function](*inside))
+            found = _finite(getattr(np, node.function)(*inside))
         return found, np.abs(found)
     given = values[node.name] if isinstance(node, Name) else getattr(node, "value", math.nan)
     found = np.asarray(given, dtype=float) if isinstance(given, np.ndarray) else np.float64(given)

@@ -266,6 +266,11 @@ class Contract(Displayed, Record):
             high[resource] = values[1]
         return Resources(**(self.resources.model_dump() | high)) if high else self.resources
 
+    @property
+    def speeds(self) -> frozenset[str]:
+        """The metrics that are measured speeds, or estimate one: those with `undisturbed`, and what it names."""
+        return frozenset(name for m in self.metrics if m.undisturbed for name in (m.name, m.undisturbed))
+
     def metric(self, name: str) -> Metric:
         """Return the promised metric `name`.
 

@@ -290,7 +290,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("LaunchFailed", "infrastructure", "the launcher ended before the program began: read `output.txt`"),
         _is("LaunchLost", "infrastructure", "an [ensemble's](lammps_modes.md#many-runs-in-one-launch-ensemble) launch ended again and again while it had the run, by nobody knows which of its ranks: out of memory? Read `log_tail`", charged="no"),
         _is("Walltime", "infrastructure", "raise `walltime_s` in the contract, or make the run shorter", again=False, timed=True),
-        _is("Killed", "infrastructure", "ended from outside: out of memory, or the job was stopped"),
+        _is("Killed", "infrastructure", "ended from outside: out of memory, or the job was stopped; in an ensemble also a rank that has ended itself by other means than `os._exit`"),
         _is("RestartGone", "infrastructure", "the files of the run that [it was to extend](restart.md#longer-runs-extend) are gone: run a replicate; the earlier result stays", again=False, hopeless=False),
         _is("FileSystem", "infrastructure", "the file system of the run did not answer: try again, or run on another one"),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import sha1
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -45,6 +46,20 @@ Side = Literal["above", "below"]
 StopReason = Literal["blown_up", "limit", "cannot_win"]
 
 NAMESPACE: UUID = uuid5(NAMESPACE_URL, "https://hpcagent.example/execution")
+_NAMESPACE = NAMESPACE.bytes
+
+
+def uuid5_text(name: str) -> str:
+    """The UUID5 of a name in `NAMESPACE`, as text: a journal is checked by one for each run.
+
+    Example:
+        >>> uuid5_text("a run") == str(uuid5(NAMESPACE, "a run"))
+        True
+    """
+    digest = bytearray(sha1(_NAMESPACE + name.encode(), usedforsecurity=False).digest()[:16])
+    digest[6] = digest[6] & 0x0F | 0x50  # version and variant: RFC 4122, section 4.3
+    digest[8] = digest[8] & 0x3F | 0x80
+    return f"{digest[:4].hex()}-{digest[4:6].hex()}-{digest[6:8].hex()}-{digest[8:10].hex()}-{digest[10:].hex()}"
 
 
 def params_text(params: Params) -> str:
@@ -167,7 +182,7 @@ class Manifest(Displayed, Record):
         deciding = [app, app_version, input_digest, params, seed, replicate, list(upstream)]
         if extends:
             deciding.append({"extends": extends, "times": float(times)})
-        return str(uuid5(NAMESPACE, canonical_json(deciding)))
+        return uuid5_text(canonical_json(deciding))
 
     @property
     def by_policy(self) -> bool:
@@ -399,6 +414,7 @@ class Result(Displayed, Record):
         if metric in self.metrics:
             return self.metrics[metric]
         why = f" ({self.failure.name}: {self.failure.message})" if self.failure else ""
+        why += "".join(f" ({note})" for note in self.notes if metric in note)
         raise KeyError(f"run {self.manifest.execution_id} has no metric {metric!r}{why}")
 
     def fetch(
@@ -420,9 +436,7 @@ class Result(Displayed, Record):
             FetchFailed: The endpoint did not give it.
         """
         # By name: records are below what knows of endpoints.
-        found: Path = import_module("hpcagent.campaign.fetched").fetch_of(
-            self, path, to=to, max_mb=max_mb, site=site
-        )
+        found: Path = import_module("hpcagent.runs.fetched").fetch_of(self, path, to=to, max_mb=max_mb, site=site)
         return found
 
     def observation(self) -> Observation:

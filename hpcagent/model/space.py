@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed, Rows
+from hpcagent.later import Later, is_numpy
 from hpcagent.model.allowed import Region
 from hpcagent.model.base import Record, Scalar, build
 from hpcagent.model.conditions import holds
@@ -24,6 +23,12 @@ from hpcagent.model.constraints import Constraint
 from hpcagent.model.files import FileChoice, check_files, file_choices
 from hpcagent.model.texts import LONGEST_NAME, Line
 from hpcagent.model.within import check_rules, without_known
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = Later("numpy")
 
 __all__ = ["Choice", "File", "Float", "Int", "Parameter", "Params", "Space", "Text"]
 
@@ -180,7 +185,8 @@ class Parameter(Displayed, Record):
         if self.kind == "text":
             return self._validated_text(value)
         if type(value) is not float and (
-            isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.integer, np.floating))
+            isinstance(value, (bool, str))
+            or not (isinstance(value, (int, float)) or is_numpy(value, "integer", "floating"))
         ):
             raise BadInput(f"{self.name}={value!r} is not a number; allowed: {self.range}.", value=value)
         number = float(value)
@@ -196,7 +202,9 @@ class Parameter(Displayed, Record):
     def _validated_choice(self, value: object) -> Scalar:
         for choice in self.choices:
             # A record of before booleans were kept has 1.0 and 0.0 in their place.
-            if value == choice and (isinstance(choice, bool) or not isinstance(value, (bool, np.bool_))):
+            if value == choice and (
+                isinstance(choice, bool) or not (isinstance(value, bool) or is_numpy(value, "bool_"))
+            ):
                 return choice
         raise BadInput(
             f"{self.name}={value!r} is not one of {self.range}; "
@@ -448,11 +456,15 @@ def Text(  # noqa: N802
     return _made(name, kind="text", default=default, description=description, when=when)
 
 
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool) or is_numpy(value, "bool_")
+
+
 def _plain(given: Any) -> Any:
     """A scalar of numpy as the Python value it is: pydantic would make 1.0 of numpy's True."""
     if isinstance(given, (bytes, bytearray)):  # numpy.bytes_ is one of them
         raise BadInput(f"{given!r} is bytes; a value is a text, a number or a boolean.", value=given)
-    return given.item() if isinstance(given, np.generic) else given
+    return given.item() if is_numpy(given, "generic") else given
 
 
 def _made(name: str, **fields: Any) -> Parameter:

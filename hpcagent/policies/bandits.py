@@ -32,8 +32,8 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Parameter, Params, Space
 from hpcagent.policies.base import one_goal
 from hpcagent.policies.early import imputed
-from hpcagent.policies.points import Key, generator, inside, key, located, whole
-from hpcagent.policies.trend import Array, tame
+from hpcagent.statistics.points import Key, generator, inside, key, located, whole
+from hpcagent.statistics.trend import Array, tame
 
 __all__ = ["UCB", "EpsilonGreedy", "Thompson"]
 

@@ -63,7 +63,7 @@ BUILT_IN: Mapping[str, str] = {
     "linucb": "hpcagent.policies.contextual:LinUCB",
     "optuna": "hpcagent.policies.adapters.optuna:Optuna",
     "portfolio": "hpcagent.policies.portfolio:Portfolio",
-    "quality_first": "hpcagent.policies.rules:QualityFirst",
+    "quality_first": "hpcagent.policies.quality_first:QualityFirst",
     "random": "hpcagent.policies.sweeps:Random",
     "screen": "hpcagent.policies.screen:Screen",
     "sobol": "hpcagent.policies.sweeps:Sobol",

@@ -36,14 +36,14 @@ from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
-from hpcagent.policies.acquisition import Acquisition, answer_gain, incumbents
 from hpcagent.policies.base import Reason
-from hpcagent.policies.gp import Array, Features, NoFit, one_thread
 from hpcagent.policies.lengthening import Costs, Worth, extendable, most_worth, of_an_ordinary_run
 from hpcagent.policies.longer import Longer
-from hpcagent.policies.points import Key, inside, key, located, shares, whole
-from hpcagent.policies.surrogate import MetricModel, Surrogate, noisy
 from hpcagent.policies.sweeps import Sobol
+from hpcagent.statistics.acquisition import Acquisition, answer_gain, incumbents
+from hpcagent.statistics.gp import Array, Features, NoFit, one_thread
+from hpcagent.statistics.points import Key, inside, key, located, shares, whole
+from hpcagent.statistics.surrogate import MetricModel, Surrogate, noisy
 
 __all__ = ["Bayes"]
 

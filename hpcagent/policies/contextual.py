@@ -10,7 +10,7 @@ ridge regressions of every arm (b_a) beside one that they share (b): the hybrid 
 and Schapire, WWW 2010, section 3.2, doi:10.1145/1772690.1772758), with the size of b_a and of the noise by
 marginal likelihood. A number is taken by its logarithm where it is positive and varies by more than a factor of
 three, and standardised over the contexts; a word is a column for each of its values. A feature that a context does
-not state is taken as average. Values are compared on the scale of `hpcagent.policies.trend.Scale`.
+not state is taken as average. Values are compared on the scale of `hpcagent.statistics.trend.Scale`.
 
 Each limited metric has such a model of its own, which gives P(the limit is kept). A failed run counts as a little
 worse than the worst value known, and an arm is wanted less by the share of its runs that failed, in whatever
@@ -35,8 +35,8 @@ from hpcagent.model.space import Params, Space
 from hpcagent.policies.bandits import Bandit
 from hpcagent.policies.base import Reason
 from hpcagent.policies.early import imputed
-from hpcagent.policies.points import generator, inside, located
-from hpcagent.policies.trend import Array, Scale, tame
+from hpcagent.statistics.points import generator, inside, located
+from hpcagent.statistics.trend import Array, Scale, tame
 
 __all__ = ["LinUCB", "LinearThompson"]
 

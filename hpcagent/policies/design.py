@@ -13,8 +13,8 @@ from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
-from hpcagent.policies.points import Key, inside, key, whole
 from hpcagent.policies.sweeps import MOST_GRID_POINTS, LatinHypercube, Sobol
+from hpcagent.statistics.points import Key, inside, key, whole
 
 __all__ = ["DESIGNS", "LEVELS", "POINTS", "REPLICATES", "Design"]
 

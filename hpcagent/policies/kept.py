@@ -15,7 +15,7 @@ from hpcagent.model.base import Scalar
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.longer import as_meant
-from hpcagent.policies.points import given, inside, key, led_back
+from hpcagent.statistics.points import given, inside, key, led_back
 
 __all__ = ["Kept"]
 

@@ -18,10 +18,10 @@ import numpy as np
 from hpcagent.model.extended import MOST_TIMES
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params
-from hpcagent.policies.acquisition import answer_gain
-from hpcagent.policies.gp import Array
-from hpcagent.policies.points import Key, key
-from hpcagent.policies.surrogate import MetricModel, Surrogate
+from hpcagent.statistics.acquisition import answer_gain
+from hpcagent.statistics.gp import Array
+from hpcagent.statistics.points import Key, key
+from hpcagent.statistics.surrogate import MetricModel, Surrogate
 
 __all__ = ["FACTORS", "Costs", "Worth", "extendable", "most_worth", "of_an_ordinary_run"]
 

@@ -11,7 +11,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import Policy, Reason, make_policy, takes_option
-from hpcagent.policies.points import key, located
+from hpcagent.statistics.points import key, located
 
 __all__ = ["LADDER", "Portfolio"]
 

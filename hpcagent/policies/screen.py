@@ -12,9 +12,9 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import one_goal
-from hpcagent.policies.points import Key, fraction, given, inside, key, whole
-from hpcagent.policies.ranking import DOUBT, chances, level_estimates, level_scores
 from hpcagent.policies.sweeps import Grid, Sobol
+from hpcagent.statistics.points import Key, fraction, given, inside, key, whole
+from hpcagent.statistics.ranking import DOUBT, chances, level_estimates, level_scores
 
 __all__ = ["Screen"]
 
@@ -26,7 +26,7 @@ class Screen:
     level the points are ranked by that level's own runs: repeats by their mean, and a run that did not have its
     core says nothing of its goal (rule 5 of `base`). The points that were computed at both of two levels teach how
     far the cheaper one errs: as long as a point that was left behind has a chance of `doubt` or more to be better
-    than the best one, it follows (`hpcagent.policies.ranking`).
+    than the best one, it follows (`hpcagent.statistics.ranking`).
 
     Args:
         space: Where it may suggest; the fidelity is one of its choices.

@@ -15,7 +15,7 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.base import one_goal
 from hpcagent.policies.early import imputed
-from hpcagent.policies.points import inside, whole
+from hpcagent.statistics.points import inside, whole
 
 __all__ = ["Staircase"]
 

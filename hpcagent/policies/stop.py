@@ -13,19 +13,24 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-import numpy as np
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from hpcagent.errors import BadInput, nearest
+from hpcagent.later import Later
 from hpcagent.model.base import Record, build
 from hpcagent.model.objective import Constraint, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
-from hpcagent.policies.points import located
-from hpcagent.policies.recommend import Estimate, estimates, recommend
-from hpcagent.policies.trend import Scale, tame
+from hpcagent.statistics.points import located
+from hpcagent.statistics.recommend import Estimate, estimates, recommend
+from hpcagent.statistics.trend import Scale, tame
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Later("numpy")
 
 __all__ = [
     "AllOf",
@@ -379,7 +384,7 @@ class NoFeasiblePoint(Stop):
         return f"None of the {len(history)} runs completed ({listed}), so nothing can be compared."
 
     def _independent(self, c: Constraint, progress: Progress, runs: Sequence[Observation]) -> str | None:
-        from hpcagent.policies.sensitivity import sensitivity  # scipy.stats is slow to import
+        from hpcagent.statistics.sensitivity import sensitivity  # scipy.stats is slow to import
 
         values = tame([o.metrics[c.metric] for o in runs])
         found = sensitivity(progress.space, [o.params for o in runs], values.tolist())

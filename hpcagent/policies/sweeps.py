@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal
 
 from hpcagent.errors import BadInput
+from hpcagent.later import Later
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Parameter, Params, Space
-from hpcagent.policies.points import given, key, whole
+from hpcagent.statistics.points import given, key, whole
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = Later("numpy")
 
 __all__ = ["Grid", "LatinHypercube", "Random", "Sobol"]
 

@@ -65,9 +65,10 @@ def _dfk(app: App) -> Any:  # parsl.DataFlowKernel
 def _started(app: App, manifest: Manifest, upstream: tuple[Any, ...]) -> AppFuture | Part:
     dfk = _dfk(app)
     # On the DataFlowKernel itself, so that they end with it.
-    known: dict[str, Any] = dfk.__dict__.setdefault("hpcagent_futures", {})
-    if manifest.execution_id in known:
-        return known[manifest.execution_id]
+    known: dict[Any, Any] = dfk.__dict__.setdefault("hpcagent_futures", {})
+    key = _key(manifest)
+    if key in known:
+        return known[key]
     site = current_site()
     about: dict[str, Any] = {}
     where: Any = "all"
@@ -78,7 +79,7 @@ def _started(app: App, manifest: Manifest, upstream: tuple[Any, ...]) -> AppFutu
         work = site.work_dir.absolute()
     if app.chain:
         future: Any = _chain_started(app, manifest, upstream, work, about)
-        known[manifest.execution_id] = future
+        known[key] = future
         return future
     if site is not None:
         label, needs = site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
@@ -93,8 +94,15 @@ def _started(app: App, manifest: Manifest, upstream: tuple[Any, ...]) -> AppFutu
         app_kwargs=how,
     )
     future.execution_id = manifest.execution_id
-    known[manifest.execution_id] = future
+    known[key] = future
     return future
+
+
+def _key(manifest: Manifest) -> tuple[Any, ...]:
+    """What makes two calls one future: the same work on the same resources."""
+    asked = manifest.resources
+    shape = asked.nodes, asked.ranks_per_node, asked.threads_per_rank, asked.gpus_per_node
+    return manifest.execution_id, *shape
 
 
 def _chain_started(
@@ -107,7 +115,7 @@ def _chain_started(
     ) -> Part:
         asked = inner_manifest(manifest, app, inner, inputs, params, seed, replicate, about)
         known = _dfk(inner).__dict__.get("hpcagent_futures", {})
-        before = asked.execution_id in known
+        before = _key(asked) in known
         part = _as_part(asked, _started(inner, asked, inputs))
         part.shared = before
         return part

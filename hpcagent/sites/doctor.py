@@ -175,7 +175,7 @@ def _scheduler(profile: Profile, there: Scheduler) -> Iterator[Check]:
         return
     for label in profile.executors:
         yield _queue(profile, label, queues)
-    known, words = there.history()
+    known, words = there.keeps_finished_jobs()
     yield Check(
         "ok" if known else "warn", "history of jobs", words, "" if known else "how jobs end may stay unknown"
     )
@@ -262,7 +262,7 @@ def _slurm_accounts() -> set[str] | None:
 
 
 def _addresses(profile: Profile) -> Iterator[Check]:
-    from hpcagent.sites.batch import addresses_of
+    from hpcagent.sites.workers.batch import addresses_of
 
     found = addresses_of(profile)
     what = "address of this machine"
@@ -485,8 +485,8 @@ class _Probe:
         return Check("ok", what, words)
 
     def _lammps(self) -> Iterator[Check]:
-        from hpcagent.apps.lammps.contract import lammps
         from hpcagent.apps.worker import execute
+        from hpcagent.science.lammps.contract import lammps
 
         ranks_ = 2 if self.mode == "mpi" and int(self.site.about["node_cores"]) > 1 else 1
         what = f"LAMMPS run of {ranks_} rank(s)"

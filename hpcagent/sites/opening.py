@@ -152,7 +152,7 @@ def _preflight(profile: Profile) -> list[str]:
 
     asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
     asked.version()
-    known, words = asked.history()
+    known, words = asked.keeps_finished_jobs()
     return [] if known else [words]
 
 
@@ -214,9 +214,9 @@ def _allocation(profile: Profile) -> Allocation:
 def _batch_executors(
     profile: Profile, workers: int | None, folder: Path, account: str | None, inside: Allocation | None
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    from hpcagent.sites.batch import batch_executor
     from hpcagent.sites.ledger import Ledger
     from hpcagent.sites.schedulers.registry import scheduler
+    from hpcagent.sites.workers.batch import batch_executor
 
     asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
     ledger = Ledger(folder / "jobs.jsonl")
@@ -280,8 +280,8 @@ def _own_folder(private: bool) -> str:
 
 def _executors(profile: Profile, workers: int | None) -> tuple[dict[str, Any], dict[str, int]]:
     """Return Parsl's executors for the profile, and how many tasks run at once on each."""
-    from hpcagent.sites.executor import Threads
-    from hpcagent.sites.htex import local_executor
+    from hpcagent.sites.workers.executor import Threads
+    from hpcagent.sites.workers.local import local_executor
 
     cores = usable_cores()
     executors: dict[str, Any] = {}  # LocalExecutor or Threads

@@ -83,7 +83,7 @@ def node(folder: str, token: str, site: Mapping[str, Any], gpu_env: str) -> dict
     except OSError as error:
         told["written"] = error.strerror
     try:
-        from hpcagent.apps.lammps.executable import command
+        from hpcagent.science.lammps.executable import command
 
         told["lammps"] = " ".join(command(site))
     except AppFailed as error:

@@ -16,7 +16,7 @@ from hpcagent.model.contract import Resources
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.several_profiles import Several
 from hpcagent.sites.site import Site
-from hpcagent.sites.turns import Turns
+from hpcagent.sites.workers.fair_share import Turns
 
 __all__ = ["Member", "Sites", "open_several"]
 

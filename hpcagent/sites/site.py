@@ -24,7 +24,7 @@ from hpcagent.moved import moved
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import ExecutorProfile, Profile, block_of
 from hpcagent.sites.several_profiles import Several
-from hpcagent.sites.turns import Turns
+from hpcagent.sites.workers.fair_share import Turns
 
 if TYPE_CHECKING:
     from hpcagent.sites.schedulers.base import Allocation
@@ -134,11 +134,11 @@ class Site:
         return told
 
     @property
-    def spent(self) -> bool:
+    def out_of_time(self) -> bool:
         """Whether the allocation that it was opened inside of has no time left for any waiting run."""
         if self.ends_at is not None and time.time() > self.ends_at - self.profile.margin_s / 2:
             return True  # runs have been ended by now; whatever did not heed it ends with the job
-        return any(executor.spent for executor in self._executors.values())
+        return any(executor.out_of_time for executor in self._executors.values())
 
     @property
     def up(self) -> bool | None:

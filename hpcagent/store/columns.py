@@ -64,8 +64,9 @@ def columns_of(results: Sequence[Result], contract: Contract) -> tuple[Column, .
     if any(r.site for r in results):  # records of before have no such column
         found.append(Column("site", "text", tuple(r.site or None for r in results), None))
     found += [*_lengths(results), *_repairs(results)]
+    points = [r.manifest.params for r in results]
     for p in contract.space.parameters:
-        values = tuple(r.manifest.params.get(p.name) for r in results)
+        values = tuple(point.get(p.name) for point in points)
         kind = _kind(values, "text" if p.kind in ("choice", "text") else "whole" if p.kind == "int" else "number")
         found.append(Column(f"params/{p.name}", kind, _worded(values, kind), p.unit))
     if any(r.remote is not None for r in results):
@@ -75,15 +76,17 @@ def columns_of(results: Sequence[Result], contract: Contract) -> tuple[Column, .
     for result in results:
         names |= dict.fromkeys(result.metrics)
         units |= result.units
+    metrics = [r.metrics for r in results]
+    uncertain = {name for r in results if r.uncertainty for name in r.uncertainty}
+    bounded = {name for r in results if r.bounds for name in r.bounds}
     for name in names:
         unit = units.get(name, "1")
-        found.append(Column(f"metrics/{name}", "number", tuple(r.metrics.get(name) for r in results), unit))
-        errors = tuple(r.uncertainty.get(name) for r in results)
-        if any(error is not None for error in errors):
+        found.append(Column(f"metrics/{name}", "number", tuple(given.get(name) for given in metrics), unit))
+        if name in uncertain:
+            errors = tuple(r.uncertainty.get(name) for r in results)
             found.append(Column(f"uncertainty/{name}", "number", errors, unit))
-        bounds = tuple(r.bounds.get(name) for r in results)
-        if any(bounds):
-            found.append(Column(f"bounds/{name}", "text", bounds))
+        if name in bounded:
+            found.append(Column(f"bounds/{name}", "text", tuple(r.bounds.get(name) for r in results)))
     return tuple(found)
 
 
@@ -122,7 +125,8 @@ def _kind(values: Sequence[Any], otherwise: Kind) -> Kind:
 def _worded(values: tuple[Any, ...], kind: Kind) -> tuple[Any, ...]:
     """Values of one type; in a column of text also the numbers and flags among them are words."""
     if kind == "text":
-        return tuple(v if v is None or isinstance(v, str) else str(v) for v in values)
+        worded = all(issubclass(each, (str, type(None))) for each in set(map(type, values)))
+        return values if worded else tuple(v if v is None or isinstance(v, str) else str(v) for v in values)
     return tuple(v if v is None else float(v) for v in values) if kind == "number" else values
 
 

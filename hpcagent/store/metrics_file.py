@@ -159,7 +159,7 @@ def _array(values: list[Any]) -> Any:
     with FORKS:  # it registers what a fork has to do
         import h5py
 
-    if any(isinstance(v, str) for v in values):
+    if any(issubclass(kind, str) for kind in set(map(type, values))):
         return np.array([str(v) for v in values], dtype=h5py.string_dtype())
     return np.array(values)
 

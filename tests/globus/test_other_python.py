@@ -53,7 +53,7 @@ def test_a_campaign_of_a_script_gives_the_same_runs_and_numbers_there(rig: Any, 
     (tmp_path / "mine.py").write_text(SCRIPT)
     python = Path(os.environ[PYTHON])
     endpoint = rig.new_endpoint("other", python=python)
-    done = rig.run([sys.executable, "mine.py", str(rig.profile(endpoint))], cwd=tmp_path, timeout_s=180)
+    done = rig.run([sys.executable, "mine.py", str(rig.profile(endpoint))], cwd=tmp_path, timeout_s=600)
     told = json.loads(done.stdout.splitlines()[-1])
     assert len(told["there"]) == 6 and all(ok for _, ok, _, _ in told["there"]), told["there"]
     assert {m["minor"] for _, _, m, _ in told["there"]} != {sys.version_info.minor}

@@ -27,7 +27,7 @@ def test_the_doctor_finds_the_template_for_one_machine_to_work_and_a_campaign_ru
         user_endpoint_config={"venv": sys.prefix, "workers_per_node": 2},
         control={"user_endpoint_config": {"role": "control"}},
     )
-    done = rig.run([*COMMAND, "doctor", "--site", str(profile), "--json"], cwd=tmp_path, timeout_s=200)
+    done = rig.run([*COMMAND, "doctor", "--site", str(profile), "--json"], cwd=tmp_path, timeout_s=600)
     checks = {line["what"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert not [check for check in checks.values() if check["status"] == "FAIL"], done.stdout
     assert checks["errands"]["status"] == checks["executor workers"]["status"] == "ok", done.stdout

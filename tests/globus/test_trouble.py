@@ -95,7 +95,7 @@ class Campaign:
             run for e in lines if e["event"] == "tasks" for task in e["tasks"] for run, _ in task["runs"]
         )
 
-    def until(self, what: str, true: Callable[[], Any], *, within_s: float = 60.0) -> None:
+    def until(self, what: str, true: Callable[[], Any], *, within_s: float = 300.0) -> None:
         def looked() -> Any:
             found = true()
             assert found or self.process.poll() is None, f"{what}: it ended first\n{self.said()}"
@@ -278,7 +278,7 @@ def test_an_endpoint_that_is_offline_is_said_and_waited_for(rig: Any, campaign: 
         check=False,
     )
     assert ended.returncode not in (0, -9) and "offline_wait_s" in ended.stdout + ended.stderr
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 240
 
 
 def test_one_of_two_sites_is_closed(rig: Any, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_one_of_two_sites_is_closed(rig: Any, tmp_path: Path) -> None:
         until = {"max_runs": runs}
         return ha.load_campaign("synthetic", changes={"batch_size": batch, "until": until, **keys})
 
-    def steer(site: ha.Site, name: str, runs: int, batch: int) -> ha.CampaignResult:
+    def steer(site: ha.types.Site, name: str, runs: int, batch: int) -> ha.types.CampaignResult:
         return ha.run(campaign(runs, batch), site=site, run_dir=tmp_path / name, progress=False)
 
     sites = [ha.open_site(rig.profile(), run_dir=tmp_path / name, private=True) for name in ("a", "b")]

@@ -16,8 +16,10 @@ import pytest
 import hpcagent as ha
 from hpcagent.apps.base import app
 from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.view import Tally
 from hpcagent.errors import AppFailed, BadInput, Interrupted, RunDirChanged, RunDirLocked, StoreFull
+from hpcagent.reports.report import report
 from hpcagent.store.journal import read_events
 from hpcagent.store.metrics_file import read_table
 
@@ -39,7 +41,7 @@ def campaign(**changes):
 
 def outcome(folder):
     """What a campaign found out: everything but times and places."""
-    result = ha.read_run(folder)
+    result = read_run(folder)
     return [
         (
             r.manifest.execution_id,
@@ -165,7 +167,7 @@ def test_resume_after_kill_9_repeats_no_finished_run_and_ends_as_if_undisturbed(
     assert 15 <= len(finished) < 24
     ha.run(campaign(**same), run_dir=folder)
     assert outcome(folder) == outcome(tmp_path / "undisturbed")
-    again = {r.manifest.execution_id: r.started_at for r in ha.read_run(folder).results}
+    again = {r.manifest.execution_id: r.started_at for r in read_run(folder).results}
     assert all(again[i] == started for i, started in finished.items())
 
 
@@ -176,7 +178,7 @@ def test_ctrl_c_and_sigterm_stop_cleanly_and_say_how_to_resume(tmp_path, number)
     process = start(folder, tmp_path / "script.py")
     wait_for_results(folder, 4)
     process.send_signal(number)
-    text, _ = process.communicate(timeout=20)
+    text, _ = process.communicate(timeout=120)
     name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[number]
     assert f"stopped by {name}; " in text and f"hpcagent resume {folder}" in text
     assert "Traceback" not in text and process.returncode == 130
@@ -252,7 +254,7 @@ def test_a_deleted_metrics_file_is_rebuilt(tmp_path):
 
 def test_a_result_without_its_event_is_picked_up_and_not_run_again(tmp_path):
     ha.run(campaign(), run_dir=tmp_path)
-    started = {r.manifest.execution_id: r.started_at for r in ha.read_run(tmp_path).results}
+    started = {r.manifest.execution_id: r.started_at for r in read_run(tmp_path).results}
     kept = [
         line
         for line in (tmp_path / "events.jsonl").read_bytes().splitlines(keepends=True)
@@ -342,7 +344,7 @@ def test_a_third_of_the_runs_crashing_is_learnt_and_reported(tmp_path):
     assert result.failures.keys() == {"SyntheticCrash"}
     assert sum(i < 24 for i in failed) > sum(i >= 24 for i in failed)
     assert result.best.feasible and result.best.params["x"] <= 0.3
-    text = ha.report(tmp_path, plots=False).path.read_text()
+    text = report(tmp_path, plots=False).path.read_text()
     assert "SyntheticCrash" in text and "stay below fail_above" in text
 
 

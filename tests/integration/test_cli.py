@@ -175,7 +175,7 @@ def test_ctrl_c_prints_how_to_go_on_and_ends_with_130(tmp_path):
     while time.monotonic() < deadline and not (events.exists() and b'"results"' in events.read_bytes()):
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130 and "hpcagent resume runs/my" in errors and "Traceback" not in errors
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import hpcagent as ha
+from hpcagent.campaign.answer import read_run
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def needed(*names: str) -> None:
         pytest.skip(words)
 
 
-def ended(result: ha.CampaignResult) -> ha.CampaignResult:
+def ended(result: ha.types.CampaignResult) -> ha.types.CampaignResult:
     """The campaign, if none of its runs failed."""
     assert [r.failure for r in result.results if not r.ok] == []
     return result
@@ -161,7 +162,7 @@ def test_salt_water_from_the_command_line(tmp_path):
     words = [sys.executable, "-m", "hpcagent.cli", "run", "water_box", *options]
     ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
-    result = ended(ha.read_run(folder))
+    result = ended(read_run(folder))
     assert [r.manifest.params["temperature"] for r in result.results] == [280, 300, 320]
     for run in result.results:
         # 262 x 18.015 + 22.990 + 35.45 u in (20 angstrom)^3.

@@ -13,7 +13,7 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
-from hpcagent.sites import executor, worker_pool
+from hpcagent.sites.workers import executor, worker_pool
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the states are Linux's")
 
@@ -42,7 +42,7 @@ def test_a_frozen_interchange_is_noticed_and_replaced(tmp_path: Path, monkeypatc
         if event.kind == "site":
             said.append(event.reason)
         if event.kind == "finished" and not stopped:
-            stopped.extend(processes_of(tmp_path, "hpcagent.sites.interchange"))
+            stopped.extend(processes_of(tmp_path, "hpcagent.sites.workers.interchange"))
             assert len(stopped) == 1
             os.kill(stopped[0], signal.SIGSTOP)
 

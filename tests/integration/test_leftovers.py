@@ -144,10 +144,10 @@ def test_sigterm_ends_a_process_whose_threads_do_not_return(tmp_path: Path) -> N
         time.sleep(0.5)
         began = time.monotonic()
         process.terminate()
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=90)
     finally:
         process.kill()
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert process.returncode != 0 and "stopped by SIGTERM" in err
     assert "2 run(s) go on in threads of this process, which cannot be ended" in out
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
+from hpcagent.reports.report import report
 from hpcagent.store.metrics_file import read_table
 
 GRID = Path(__file__).parents[2] / "benchmarks" / "lj_argon_grid.py"
@@ -71,7 +72,7 @@ def test_lj_tuning_finds_the_timestep_skin_and_accelerator_on_this_machine(tmp_p
     for name in ("ns_per_day", "ns_per_day_cpu", "cpu_use_percent", "neighbor_builds"):
         assert name in {c.removeprefix("metrics/") for c in columns}
     assert units["metrics/ns_per_day"] == "ns/day" and set(columns["host"]) != {""}
-    written = ha.report(tmp_path)
+    written = report(tmp_path)
     drawn = {p.name for p in written.plots}
     assert {"progress.png", "plane.png", "best_run.png", "slices.png", "calibration.png"} <= drawn
     assert "speed" in written.path.read_text() or "times the reference" in written.path.read_text()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
+from hpcagent.campaign.answer import read_run
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 
@@ -87,7 +88,7 @@ def test_the_convergence_of_silicon_is_found_and_its_equation_of_state_is_that_o
     assert "FAILED simulation NotConverged" in said
     assert "repaired by more_steps: max_scf 3 -> 6" in said
 
-    result = ha.read_run(tmp_path / "work" / "runs" / "cutoff")
+    result = read_run(tmp_path / "work" / "runs" / "cutoff")
     best = result.best
     assert best.feasible and best.metrics["error"] <= 1.0
     assert f"{len(result.results)} of 88 grid points were run" in said
@@ -137,7 +138,7 @@ with ha.Coordinator(campaign, site="laptop", run_dir="run", watch=ha.watch(campa
     ha.run(script["campaign"], site="threads", run_dir=tmp_path / "script")
 
     def told(folder):
-        return [(r.manifest.execution_id, r.manifest.batch, r.metrics) for r in ha.read_run(folder).results]
+        return [(r.manifest.execution_id, r.manifest.batch, r.metrics) for r in read_run(folder).results]
 
     assert told(tmp_path / "run") == told(tmp_path / "script")
     shown = [o for c in notebook.cells for o in c.outputs]

@@ -67,7 +67,7 @@ def sleeper(seconds: float = 600) -> Any:
 
 
 def wait_for_sleep(run_dir: Path) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not any(process.name() == "sleep" for process in processes(run_dir)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -86,10 +86,10 @@ def test_runs_come_back_from_pinned_workers_and_closing_leaves_nothing(profile: 
     with open_site(profile, run_dir=tmp_path, workers=2) as site:
         assert (site.workers, current_site(), current_dfk()) == (2, site, site.dfk)
         assert site.run_dir.parent == tmp_path / "parsl"
-        assert site.submit(operator.add, {"a": 1}["a"], 2).result(20) == 3
-        cores = site.submit(os.sched_getaffinity, 0).result(20)
+        assert site.submit(operator.add, {"a": 1}["a"], 2).result(120) == 3
+        cores = site.submit(os.sched_getaffinity, 0).result(120)
         assert len(cores) == 1
-        assert site.submit(os.getenv, "OMP_NUM_THREADS").result(20) == "1"
+        assert site.submit(os.getenv, "OMP_NUM_THREADS").result(120) == "1"
         assert len(processes(tmp_path)) == 4  # interchange, manager, two workers
         site.submit(sleeper())
         wait_for_sleep(tmp_path)
@@ -102,7 +102,7 @@ def test_runs_come_back_from_pinned_workers_and_closing_leaves_nothing(profile: 
 
 
 def test_nothing_listens_beyond_this_machine_and_the_keys_go(site: Site, tmp_path: Path) -> None:
-    site.submit(abs, -1).result(20)
+    site.submit(abs, -1).result(120)
     here = [psutil.Process(), *processes(tmp_path)]
     listening = [c for p in here for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
     assert listening
@@ -114,20 +114,24 @@ def test_nothing_listens_beyond_this_machine_and_the_keys_go(site: Site, tmp_pat
     assert not keys.parent.exists()
 
 
+def _shell(words: str, folder: str) -> int:
+    return subprocess.run(["timeout", "60", "sh", "-c", words], cwd=folder, check=False).returncode
+
+
 def test_more_workers_than_cores_take_turns(profile: Profile, tmp_path: Path) -> None:
     many = len(os.sched_getaffinity(0)) + 2
     with open_site(profile, run_dir=tmp_path, workers=many, private=True) as site:
-        assert [site.submit(abs, -n).result(20) for n in range(10)] == list(range(10))
-        sleeping = [site.submit(time.sleep, 1) for _ in range(many)]
-        started = time.monotonic()
-        for future in sleeping:
-            future.result(20)
-        assert time.monotonic() - started < 1.9  # all at once
+        assert [site.submit(abs, -n).result(120) for n in range(10)] == list(range(10))
+        meeting = tmp_path / "meeting"
+        meeting.mkdir()
+        all_here = f"touch $$; until [ $(ls | wc -l) -ge {many} ]; do sleep 0.05; done"
+        waiting = [site.submit(_shell, all_here, str(meeting)) for _ in range(many)]
+        assert [future.result(90) for future in waiting] == [0] * many  # all at once
 
 
 def test_large_data_goes_both_ways(site: Site) -> None:
     data = bytes(3_000_000)
-    assert len(site.submit(bytes.swapcase, data).result(20)) == 3_000_000
+    assert len(site.submit(bytes.swapcase, data).result(120)) == 3_000_000
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -135,9 +139,9 @@ def test_apps_that_wait_for_each_other_are_parsls_own(profile: Profile, tmp_path
     with open_site(profile, run_dir=tmp_path, private=private) as site:
         kernel = site.dfk if private else None
         add = parsl.python_app(operator.add, data_flow_kernel=kernel)
-        assert add(add(1, 2), add(3, 4)).result(20) == 10
+        assert add(add(1, 2), add(3, 4)).result(120) == 10
         divide = parsl.python_app(operator.truediv, data_flow_kernel=kernel)
-        error = failure(add(divide(1, 0), 1), 20)
+        error = failure(add(divide(1, 0), 1), 120)
         assert failure_of(error) == ("contract", "ZeroDivisionError", "division by zero")
 
 
@@ -152,9 +156,9 @@ def test_private_sites_live_beside_each_other_and_a_users_own_parsl(profile: Pro
             open_site(profile, run_dir=tmp_path)
         with open_site(profile, run_dir=tmp_path, private=True) as one:
             with open_site(profile, run_dir=tmp_path, private=True) as two:
-                pids = {s.submit(os.getpid).result(20) for s in (one, two)}
-                assert len({*pids, parsl.python_app(os.getpid)().result(20)}) == 3
-            assert one.submit(abs, -1).result(20) == 1
+                pids = {s.submit(os.getpid).result(120) for s in (one, two)}
+                assert len({*pids, parsl.python_app(os.getpid)().result(120)}) == 3
+            assert one.submit(abs, -1).result(120) == 1
         assert current_dfk() is own
         assert current_site() is None
     finally:
@@ -163,8 +167,8 @@ def test_private_sites_live_beside_each_other_and_a_users_own_parsl(profile: Pro
 
 def test_threads_are_a_site_too() -> None:
     with open_site("threads", workers=2, private=True) as site:
-        assert site.submit(operator.add, 1, 2).result(5) == 3
-        assert failure_of(failure(site.submit(operator.truediv, 1, 0), 5))[1] == "ZeroDivisionError"
+        assert site.submit(operator.add, 1, 2).result(120) == 3
+        assert failure_of(failure(site.submit(operator.truediv, 1, 0), 120))[1] == "ZeroDivisionError"
         running = [site.submit(time.sleep, 0.3) for _ in range(4)]
     for future in running:
         assert failure_of(failure(future, 0))[:2] == ("infrastructure", "SiteFailed")
@@ -182,7 +186,7 @@ def test_closing_fails_what_is_running_waiting_or_dependent(profile: Profile, tm
         for _ in range(5):
             chain.append(again(chain[-1]))
         started = time.monotonic()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 60  # not as long as they sleep
     for future in [*sent, *chain]:
         assert failure_of(failure(future, 1))[:2] == ("infrastructure", "SiteFailed")
 
@@ -196,7 +200,7 @@ def test_an_exception_in_the_body_closes_the_site(profile: Profile, tmp_path: Pa
 
 
 def test_a_killed_worker_costs_its_run_only(site: Site, tmp_path: Path) -> None:
-    pid = site.submit(os.getpid).result(20)
+    pid = site.submit(os.getpid).result(120)
     lost = site.submit(signal.raise_signal, signal.SIGKILL)
     assert failure_of(failure(lost, 2.5))[:2] == ("infrastructure", "WorkerLost")
     # An idle one: with Parsl's own queue it would take the queue's lock with it, and stop the other.
@@ -204,7 +208,7 @@ def test_a_killed_worker_costs_its_run_only(site: Site, tmp_path: Path) -> None:
     for process in processes(tmp_path):
         if manager is not None and process.ppid() == manager.pid:
             process.kill()
-    assert [site.submit(abs, -n).result(5) for n in range(20)] == list(range(20))
+    assert [site.submit(abs, -n).result(120) for n in range(20)] == list(range(20))
 
 
 def test_what_a_killed_worker_had_started_ends_too(site: Site, tmp_path: Path) -> None:
@@ -212,25 +216,25 @@ def test_what_a_killed_worker_had_started_ends_too(site: Site, tmp_path: Path) -
     wait_for_sleep(tmp_path)
     (sleep,) = [process for process in processes(tmp_path) if process.name() == "sleep"]
     sleep.parent().kill()
-    assert failure_of(failure(future, 2.5))[0] == "infrastructure"
-    deadline = time.monotonic() + 2
+    assert failure_of(failure(future, 30))[0] == "infrastructure"
+    deadline = time.monotonic() + 60
     while sleep in processes(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert sleep not in processes(tmp_path)
 
 
 def test_killed_workers_and_manager_are_replaced(site: Site) -> None:
-    manager = site.submit(os.getppid).result(20)
+    manager = site.submit(os.getppid).result(120)
     running = site.submit(time.sleep, 600)
     time.sleep(0.2)
     os.kill(manager, signal.SIGKILL)
     assert failure_of(failure(running, 2.5))[:2] == ("infrastructure", "ManagerLost")
-    assert site.submit(abs, -1).result(5) == 1
-    assert site.submit(os.getppid).result(5) != manager
+    assert site.submit(abs, -1).result(120) == 1
+    assert site.submit(os.getppid).result(120) != manager
 
 
 def test_a_dead_interchange_fails_everything_and_says_so(site: Site) -> None:
-    site.submit(abs, -1).result(20)
+    site.submit(abs, -1).result(120)
     running = site.submit(time.sleep, 600)
     site.dfk.executors["workers"].interchange_proc.kill()
     error = failure(running, 2)
@@ -279,11 +283,11 @@ SCRIPT = """
     site = open_site(profile, run_dir=run_dir, workers=4)
     site.submit(functools.partial(subprocess.call, ["sleep", "600"], start_new_session=True))
     chain = parsl.python_app(operator.pos)(parsl.python_app(subprocess.call)(["sleep", "600"]))
-    print(site.submit(abs, -42).result(20), flush=True)
+    print(site.submit(abs, -42).result(120), flush=True)
     try:
         time.sleep(float(sys.argv[2]))
     except KeyboardInterrupt:
-        print(site.submit(abs, -43).result(20), flush=True)
+        print(site.submit(abs, -43).result(120), flush=True)
 """
 
 
@@ -307,7 +311,7 @@ def test_a_script_that_forgets_to_close_and_has_no_path_leaves_nothing(tmp_path:
     bare.mkdir()
     (bare / "sleep").symlink_to("/bin/sleep")
     script = start(tmp_path, 0.2, PATH=str(bare))
-    out, err = script.communicate(timeout=20)
+    out, err = script.communicate(timeout=120)
     assert (script.returncode, out, err) == (0, "42\n", "")
     assert_nothing_left(tmp_path / "run", 0.0)
 
@@ -319,7 +323,7 @@ def test_an_opener_that_is_killed_leaves_nothing(tmp_path: Path, end: signal.Sig
     assert script.stdout.readline() == "42\n"
     wait_for_sleep(tmp_path / "run")
     script.send_signal(end)
-    script.communicate(timeout=5)
+    script.communicate(timeout=120)
     assert script.returncode == -end
     assert_nothing_left(tmp_path / "run", 2.0)
 
@@ -329,6 +333,6 @@ def test_ctrl_c_at_the_terminal_is_for_the_opener_only(tmp_path: Path) -> None:
     assert script.stdout is not None
     assert script.stdout.readline() == "42\n"
     os.killpg(script.pid, signal.SIGINT)  # what a terminal does: the whole foreground group
-    out, err = script.communicate(timeout=10)
+    out, err = script.communicate(timeout=120)
     assert (script.returncode, out, err) == (0, "43\n", "")
     assert_nothing_left(tmp_path / "run", 0.0)

@@ -110,7 +110,7 @@ class FakePbs:
         with self._state() as state:
             assert state["jobs"].pop(job_id)["state"] == "F"
 
-    def wait(self, job_id: str, states: str = "F", *, within_s: float = 20.0) -> dict[str, Any]:
+    def wait(self, job_id: str, states: str = "F", *, within_s: float = 120.0) -> dict[str, Any]:
         """Wait until a job is in one of these states (letters), and return it."""
         give_up = time.monotonic() + within_s
         while (job := self.jobs().get(job_id)) is None or job["state"] not in states:
@@ -151,7 +151,7 @@ class FakePbs:
         )
         for job_id in self.open_jobs():
             self.run("qdel", "-W", "force", job_id, check=False)
-        give_up = time.monotonic() + 10
+        give_up = time.monotonic() + 60
         while self.processes() and time.monotonic() < give_up:
             time.sleep(0.05)
         outlived = self.processes()

@@ -1,17 +1,12 @@
-"""A campaign on PBS while things go wrong: nothing is lost, nothing is done twice, nothing is left behind.
-
-The bodies of these tests run side by side, each with a PBS of its own: they spend most of their time waiting.
-"""
+"""A campaign on PBS while things go wrong: nothing is lost, nothing is done twice, nothing is left behind."""
 
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-AT_ONCE = 4
 FAULTS = Path(__file__).parents[1] / "slurm" / "faults"
 NODES = {"n1": 2, "n2": 2}
 
@@ -41,52 +35,23 @@ RUNS = faults.RUNS
 REAL_TIMES = _module("tests_pbs_fake", Path(__file__).parent / "fake" / "pbs.py").REAL_TIMES
 
 
-def play(body: Callable[..., None], pbs: Any, folder: Path, params: dict[str, Any]) -> None:
-    """Run the body of a test; whatever happens, its campaigns end with it."""
+@pytest.fixture
+def drive(pbs: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts a campaign on the PBS of the test; whatever happens, it ends with the test."""
     pbs.set(hosts=NODES, kill_delay_s=0.5)
     started: list[Any] = []
 
-    def drive(folder: Path = folder, **words: Any) -> Any:
+    def start(folder: Path = tmp_path / "campaign", **words: Any) -> Any:
         fields = {key: words.pop(key) for key in ("seconds", "worker_init") if key in words}
         setting = faults.Setting(**({"seconds": 0.7} | fields))
         started.append(Driven(pbs, folder, setting, **words))
         return started[-1]
 
-    try:
-        body(pbs, drive, **params)
-    finally:
-        for driven in started:
-            if driven.process.poll() is None:
-                driven.process.terminate()
-                driven.process.communicate(timeout=60)
-    pbs.close()
-
-
-@pytest.fixture(scope="module")
-def played(request: Any, tmp_path_factory: Any, fake_pbs: Any) -> Iterator[dict[str, Future[None]]]:
-    """What became of each chosen test of this file, by its id."""
-    pool = ThreadPoolExecutor(AT_ONCE)
-    outcomes = {}
-    for item in (i for i in request.session.items if i.path == request.path):
-        folder = tmp_path_factory.mktemp("campaign")
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        outcomes[item.nodeid] = pool.submit(play, item.function.body, fake_pbs(folder / "pbs"), folder, params)
-    yield outcomes
-    pool.shutdown(cancel_futures=True)
-
-
-def side_by_side(body: Callable[..., None]) -> Callable[..., None]:
-    """Make a test of a body, which takes a PBS, a way to start a campaign on it, and its parameters."""
-
-    def test(**given: Any) -> None:
-        given["played"][given["request"].node.nodeid].result()
-
-    names = ["played", "request", *list(inspect.signature(body).parameters)[2:]]
-    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
-    test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # pytest reads it
-    test.__name__, test.__doc__ = body.__name__, body.__doc__
-    test.body = body  # type: ignore[attr-defined]
-    return test
+    yield start
+    for driven in started:
+        if driven.process.poll() is None:
+            driven.process.terminate()
+            driven.process.communicate(timeout=60)
 
 
 def ledger(driven: Any) -> list[dict[str, Any]]:
@@ -99,7 +64,7 @@ def check_clean(driven: Any) -> None:
     lines = ledger(driven)
     submitted = {line["job_id"] for line in lines if line["event"] == "submitted"}
     assert submitted == {line["job_id"] for line in lines if line["event"] == "ended"}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := driven.cluster.pbs.processes()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
@@ -125,11 +90,10 @@ def told(answer: dict[str, Any], words: str) -> int:
     return sum(words in line for line in answer["news"])
 
 
-@side_by_side
 def test_qsub_fails_three_times_and_then_works(pbs: Any, drive: Any) -> None:
     pbs.set(qsub_fails=[38, "qsub: would exceed queue generic's per-user limit of jobs in 'Q' state"])
     driven = drive()
-    driven.until(lambda: len(pbs.calls("qsub")) == 3)
+    driven.until(lambda: len(pbs.calls("qsub")) >= 3)
     pbs.set(qsub_fails=None)
     answer = driven.answer()
     check_whole(driven, answer)
@@ -137,7 +101,6 @@ def test_qsub_fails_three_times_and_then_works(pbs: Any, drive: Any) -> None:
     assert told(answer, "per-user limit of jobs in 'Q' state") == 0  # a limit of jobs passes: told after a minute
 
 
-@side_by_side
 def test_kill_9_and_the_same_script_again_while_its_jobs_still_run(pbs: Any, drive: Any) -> None:
     driven = drive()
     driven.until_runs()
@@ -150,7 +113,6 @@ def test_kill_9_and_the_same_script_again_while_its_jobs_still_run(pbs: Any, dri
 
 
 @pytest.mark.parametrize("settings", [{"variant": "M"}, {"history": False}], ids=str)
-@side_by_side
 def test_a_campaign_submits_as_many_jobs_as_it_needs_whatever_qstat_hides(
     pbs: Any, drive: Any, settings: dict[str, Any]
 ) -> None:
@@ -196,7 +158,6 @@ def in_brief(value: Any) -> str:
     ],
     ids=in_brief,
 )
-@side_by_side
 def test_a_campaign_comes_through(
     pbs: Any, drive: Any, fault: Callable[[Any], None], settings: dict[str, Any], names: set[str], words: str
 ) -> None:
@@ -221,7 +182,6 @@ def test_a_campaign_comes_through(
     ],
     ids=["unknown queue", "over the queue's walltime"],
 )
-@side_by_side
 def test_a_job_that_pbs_refuses_is_told_in_seconds_and_in_its_own_words(
     pbs: Any, drive: Any, settings: dict[str, Any], block: str, words: str
 ) -> None:
@@ -235,7 +195,6 @@ def test_a_job_that_pbs_refuses_is_told_in_seconds_and_in_its_own_words(
 
 
 @pytest.mark.parametrize("history", [True, False], ids=["history", "no history"])
-@side_by_side
 def test_a_bad_worker_init_is_told_with_what_it_printed(pbs: Any, drive: Any, history: bool) -> None:
     pbs.set(history=history)
     driven = drive(worker_init="echo no such module: lammps >&2; exit 7")
@@ -246,7 +205,6 @@ def test_a_bad_worker_init_is_told_with_what_it_printed(pbs: Any, drive: Any, hi
     check_clean(driven)
 
 
-@side_by_side
 def test_a_job_that_can_never_run_is_not_waited_for(pbs: Any, drive: Any) -> None:
     pbs.set(hosts={"n1": 1, "n2": 1})  # fewer cores than the profile says: qsub takes it, and it waits for ever
     driven = drive()
@@ -258,16 +216,14 @@ def test_a_job_that_can_never_run_is_not_waited_for(pbs: Any, drive: Any) -> Non
     check_clean(driven)
 
 
-@side_by_side
 def test_sigterm_deletes_every_job_and_says_how_to_go_on(pbs: Any, drive: Any) -> None:
     driven = drive()
     faults.sigterm(driven)
-    answer = driven.answer(within_s=30)
+    answer = driven.answer(within_s=120)
     assert "stopped by SIGTERM" in answer["error"] and "hpcagent resume" in answer["error"]
     check_clean(driven)
 
 
-@side_by_side
 def test_two_campaigns_at_once_do_not_meet(pbs: Any, drive: Any) -> None:
     pbs.set(variant="M", hosts=dict.fromkeys(("n1", "n2", "n3", "n4"), 2))
     both = [drive(pbs.home.with_name(name)) for name in ("a", "b")]
@@ -307,7 +263,6 @@ PALS = {"says": "mpiexec version 1.3.4", "takes": "--ppn --cpu-bind"}
 
 
 @pytest.mark.parametrize("kind", ["hydra", "pals"])
-@side_by_side
 def test_a_block_of_two_nodes_has_workers_on_both(pbs: Any, drive: Any, kind: str) -> None:
     where = Path(sys.prefix) / "bin"
     if kind == "pals":

@@ -53,7 +53,7 @@ def record(pbs, job_id):
     return told["Jobs"][job_id]
 
 
-def until(true, within_s=20.0):
+def until(true, within_s=120.0):
     give_up = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < give_up

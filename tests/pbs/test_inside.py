@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hpcagent.apps.run_records import RunRecords
-from hpcagent.campaign.submit import submit
+from hpcagent.elsewhere.submit import submit
 from tests.on_record import hosts_on_record
 
 UNSHARE = ["unshare", "--uts", *([] if os.getuid() == 0 else ["--map-root-user"])]
@@ -116,8 +116,8 @@ def job(pbs, tools, *directives, block="", executor="", words=("--inside",), pat
     path = path or f"{tools}:$PATH"
     body = f"cd {Path.cwd()}\n{tools}/on {first} env PATH={path} {command} > out.txt 2>&1\n"
     job_id = pbs.qsub(body + "echo $? > code.txt", *directives, "-l walltime=300")
-    pbs.wait(job_id, within_s=90)
-    gone_by = time.monotonic() + 5  # a heartbeat would be missed after a minute
+    pbs.wait(job_id, within_s=300)
+    gone_by = time.monotonic() + 40  # a heartbeat would be missed after a minute
     while pbs.processes() and time.monotonic() < gone_by:
         time.sleep(0.1)
     assert not pbs.processes(), pbs.processes()
@@ -160,7 +160,7 @@ def test_a_submitted_job_does_its_runs_on_all_its_nodes(pbs, tools):
     init = f'worker_init = "export PATH={tools}:$PATH"'
     Path("here.toml").write_text(SITE.format(block="nodes_per_block = 2\ncores_per_node = 2", executor=init))
     done = submit("my.toml", site="./here.toml", run_dir="r", inside=True)
-    pbs.wait(done.job_id, within_s=90)
+    pbs.wait(done.job_id, within_s=300)
     log = Path("r/coordinator.log").read_text()
     assert f"workers start on the 2 nodes of job {done.job_id}" in log and "All 16 runs" in log, log
     assert sum(hosts().values()) == 16 and set(hosts()) == {"n1", "n2"}, log

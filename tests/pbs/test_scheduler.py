@@ -309,7 +309,7 @@ def test_a_server_that_is_down_is_told_and_nothing_is_believed_of_the_jobs(pbs):
     ):
         with pytest.raises(SchedulerDown, match=r"cannot connect to server vm|Couldn't connect to cluster: vm"):
             ask()
-    assert asked.history()[0] is False
+    assert asked.keeps_finished_jobs()[0] is False
     pbs.start_server()
     assert job_id in asked.jobs([job_id])
     asked.cancel([job_id])
@@ -613,9 +613,9 @@ def test_queues_are_read_from_text_as_well(pbs, variant, monkeypatch):
 
 
 def test_whether_history_is_kept_is_said(pbs):
-    assert Pbs().history()[0] is True
+    assert Pbs().keeps_finished_jobs()[0] is True
     pbs.set(history=False)
-    kept, words = Pbs().history()
+    kept, words = Pbs().keeps_finished_jobs()
     assert not kept and "job_history_enable" in words
 
 

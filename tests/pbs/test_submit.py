@@ -9,7 +9,7 @@ import pytest
 
 from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.record import load_campaign
-from hpcagent.campaign.submit import submit
+from hpcagent.elsewhere.submit import submit
 from hpcagent.errors import BadInput
 from hpcagent.sites.ledger import read_ledger
 from hpcagent.sites.profile import Profile
@@ -25,8 +25,8 @@ def here(pbs, tmp_path, monkeypatch):
             "kind": "pbs",
             "address": "127.0.0.1",
             "poll_s": 0.5,
-            "margin_s": 3.0,
-            "block": {"walltime": "00:00:25", "cores_per_node": 1},
+            "margin_s": 20.0,
+            "block": {"walltime": "00:00:50", "cores_per_node": 1},
             "executors": {"workers": {}},
         }
     )
@@ -37,7 +37,7 @@ def log():
     return path.read_text() if path.exists() else ""
 
 
-def wait(true, within_s=60.0):
+def wait(true, within_s=300.0):
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline, log()
@@ -50,7 +50,9 @@ def coordinators():
 
 @pytest.mark.slow
 def test_a_job_whose_time_is_over_is_followed_by_one_submitted_at_its_end_if_the_queue_took_none_before(pbs, here):
-    changes = {"until.max_runs": 24, "batch_size": 2, "fixed.run_time_s": 1.0, "policy.name": "sobol"}
+    # A job has 30 s for its runs and 20 s for its end: 16 runs of 2 s do not go into one, and where the machine is slow each
+    # job still gets further.
+    changes = {"until.max_runs": 16, "batch_size": 2, "fixed.run_time_s": 2.0, "policy.name": "sobol"}
     campaign = load_campaign("synthetic", changes=changes)
     done = submit(campaign, site=here, run_dir="r", inside=True)
     assert done.job_id in pbs.jobs() and f"#PBS -N {coordinators()[0].name}" in done.script
@@ -60,13 +62,15 @@ def test_a_job_whose_time_is_over_is_followed_by_one_submitted_at_its_end_if_the
     pbs.set(queues={"workq": {}})
     wait(lambda: read_run("r").reason)
     wait(lambda: not pbs.open_jobs())
-    assert len(read_run("r").results) == 24
-    assert [entry.ended for entry in coordinators()] == ["completed", "completed", "cancelled"], log()
+    assert len(read_run("r").results) == 16
+    *done_some, last = coordinators()
+    assert len(done_some) >= 2 and {entry.ended for entry in done_some} == {"completed"}, log()
+    assert last.ended == "cancelled", log()
     assert '"refused"' in Path("r/jobs.jsonl").read_text()
     # What is charged: a successor not from its submission, a job not until its own last word; nobody told the end of
     # the last one.
-    assert [entry.estimated for entry in coordinators()[:2]] == [False, True]
-    for entry in coordinators()[:2]:
+    assert [entry.estimated for entry in done_some] == [*[False] * (len(done_some) - 1), True]
+    for entry in done_some:
         job = pbs.jobs()[entry.job_id]
         assert entry.started_at == int(job["stime"])
     first = pbs.jobs()[coordinators()[0].job_id]
@@ -112,7 +116,7 @@ def test_a_coordinator_in_a_job_leaves_a_place_for_its_blocks(pbs, here):
     changes = {"until.max_runs": 4, "batch_size": 2, "fixed.run_time_s": 0.5, "policy.name": "sobol"}
     done = submit(load_campaign("synthetic", changes=changes), site=site, run_dir="r")
     assert any("the next is submitted when one ends" in note for note in done.notes)
-    wait(lambda: read_run("r").reason, within_s=90)
+    wait(lambda: read_run("r").reason)
     wait(lambda: not pbs.open_jobs())
     assert len(read_run("r").results) == 4 and len(pbs.jobs()) == 2, log()
     assert '"refused"' not in Path("r/jobs.jsonl").read_text() and len(pbs.calls("qsub")) == 2

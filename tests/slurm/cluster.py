@@ -180,7 +180,7 @@ PropagateResourceLimits=NONE
                 start_new_session=True,
             )
 
-    def _wait(self, what: str, true: Callable[[], bool], *, within_s: float = 90.0) -> None:
+    def _wait(self, what: str, true: Callable[[], bool], *, within_s: float = 300.0) -> None:
         begun = time.monotonic()
         while not true():
             for name, daemon in self._daemons.items():
@@ -325,7 +325,7 @@ PropagateResourceLimits=NONE
         words = self.run(f"scontrol --oneliner show job {job_id}").split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait_for(self, job_id: str, *states: str, within_s: float = 60.0) -> str:
+    def wait_for(self, job_id: str, *states: str, within_s: float = 300.0) -> str:
         """Wait until a job is in one of these long states; returns which."""
         seen: list[str] = []
 
@@ -348,7 +348,7 @@ PropagateResourceLimits=NONE
         """Let a running job's walltime be over now; slurmctld notices within 30 s and ends it as TIMEOUT."""
         self.run(f"scontrol update jobid={job_id} endtime=now")
 
-    def cancel_all(self, *, within_s: float = 60.0) -> None:
+    def cancel_all(self, *, within_s: float = 180.0) -> None:
         """Cancel every job and wait until none is left. For tidying up; `jobs()` tells what there was."""
         begun = time.monotonic()
         while left := self.jobs():

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import hpcagent as ha
-from hpcagent.apps.lammps.executable import installed
+from hpcagent.science.lammps.executable import installed
 from hpcagent.sites.doctor import _THREADS
 from hpcagent.sites.ledger import read_ledger
 
@@ -120,12 +120,12 @@ def test_blocks_come_with_the_work_and_go_when_there_is_none(cluster, tmp_path):
     with ha.open_site(write_site(tmp_path, blocks=3), run_dir=tmp_path / "s") as site:
         assert reach(0, 5) == 0  # nothing is submitted before there is work
         first = [site.submit(time.sleep, 1.0) for _ in range(12)]
-        reach(3, 30)
-        wait(first, timeout=60)
-        assert reach(0, 30) <= 3  # given back, while the site is open
+        reach(3, 120)
+        wait(first, timeout=300)
+        assert reach(0, 120) <= 3  # given back, while the site is open
         again = site.submit(max, 1, 2)
-        assert again.result(timeout=30) == 2
-        assert reach(0, 30) <= 1  # one task, one block
+        assert again.result(timeout=300) == 2
+        assert reach(0, 120) <= 1  # one task, one block
         assert len(read_ledger(tmp_path / "s" / "jobs.jsonl")) == 4
     assert cluster.jobs() == {}
 

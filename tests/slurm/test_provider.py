@@ -24,7 +24,7 @@ from hpcagent.errors import StoreFull
 from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.schedulers.base import Refused, SchedulerDown, Unverified
 from hpcagent.sites.schedulers.slurm import Slurm
-from hpcagent.sites.slurm_blocks import SlurmBlocks
+from hpcagent.sites.workers.slurm_blocks import SlurmBlocks
 
 
 def blocks(folder: Path, **options: Any) -> SlurmBlocks:
@@ -46,7 +46,7 @@ def state_of(provider: SlurmProvider, job_id: str) -> JobState:
     return provider.status([job_id])[0].state
 
 
-def until(true: Callable[[], bool], within_s: float = 60.0) -> None:
+def until(true: Callable[[], bool], within_s: float = 300.0) -> None:
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline

@@ -23,7 +23,7 @@ from pathlib import Path
 from parsl.launchers import SimpleLauncher
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.schedulers.slurm import Slurm
-from hpcagent.sites.slurm_blocks import SlurmBlocks
+from hpcagent.sites.workers.slurm_blocks import SlurmBlocks
 
 root = Path(sys.argv[1])
 provider = SlurmBlocks(exclusive=False, walltime="00:05:00", launcher=SimpleLauncher())

@@ -368,12 +368,12 @@ def test_partitions_are_described(cluster: Any) -> None:
 
 
 def test_whether_the_past_is_told_depends_on_accounting(cluster: Any) -> None:
-    works, words = Slurm().history()
+    works, words = Slurm().keeps_finished_jobs()
     assert not works and "accounting storage is disabled" in words
 
 
 def test_the_past_is_told_with_accounting(accounting_cluster: Any) -> None:
-    assert Slurm().history() == (True, "sacct tells how finished jobs ended.")
+    assert Slurm().keeps_finished_jobs() == (True, "sacct tells how finished jobs ended.")
 
 
 def test_the_users_settings_do_not_change_the_answers(

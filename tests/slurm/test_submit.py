@@ -45,7 +45,7 @@ cores = 2
 node = "n"
 [block]
 queue = "debug"
-walltime = "00:01:00"
+walltime = "{walltime}"
 nodes_per_block = {nodes}
 max_idletime = 5
 [executors.workers]
@@ -58,20 +58,20 @@ def here(cluster, tmp_path, monkeypatch):
     return tmp_path
 
 
-def write(*, margin_s, nodes=1, runs=12, run_time_s=2.0):
+def write(*, margin_s, nodes=1, runs=12, run_time_s=2.0, walltime="00:03:00"):
     Path("my.toml").write_text(CAMPAIGN.format(runs=runs, run_time_s=run_time_s))
-    Path("here.toml").write_text(SITE.format(margin_s=margin_s, nodes=nodes))
+    Path("here.toml").write_text(SITE.format(margin_s=margin_s, nodes=nodes, walltime=walltime))
 
 
 def hpcagent(*words, check=True):
     done = subprocess.run(
-        [sys.executable, "-m", "hpcagent.cli", *words], capture_output=True, text=True, check=False, timeout=180
+        [sys.executable, "-m", "hpcagent.cli", *words], capture_output=True, text=True, check=False, timeout=900
     )
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
 
 
-def until(what, within_s=90.0):
+def until(what, within_s=300.0):
     deadline = time.monotonic() + within_s
     while not what():
         assert time.monotonic() < deadline, log()
@@ -94,6 +94,17 @@ def results():
     return Counter(found)
 
 
+def hosts_by_session():
+    """The hosts of the runs that ended in each session of a coordinator."""
+    found = []
+    for event in events():
+        if event["event"] == "session":
+            found.append(set())
+        elif event["event"] == "results":
+            found[-1] |= {result["host"] for result in event["results"]}
+    return found
+
+
 def coordinators():
     return [e for e in read_ledger(Path("r/jobs.jsonl")) if (e.about or {}).get("role") == "coordinator"]
 
@@ -103,22 +114,26 @@ def pids():
 
 
 def test_jobs_follow_one_another_on_their_own_nodes_until_the_campaign_stops(here, cluster):
-    write(margin_s=40, nodes=2, runs=40)
+    # A job has a minute for its runs and one for its end. More than 44 runs of 5 s do not go into a minute of four workers,
+    # and a machine that takes half a minute for the start of a job still gets some results in each.
+    write(margin_s=60, nodes=2, runs=46, run_time_s=5.0, walltime="00:02:00")
     shown = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r", "--inside", "--dry-run").stdout
     assert "#SBATCH --nodes=2" in shown and "--exclusive" in shown and not Path("r").exists()
     first = hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r", "--inside").stdout
     assert "#SBATCH --nodes=2" in first and "hpcagent status r --follow" in first
     told = hpcagent("status", "r", "--follow").stdout
-    assert "stopped: All 40 runs have ended." in told and "its time was over" in told, log()
+    assert "stopped: All 46 runs have ended." in told and "its time was over" in told, log()
     until(lambda: not cluster.jobs())
-    assert len(results()) == 40 and set(results().values()) == {1}
+    assert len(results()) == 46 and set(results().values()) == {1}
     chain, sessions = coordinators(), [e for e in events() if e["event"] == "session"]
-    # How many jobs 40 runs take is the machine's affair (16 to 36 runs in one, measured); each has one successor.
+    # How many jobs the runs take is the machine's affair; each has one successor.
     assert len(sessions) >= 2 and sessions[0]["workers"] == 4
     assert [e.ended for e in chain] == [*["completed"] * len(sessions), "cancelled"], log()
     assert not list(Path("r/work").glob("*/attempt-2"))
-    hosts = Counter(hosts_on_record(Path("r/work")))
-    assert len(hosts) >= 2 and min(hosts.values()) > 3
+    hosts = hosts_by_session()
+    assert max(map(len, hosts)) == 2 and set().union(*hosts) <= set(
+        cluster.nodes
+    )  # never on a node of another job
 
 
 def test_a_coordinator_that_is_killed_is_followed_by_the_next_job(here, cluster):
@@ -167,7 +182,7 @@ def test_a_coordinator_whose_node_is_set_down_is_followed_by_the_next_job(here, 
 
 
 def test_a_job_without_a_new_result_is_not_repeated(here, cluster):
-    write(margin_s=50, run_time_s=300.0)
+    write(margin_s=50, run_time_s=300.0, walltime="00:01:00")
     hpcagent("submit", "my.toml", "--site", "here.toml", "--run-dir", "r")
     until(lambda: "no new result, so none follows" in log())
     until(lambda: not cluster.jobs())
@@ -177,10 +192,10 @@ def test_a_job_without_a_new_result_is_not_repeated(here, cluster):
 
 
 def test_inside_a_job_the_coordinator_stops_in_time_and_says_how_to_go_on(here, cluster):
-    write(margin_s=40, nodes=2, runs=400, run_time_s=0.5)
+    write(margin_s=85, nodes=2, runs=400, run_time_s=0.5, walltime="00:02:00")
     words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
     Path("job.sh").write_text(f"#!/bin/bash\n{words} > out.txt 2>&1\necho $? > code.txt\n")
-    job = cluster.run(f"cd {here} && sbatch -N2 --exclusive -t1 -o job.out job.sh")
+    job = cluster.run(f"cd {here} && sbatch -N2 --exclusive -t2 -o job.out job.sh")
     until(lambda: Path("code.txt").exists() and Path("code.txt").read_text())
     out = Path("out.txt").read_text()
     assert Path("code.txt").read_text() == "75\n" and "hpcagent resume r --inside" in out, out
@@ -200,7 +215,7 @@ def test_workers_that_end_inside_a_job_are_told_of_as_workers_and_not_as_a_job(h
         site.write('worker_init = "echo no such module >&2; exit 3"\n')
     words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
     Path("job.sh").write_text(f"#!/bin/bash\n{words} > out.txt 2>&1\necho $? > code.txt\n")
-    job_id = cluster.run(f"cd {here} && sbatch --parsable -N1 --exclusive -t1 -o job.out job.sh").strip()
+    job_id = cluster.run(f"cd {here} && sbatch --parsable -N1 --exclusive -t3 -o job.out job.sh").strip()
     until(lambda: Path("code.txt").exists() and Path("code.txt").read_text())
     out = Path("out.txt").read_text()
     ended = f"he workers on the nodes of job {job_id} ended with exit code 3 before they were ready"
@@ -238,8 +253,7 @@ def test_where_the_site_wants_its_coordinators_is_heeded_with_its_reason(here):
 
 @pytest.mark.slow
 def test_a_job_too_short_for_any_run_is_bad_input_and_not_a_job_to_be_repeated(here, cluster):
-    write(margin_s=70)
-    Path("here.toml").write_text(Path("here.toml").read_text().replace("00:01:00", "00:02:00"))
+    write(margin_s=70, walltime="00:02:00")
     words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
     Path("job.sh").write_text(f"#!/bin/bash\n{words} > out.txt 2>&1\necho $? > code.txt\n")
     cluster.run(f"cd {here} && sbatch --exclusive -t1 -o job.out job.sh")

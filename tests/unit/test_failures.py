@@ -12,9 +12,9 @@ import pytest
 
 import hpcagent
 from hpcagent.apps import BUILT_IN
-from hpcagent.apps.catalog import list_apps
 from hpcagent.apps.worker import execute, read_result
 from hpcagent.campaign.state import State
+from hpcagent.catalog import list_apps
 from hpcagent.errors import AppFailed, BlockLost, SiteFailed
 from hpcagent.model.failures import CONTINUES, KINDS, MODES, kind_of_error, meaning, mode, name_of_end
 from hpcagent.model.records import Failure, Result
@@ -119,7 +119,10 @@ def test_nobody_else_decides_by_kinds_or_names():
     """As in `failure.kind == "simulation"` or `name in ("Walltime", ...)`; ask `meaning` instead."""
     # The other two kinds are words of schedulers and of code, too.
     kinds = {"infrastructure", "simulation"}
-    own = {"apps/analysis/trajectory.py", "apps/engines/task.py"}  # know errors of their own by name, and go on
+    own = {
+        "science/lammps/trajectory.py",
+        "science/engines/task.py",
+    }  # know errors of their own by name, and go on
     deciding = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for path in MODULES
@@ -216,7 +219,7 @@ def test_retries_of_journals_without_charged_are_read():
     for name in ("NodeFailed", "ManagerLost", "BlockTimeout", "BlockOutOfMemory"):
         failure = {"kind": "infrastructure", "name": name, "message": "", "log_tail": "", "repair": None}
         state.apply({"event": "retry", "execution_id": name, "attempt": 2, "failure": failure, "at": 1.0})
-    assert state.lost == {"NodeFailed": 1, "BlockTimeout": 1}
+    assert state.uncharged_attempts == {"NodeFailed": 1, "BlockTimeout": 1}
 
 
 def test_a_result_is_final_and_shown_by_its_failure():

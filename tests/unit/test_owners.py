@@ -12,10 +12,11 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.record import load_run
-from hpcagent.campaign.report import report
 from hpcagent.errors import BadInput, StoreFull
 from hpcagent.owners import stranger
+from hpcagent.reports.report import report
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profiles import find_profile, list_profiles
 from hpcagent.sites.reap import reap
@@ -51,7 +52,7 @@ def begun(folder: Path) -> Path:
 
 READERS = [
     load_run,
-    ha.read_run,
+    read_run,
     ha.open_run,
     report,
     reap,
@@ -69,7 +70,7 @@ def test_a_folder_with_a_file_of_another_user_is_refused_by_all_that_would_run_i
         with pytest.raises(BadInput, match=r"belongs to nobody, not to .* \(--trust nobody"):
             reader(folder)
     monkeypatch.setenv("HPCAGENT_TRUST", "ann:nobody")
-    assert len(ha.read_run(folder).results) == 2
+    assert len(read_run(folder).results) == 2
 
 
 @pytest.mark.parametrize("name", [".", "app.json", "site.toml"])
@@ -114,7 +115,7 @@ def test_what_the_group_of_a_project_may_write_is_ones_own(tmp_path):
             os.chown(path, -1, STRANGER.pw_gid)
     then = said("resume", "r", "--set", "until.max_runs=4", "--no-plots") + said("status", "r")
     assert "group" not in first + then and "trust" not in first + then
-    assert len(ha.read_run(tmp_path / "r").results) == 4
+    assert len(read_run(tmp_path / "r").results) == 4
 
 
 def test_a_profile_of_another_user_is_refused_by_its_path_and_listed_as_not_usable(tmp_path, theirs, monkeypatch):
@@ -178,7 +179,7 @@ def test_a_home_that_is_a_link_is_followed(tmp_path, monkeypatch):
     begun(real / "run")
     (tmp_path / "home").symlink_to(real)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert len(ha.read_run("~/run").results) == 2
+    assert len(read_run("~/run").results) == 2
     again = ha.run(load_run("~/run", changes={"until.max_runs": 3}), site="threads", run_dir="~/run")
     assert len(again.results) == 3
 
@@ -241,7 +242,7 @@ def test_a_folder_that_is_another_users_link_is_refused_and_ones_own_is_followed
     else:
         there.mkdir()
     (folder / name).symlink_to(there)
-    assert len(ha.read_run(folder).results) == 2
+    assert len(read_run(folder).results) == 2
     os.chown(folder / name, STRANGER.pw_uid, -1, follow_symlinks=False)
     with pytest.raises(BadInput, match=rf"{name} is a symbolic link of nobody, to .*--trust nobody"):
         load_run(folder)

@@ -8,7 +8,7 @@ import json
 from rich.console import Console
 
 import hpcagent as ha
-from hpcagent.campaign.batch import Event
+from hpcagent.campaign.events import Event
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.view import EACH_BATCH, JsonLines, Lines, Live
 from hpcagent.model.records import Cost, Failure, Manifest, Result

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.analysis.statistics import block_average
 from hpcagent.apps.bounded import require_room
 from hpcagent.apps.executable.matching import LARGEST, Found
 from hpcagent.apps.executable.record import OUTPUT, PRINTED, Reading, json_path
@@ -20,6 +19,7 @@ from hpcagent.apps.executable.tables import parse_number, read_table, wrong
 from hpcagent.apps.printed import read_bytes, too_large
 from hpcagent.errors import AppFailed, BadInput, nearest
 from hpcagent.lifeline import FORKS
+from hpcagent.statistics.timeseries import block_average
 from hpcagent.units import factor
 
 __all__ = ["Number", "from_match", "json_text", "number_of", "parsed_json", "reduced", "step_into"]

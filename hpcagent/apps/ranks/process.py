@@ -8,6 +8,7 @@ with a rank that is gone, the process ends when its driver says so or is gone it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -26,6 +27,8 @@ from hpcagent.apps.ranks.wire import ADDRESS, SECRET, Wire, connected
 from hpcagent.lifeline import node_name
 
 __all__ = ["main"]
+
+_exit = os._exit
 
 
 def main(ranks: int) -> None:
@@ -81,6 +84,7 @@ def _serve(wire: Wire, comm: Any) -> None:
         _give_up(wire, said)
 
     set_inside(Inside(comm=comm, ranks=ranks, lammps=lammps, everywhere=everywhere, give_up=give_up))
+    _say_exits(wire, f"rank {rank} of {ranks}")
     memory = Memory()
     while True:
         request = requests.get()
@@ -105,10 +109,10 @@ def _listen(wire: Wire, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
         while True:
             for message in wire.read(trusted=True):
                 if message["what"] == "quit":
-                    os._exit(0)  # a launcher adds up the exit codes of its ranks; this rank has done no wrong
+                    _exit(0)  # a launcher adds up the exit codes of its ranks; this rank has done no wrong
                 requests.put(message)
     except (OSError, EOFError):
-        os._exit(0)
+        _exit(0)
 
 
 def _exit_code(wire: Wire, done: int | str) -> int:
@@ -122,6 +126,25 @@ def _give_up(wire: Wire, said: Mapping[str, Any]) -> NoReturn:
     wire.send({"aborted": True, "said": dict(said)})
     threading.Event().wait()
     raise AssertionError
+
+
+def _say_exits(wire: Wire, who: str) -> None:
+    """Have `os._exit` tell the driver first: else it looks like a kill from outside."""
+    pid = os.getpid()
+
+    def exiting(status: int) -> NoReturn:
+        if os.getpid() == pid:  # a forked process ends by itself
+            said = f"the app's function ended its own process with exit code {status} (os._exit); it must return."
+            failure = {
+                "message": said,
+                "kind": "contract",
+                "name": "FunctionExited",
+            }
+            with contextlib.suppress(OSError):
+                wire.send({"aborted": True, "said": {"failure": failure, "who": who}})
+        _exit(status)
+
+    os._exit = exiting
 
 
 def _cpu_s(comm: Any) -> float:

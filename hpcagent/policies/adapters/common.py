@@ -26,8 +26,8 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.adapters.imputation import Told, told
 from hpcagent.policies.base import Reason
-from hpcagent.policies.points import generator, given, inside, key, led_back, whole
 from hpcagent.policies.sweeps import Sobol
+from hpcagent.statistics.points import generator, given, inside, key, led_back, whole
 
 __all__ = ["Adapter", "isolated", "needed", "table"]
 

@@ -26,7 +26,7 @@ from hpcagent.model.space import Choice, Float, Int, Parameter, Params, Space
 from hpcagent.policies.adapters.common import Adapter, isolated, needed, table
 from hpcagent.policies.adapters.imputation import Told, believed
 from hpcagent.policies.base import make_policy
-from hpcagent.policies.points import whole
+from hpcagent.statistics.points import whole
 
 __all__ = ["Generator", "Gest"]  # noqa: F822  (Generator is made when it is asked for)
 

@@ -22,8 +22,8 @@ from hpcagent.model.objective import Constraint, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.policies.early import imputed
-from hpcagent.policies.points import located
-from hpcagent.policies.trend import Scale, tame
+from hpcagent.statistics.points import located
+from hpcagent.statistics.trend import Scale, tame
 
 __all__ = ["Told", "believed", "penalised", "told"]
 

@@ -27,8 +27,8 @@ from hpcagent.sites.endpoint.orders import run_of
 from hpcagent.sites.endpoint.reaping import LEAST, errand_resources
 from hpcagent.sites.endpoint.tasks import Book, Task
 from hpcagent.sites.endpoint.traffic import Traffic
-from hpcagent.sites.executor import closed_error, no_turn
 from hpcagent.sites.schedulers.base import Unverified
+from hpcagent.sites.workers.executor import closed_error, no_turn
 
 if TYPE_CHECKING:
     from hpcagent.sites.endpoint.link import AnyLink
@@ -67,7 +67,7 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
     """Gives the priority of a run that has none; see `turns.py`."""
     tell: Callable[[str], None] = staticmethod(lambda text: None)
     """Called with a sentence that the user should hear."""
-    spent = False
+    out_of_time = False
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ def _versions() -> dict[str, str]:
 
 def _lammps(site: Mapping[str, Any]) -> dict[str, Any]:
     """The command of LAMMPS and its version, as the program says it; else why not."""
-    from hpcagent.apps.lammps.executable import command, variables
+    from hpcagent.science.lammps.executable import command, variables
 
     try:
         words = command(site)

@@ -330,7 +330,7 @@ class Scheduler(ABC):
         """
 
     @abstractmethod
-    def history(self) -> tuple[bool, str]:
+    def keeps_finished_jobs(self) -> tuple[bool, str]:
         """Return whether it tells how finished jobs ended, and a sentence on it."""
 
     @abstractmethod

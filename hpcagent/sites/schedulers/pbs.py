@@ -404,7 +404,7 @@ class Pbs(Scheduler):
         except (SchedulerDown, ValueError):
             return []
 
-    def history(self) -> tuple[bool, str]:
+    def keeps_finished_jobs(self) -> tuple[bool, str]:
         """Return whether it tells how finished jobs ended, and a sentence on it."""
         command = ["qstat", "-x", "-f", "-F", "json", "0"]  # whether there is such a job does not matter
         try:

@@ -289,7 +289,7 @@ class Slurm(Scheduler):
             )
         return queues
 
-    def history(self) -> tuple[bool, str]:
+    def keeps_finished_jobs(self) -> tuple[bool, str]:
         """Return whether sacct works here, and a sentence on it."""
         try:
             done = self._ask(["sacct", "--allocations", "--noheader", "--starttime=now"], env=_environ())

@@ -163,7 +163,7 @@ class Rig:
         return path
 
     def run(
-        self, command: list[str], *, check: bool = True, timeout_s: float = 120.0, **more: Any
+        self, command: list[str], *, check: bool = True, timeout_s: float = 600.0, **more: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as a client of this rig; its output as text."""
         done = subprocess.run(
@@ -181,7 +181,7 @@ class Rig:
         )
         return done
 
-    def wait(self, what: str, true: Callable[[], Any], *, within_s: float = 90.0) -> Any:
+    def wait(self, what: str, true: Callable[[], Any], *, within_s: float = 300.0) -> Any:
         """Wait until something is true, and return it."""
         begun = time.monotonic()
         while not (found := true()):

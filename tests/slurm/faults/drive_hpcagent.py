@@ -25,7 +25,7 @@ campaign = ha.Campaign(
 news: list[str] = []
 
 
-def note(event: ha.Event) -> None:
+def note(event: ha.types.Event) -> None:
     if event.kind == "site":
         news.append(f"{time.time():.2f} {event.reason}")
 

@@ -132,7 +132,7 @@ class Driven:
         """Names of the runs that have begun, or are done: one for each time."""
         return sorted(p.name.split("-")[1] for p in (self.folder / "marks").glob(f"{what}-*"))
 
-    def until(self, what: Callable[[], object], *, within_s: float = 60.0, name: str = "") -> None:
+    def until(self, what: Callable[[], object], *, within_s: float = 300.0, name: str = "") -> None:
         """Wait until something holds while the campaign runs."""
         deadline = time.monotonic() + within_s
         while not what():
@@ -142,13 +142,13 @@ class Driven:
 
     def until_runs(self, begun: int = 4) -> None:
         """Wait until so many runs are under way."""
-        self.until(lambda: len(self.marks("begun")) >= begun, name=f"{begun} runs begun", within_s=120)
+        self.until(lambda: len(self.marks("begun")) >= begun, name=f"{begun} runs begun")
 
     def words(self) -> str:
         """What it has printed for people."""
         return (self.folder / "stderr").read_text()[-2000:]
 
-    def answer(self, *, within_s: float = 120.0) -> dict[str, Any]:
+    def answer(self, *, within_s: float = 600.0) -> dict[str, Any]:
         """Wait for its end; what it printed last."""
         out, _ = self.process.communicate(timeout=within_s)
         lines = out.strip().splitlines()

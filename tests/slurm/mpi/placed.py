@@ -106,7 +106,7 @@ def unlimited(copy: int) -> dict[str, float]:
     mpi=True,
     parameters={"bad": ha.Int(-1, 3)},
     metrics={"ranks": "1", "nodes": "1", "total": "1"},
-    resources=ha.Resources(nodes=2, ranks_per_node=2, walltime_s=60),
+    resources=ha.Resources(nodes=2, ranks_per_node=2, walltime_s=300),
 )
 def meeting(bad: int, run: ha.Run) -> dict[str, float] | None:
     """All ranks meet; a bad one fails while the others wait for it."""

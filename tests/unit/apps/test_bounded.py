@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcagent.apps.analysis.averages import read_table
-from hpcagent.apps.analysis.trajectory import Reading, last_frame_of_dump, open_trajectory
 from hpcagent.apps.bounded import LONGEST_LINE, read_csv, read_fields, require_lines, require_size
-from hpcagent.apps.lammps.script import LARGEST_SCRIPT, read_script
 from hpcagent.apps.printed import reading
 from hpcagent.apps.structures import given, structure_of
 from hpcagent.errors import AppFailed, BadInput
+from hpcagent.science.analysis.averages import read_table
+from hpcagent.science.lammps.script import LARGEST_SCRIPT, read_script
+from hpcagent.science.lammps.trajectory import Reading, last_frame_of_dump, open_trajectory
 
 PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 FRAME = b"""ITEM: TIMESTEP

@@ -114,6 +114,7 @@ CAMPAIGN = """campaign = ha.Campaign(full, ha.minimize("y"), until=ha.max_runs(2
     print(len(ha.run(campaign, site={site!r}, workers=1, run_dir="run").results))"""
 
 
+@pytest.mark.slow
 def test_a_changed_helper_is_not_mixed_into_an_old_folder(tmp_path):
     end = CAMPAIGN.format(site="laptop")
     assert script(tmp_path, end).stdout.split() == ["2"]

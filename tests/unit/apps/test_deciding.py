@@ -11,12 +11,11 @@ from ase.build import bulk
 
 import hpcagent as ha
 from hpcagent.apps import made_with
-from hpcagent.apps.deciding import used
-from hpcagent.apps.dft.energy import dft_energy
-from hpcagent.apps.engines.base import Deciding
+from hpcagent.apps.deciding import Deciding, used
 from hpcagent.apps.run import Run
 from hpcagent.apps.worker import execute
 from hpcagent.errors import AppFailed, RunDirChanged
+from hpcagent.science.dft.energy import dft_energy
 
 UPF = (
     '<UPF version="2.0.1"><PP_HEADER element="{element}" functional="{functional}" z_valence="4.0" '
@@ -253,8 +252,8 @@ def test_a_campaign_is_not_continued_with_other_files(tmp_path):
 @pytest.fixture
 def of_folder(tmp_path, monkeypatch):
     """A campaign of a chain on `dft_energy`: called with the most runs and the pseudopotentials' folder."""
-    from hpcagent.apps.engines.espresso import ENGINE
-    from hpcagent.apps.engines.registry import engine
+    from hpcagent.science.engines.espresso import ENGINE
+    from hpcagent.science.engines.registry import engine
 
     # Lennard-Jones as if it took its files where Quantum ESPRESSO does.
     monkeypatch.setattr(type(engine("lj")), "files", lambda self, level, site: ENGINE.files(level, site))
@@ -368,7 +367,7 @@ def test_the_future_of_a_users_own_parsl_app_is_an_input_by_its_value(tmp_path):
 
 
 def test_a_potential_from_the_folder_of_lammps_counts_by_its_content(tmp_path, monkeypatch):
-    from hpcagent.apps.lammps.potentials import elsewhere
+    from hpcagent.science.lammps.potentials import elsewhere
 
     (tmp_path / "p").mkdir()
     potential = tmp_path / "p" / "Cu.eam"
@@ -394,7 +393,7 @@ def test_a_potential_from_the_folder_of_lammps_counts_by_its_content(tmp_path, m
 
 
 def test_a_potential_held_in_a_variable_counts_by_its_content_or_is_said(tmp_path, monkeypatch):
-    from hpcagent.apps.lammps.potentials import elsewhere, undecided
+    from hpcagent.science.lammps.potentials import elsewhere, undecided
 
     for name in ("Cu_u3.eam", "Cu_u6.eam", "Ni.eam"):
         (tmp_path / "p").mkdir(exist_ok=True)

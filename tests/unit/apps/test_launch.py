@@ -237,6 +237,7 @@ def shown(printed: str) -> dict[str, str]:
 
 
 @two_cores
+@pytest.mark.mpi
 def test_hydra_starts_every_rank_on_cores_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hydra_or_skip()
     for key, value in placed({"here": [CORES[1], CORES[0]]}, first="here").items():
@@ -247,6 +248,7 @@ def test_hydra_starts_every_rank_on_cores_of_its_own(tmp_path: Path, monkeypatch
 
 
 @two_cores
+@pytest.mark.mpi
 def test_without_a_place_two_ranks_start_on_the_workers_own_cores(tmp_path: Path) -> None:
     hydra_or_skip()
     done = run_mpi(run_of(tmp_path, ranks_per_node=2), SHOWN)
@@ -261,6 +263,7 @@ def test_a_serial_run_is_pinned_to_its_place(tmp_path: Path, monkeypatch: pytest
     assert sorted(os.sched_getaffinity(0)) == CORES  # and only the run
 
 
+@pytest.mark.mpi
 def test_open_mpi_starts_every_rank_on_the_runs_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = shutil.which("mpirun", path="/usr/bin:/usr/local/bin:/opt/openmpi/bin")
     if found is None or b"Open MPI" not in subprocess.run([found, "--version"], capture_output=True).stdout:
@@ -274,6 +277,7 @@ def test_open_mpi_starts_every_rank_on_the_runs_cores(tmp_path: Path, monkeypatc
     assert shown(done.stdout) == {"0": str(CORES[0]), "1": str(CORES[0])}, done.stdout
 
 
+@pytest.mark.mpi
 def test_every_rank_ends_when_the_limit_is_reached(tmp_path: Path) -> None:
     hydra_or_skip()
     code = "import os, time; open(f'pid.{os.environ[\"PMI_RANK\"]}', 'w').write(str(os.getpid())); time.sleep(60)"
@@ -285,6 +289,7 @@ def test_every_rank_ends_when_the_limit_is_reached(tmp_path: Path) -> None:
     assert not [pid for pid in pids if alive(pid)]
 
 
+@pytest.mark.mpi
 def test_every_rank_ends_when_the_worker_is_killed(tmp_path: Path) -> None:
     hydra_or_skip()
     code = "import os, time; open(f'pid.{os.environ[\"PMI_RANK\"]}', 'w').write(str(os.getpid())); time.sleep(60)"

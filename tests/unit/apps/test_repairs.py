@@ -70,6 +70,14 @@ def test_repairs_that_make_no_sense_are_refused(repairs, said) -> None:
         campaign(repairs=repairs)
 
 
+def test_only_runs_whose_repair_changed_what_is_studied_say_so(tmp_path) -> None:
+    rules = {"NotConverged": [{"mixing": 0.1}, {"x": 0.5}], "changes_studied": True}
+    found = ha.run(campaign(repairs=rules), site="threads", run_dir=tmp_path)
+    said = {r.manifest.params["x"]: any("changes_studied" in note for note in r.notes) for r in found.results}
+    assert said == {0.0: False, 0.5: False, 1.0: True}
+    assert {r.manifest.params["x"]: len(r.repairs) for r in found.results} == {0.0: 1, 0.5: 1, 1.0: 2}
+
+
 def test_what_is_studied_may_be_changed_where_the_campaign_says_so_and_each_result_tells(tmp_path) -> None:
     rules = {"NotConverged": {"x": 0.1}, "changes_studied": True}
     found = ha.run(campaign(repairs=rules, fixed={"mixing": 0.25}), site="threads", run_dir=tmp_path)

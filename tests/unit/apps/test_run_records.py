@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -17,7 +19,9 @@ import pytest
 from hpcagent.apps import run_records, worker
 from hpcagent.apps.base import app
 from hpcagent.apps.run import Run
-from hpcagent.apps.run_records import Begun, RunRecords, record_file
+from hpcagent.apps.run_records import Begun, Ended, RunRecords, record_file
+from hpcagent.campaign.recorded import found_result
+from hpcagent.model.records import Manifest
 from hpcagent.model.space import Float
 
 
@@ -92,7 +96,12 @@ def test_a_run_that_was_sent_before_uses_what_is_finished_and_sets_the_rest_asid
 def test_a_run_that_has_ended_on_record_is_not_computed_again(tmp_path):
     order, failed = order_of(seeded, tmp_path), order_of(breaking, tmp_path)
     before = [worker.execute(one) for one in (order, failed)]  # then the worker was lost
-    again = [worker.execute(one | {"again": True, "attempt": 2}) for one in (order, failed)]
+    ended = Ended(tmp_path)
+    ended.look(lambda name: False)
+    again = [
+        worker.execute(one | {"again": True, "attempt": 2, "ended": ended.of(name_of(one))})
+        for one in (order, failed)
+    ]
     assert [json.dumps(answer) for answer in again] == [json.dumps(answer) for answer in before]
 
 
@@ -187,6 +196,127 @@ def test_a_full_disk_is_a_failure_of_the_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(run_records.os, "write", lambda descriptor, data: 0)
     failure = worker.execute(order)["failure"]
     assert (failure["kind"], failure["name"]) == ("infrastructure", "DiskFull")
+
+
+@app(parameters={"x": Float(-2, 2)}, metrics={"y": "eV"}, settings={"kept": ""})
+def taking(x, run):
+    """Close all descriptors, as a daemon does, and open files of its own under the lowest numbers and all others."""
+    os.closerange(3, 4096)
+    low = [os.open(run.settings["kept"], os.O_WRONLY | os.O_APPEND | os.O_CREAT) for _ in range(4)]
+    for number in range(500, 510):
+        os.dup2(low[0], number)
+    os.write(low[0], b"mine\n")
+    return {"y": x}
+
+
+def test_a_run_that_closes_our_descriptors_gets_no_line_into_its_files_and_fails_nobody(tmp_path):
+    """In a process of its own: it closes what the tests have open."""
+    code = """
+    import sys
+    from pathlib import Path
+    from hpcagent.apps import worker
+    from test_run_records import order_of, seeded, taking
+    work = Path(sys.argv[1])
+    taker = order_of(taking, work)
+    taker["settings"] = {**taker["settings"], "kept": str(work / "mine.txt")}
+    orders = [order_of(seeded, work, 0.5), taker, order_of(seeded, work), order_of(seeded, work, 0.25)]
+    print([worker.execute(order).get("failure") for order in orders])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
+    )
+    assert done.stdout.strip() == "[None, None, None, None]"
+    assert (tmp_path / "mine.txt").read_text() == "mine\n"
+    known = everything(tmp_path)
+    assert len(known) == 4 and all(one.result["status"] == "COMPLETED" for one in known.values())
+
+
+def test_a_file_that_the_file_system_has_lost_is_opened_once_more(tmp_path, monkeypatch):
+    write, broken = os.write, [errno.ESTALE]
+    monkeypatch.setattr(run_records, "_CLOSED_EVERY_S", 1e9)
+
+    def failing(descriptor: int, data: bytes) -> int:
+        if broken:
+            raise OSError(broken.pop(), "gone bad")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(run_records.os, "write", failing)
+    assert worker.execute(order_of(seeded, tmp_path))["status"] == "COMPLETED"
+    assert [path.name for path in tmp_path.iterdir()] == ["records"] and len(everything(tmp_path)) == 1
+    broken += [errno.EIO, errno.EIO]  # for good: the run has a directory, as one that writes files
+    order = order_of(seeded, tmp_path, 0.5)
+    answer = worker.execute(order)
+    folder = tmp_path / name_of(order)
+    assert answer["workdir"] == str(folder) and "gone bad" in answer["notes"][0]
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "result.json"}
+    assert worker.execute(order_of(seeded, tmp_path, 0.25))["workdir"] == ""  # and the next one goes on there
+
+
+def test_where_the_records_are_refused_a_run_has_a_directory_and_its_message_names_what_is_in_the_way(tmp_path):
+    (tmp_path / "records").write_text("in the way")
+    order = order_of(seeded, tmp_path)
+    answer = worker.execute(order)
+    folder = tmp_path / name_of(order)
+    assert (
+        answer["status"] == "COMPLETED" and "records/" in answer["notes"][0] and answer["workdir"] == str(folder)
+    )
+    assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(answer))
+    (tmp_path / "closed").write_text("in the way too")
+    order = order_of(seeded, tmp_path) | {"workdir": str(tmp_path / "closed" / "a")}
+    failure = worker.execute(order)["failure"]
+    assert failure["name"] == "NotADirectoryError" and str(tmp_path / "closed") in failure["message"]
+    # Gone between a run's two lines: the result is not lost.
+    other = tmp_path / "other"
+    order = order_of(seeded, other, 0.5)
+    record_file(order["records"]).close()
+    begun = run_records._RecordFile.begun
+
+    def then_gone(self: Any, *given: Any) -> None:
+        begun(self, *given)
+        self.close()
+        (other / "records").rename(other / "away")
+        (other / "records").write_text("in the way")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_records._RecordFile, "begun", then_gone)
+        answer = worker.execute(order)
+    assert answer["workdir"] == order["workdir"] and "records/" in answer["notes"][0]
+    assert {path.name for path in (other / name_of(order)).iterdir()} == {"manifest.json", "result.json"}
+
+
+_late = threading.Event()
+_threads: list[threading.Thread] = []
+
+
+@app(parameters={"x": Float(-2, 2)}, metrics={"y": "eV"})
+def leaving(x, run):
+    def write() -> None:
+        assert _late.wait(60)
+        (run.workdir / "late.txt").write_text("late")
+
+    _threads.append(threading.Thread(target=write))
+    _threads[-1].start()
+    return {"y": x}
+
+
+def test_a_file_that_a_thread_writes_after_the_end_leaves_the_result_on_record_the_truth(tmp_path):
+    order = order_of(leaving, tmp_path)
+    answer = worker.execute(order)
+    _late.set()
+    _threads.pop().join()
+    folder = tmp_path / name_of(order)
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "late.txt"} and answer["workdir"] == ""
+    manifest = Manifest.model_validate(order["manifest"])
+    found, wrong = found_result(tmp_path, manifest, everything(tmp_path)[name_of(order)])
+    assert found is not None and found.metrics == {"y": 1.0} and not wrong
+    # Nobody holds the directory: a further attempt would wait for ever.
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
 
 
 def test_of_several_attempts_the_last_counts_whichever_file_it_is_in(tmp_path):

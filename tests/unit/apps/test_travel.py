@@ -14,11 +14,11 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.base import App
-from hpcagent.apps.catalog import find_app
 from hpcagent.apps.rebuilt import rebuilt
 from hpcagent.apps.sourced import described
 from hpcagent.apps.travel import LARGEST, Packed, pack, unpack
 from hpcagent.apps.worker import execute
+from hpcagent.catalog import find_app
 from hpcagent.errors import AppFailed, BadInput
 
 ROOT = Path(__file__).parents[3]
@@ -66,6 +66,7 @@ def order_of(app: App, work: Path, upstream=(), **params):
     return app.order(manifest, work=work / "here" / "work", site=SITE)
 
 
+@pytest.mark.lammps
 def test_a_run_of_lammps_gives_there_what_it_gives_here_and_is_less_than_2_kb(tmp_path, endpoint):
     app = find_app("lj_argon").frozen()
     first = order_of(app, tmp_path, timestep=0.004, steps=100, equil_steps=100)

@@ -16,7 +16,7 @@ from hpcagent.apps.base import app
 from hpcagent.apps.landscape import synthetic
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
-from hpcagent.model.contract import Metric
+from hpcagent.model.contract import Metric, Resources
 from hpcagent.model.records import Result
 from hpcagent.model.space import Float
 
@@ -66,6 +66,30 @@ def test_finished_work_is_not_run_twice_and_a_replicate_is(tmp_path):
     assert execute(parabola, {"x": 0.5}, tmp_path).started_at == first.started_at
     execute(parabola, {"x": 0.5}, tmp_path, replicate=1)
     assert CALLS == [0.5, 0.5]
+
+
+def test_a_result_of_other_resources_is_used_again_without_its_speeds(tmp_path):
+    def made(ranks):
+        speed = Metric(name="speed", unit="ns/day", undisturbed="cpu_speed")
+        metrics = {"y": "eV", "speed": speed, "cpu_speed": "ns/day", "took": "s"}
+        resources = Resources(ranks_per_node=ranks)
+
+        @app(parameters={"x": Float(0, 1)}, metrics=metrics, name="timed", resources=resources)
+        def function(x):
+            CALLS.append(x)
+            return Outcome(
+                {"y": x, "speed": 2.0, "cpu_speed": 2.5, "took": 1.0}, uncertainty={"y": 0.1, "speed": 0.1}
+            )
+
+        return function
+
+    before = len(CALLS)
+    one, two, again = (execute(made(n), {"x": 0.5}, tmp_path, role="direct") for n in (1, 2, 1))
+    assert len(CALLS) == before + 1 and one == again.model_copy(update={"manifest": one.manifest})
+    assert (two.metrics, two.uncertainty) == ({"y": 0.5}, {"y": 0.1})
+    assert "computed with ranks_per_node = 1 (asked for: 2); so it has no cpu_speed, speed, took" in two.notes[-1]
+    with pytest.raises(KeyError, match="asked for: 2"):
+        two["speed"]
 
 
 def test_a_simulation_failure_is_final_and_an_infrastructure_failure_is_not(tmp_path):

@@ -10,8 +10,8 @@ import pytest
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.record import load_run
-from hpcagent.campaign.status import status_of
 from hpcagent.model.contract import Metric
+from hpcagent.runs.status import status_of
 
 
 @ha.app(parameters={"value": ha.Float(0, 1, unit="nm")}, metrics={"value": "eV"})
@@ -32,7 +32,7 @@ def test_a_metric_with_the_name_of_a_parameter_keeps_its_own_unit(tmp_path: Path
     assert (result.best.units, result.best.point_units) == ({"value": "eV"}, {"value": "nm"})
     assert result.table().header[:2] == ["value (nm)", "value (eV)"]
     assert ": value = 0.3333 nm; value = -0.001111 eV" in str(ha.open_run(tmp_path / "r").status)
-    report = ha.report(tmp_path / "r", plots=False).path.read_text()
+    report = ha.open_run(tmp_path / "r").report(plots=False).path.read_text()
     assert "value = 0.3333 nm" in report and "| eV |" in report
 
 
@@ -80,7 +80,7 @@ def test_a_best_point_at_the_edge_of_a_narrowed_range_is_said(tmp_path: Path) ->
     edge = "x = 0.5 is at the edge of the range that was searched ([0.1, 0.5]); the app allows [0, 1]: "
     assert result.best is not None and result.best.params == {"x": 0.5, "n": 8}
     assert [line[: len(edge)] for line in result.edges] == [edge]  # n is at its own end: nothing lies beyond
-    report = ha.report(tmp_path / "r", plots=False).path.read_text()
+    report = ha.open_run(tmp_path / "r").report(plots=False).path.read_text()
     for text in (str(result), report):
         assert edge in text
         assert "95 % sure that within the searched range it is not better" in text

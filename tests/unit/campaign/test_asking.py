@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
-from hpcagent.campaign.played import decisions, replays
+from hpcagent.campaign.answer import read_run
+from hpcagent.campaign.decisions import decisions, replays
 from hpcagent.errors import BadInput, BudgetSpent, Interrupted
 from hpcagent.policies.sweeps import Sobol
+from hpcagent.reports.explain import explain
+from hpcagent.reports.report import report
 from tests.unit.campaign.records_for_tests import forget
 
 SPACE = {"x": ha.Float(0.0, 4.0, unit="nm"), "y": ha.Float(-2.0, 2.0)}
@@ -168,7 +171,7 @@ def test_told_results_are_marked_learnt_from_and_cost_nothing(tmp_path: Path) ->
         assert run["height"] == 10.0 and run.manifest.replicate == 0
         assert coordinator.run_points([second])[0].ok
         assert coordinator.over is not None  # two runs: the told ones do not count
-    result = ha.read_run(tmp_path / "r")
+    result = read_run(tmp_path / "r")
     assert sum(result.counts.values()) == 2
     status = ha.open_run(tmp_path / "r").status
     assert (status.runs, status.counts) == (2, result.counts) and next(iter(ha.list_runs(tmp_path))).runs == 2
@@ -178,10 +181,10 @@ def test_told_results_are_marked_learnt_from_and_cost_nothing(tmp_path: Path) ->
     assert result.best is not None and result.best.params == {"x": 1.0, "y": 0.5}
     assert "1 run(s) here, 1 told result(s), not run here" in str(result.best)
     assert result.results[2].failure is not None and result.results[2].failure.name == "ToldFailure"
-    assert "told: lab" in ha.report(tmp_path / "r", plots=False).path.read_text()
+    assert "told: lab" in report(tmp_path / "r", plots=False).path.read_text()
     assert replays(tmp_path / "r") == []
-    assert "told, not run here (by hand)" in str(ha.explain(tmp_path / "r", 1))
-    assert ha.explain(tmp_path / "r", 0).role == "suggested"
+    assert "told, not run here (by hand)" in str(explain(tmp_path / "r", 1))
+    assert explain(tmp_path / "r", 0).role == "suggested"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +291,7 @@ def test_told_again_is_one_measurement_and_survives_a_damaged_journal(tmp_path: 
 
 
 def test_the_loop_goes_on_after_a_script_and_finish_ends_it(tmp_path: Path) -> None:
-    told: list[ha.Event] = []
+    told: list[ha.types.Event] = []
     with ha.Coordinator(campaign(), site="threads", run_dir=tmp_path / "r", watch=told.append) as coordinator:
         coordinator.submit([{"x": i / 2, "y": 0.0} for i in range(6)])
         batches = [(batch.number, len(batch.results)) for batch in coordinator]
@@ -300,7 +303,7 @@ def test_the_loop_goes_on_after_a_script_and_finish_ends_it(tmp_path: Path) -> N
         coordinator.submit([{"x": 1.0, "y": 0.5}])
         result = coordinator.finish("the script has what it wants")
         assert result.reason == "the script has what it wants" and result.best is not None
-    assert ha.read_run(tmp_path / "s").reason == "the script has what it wants"
+    assert read_run(tmp_path / "s").reason == "the script has what it wants"
 
 
 def test_several_threads_may_drive_and_several_tasks_await(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hpcagent as ha
+from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.numbers import point_text
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize
@@ -33,7 +34,7 @@ def test_a_campaign_over_a_boolean_keeps_it_everywhere(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     params = [m["params"]["fast"] for e in lines if e["event"] == "manifests" for m in e["manifests"]]
     assert len(params) == 12 and {type(p) for p in params} == {bool}
-    read = ha.read_run(tmp_path)
+    read = read_run(tmp_path)
     assert read.best.params == result.best.params and type(read.best.params["fast"]) is bool
     columns, _ = ha.store.metrics_file.read_table(tmp_path / "metrics.h5")
     assert columns["params/fast"].dtype == bool

@@ -14,12 +14,12 @@ import pytest
 from hpcagent.apps.base import app
 from hpcagent.campaign.budget import Budget, Outlook, costs
 from hpcagent.campaign.coordinator import Coordinator
-from hpcagent.campaign.follow import follow
-from hpcagent.campaign.played import replays
+from hpcagent.campaign.decisions import replays
+from hpcagent.campaign.launch_costs import LaunchCost
 from hpcagent.campaign.record import Campaign
-from hpcagent.campaign.run import run
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.runtimes import Load, RunTimes
+from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Resources
@@ -27,6 +27,8 @@ from hpcagent.model.objective import maximize
 from hpcagent.model.records import Cost, Failure, Manifest, Result, Stopped
 from hpcagent.model.space import Choice, Float
 from hpcagent.policies.stop import all_of, any_of, max_runs, node_hours
+from hpcagent.runs.follow import follow
+from hpcagent.runs.run import run
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import RunDir
 
@@ -383,6 +385,39 @@ def test_attempts_that_are_repeated_count_against_the_cap(tmp_path: Path) -> Non
     assert any(r.attempt < 3 and "cap of node-hours" in r.failure.message for r in held.results if r.failure)
 
 
+@app(parameters={"x": Float(0.0, 1.0)}, metrics={"value": "1"}, estimated_runtime_s=36.0, ensemble=True)
+def sharing(x: float) -> dict[str, float]:
+    return {"value": x}
+
+
+def test_what_launches_take_beside_their_runs_counts_against_the_cap(tmp_path: Path) -> None:
+    launch, began = LaunchCost.of(Resources(nodes=2, ranks_per_node=4), 4), time.time() - 3600
+    assert launch.unbooked() == 0 and launch.event("first") is None  # it waits for its nodes
+    launch.hear({"began": began})
+    launch.pay({"cost": {"node_hours": 0.5}})
+    assert launch.unbooked(0.25) == pytest.approx(1.25, abs=0.05)
+    launch.hear({"ended": began + 3600})
+    assert launch.unbooked(0.25) == pytest.approx(1.25)
+    event = launch.event("first")
+    assert event is not None and event["overhead_node_hours"] == pytest.approx(1.5)
+    assert launch.event("first") is None  # once
+    state = State()
+    state.apply(event | {"at": 1.0})
+    assert (state.node_hours, state.overhead) == (0.0, pytest.approx(1.5))
+    with pytest.raises(ValueError, match="overhead_node_hours"):
+        state.apply(event | {"at": 2.0, "overhead_node_hours": math.nan})
+
+    asked, manifest = campaign(3.0, sharing), sharing.manifest({"x": 0.5})
+    spending = Spending(asked, state, tmp_path)
+    spending.look({manifest.execution_id: manifest})
+    assert spending.plan([({"x": 0.1}, "suggested")]) == [0] and not spending.at_the_cap()
+    seen: list[set[str]] = []
+    spending.unbooked = lambda taken: seen.append(set(taken)) or 1.5  # type: ignore[func-returns-value]
+    assert spending.plan([({"x": 0.1}, "suggested")]) == [] and "3 are spent" in str(spending.refusal)
+    assert spending.at_the_cap().keys() == {manifest.execution_id} and "3 were spent" in str(spending.reached)
+    assert seen[-1] == {manifest.execution_id} and spending.outlook().spent == pytest.approx(3.0)
+
+
 def test_what_goes_on_at_the_cap_is_ended(tmp_path: Path) -> None:
     """The estimate says a millisecond, the runs take 2 s: no forecast could know."""
     cap = 0.5 / 3600
@@ -423,7 +458,7 @@ class Lost:
     workers = 4
 
     def __init__(self) -> None:
-        from hpcagent.sites.turns import Turns
+        from hpcagent.sites.workers.fair_share import Turns
 
         self.turns, self.sent = Turns(), 0
 

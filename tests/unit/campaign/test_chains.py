@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
-from hpcagent.campaign.report import report
 from hpcagent.campaign.view import Tally
+from hpcagent.reports.report import report
 from hpcagent.store.journal import read_events
 
 FILE = Path(__file__).with_name("chains_for_tests.py")
@@ -165,6 +165,7 @@ def test_campaigns_share_a_cache_folder(chains, tmp_path):
     assert (tmp_path / "b" / "work" / part).resolve() == cache / part
 
 
+@pytest.mark.slow
 def test_two_campaigns_at_once_run_shared_work_once(chains, tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import hpcagent as ha, chains_for_tests as c\n"
@@ -184,6 +185,7 @@ def test_two_campaigns_at_once_run_shared_work_once(chains, tmp_path):
     assert sorted(set(ran)) == sorted(ran)
 
 
+@pytest.mark.slow
 def test_a_killed_coordinator_repeats_no_inner_run(chains, tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import hpcagent as ha, chains_for_tests as c\n"
@@ -215,7 +217,7 @@ def test_ctrl_c_in_the_middle_of_chains_loses_nothing(chains, tmp_path, monkeypa
         if len(chains.ran(tmp_path)) > 3:
             raise KeyboardInterrupt
 
-    with pytest.raises(ha.Interrupted):
+    with pytest.raises(ha.errors.Interrupted):
         ha.run(plan, site="threads", run_dir=tmp_path, watch=stop, workers=1)
     result = ha.run(plan, site="threads", run_dir=tmp_path)
     assert len([r for r in result.results if r.ok]) == 9

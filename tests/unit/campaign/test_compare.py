@@ -10,11 +10,12 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.campaign.answer import answer
-from hpcagent.campaign.batch import Batch
 from hpcagent.campaign.compare import Estimation, compare, observations
+from hpcagent.campaign.events import Batch
 from hpcagent.campaign.view import Tally
 from hpcagent.campaign.where import busy, crowd, machine_load
 from hpcagent.model.records import Result
+from hpcagent.reports.report import report
 
 METRICS = {
     "speed": ha.Metric(name="speed", unit="ns/day", noise=0.01, undisturbed="speed_cpu"),
@@ -140,13 +141,13 @@ def test_what_has_ended_makes_no_machine_busy(monkeypatch):
 
 
 def test_the_journal_and_the_result_say_that_the_machine_was_busy(tmp_path, monkeypatch):
-    monkeypatch.setattr("hpcagent.campaign.coordinator.machine_load", lambda: {"load": 1.5})
+    monkeypatch.setattr("hpcagent.campaign.session.machine_load", lambda: {"load": 1.5})
     app = ha.app(name="quick", parameters={"x": ha.Float(0.0, 10.0)}, metrics=METRICS)(_quick)
     asked = ha.Campaign(app, ha.maximize("speed"), policy="sobol", until={"max_runs": 2})
     result = ha.run(asked, site="threads", run_dir=tmp_path / "run")
     assert "a session began on a busy machine (load " in str(result)
     assert "speed measured then may be too low" in str(result)
-    assert "a session began on a busy machine" in ha.report(tmp_path / "run", plots=False).path.read_text()
+    assert "a session began on a busy machine" in report(tmp_path / "run", plots=False).path.read_text()
     assert '"busy":' in (tmp_path / "run" / "events.jsonl").read_text()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
-from hpcagent.campaign.plan import plan
+from hpcagent.campaign.dry_run import plan
 from hpcagent.campaign.record import load_campaign, load_run
 from hpcagent.errors import BadInput
 

@@ -9,10 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 import hpcagent as ha
-from hpcagent.campaign.enqueued import INBOX, point_in
-from hpcagent.campaign.played import replays
+from hpcagent.campaign.answer import read_run
+from hpcagent.campaign.decisions import replays
+from hpcagent.campaign.enqueued import INBOX, enqueue, point_in
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput
+from hpcagent.reports.explain import explain
 
 PLAIN = {"style": "plain"}
 
@@ -31,7 +33,7 @@ def point(x: float) -> dict[str, Any]:
 
 
 def roles(folder: Path) -> list[tuple[int, str]]:
-    return [(r.manifest.batch, r.manifest.role) for r in ha.read_run(folder).results]
+    return [(r.manifest.batch, r.manifest.role) for r in read_run(folder).results]
 
 
 @pytest.mark.parametrize("mode", ["batch", "rolling"])
@@ -46,7 +48,7 @@ def test_points_of_the_record_come_first_count_and_are_run_once(tmp_path: Path, 
     assert replays(tmp_path / "r") == []
     again = ha.run(mine, site="threads", run_dir=tmp_path / "r", progress=False)
     assert len(again.results) == 8
-    assert "asked for by somebody" in str(ha.explain(tmp_path / "r", 0))
+    assert "asked for by somebody" in str(explain(tmp_path / "r", 0))
     assert ha.load_campaign(tmp_path / "r" / "campaign.toml", app=mine.app).points == mine.points
 
 
@@ -56,7 +58,7 @@ def test_points_added_to_the_folder_are_taken_with_the_next_batch_and_after_the_
         for batch in coordinator:
             if batch.number == 0:
                 assert coordinator.enqueue([point(0.3)]).waiting == 1
-                done = ha.enqueue(folder, [point(0.3), point(0.4), dict(batch.results[0].manifest.params)])
+                done = enqueue(folder, [point(0.3), point(0.4), dict(batch.results[0].manifest.params)])
                 assert ([p["x"] for p in done.points], len(done.known), done.attended) == ([0.4], 2, True)
     assert roles(folder)[4:] == [(1, "enqueued")] * 2 + [(1, "suggested")] * 2
     shell = CliRunner().invoke(cli, ["enqueue", str(folder), "x=0.6", "y=0.5", "style=heavy"])
@@ -73,10 +75,10 @@ def test_points_added_to_the_folder_are_taken_with_the_next_batch_and_after_the_
 def test_a_damaged_or_hostile_inbox_stops_nothing_and_is_told(tmp_path: Path) -> None:
     folder, heard = tmp_path / "r", list[str]()
     ha.run(campaign(), site="threads", run_dir=folder, progress=False)
-    ha.enqueue(folder, [point(0.7)])
+    enqueue(folder, [point(0.7)])
     with (folder / INBOX).open("a") as file:
         file.write('{"params": {"x": 9.0, "y": 0.5, "style": "plain"}}\n[1]\nnot json\n{"params": {"x": 0.9')
-    ha.enqueue(folder, [point(0.8)])  # after the line that was cut off
+    enqueue(folder, [point(0.8)])  # after the line that was cut off
     coordinator = ha.Coordinator(
         campaign(**{"until.max_runs": 12}),
         site="threads",
@@ -100,9 +102,9 @@ def test_what_is_not_allowed_is_refused_before_anything_is_written(tmp_path: Pat
     folder = tmp_path / "r"
     ha.run(campaign(), site="threads", run_dir=folder, progress=False)
     with pytest.raises(BadInput, match="point 1"):
-        ha.enqueue(folder, [point(0.5), point(-1.0)])
+        enqueue(folder, [point(0.5), point(-1.0)])
     with pytest.raises(BadInput, match="not the folder of a campaign"):
-        ha.enqueue(tmp_path, [point(0.5)])
+        enqueue(tmp_path, [point(0.5)])
     assert not (folder / INBOX).exists()
     space = campaign().search
     for words in (["x"], ["x=a"], ["x=1", "x=2"], ["z=1"]):

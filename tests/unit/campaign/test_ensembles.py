@@ -24,19 +24,19 @@ import hpcagent as ha
 from hpcagent.apps import ensemble
 from hpcagent.apps.base import App
 from hpcagent.apps.ensemble import execute_ensemble
-from hpcagent.apps.lammps.contract import lammps
-from hpcagent.apps.lammps.executable import installed
 from hpcagent.apps.ranks.group import Event
 from hpcagent.campaign import ensembles
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.extending import from_the_end_of
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.repairing import repaired_app
-from hpcagent.campaign.run import run
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Result
 from hpcagent.model.repairs import Repairs
+from hpcagent.runs.run import run
+from hpcagent.science.lammps.contract import lammps
+from hpcagent.science.lammps.executable import installed
 from hpcagent.sites.profile import Profile
 from hpcagent.store.gathered import read_gathered
 
@@ -137,6 +137,14 @@ def test_runs_of_unequal_length_share_a_launch_and_one_that_fails_stops_none(tmp
 
     results = [e for e in events_of(tmp_path / "run") if e["event"] == "results"]
     assert len(results) > 1  # as they end, and not at the end of all
+
+    # Its start, the ranks that waited for the last runs, and its end are booked, too.
+    times = {what: at for line in lines for what, at in line.get("launch", {}).items()}
+    whole = (times["ended"] - times["began"]) / 3600
+    assert result.node_hours + result.overhead_node_hours == pytest.approx(whole, rel=0.01)
+    assert 0 < result.overhead_node_hours < whole and "waiting in shared launches" in str(result)
+    seen = ha.open_run(tmp_path / "run").result
+    assert seen.overhead_node_hours == result.overhead_node_hours
 
 
 def test_a_run_of_several_ranks_that_dies_costs_itself(tmp_path: Path) -> None:
@@ -316,8 +324,12 @@ def summed(x, run: ha.Run):
         raise OSError(28, "no space")
     if x == 5 and run.comm.rank == 0:
         run.comm.send("for nobody", dest=1, tag=7)
+        run.comm.isend(bytes(1 << 20), dest=1, tag=8)  # too long to go by itself
     if x == 6 and run.comm.rank == 1:
         os.kill(os.getpid(), 11)
+    if x == 7 and run.comm.rank == 1:
+        os._exit(5)
+    run.comm.sendrecv(x, 1 - run.comm.rank, source=1 - run.comm.rank, recvtag=0)
     print("rank", run.comm.rank, Path.cwd() == run.workdir)
     return {"y": run.comm.allreduce(x + run.comm.rank), "pid": os.getpid()}
 """
@@ -335,7 +347,10 @@ def test_runs_of_a_function_of_several_ranks_share_launches(
         3: ("contract", "ValueError"),
         4: ("infrastructure", "DiskFull"),
         6: ("simulation", "FunctionCrashed"),
+        7: ("contract", "FunctionExited"),
     }
+    assert "exit code 5" in failed[7]["message"] and "(rank 1 of 2)" in failed[7]["message"]
+    assert "was received by none" in answers[5]["notes"][0]
     assert "one of two (rank 1 of 2)" in failed[3]["message"]
     well = {x: answer for x, answer in enumerate(answers) if x not in failed}
     assert {x: answer["metrics"]["y"] for x, answer in well.items()} == {x: 2 * x + 1 for x in well}

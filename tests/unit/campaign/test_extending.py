@@ -15,7 +15,8 @@ from hpcagent.apps.base import App
 from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.compare import observations
 from hpcagent.campaign.coordinator import Coordinator
-from hpcagent.campaign.played import replays
+from hpcagent.campaign.decisions import replays
+from hpcagent.campaign.extending import before_and_after
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.warm import read_earlier
 from hpcagent.errors import BadInput, BudgetSpent
@@ -23,6 +24,7 @@ from hpcagent.model.extended import superseded
 from hpcagent.model.records import Manifest, Observation
 from hpcagent.model.space import Params
 from hpcagent.policies.longer import Longer
+from hpcagent.reports.plots import _run_of_best
 
 
 @ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"}, deterministic=False, extendable=True)
@@ -72,6 +74,8 @@ def test_by_hand_a_run_goes_on_and_takes_the_place_of_what_it_extends(tmp_path: 
     assert [r.manifest.times for r in (first, second, third)] == [1.0, 2.0, 3.0]
     assert third.manifest.extends == second.manifest.execution_id and third.manifest.role == "extended"
     assert third.manifest.seed == first.manifest.seed and third.manifest.identity == third.manifest.execution_id
+    (line,) = before_and_after(campaign(), first, second)
+    assert line.split() == ["y:", "5", "±", "0.1", "before,", "10", "±", "0.05", "now"]
     # On record are three; one counts.
     read = read_run(folder)
     assert len(read.results) == 3 and read.best is not None
@@ -81,6 +85,14 @@ def test_by_hand_a_run_goes_on_and_takes_the_place_of_what_it_extends(tmp_path: 
     assert "2 of them counted as part of a run that went on from them" in str(read)
     table = {c.name: c.values for c in read.columns}
     assert table["superseded_by"] == (third.manifest.execution_id, third.manifest.execution_id, None)
+    # Nor is it counted twice beside another campaign, nor drawn.
+    with Coordinator(campaign(), site="threads", run_dir=tmp_path / "other") as coordinator:
+        coordinator.run_points([{"x": 0.5}])
+    beside = ha.compare(folder, tmp_path / "other")
+    ((_, (value,)),) = beside.points
+    assert (value.first, value.other) == (15.0, 5.0) and value.first_error == pytest.approx(1 / 30)
+    assert [p.best for p in beside.progress] == [(5.0, 10.0, 15.0), (5.0,)]
+    assert _run_of_best(read).manifest.times == 3.0
     # In a later session too nothing is run twice.
     with Coordinator(load_run(folder), site="threads", run_dir=folder) as coordinator:
         again = coordinator.extend(first.manifest.execution_id)

@@ -37,7 +37,7 @@ def campaign(app: ha.App, runs: int = 6, **more: object) -> ha.Campaign:
     return ha.Campaign(app, ha.maximize("y"), until=ha.max_runs(runs), policy="sobol", batch_size=3, **more)
 
 
-def ids(result: ha.CampaignResult) -> list[str]:
+def ids(result: ha.types.CampaignResult) -> list[str]:
     return [r.manifest.execution_id for r in result.results]
 
 

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
-from hpcagent.apps.lammps.contract import lammps
 from hpcagent.campaign.compare import compare, observations
 from hpcagent.campaign.guard_table import Guard
 from hpcagent.campaign.guarding import best_so_far
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.recorded import snapshot
-from hpcagent.campaign.status import status_of
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize
 from hpcagent.model.records import Observation
+from hpcagent.reports.explain import explain
+from hpcagent.runs.status import status_of
+from hpcagent.science.lammps.contract import lammps
 
 
 @ha.app(
@@ -58,7 +59,7 @@ def test_what_cannot_win_is_stopped_kept_and_told(tmp_path: Path) -> None:
     assert f"the guard has stopped {len(stopped)} of 8 runs" in str(result)
     result.report(plots=False)
     assert "breaks a limit" in next((tmp_path / "run").rglob("*.md")).read_text()
-    why = str(ha.explain(tmp_path / "run", over[0].manifest.index))
+    why = str(explain(tmp_path / "run", over[0].manifest.index))
     assert "breaks a limit: error is" in why and "it is never the answer" in why
 
     again = ha.run(campaign(), site="threads", run_dir=tmp_path / "run", progress=False)

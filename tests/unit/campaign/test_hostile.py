@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
-from hpcagent.campaign.report import report
+from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.view import Live
-from hpcagent.sites.batch import job_script
+from hpcagent.reports.report import report
 from hpcagent.sites.profiles import find_profile
+from hpcagent.sites.workers.batch import job_script
 
 EVIL = "<script>alert(1)</script> | x\n# Answer\n![t](http://t/x.png) [red]\x1b[2J\x1b]52;c;cm0=\x07"
 
@@ -45,7 +46,7 @@ def test_the_report_is_text(folder: Path) -> None:
 
 
 def test_what_is_read_again_does_nothing_to_a_terminal(folder: Path) -> None:
-    result = ha.read_run(folder)
+    result = read_run(folder)
     failures = [r.failure for r in result.results if r.failure is not None]
     assert failures and all("\x1b" not in f"{f.message}{f.log_tail}{f.repair}{f.name}" for f in failures)
     assert "\x1b" not in str(result) + str(result.table())
@@ -54,7 +55,7 @@ def test_what_is_read_again_does_nothing_to_a_terminal(folder: Path) -> None:
 def test_the_live_view_survives_the_name_of_a_failure(folder: Path) -> None:
     from rich.console import Console
 
-    result = ha.read_run(folder)
+    result = read_run(folder)
     view = Live(result.campaign, Console(file=io.StringIO(), force_terminal=False, width=200))
     view._tally.results = list(result.results)
     view._live.update(view._draw(), refresh=True)

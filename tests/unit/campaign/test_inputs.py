@@ -19,13 +19,15 @@ import pytest
 import hpcagent as ha
 from hpcagent.apps import made_with
 from hpcagent.apps.base import App
-from hpcagent.apps.catalog import find_app
 from hpcagent.apps.modules import other_modules, own_modules
 from hpcagent.apps.worker import execute
+from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.record import load_run
-from hpcagent.campaign.report import report
 from hpcagent.campaign.same_files import refusal
+from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput, InputsChanged
+from hpcagent.reports.report import report
+from hpcagent.runs.follow import follow
 from tests.unit.campaign.records_for_tests import never_ended
 
 STUDY = """
@@ -102,7 +104,7 @@ def campaign(app: App, runs: int = 2, **changes) -> ha.Campaign:
     )
 
 
-def resumed(folder: Path, runs: int = 4) -> ha.CampaignResult:
+def resumed(folder: Path, runs: int = 4) -> ha.types.CampaignResult:
     return ha.run(load_run(folder, changes={"until.max_runs": runs}), run_dir=folder)
 
 
@@ -157,7 +159,7 @@ def test_a_program_among_the_settings_counts_by_what_was_in_it_when_the_campaign
         ha.run(campaign(study.app(), runs=4, settings={"program": str(program)}), run_dir=folder)
     program.unlink()
     assert load_run(folder).app.settings["files"]["program"].startswith(before)  # shown without the file
-    assert len(ha.read_run(folder).results) == 2
+    assert len(read_run(folder).results) == 2
     with pytest.raises(InputsChanged, match="cannot be read now"):
         resumed(folder)
     program.write_text("0")
@@ -210,11 +212,11 @@ def test_replay_and_report_of_a_campaign_do_not_depend_on_its_inputs(study, tmp_
     program, folder = tmp_path / "program", tmp_path / "run"
     program.write_text("0")
     ha.run(campaign(study.app(), runs=4, settings={"program": str(program)}), run_dir=folder)
-    before = ha.read_run(folder).best.metrics
+    before = read_run(folder).best.metrics
     program.write_text("1000")
     study.edit("_deep", "OFFSET = 0.0", "OFFSET = 1000.0")
     study.anew()
-    assert ha.read_run(folder).best.metrics == before
+    assert read_run(folder).best.metrics == before
     # Nor do its runs become those of the edited input: a new campaign does not begin with them.
     with pytest.raises(BadInput, match="the input of app measured"):
         edited = campaign(study.app(), settings={"program": str(program)}, earlier=(str(folder),))
@@ -255,7 +257,7 @@ def test_the_refusal_counts_runs_as_status_does_and_advises_only_what_applies(st
         }
         never_ended(folder, [result["execution_id"]])
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    counts = Counter(r.state for r in ha.read_run(folder).results)
+    counts = Counter(r.state for r in read_run(folder).results)
     assert counts == {"completed": 5, "failed": 1, "given up": 2}
     study.edit("_deep", "OFFSET = 0.0", "OFFSET = 1000.0")
     study.anew()
@@ -337,7 +339,7 @@ def test_a_potential_elsewhere_that_is_edited_while_the_campaign_runs_is_not_mix
 
     with pytest.raises(InputsChanged, match=rf"{elsewhere} .*SHA-256.* in finished runs"):
         ha.run(made(8), run_dir=tmp_path / "run", watch=edit)
-    results = ha.read_run(tmp_path / "run").results
+    results = read_run(tmp_path / "run").results
     assert len(results) >= 2 and all(list(r.files.values()) == [before] for r in results)
 
 
@@ -355,7 +357,7 @@ def test_a_folder_of_before_modules_counted_is_resumed_and_its_function_is_compa
     assert len(resumed(folder, 4).results) == 4
     study.anew()
     assert len(ha.run(campaign(study.app(), runs=6), run_dir=folder).results) == 6
-    assert len({r.manifest.input_digest for r in ha.read_run(folder).results[2:]}) == 1
+    assert len({r.manifest.input_digest for r in read_run(folder).results[2:]}) == 1
     assert load_run(folder).app.modules == {}
     study.edit("", "extra}  # MEASURED", "extra + 1000}")
     study.anew()
@@ -378,23 +380,23 @@ def test_a_folder_of_before_modules_counted_says_so_and_later_edits_are_refused(
         before.setattr("hpcagent.apps.base.App._as_inner", lambda app, name: {})
         ids = [r.manifest.input_digest for r in ha.run(campaign(study.app(name)), run_dir=folder).results]
     as_before_modules_counted(folder)
-    assert ha.read_run(folder).remarks == ()  # nothing was added yet
+    assert read_run(folder).remarks == ()  # nothing was added yet
     study.edit("_helper", "OFFSET  # SHIFT", "OFFSET + 1000  # SHIFT")
 
-    def again(runs: int) -> ha.CampaignResult:
+    def again(runs: int) -> ha.types.CampaignResult:
         study.anew()
         if not by_script:
             return ha.run(load_run(folder, changes={"until.max_runs": runs}), run_dir=folder, watch=told.append)
         return ha.run(campaign(study.app(name), runs=runs), run_dir=folder, watch=told.append)
 
-    told: list[ha.Event] = []
+    told: list[ha.types.Event] = []
     result = again(4)
     words = f"whether the code of {study.name}, {study.name}_deep, {study.name}_helper"
     opened = next(event.reason for event in told if event.kind == "opened")
     assert words in opened and said in opened
-    for found in (result, ha.read_run(folder)):
+    for found in (result, read_run(folder)):
         assert any(words in remark and said in remark for remark in found.remarks) and said in str(found)
-    follower = next(iter(ha.follow(folder)))
+    follower = next(iter(follow(folder)))
     assert f"note: {words}" in follower.reason
     assert "was written before modules were recorded" in report(folder, plots=False).path.read_text()
     # The same ids as before, and from here on nothing is mixed in.
@@ -511,7 +513,7 @@ def test_a_campaign_ends_with_the_first_run_that_met_another_file_and_goes_on_wh
     with pytest.raises(InputsChanged, match=r"program: SHA-256 .* recorded, .* now") as caught:
         ha.run(wanted, run_dir=folder, workers=1, watch=edit)
     assert "put the old content back" in str(caught.value)
-    results = ha.read_run(folder).results
+    results = read_run(folder).results
     assert 2 <= sum(r.ok for r in results) < 40 and all(r["y"] < 2 for r in results if r.ok)
     program.write_text("0")
     after = ha.run(load_run(folder), run_dir=folder).results

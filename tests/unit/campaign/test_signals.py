@@ -26,7 +26,7 @@ import hpcagent as ha
 campaign = ha.load_campaign("synthetic", changes={"fixed.run_time_s": 0.5, "until.max_runs": 400})
 try:
     ha.run(campaign, site="threads", run_dir="r")
-except ha.Interrupted as error:
+except ha.errors.Interrupted as error:
     open("said", "w").write(str(error))
 """
 
@@ -189,11 +189,13 @@ def test_a_script_that_does_not_catch_it_ends_as_the_shell_does(
 
 
 def test_an_interruption_while_the_site_starts_says_that_no_run_had_begun(tmp_path: Path) -> None:
-    def interrupt(event: ha.Event) -> None:
+    def interrupt(event: ha.types.Event) -> None:
         if event.kind == "starting":
             raise KeyboardInterrupt
 
-    with pytest.raises(ha.Interrupted, match="stopped by Ctrl-C while it was being started, before any run"):
+    with pytest.raises(
+        ha.errors.Interrupted, match="stopped by Ctrl-C while it was being started, before any run"
+    ):
         ha.run("synthetic", site="threads", run_dir=tmp_path / "r", watch=interrupt)
     assert ha.run("synthetic", site="threads", run_dir=tmp_path / "r").best is not None  # as it says
 
@@ -205,3 +207,16 @@ def test_the_interchange_never_sees_ctrl_c() -> None:
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
     assert blocked >> (signal.SIGINT - 1) & 1  # proc(5): bit n-1 is signal n
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_an_interruption_before_the_journal_was_read_counts_no_finished_runs(tmp_path: Path) -> None:
+    campaign = ha.load_campaign("synthetic", changes={"until.max_runs": 4, "confirm": None})
+    ha.run(campaign, site="threads", run_dir=tmp_path, progress=False)
+
+    def watch(event: ha.types.Event) -> None:
+        if event.kind == "starting":
+            raise KeyboardInterrupt
+
+    again = ha.Coordinator(campaign, site="threads", run_dir=tmp_path, watch=watch)
+    with pytest.raises(KeyboardInterrupt, match=r"; finished runs are kept"), again:
+        pass

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 import hpcagent as ha
 from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.coordinator import Coordinator
-from hpcagent.campaign.explain import explain
-from hpcagent.campaign.follow import follow
 from hpcagent.campaign.record import Campaign
-from hpcagent.campaign.report import report
 from hpcagent.campaign.state import State
 from hpcagent.cli import cli
+from hpcagent.reports.explain import explain
+from hpcagent.reports.report import report
+from hpcagent.runs.follow import follow
 from hpcagent.store.export import export_table
 from hpcagent.store.journal import read_events
 from hpcagent.store.metrics_file import table_of, units_of
@@ -139,7 +139,7 @@ def test_a_run_without_a_result_is_running_while_somebody_is_at_it_and_waits_oth
     folder = tmp_path / "run"
     (folder / "repaired").parent.mkdir()
     with Coordinator(campaign(), site="threads", run_dir=folder) as coordinator:
-        planner, state = coordinator._planner, coordinator._state
+        planner, state = coordinator._session.planner, coordinator._session.state
         planned = planner.next_batch()
         assert len(planned) == 6 and state.ended == 0
         assert read_run(folder).counts == {"running": 6}

@@ -13,17 +13,21 @@ from typer.testing import CliRunner
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.changes import change_text
-from hpcagent.campaign.played import decisions, replays
+from hpcagent.campaign.decisions import decisions, replays
 from hpcagent.campaign.record import load_campaign, load_run
-from hpcagent.campaign.status import status_of
-from hpcagent.campaign.sweep_plots import title_of
 from hpcagent.cli import cli
 from hpcagent.commands.axes import axis as read_axis
 from hpcagent.commands.axes import listed_points
 from hpcagent.errors import BadInput, RunDirChanged
 from hpcagent.policies.design import Design
-from hpcagent.policies.replicates import mean_error
+from hpcagent.replays.whatif import replay
+from hpcagent.reports.explain import explain
+from hpcagent.reports.report import report
+from hpcagent.reports.sweep_plots import title_of
+from hpcagent.runs.status import status_of
+from hpcagent.statistics.replicates import mean_error
 from hpcagent.store.journal import read_events
 
 # Metric by seed, so that errors are known by hand: replicates 0, 1, 2 of seed 0 give T - 1, T, T + 1.
@@ -73,9 +77,9 @@ def test_a_sweep_gives_every_point_with_the_error_over_replicates_and_says_what_
     assert first.uncertainty["length"] == pytest.approx(4.303 / 2 / math.sqrt(3), rel=1e-3)
     assert last.runs == 0 and last.failed == 3 and "too hot for b" in str(result.table())
     assert result.best is None and result.exit_code == 0 and "Student's t" in str(result.table())
-    assert result.points == ha.read_run(tmp_path).points
+    assert result.points == read_run(tmp_path).points
     assert "sweep of T in [100, 400] K" in str(status_of(tmp_path)) and "best" not in str(result)
-    assert replays(tmp_path) == [] and "suggested by sweep" in str(ha.explain(tmp_path, 0))
+    assert replays(tmp_path) == [] and "suggested by sweep" in str(explain(tmp_path, 0))
 
 
 def test_more_points_values_and_replicates_run_only_what_is_new(tmp_path):
@@ -98,7 +102,7 @@ def test_a_larger_hypercube_and_a_longer_sequence_keep_their_points(tmp_path):
         assert len(large.results) == 8
         assert [p.params for p in large.points[:4]] == [p.params for p in small.points]
     # A Latin hypercube: each quarter of the range once in each block of four.
-    found = [p.params["T"] for p in ha.read_run(tmp_path / "latin_hypercube").points]
+    found = [p.params["T"] for p in read_run(tmp_path / "latin_hypercube").points]
     assert [sorted(int(t // 250) for t in block) for block in (found[:4], found[4:])] == [[0, 1, 2, 3]] * 2
 
 
@@ -193,7 +197,7 @@ def test_every_chosen_metric_is_drawn_against_what_was_varied(tmp_path):
     for name, (space, options) in plans.items():
         fixed = {"run_time_s": 0.0, "noise": 0.1}
         swept(tmp_path / name, synthetic, space, replicates=2, metrics=["value"], fixed=fixed, **options)
-        written = ha.report(tmp_path / name)
+        written = report(tmp_path / name)
         assert [p.name for p in written.plots] == ["sweep_value.png"]
         text = written.path.read_text()
         assert "![sweep_value](sweep_value.png)" in text and "Student's t" in text and "best" not in text
@@ -207,7 +211,7 @@ def test_a_sweep_by_the_shell_is_the_one_of_python(tmp_path, monkeypatch):
     dry = runner.invoke(cli, [*words, "--dry-run"])
     assert "6 runs at most" in dry.stdout and "x = 0.3" in dry.stdout and not (tmp_path / "runs").exists()
     assert runner.invoke(cli, [*words, "--json"]).exit_code == 0
-    done = ha.read_run("runs/synthetic")
+    done = read_run("runs/synthetic")
     assert [p.params["x"] for p in done.points] == [0.1, 0.3, 0.5] and {p.runs for p in done.points} == {2}
     # The folder by itself is gone on with; one value more, as many replicates.
     again = runner.invoke(cli, ["sweep", "runs/synthetic", "x=0.1,0.3,0.5,0.7", *words[4:], "--json"])
@@ -216,7 +220,7 @@ def test_a_sweep_by_the_shell_is_the_one_of_python(tmp_path, monkeypatch):
     (tmp_path / "points.csv").write_text("x,style\n0.2,plain\n0.4,tuned\n")
     listed = ["sweep", "synthetic", "run_time_s=0", "--design", "list", "--from", "points.csv", "--run-dir", "l"]
     assert runner.invoke(cli, [*listed, "--replicates", "1", "--site", "threads", "--no-plots"]).exit_code == 0
-    assert [p.params for p in ha.read_run("l").points] == [
+    assert [p.params for p in read_run("l").points] == [
         {"x": 0.2, "style": "plain"},
         {"x": 0.4, "style": "tuned"},
     ]
@@ -248,7 +252,7 @@ def test_copies_of_one_run_have_no_error_and_a_sweep_is_not_replayed_by_policies
     assert "at 2 point(s) 2 runs gave the same numbers to the last digit: counted as one" in result.error_text
     assert result.points[0].runs == 2 and result.points[0].uncertainty == {}
     with pytest.raises(BadInput, match="no objective"):
-        ha.replay(tmp_path, policy="random")
+        replay(tmp_path, policy="random")
 
 
 def shell(*words):
@@ -285,14 +289,14 @@ def test_a_folder_by_the_shell_keeps_all_that_is_not_named(tmp_path, monkeypatch
     begun = load_run("q")
     # Another metric to be shown is no reason to run anything.
     assert shell("q", "--metrics", "error").exit_code == 0
-    assert load_run("q") == begun.model_copy(update={"show": ("error",)}) and len(ha.read_run("q").results) == 4
+    assert load_run("q") == begun.model_copy(update={"show": ("error",)}) and len(read_run("q").results) == 4
     assert (
         "4 point(s), 8 run(s), 4 of them new; the stop condition lets 1 of them start"
         in (done := shell("q", "--replicates", "2")).stderr
         and done.exit_code == 0
     )
     after = load_run("q")
-    assert len(ha.read_run("q").results) == 5 and after.policy.options == {**begun.policy.options, "replicates": 2}
+    assert len(read_run("q").results) == 5 and after.policy.options == {**begun.policy.options, "replicates": 2}
     assert (after.until, after.retries, after.constraints) == (begun.until, 7, begun.constraints)
     assert after.objective == begun.objective and after.space == begun.space and after.mode == "rolling"
     refused = shell("q", "x=0.1,0.2")
@@ -309,11 +313,11 @@ def test_values_added_in_a_folder_keep_its_replicates_and_its_other_axes(tmp_pat
     assert "6 point(s), 6 run(s), 2 of them new" in dry.stdout
     grown = shell("q", "x=0.1,0.3,0.5")
     assert "6 point(s), 6 run(s), 2 of them new" in grown.stderr
-    points = [p.params for p in ha.read_run("q").points]
+    points = [p.params for p in read_run("q").points]
     assert points == [{"x": x, "y": y} for x in (0.1, 0.3, 0.5) for y in (0.2, 0.4)]
     # From a grid to a sequence: in the ranges that the values spanned.
     assert shell("q", "--design", "sobol", "--points", "2").exit_code == 0
-    assert load_run("q").search["x"].range == "[0.1, 0.5]" and len(ha.read_run("q").results) == 8
+    assert load_run("q").search["x"].range == "[0.1, 0.5]" and len(read_run("q").results) == 8
 
 
 PROGRAM = """
@@ -330,7 +334,7 @@ def test_a_program_is_swept_by_its_toml_and_gone_on_with_by_its_folder(tmp_path,
     (tmp_path / "square.toml").write_text(PROGRAM)
     assert shell("square.toml", "x=0:2:3", "--replicates", "1", "--run-dir", "q").exit_code == 0
     assert shell("q", "x=1,2,3").exit_code == 0
-    found = ha.read_run("q")
+    found = read_run("q")
     assert [(p.params["x"], p.metrics["area"]) for p in found.points] == [(0, 0), (1, 1), (2, 4), (3, 9)]
     refused = shell("q", "x=1,2", "--unit", "x=m")
     assert isinstance(refused.exception, BadInput) and "declares its own" in str(refused.exception)

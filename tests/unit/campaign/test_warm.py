@@ -15,11 +15,10 @@ from hpcagent.apps.landscape import synthetic
 from hpcagent.apps.run import Outcome
 from hpcagent.campaign.answer import answer, read_run
 from hpcagent.campaign.coordinator import Coordinator
+from hpcagent.campaign.decisions import decisions, replays
+from hpcagent.campaign.dry_run import plan
 from hpcagent.campaign.earlier import EarlierRun, Source, WarmStart
-from hpcagent.campaign.plan import plan
-from hpcagent.campaign.played import decisions, replays
 from hpcagent.campaign.record import Campaign, Confirm, load_campaign, load_run
-from hpcagent.campaign.report import report
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import OTHER_HOST, earlier_evidence, earlier_observations, read_earlier
 from hpcagent.cli import cli
@@ -28,6 +27,7 @@ from hpcagent.model.contract import Metric
 from hpcagent.model.objective import at_most, maximize
 from hpcagent.model.records import Cost, Manifest, Result
 from hpcagent.model.space import Choice, Float
+from hpcagent.reports.report import report
 from hpcagent.store.journal import read_events
 from tests.unit.campaign.records_for_tests import never_ended
 

@@ -13,13 +13,13 @@ from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_least, at_most, maximize, minimize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Choice, Float, Int, Space
-from hpcagent.policies.acquisition import Acquisition, answer_gain, incumbents
 from hpcagent.policies.base import make_policy
-from hpcagent.policies.gp import GP, Features, NoFit
-from hpcagent.policies.missed import LOST, Missed, missed
-from hpcagent.policies.recommend import recommend
-from hpcagent.policies.surrogate import MetricModel, Surrogate
-from hpcagent.policies.trend import Scale
+from hpcagent.statistics.acquisition import Acquisition, answer_gain, incumbents
+from hpcagent.statistics.gp import GP, Features, NoFit
+from hpcagent.statistics.missed import LOST, Missed, missed
+from hpcagent.statistics.recommend import recommend
+from hpcagent.statistics.surrogate import MetricModel, Surrogate
+from hpcagent.statistics.trend import Scale
 from hpcagent.testing import PolicyContract
 
 
@@ -476,7 +476,7 @@ def test_many_values_are_spoken_for_by_a_few_points_as_by_all(monkeypatch):
     at = features.from_cube(rng.random((50, 3)))
     for kernel in ("rbf", "matern", "mixed"):
         few = GP.fit(features, x, y, kernel=kernel)
-        monkeypatch.setattr("hpcagent.policies.gp.MOST_EXACT", 1000)
+        monkeypatch.setattr("hpcagent.statistics.gp.MOST_EXACT", 1000)
         whole = replace(few)
         mean, sd = whole.predict(at)
         monkeypatch.undo()

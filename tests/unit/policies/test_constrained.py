@@ -14,8 +14,8 @@ from hpcagent.model.objective import Objective, at_most, maximize, minimize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Choice, Float, Int, Params, Space
 from hpcagent.policies.base import make_policy
-from hpcagent.policies.gp import Features
-from hpcagent.policies.surest import contenders, surest
+from hpcagent.statistics.gp import Features
+from hpcagent.statistics.surest import contenders, surest
 
 TRIANGLE = Space.of(x=Float(0, 1), y=Float(0, 1), constraints=["x + y <= 1"])
 PARTS = Space.of(**{n: Float(0, 1) for n in "abcd"}, constraints=["a + b + c + d == 1"])

@@ -12,8 +12,8 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Float, Space
 from hpcagent.policies.base import make_policy
 from hpcagent.policies.early import imputed
-from hpcagent.policies.recommend import estimates, recommend
-from hpcagent.policies.surrogate import Surrogate
+from hpcagent.statistics.recommend import estimates, recommend
+from hpcagent.statistics.surrogate import Surrogate
 
 SPACE = Space.of(x=Float(0.0, 1.0))
 SPEED = maximize("speed", subject_to={"error": at_most(1.0)})

@@ -62,10 +62,10 @@ class TestWithARungThatFails(PolicyContract):
     factory = partial(make_policy, "portfolio", ladder=[path(Singular), "quality_first", "sobol"])
     steers = True
 
-
-class TestWithoutModels(PolicyContract):
-    factory = partial(make_policy, "portfolio", ladder=["quality_first", "sobol"])
-    steers = True
+    # The rung that serves keeps the contract after every history by itself (test_contract.py).
+    @pytest.fixture(params=["empty", "failed third", "with references"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
 
 
 class TestDefault(PolicyContract):

@@ -11,8 +11,8 @@ from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize, minimize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Choice, Float, Int, Space
-from hpcagent.policies.recommend import recommend
 from hpcagent.policies.staircase import Staircase
+from hpcagent.statistics.recommend import recommend
 
 GOAL = minimize("work", subject_to={"error": at_most(1.0)})
 

@@ -9,7 +9,6 @@ from hpcagent.model.base import Record
 from hpcagent.model.objective import at_most, maximize
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Choice, Float, Space
-from hpcagent.policies.sensitivity import sensitivity
 from hpcagent.policies.stop import (
     AnyOf,
     Progress,
@@ -25,6 +24,7 @@ from hpcagent.policies.stop import (
     target,
     wall_time,
 )
+from hpcagent.statistics.sensitivity import sensitivity
 
 SPACE = Space.of(timestep=Float(0.001, 0.03, log=True, unit="ps"), skin=Float(0.3, 6), style=Choice("a", "b"))
 LIMITED = maximize("ns_per_day", subject_to={"drift": at_most(50.0)})

@@ -8,13 +8,13 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.base import build
-from hpcagent.sites.batch import batch_executor
 from hpcagent.sites.launchers import SrunWorkers, SshWorkers, worker_launcher
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.schedulers.base import Allocation, NodeShape
 from hpcagent.sites.schedulers.registry import scheduler
+from hpcagent.sites.workers.batch import batch_executor
 
 
 def opened(tmp_path, nodes, *, kind="pbs", block=None, executor=None, label="workers", workers=None):

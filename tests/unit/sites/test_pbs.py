@@ -14,10 +14,10 @@ import pytest
 from parsl.launchers import SimpleLauncher
 
 from hpcagent.sites.ledger import Ledger, read_ledger
-from hpcagent.sites.pbs_blocks import PbsBlocks
 from hpcagent.sites.schedulers import base
 from hpcagent.sites.schedulers.base import Job, Refused, SchedulerDown, Sent
 from hpcagent.sites.schedulers.pbs import Pbs
+from hpcagent.sites.workers.pbs_blocks import PbsBlocks
 
 FINISHED = """{
 	"timestamp":	1795326766,

@@ -11,7 +11,6 @@ from pydantic import AfterValidator, BaseModel
 
 from hpcagent.apps.launch import LAUNCHERS
 from hpcagent.errors import BadInput
-from hpcagent.sites.htex import _affinity
 from hpcagent.sites.profile import (
     BUILT_IN_LAUNCHERS,
     Block,
@@ -25,6 +24,7 @@ from hpcagent.sites.profile import (
     walltime_s,
 )
 from hpcagent.sites.profiles import find_profile, identify_site, list_profiles
+from hpcagent.sites.workers.local import _affinity
 
 LOCAL = 'kind = "local"\ndescription = "{}"\n'
 

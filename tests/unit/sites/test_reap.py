@@ -43,7 +43,7 @@ class Dict(Scheduler):
     def queues(self) -> list[Queue]:
         return []
 
-    def history(self) -> tuple[bool, str]:
+    def keeps_finished_jobs(self) -> tuple[bool, str]:
         return False, ""
 
     def version(self) -> str:

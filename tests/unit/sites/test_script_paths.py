@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.campaign.submit import submit
+from hpcagent.elsewhere.submit import submit
 from hpcagent.errors import BadInput
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile

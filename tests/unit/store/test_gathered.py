@@ -67,6 +67,7 @@ def test_two_ranks_gather_their_rows(tmp_path: Path) -> None:
     check(tmp_path / "metrics.h5")
 
 
+@pytest.mark.mpi
 def test_two_ranks_of_open_mpi_write_in_parallel_with_the_systems_h5py(tmp_path: Path) -> None:
     python, mpirun = Path("/usr/bin/python3"), Path("/usr/bin/mpirun.openmpi")
     if not (python.exists() and mpirun.exists()):

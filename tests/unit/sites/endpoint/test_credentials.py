@@ -198,11 +198,11 @@ def test_a_process_with_a_link_forks_and_ends_on_ctrl_c_though_nothing_answers(t
             out += line
         begun = time.monotonic()
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=10)
+        rest, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 30
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert "child" in out
     assert SECRET not in out + rest + errors

@@ -67,7 +67,7 @@ class Worker:
         self.process.stdin.flush()
         return request["key"]
 
-    def wait(self, key: str, timeout: float = 60) -> dict:
+    def wait(self, key: str, timeout: float = 300) -> dict:
         with self.came:
             assert self.came.wait_for(lambda: key in self.answers, timeout), f"no answer within {timeout} s"
             return self.answers.pop(key)
@@ -107,7 +107,7 @@ def order(name, function="fine", *, walltime_s=None, threads=1, **params):
     }
 
 
-def until(test, timeout=20.0):
+def until(test, timeout=120.0):
     deadline = time.monotonic() + timeout
     while not (found := test()):
         assert time.monotonic() < deadline, "it did not come"
@@ -268,10 +268,11 @@ def test_a_killed_helper_is_a_lost_worker_of_that_run_only(worker, root):
 
 
 def test_tasks_in_threads_of_one_worker_go_at_once(worker, root):
-    began = time.monotonic()
     keys = [worker.send(protocol.run(root, [order(f"t{n}", seconds=1.0)])) for n in range(4)]
-    assert all(worker.wait(key)["answers"][0]["status"] == "COMPLETED" for key in keys)
-    assert time.monotonic() - began < 3.5
+    answers = [worker.wait(key)["answers"][0] for key in keys]
+    assert all(answer["status"] == "COMPLETED" for answer in answers)
+    began, ended = ([answer[name] for answer in answers] for name in ("started_at", "ended_at"))
+    assert max(ended) - min(began) < sum(ended) - sum(began)  # one after another it would be no less
 
 
 # ---- files
@@ -444,9 +445,9 @@ def test_orders_that_are_nonsense_are_an_error_of_the_task_and_inputs_that_lack_
 
 def test_a_run_travels_and_what_is_missing_is_put_once_and_the_same_task_sent_again(worker, root, tmp_path):
     """With the real luggage: an app's order as it is packed here, for the same numbers as here."""
-    from hpcagent.apps.catalog import find_app
     from hpcagent.apps.travel import pack
     from hpcagent.apps.worker import execute
+    from hpcagent.catalog import find_app
 
     app = find_app("synthetic")
     site = {"node_cores": 2, "apps": {}}

@@ -1,0 +1,1 @@
+"""Parsl's HighThroughputExecutor as it is used here: executor, interchange, manager and workers, blocks."""

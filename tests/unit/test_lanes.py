@@ -1,0 +1,122 @@
+"""How the tests are run: what needs a cluster says so, and several processes run each test once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import in_lanes
+from tests.in_lanes import CHECK, LANES, NEEDS, Lane
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# As tests/conftest.py does it: the processes of a lane share a folder.
+CONFTEST = f"""
+import os, sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+
+def pytest_configure(config):
+    if os.environ.get("HPCAGENT_TESTS_SHARED"):
+        from tests.sharing import Claims
+        config.pluginmanager.register(Claims(Path(os.environ["HPCAGENT_TESTS_SHARED"])))
+"""
+TESTS = """
+import time
+from pathlib import Path
+import pytest
+
+RAN = Path(__file__).parent / "ran"
+
+def note(word):
+    with RAN.open("a") as file:
+        file.write(word + "\\n")
+
+@pytest.fixture(scope="module")
+def dear():
+    note("made")
+    yield
+    note("unmade")
+
+@pytest.mark.parametrize("n", range(20))
+def test_alone(n):
+    note(f"alone {n}")
+    time.sleep(0.02)
+
+@pytest.mark.parametrize("n", range(5))
+def test_with(dear, n):
+    note(f"with {n}")
+
+def test_that_fails_at_first():
+    note("tried")
+    assert RAN.read_text().splitlines().count("tried") > 1
+"""
+
+COLLECTED = """
+import json, sys
+import pytest
+
+class Tell:
+    def pytest_collection_finish(self, session):
+        for item in session.items:
+            names = sorted({mark.name for mark in item.iter_markers()})
+            print(json.dumps([item.nodeid, names]), file=sys.stderr)
+
+sys.exit(pytest.main(sys.argv[1:], plugins=[Tell()]))
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A folder with tests of its own."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_small.py").write_text(TESTS)
+    return tmp_path
+
+
+def test_several_processes_run_each_test_once_and_what_fails_again_alone(
+    small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert in_lanes.main({"small": Lane(("test_small.py",), 3)}, small) == 0
+    ran = (small / "ran").read_text().splitlines()
+    once = [f"alone {n}" for n in range(20)] + [f"with {n}" for n in range(5)] + ["made", "unmade"]
+    assert sorted(ran) == sorted([*once, "tried", "tried"])
+    out = capfd.readouterr().out
+    assert "failed beside other tests and passed alone" in out and "test_that_fails_at_first" in out
+
+
+def test_one_that_fails_twice_fails_and_one_that_cannot_be_read_too(small: Path) -> None:
+    (small / "test_small.py").write_text("def test_wrong():\n    assert False\n")
+    assert in_lanes.main({"small": Lane(("test_small.py",), 2)}, small) == 1
+    (small / "test_small.py").write_text("import nothing_of_this_name\n")
+    assert in_lanes.main({"small": Lane(("test_small.py",), 2)}, small) == 2
+
+
+def test_all_tests_are_in_one_lane() -> None:
+    folders = [folder for lane in LANES.values() for folder in lane.folders]
+    assert len(folders) == len(set(folders)) and all((ROOT / folder).is_dir() for folder in folders)
+    words = in_lanes.arguments(LANES["rest"], LANES)
+    assert words == ["tests", *(f"--ignore={folder}" for folder in folders)]
+    assert in_lanes.arguments(CHECK["check"], CHECK)[:2] == ["tests", "-m"]
+
+
+def test_what_starts_a_cluster_has_its_marker_and_is_slow() -> None:
+    words = ["--collect-only", "-qq", "-p", "no:cacheprovider", "tests/slurm", "tests/pbs", "tests/globus"]
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTED, *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[")]
+    assert {name.split("/")[1] for name, _ in found} == {"slurm", "pbs", "globus"} <= set(NEEDS)
+    assert [name for name, markers in found if not {"slow", name.split("/")[1]} <= set(markers)] == []
+
+
+def test_every_need_is_a_marker() -> None:
+    words = [sys.executable, "-m", "pytest", "--markers", "-p", "no:cacheprovider", "tests/unit/test_lanes.py"]
+    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [need for need in NEEDS if f"@pytest.mark.{need}:" not in told] == []

@@ -1,0 +1,230 @@
+"""A user's own script is tuned from beginning to end: campaign, checks, tuned script, confirmation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import hpcagent as ha
+from hpcagent.campaign.largest import most_cores
+from hpcagent.errors import AppFailed, BadInput
+from hpcagent.science.lammps.accuracy import force_error
+from hpcagent.science.lammps.log import parse_log
+from hpcagent.science.lammps.timeable import read_settings
+from hpcagent.tuning.checks import ROUND_OFF, Confirmed, _apart, _Row, agreement, confirmed
+from hpcagent.tuning.site import alone
+from hpcagent.tuning.work import Place, Work
+
+MELT = """units lj
+atom_style atomic
+lattice fcc 0.8442
+region box block 0 4 0 4 0 4
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 1.44 87287 loop geom
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+neighbor 0.3 bin
+neigh_modify delay 0 every 20 check no
+fix 1 all nve
+thermo 5
+run 60
+"""
+
+
+SALT = """units lj
+atom_style charge
+lattice sc 0.5
+region box block 0 4 0 4 0 4
+create_box 2 box
+lattice sc 0.5 origin 0 0 0 spacing 2 2 2
+create_atoms 1 random 32 5 box
+create_atoms 2 random 32 7 box
+mass * 1.0
+set type 1 charge 1.0
+set type 2 charge -1.0
+pair_style lj/cut/coul/long 3.0 5.0
+pair_coeff * * 1.0 0.1
+kspace_style pppm 1e-4
+neighbor 1.0 bin
+timestep 0.0001
+fix 1 all nve
+thermo_style custom step temp pe etotal press
+thermo 10
+run 20
+"""
+
+
+def test_a_script_is_tuned_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "in.melt"
+    script.write_text(MELT)
+    tuned = ha.tune(script, ranks=[1], runs=6, repeats=1, steps=60, progress=False)
+    folder = tmp_path / "tuned" / "melt"
+    campaign = ha.load_campaign(folder / "tune.toml")
+    assert tuned.script == folder / "in.melt.tuned" and tuned.speedup > 0
+    assert campaign.reference.params["rebuild"] == "as_it_came"  # unchecked: only the reference is run so
+    assert "as_it_came" not in campaign.search["rebuild"].choices
+    assert all(r.ok for r in tuned.result.results)
+    # The script is the user's own, other settings apart.
+    changed = ("newton", "processors", "package", "suffix", "neighbor", "neigh_modify", "#")
+    plain = [line for line in tuned.script.read_text().splitlines() if not line.startswith(changed)]
+    assert plain == [line for line in MELT.splitlines() if not line.startswith(changed)]
+    assert any("equal to the script's own" in said for said in tuned.checks)
+    written = json.loads((folder / "tuned.json").read_text(), parse_constant=pytest.fail)  # no NaN
+    assert written["command"] == ("" if tuned.slower else tuned.command)
+    assert written["confirmed"]["error"] is None  # of one pair
+    assert "as it came" in str(tuned.table) and "check no" in (folder / "tuned.txt").read_text()
+    crowded = tuple(r.model_copy(update={"distrusted": "shared its core"}) for r in tuned.result.results)
+    guessed = replace(tuned, result=replace(tuned.result, results=crowded))
+    slow = replace(tuned, confirmed=Confirmed(0.5, 0.1, (), (), 0.0))
+    assert str(slow).startswith("NOT faster: 0.50 ± 0.10") and "run it with" not in str(slow)
+    assert slow.data()["command"] == "" and slow.data()["slower"] is True
+    row = guessed._row(tuned.best, tuned.best, tuned.best.score)
+    assert row[1] == "estimated from CPU time" and float(row[0].split(" ± ")[1]) >= 0.15
+    with pytest.raises(BadInput, match="was tuned to its end"):
+        ha.tune(script, progress=False)
+
+
+def test_the_salt_has_the_energy_of_its_lattice_sums_and_its_forces_an_error_that_is_measured(tmp_path):
+    first = {"start": {"column": "PotEng", "reduce": "first", "unit": "kcal/mol"}}
+    md = ha.lammps("nacl_hot", columns=first, log={"discard": 0.0})
+    with ha.open_site("laptop_alone", run_dir=tmp_path):
+        cold = md(temperature=100.0, equil_steps=0, steps=50, accuracy=1e-5).result()
+        hot = md(temperature=2400.0, equil_steps=50, steps=50).result()
+    assert cold.ok and hot.ok, (cold.failure, hot.failure)
+    # Coulomb: Madelung's constant, 332.06371 kcal/mol angstrom / e^2; Lennard-Jones: pairs to 10 angstrom by hand.
+    n = np.arange(-4, 5)
+    cells = 5.9 * np.stack(np.meshgrid(n, n, n), -1).reshape(-1, 3)
+    basis = np.array([[0, 0, 0], [0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]]) * 5.9
+    like = np.linalg.norm((cells[:, None] + basis).reshape(-1, 3), axis=1)
+    unlike = np.linalg.norm((cells[:, None] + basis + [2.95, 0, 0]).reshape(-1, 3), axis=1)
+
+    def pairs(r, eps, sigma):
+        r = r[(r > 0.1) & (r < 10.0)]
+        return np.sum(4 * eps * ((sigma / r) ** 12 - (sigma / r) ** 6))
+
+    na, cl = (0.3526418, 2.1595), (0.0127850, 4.8305)
+    mixed = (np.sqrt(na[0] * cl[0]), (na[1] + cl[1]) / 2)
+    per_pair = 0.5 * (pairs(like, *na) + pairs(like, *cl)) + pairs(unlike, *mixed) - 1.7475646 * 332.06371 / 2.95
+    assert cold["start"] == pytest.approx(500 * per_pair, rel=2e-5)
+    assert hot["unsafe_builds"] == 0 and 3e-4 < hot["force_error"] < 9e-4
+
+
+def test_the_packaged_campaign_keeps_to_two_cores_and_one_run_at_a_time():
+    campaign = ha.load_campaign("tune_performance")
+    largest = campaign.largest
+    assert (largest.ranks_per_node, largest.threads_per_rank, campaign.site) == (2, 1, "laptop_alone")
+    assert not campaign.allows({"ranks": 2, "threads": 2, "accelerator": "omp"})
+    assert campaign.allows({"ranks": 1, "threads": 2, "accelerator": "omp"})
+
+
+def test_more_ranks_than_cores_are_refused_before_anything_runs(tmp_path):
+    (tmp_path / "in.melt").write_text(MELT)
+    with pytest.raises(BadInput, match=r"do not fit a node of laptop_alone"):
+        ha.tune(tmp_path / "in.melt", ranks=[100_000], folder=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(BadInput, match="no executor for them"):
+        ha.tune(tmp_path / "in.melt", site="threads")
+
+
+def test_a_dry_run_says_what_the_script_has_and_writes_nothing(tmp_path):
+    (tmp_path / "in.melt").write_text(MELT)
+    said = str(ha.tune(tmp_path / "in.melt", dry_run=True))
+    assert "on (LAMMPS's default)" in said and "0.3" in said and list(tmp_path.iterdir()) == [tmp_path / "in.melt"]
+
+
+def test_energies_that_differ_beyond_round_off_are_seen():
+    own = [_Row(-100.0, 50.0, 1.0), _Row(-99.0, 49.0, 1.0)]
+    assert _apart(own, [_Row(-100.0, 50.0, 2.0), _Row(-99.0, 49.0 + 1e-9, 1.0)]) < ROUND_OFF
+    assert _apart(own, [_Row(-100.0, 50.0, 1.0), _Row(-99.0, 49.0 + 1e-6, 1.0)]) > ROUND_OFF
+    assert _apart(own, own[:1]) == float("inf") and _apart(own, [own[0], _Row(float("nan"), 49.0, 1.0)]) > 1
+
+
+def test_settings_that_change_forces_are_not_said_to_leave_the_energies_equal(tmp_path):
+    (tmp_path / "in.salt").write_text(SALT)
+    settings = read_settings(tmp_path / "in.salt")
+    profile = alone("laptop")
+    work = Work(settings, tmp_path, "salt", profile, Place(1, 1), 2)
+    skin = {"skin": "1.5"}
+    with ha.open_site(profile, run_dir=tmp_path / "checks"):
+        found = agreement(
+            settings, skin, forces=skin | {"coulomb": "4"}, app=work.app, name="salt", now=(1, 1), then=(1, 1)
+        )
+        rows = {}
+        for name, cutoff in (("own", "5"), ("other", "4")):
+            text = SALT.replace("3.0 5.0", f"3.0 {cutoff}.0").replace("run 20", "run 0")
+            (result,) = [work.app(f"salt.{name}", text, 1, 1)().result()]
+            rows[name] = parse_log((Path(result.workdir) / result.artifacts["log"]).read_text()).runs[-1]
+    assert found.refused == ""
+    assert "that change no force (skin): equal to the script's own" in found.said[0]
+    before, after = (float(rows[n]["PotEng"][0]) for n in ("own", "other"))
+    assert abs(after - before) > 1e-6 * abs(before)
+    assert f"differs by {abs(after - before) / abs(before):.1e} of its size" in found.said[1]
+
+
+def test_the_error_of_the_final_timing_is_students(monkeypatch):
+    speeds = iter([1.0, 1.1, 1.3, 1.0, 1.0, 1.2])  # own, tuned; tuned, own; own, tuned
+
+    def run(app, i):
+        metrics = {"timesteps_per_s": next(speeds), "unsafe_builds": 0.0}
+        return SimpleNamespace(metrics=metrics)
+
+    monkeypatch.setattr("hpcagent.tuning.checks._replicate", run)
+    found = confirmed(object(), object(), repeats=3)
+    logs = np.log([1.1, 1.3, 1.2])
+    assert found.factor == pytest.approx(np.exp(logs.mean()))
+    assert found.error == pytest.approx(found.factor * logs.std(ddof=1) / np.sqrt(3) * 4.30265 / 2, rel=1e-5)
+    assert not found.faster and not found.slower and "a tie" in str(found)  # 1.20 ± 0.12
+    slow = Confirmed(factor=0.7, error=0.1, own=(), tuned=(), unsafe_builds=0.0)
+    assert slow.slower and "tie" not in str(slow)
+
+
+def test_the_error_of_forces_is_that_of_the_same_atoms(tmp_path):
+    files = {"computed": "a", "converged": "b"}
+    head = "ITEM: TIMESTEP\n0\nITEM: ATOMS id fx fy fz\n"
+    (tmp_path / "a").write_text(head + "2 0 3 0\n1 4 0 0\n")
+    (tmp_path / "b").write_text(head + "1 3 0 0\n2 0 3 0\n")
+    assert force_error(tmp_path, files) == pytest.approx(np.sqrt(1 / 18))
+    (tmp_path / "b").write_text(head + "1 3 0 0\n3 0 3 0\n")
+    with pytest.raises(AppFailed, match="the same atoms"):
+        force_error(tmp_path, files)
+    (tmp_path / "b").write_text(head + "1 0 0 0\n2 0 0 0\n")
+    with pytest.raises(AppFailed, match="zero"):
+        force_error(tmp_path, files)
+
+
+def test_the_largest_run_keeps_the_constraints_on_its_resources():
+    space = ha.Space.of(ranks=ha.Choice(1, 2), threads=ha.Choice(1, 2), constraints=["ranks * threads <= 2"])
+    names = {"ranks_per_node": "ranks", "threads_per_rank": "threads"}
+    assert most_cores(names, space, space.constraints) == {"ranks_per_node": 2, "threads_per_rank": 1}
+    assert most_cores(names, ha.Space.of(ranks=ha.Int(1, 9), threads=ha.Int(1, 9)), ()) is None
+
+
+def test_a_script_with_random_forces_is_compared_at_its_start(tmp_path):
+    text = MELT.replace("thermo 5", "fix 2 all langevin 1.0 1.0 10.0 904297\nthermo 5").replace(" loop geom", "")
+    (tmp_path / "in.melt").write_text(text.replace("check no", "check yes"))
+    settings = read_settings(tmp_path / "in.melt")
+    assert settings.random_fixes == ("2",)
+    profile = alone("laptop")
+    work = Work(settings, tmp_path, "melt", profile, Place(1, 1), 2)
+    with ha.open_site(profile, run_dir=tmp_path / "checks"):
+        same = agreement(
+            settings, {"skin": "0.5"}, forces={"skin": "0.5"}, app=work.app, name="melt", now=(1, 1), then=(1, 1)
+        )
+        other = agreement(settings, {}, forces={}, app=_hotter(work), name="melt", now=(1, 1), then=(1, 1))
+    assert same.refused == "" and "energies of the start" in same.said[0]
+    assert "differ from the script's own" in other.refused
+
+
+def _hotter(work):
+    """The second of the two scripts has another physics."""
+    return lambda name, text, *place: work.app(
+        name, text.replace("create 1.44", "create 1.45") if name.endswith("tuned") else text, *place
+    )
