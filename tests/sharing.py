@@ -34,7 +34,7 @@ def together(item: pytest.Item) -> str:
     """What one process runs: a test, or all that share a fixture which is made once (for a module, a class, a session)."""
     made: dict[str, str] = {}
     for name, definitions in getattr(item, "_fixtureinfo").name2fixturedefs.items():  # noqa: B009 - private to pytest
-        if definitions and name not in OWN and not name.startswith("_"):
+        if definitions and name not in OWN:
             made[definitions[-1].scope] = name
     if "session" in made or "package" in made:
         return made.get("session") or made["package"]

@@ -56,6 +56,23 @@ def test_that_fails_at_first():
     assert RAN.read_text().splitlines().count("tried") > 1
 """
 
+SHARED = """
+import time
+from pathlib import Path
+import pytest
+
+RAN = Path(__file__).parent / "ran"
+
+@pytest.fixture(scope="module", autouse=True)
+def _opened():
+    with RAN.open("a") as file:
+        file.write("opened\\n")
+
+@pytest.mark.parametrize("n", range(20))
+def test_here(n):
+    time.sleep(0.02)
+"""
+
 COLLECTED = """
 import json, sys
 import pytest
@@ -95,6 +112,12 @@ def test_one_that_fails_twice_fails_and_one_that_cannot_be_read_too(small: Path)
     assert in_lanes.main({"small": Lane(("test_small.py",), 2)}, small) == 1
     (small / "test_small.py").write_text("import nothing_of_this_name\n")
     assert in_lanes.main({"small": Lane(("test_small.py",), 2)}, small) == 2
+
+
+def test_what_a_module_opens_for_all_its_tests_is_opened_once(small: Path) -> None:
+    (small / "test_small.py").write_text(SHARED)
+    assert in_lanes.main({"small": Lane(("test_small.py",), 3)}, small) == 0
+    assert (small / "ran").read_text().splitlines() == ["opened"]
 
 
 def test_all_tests_are_in_one_lane() -> None:

@@ -43,6 +43,7 @@ def open_here() -> ha.types.Site:
 def _close_site() -> Iterator[None]:
     yield
     open_here().close()
+    open_here.cache_clear()
 
 
 @pytest.fixture(scope="module")
