@@ -23,7 +23,7 @@ from hpcagent.apps.parts import CALLER, Part, by_hand, valued
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
-from hpcagent.model.contract import MEASURED_TIMES, Contract, Metric, Resources
+from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.extended import check_extendable
 from hpcagent.model.files import contents
 from hpcagent.model.records import LARGEST_WHOLE, Manifest, Role, checked_counter
@@ -444,8 +444,7 @@ class App(Displayed, Record):
         """Of a call: what a result that was computed on other resources does not tell."""
         if manifest.role not in ("direct", "part"):
             return {}
-        times = {m.name for m in self.contract.metrics if m.unit in MEASURED_TIMES}
-        speeds = sorted(self.contract.speeds | times)
+        speeds = sorted(self.contract.timed)
         return {"speeds": speeds} if speeds else {}
 
     def _outdated(self, manifest: Manifest, files: Mapping[str, str]) -> bool:

@@ -46,6 +46,7 @@ def _parts(campaign: Campaign) -> dict[str, Any]:
         "objective": campaign.objective.toml(),
         "space": campaign.space,
         "constraints": [c.text for c in campaign.constraints],
+        "resources": campaign.app.contract.resources.layout,
     }
 
 
@@ -115,7 +116,7 @@ def _told(name: str, old: Any, new: Any) -> list[str]:
     both = isinstance(old, Mapping) and isinstance(new, Mapping)
     if name == "policy" and both and old.get("name") != new.get("name"):
         return [f"policy from {old.get('name')} to {new.get('name')}"]
-    if name not in ("policy", "space") or not both:
+    if name not in ("policy", "space", "resources") or not both:
         return [f"{name} from {_short(old)} to {_short(new)}"]
     return [
         words for key in dict.fromkeys((*old, *new)) for words in _entry(name, key, old.get(key), new.get(key))

@@ -7,31 +7,23 @@ from collections.abc import Sequence
 
 from hpcagent.campaign.record import Campaign
 from hpcagent.errors import BadInput
-from hpcagent.model.contract import MEASURED_TIMES
 from hpcagent.model.records import Result
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.several_profiles import Several
 
-__all__ = ["by_reference", "on_several", "references", "refuse_mixed_speeds", "speeds"]
+__all__ = ["by_reference", "judged_speeds", "on_several", "references", "refuse_mixed_speeds"]
 
 
-def speeds(campaign: Campaign) -> frozenset[str]:
-    """The metrics that another machine changes, as far as the app's contract tells: measured speeds and times."""
-    contract = campaign.app.contract
-    return frozenset(contract.speeds | {m.name for m in contract.metrics if m.unit in MEASURED_TIMES})
-
-
-def _asked(campaign: Campaign) -> list[str]:
-    """The speeds that it judges by."""
+def judged_speeds(campaign: Campaign) -> list[str]:
+    """The metrics that a campaign judges by, and that another machine or another number of ranks changes."""
     rules = (rule.metric for rule in campaign.rules)
     asked = dict.fromkeys((*campaign.judged, *campaign.until.metrics(), *rules))
-    known = speeds(campaign)
-    return [metric for metric in asked if metric in known]
+    return [metric for metric in asked if metric in campaign.app.contract.timed]
 
 
 def by_reference(campaign: Campaign) -> bool:
     """Whether what it judges by are speeds, which on several sites are compared by reference runs."""
-    return campaign.reference is not None and bool(_asked(campaign))
+    return campaign.reference is not None and bool(judged_speeds(campaign))
 
 
 def references(campaign: Campaign, profile: Profile) -> int:
@@ -41,7 +33,7 @@ def references(campaign: Campaign, profile: Profile) -> int:
 
 def refuse_mixed_speeds(campaign: Campaign, profile: Profile) -> None:
     """Raise `BadInput` where speeds of several sites would be compared as if they were of one."""
-    asked = _asked(campaign) if isinstance(profile, Several) else []
+    asked = judged_speeds(campaign) if isinstance(profile, Several) else []
     if not asked:
         return
     metric = None if campaign.reference is None else campaign.reference.metric
@@ -66,6 +58,6 @@ def on_several(campaign: Campaign, results: Sequence[Result]) -> list[str]:
     if len(runs) < 2:
         return []
     where = ", ".join(f"{site} {n}" for site, n in runs.most_common())
-    known = sorted(m for m in speeds(campaign) if any(m in r.metrics for r in results))
+    known = sorted(m for m in campaign.app.contract.timed if any(m in r.metrics for r in results))
     said = f"; {' and '.join(known)} of different sites tell of the machines, too" if known else ""
     return [f"runs were on several sites ({where}){said}"]

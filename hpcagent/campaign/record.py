@@ -36,7 +36,7 @@ from hpcagent.model.base import (
     read_toml,
 )
 from hpcagent.model.constraints import Constraint
-from hpcagent.model.contract import MEASURED_TIMES, Resources
+from hpcagent.model.contract import Resources
 from hpcagent.model.extended import cannot
 from hpcagent.model.files import without_paths
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
@@ -524,11 +524,10 @@ class Campaign(Displayed, Record):
         speeds nobody knows, so there it is True.
         """
         contract = self.app.contract
-        speeds = contract.speeds | {m.name for m in contract.metrics if m.unit in MEASURED_TIMES}
         if not contract.speeds:
             return True
         asked = (*self.judged, *self.shown, *self.until.metrics(), *(rule.metric for rule in self.rules))
-        return not speeds.isdisjoint(asked)
+        return not contract.timed.isdisjoint(asked)
 
     @property
     def noise(self) -> dict[str, float]:

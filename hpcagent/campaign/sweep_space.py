@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcagent.apps.base import App
-from hpcagent.model.contract import MEASURED_TIMES
 from hpcagent.model.space import Space
 from hpcagent.policies.stop import AllOf, AnyOf, DesignDone, MaxBatches, MaxRuns, NodeHours, Stop, WallTime
 
@@ -68,8 +67,7 @@ def in_vain(app: App, metrics: Sequence[str], *, exact: bool) -> str:
     if exact:
         return f"no seed decides what {app.name} gives, so a replicate would copy the first run"
     noisy = any(app.contract.metric(m).noise for m in metrics)
-    speeds = app.contract.speeds | {m.name for m in app.contract.metrics if m.unit in MEASURED_TIMES}
-    if not app.contract.seeded and not noisy and not speeds & set(metrics):
+    if not app.contract.seeded and not noisy and not app.contract.timed & set(metrics):
         return (
             f"no seed reaches {app.name}, so a replicate would copy the first run (write {{seed}} in its "
             "command or template, name the variable in seed_variables, --seed-variable; or "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hpcagent.apps.base import App
 from hpcagent.apps.chosen import keep
 from hpcagent.campaign.changes import changeable
 from hpcagent.campaign.decisions import policy_of
+from hpcagent.campaign.on_sites import judged_speeds
 from hpcagent.campaign.planned import Plan
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.recorded import replayed
@@ -94,7 +96,26 @@ def _same_app(plan: Plan, written: Campaign) -> App:
             f"one by {going_on(written, root)}, or choose another folder (run_dir, --run-dir).",
             changed=changed,
         )
+    _check_layout(plan, written)
     return app
+
+
+def _check_layout(plan: Plan, written: Campaign) -> None:
+    """Refuse to measure speeds on other ranks or threads among those that are there, and to compare them."""
+    then, now = written.app.contract.resources.layout, plan.campaign.app.contract.resources.layout
+    other = [name for name in now if now[name] != then[name]]
+    speeds = judged_speeds(plan.campaign) if other else []
+    if speeds and replayed(plan.folder, written).results:
+        raise RunDirChanged(
+            f"{plan.folder.root} has runs with {_these(then, other)}, and with {_these(now, other)} "
+            f"{' and '.join(speeds)} would be measured otherwise. Go on as it was begun, or choose another folder "
+            "(run_dir, --run-dir), which may begin with what this one knows (earlier).",
+            changed=[f"resources.{name}" for name in other],
+        )
+
+
+def _these(layout: Mapping[str, int], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} = {layout[name]}" for name in names)
 
 
 def _different(written: App, given: App) -> list[str]:

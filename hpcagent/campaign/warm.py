@@ -158,7 +158,7 @@ def _read(campaign: Campaign, folder: str) -> Source:
             distrusted=o.distrusted,
             wall_s=o.wall_s,
             node_hours=o.node_hours,
-            host=r.host,
+            host=r.host if _as_here(campaign, r) else "",
         )
         for o, r in zip(seen, informative, strict=True)
         if inside(campaign.search, o.params) is not None and (not same or _unvaried(campaign, o.params))
@@ -189,6 +189,15 @@ def _asked_anew(
     reference = None if old.reference is None else old.reference.model_copy(update={"metric": metric})
     old = old.model_copy(update={"objective": campaign.objective, "reference": reference})
     return old, compare(old, results)
+
+
+def _as_here(campaign: Campaign, result: Result) -> bool:
+    """Whether a run had the ranks and threads that it would have here: on others it tells of another machine."""
+    try:
+        here = campaign.app.contract.resources_for(result.manifest.params)
+    except (BadInput, KeyError):  # a parameter that the app did not have then
+        return False
+    return here.layout == result.manifest.resources.layout
 
 
 def _unvaried(campaign: Campaign, params: Params) -> bool:

@@ -18,6 +18,9 @@ from hpcagent.model.texts import Line, checked_name
 __all__ = ["MEASURED_TIMES", "Contract", "Metric", "Resources"]
 
 MEASURED_TIMES = frozenset({"s", "min", "h", "1/s"})
+
+# The share of its cores that a run had, in every app that measures it.
+CPU_USE = "cpu_use_percent"
 """Units of measured wall times and of rates by them; times of the simulated world are in fs to ns."""
 
 # Resources that a parameter may decide.
@@ -107,6 +110,16 @@ class Resources(Record):
     def cores(self) -> int:
         """Cores of one run: nodes x ranks_per_node x threads_per_rank."""
         return self.nodes * self.ranks_per_node * self.threads_per_rank
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """What a run's speed depends on, its limits left out.
+
+        Example:
+            >>> Resources(ranks_per_node=4, walltime_s=60).layout
+            {'nodes': 1, 'ranks_per_node': 4, 'threads_per_rank': 1, 'gpus_per_node': 0}
+        """
+        return self.model_dump(exclude={"walltime_s", "memory_gb"})
 
 
 class Contract(Displayed, Record):
@@ -270,6 +283,12 @@ class Contract(Displayed, Record):
     def speeds(self) -> frozenset[str]:
         """The metrics that are measured speeds, or estimate one: those with `undisturbed`, and what it names."""
         return frozenset(name for m in self.metrics if m.undisturbed for name in (m.name, m.undisturbed))
+
+    @property
+    def timed(self) -> frozenset[str]:
+        """The metrics that the machine decides, too: speeds, measured times and CPU use."""
+        times = {m.name for m in self.metrics if m.unit in MEASURED_TIMES or m.name == CPU_USE}
+        return self.speeds | times
 
     def metric(self, name: str) -> Metric:
         """Return the promised metric `name`.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.numbers import number, point_text, with_error
-from hpcagent.campaign.on_sites import speeds
 from hpcagent.errors import BadInput
 from hpcagent.model.base import canonical_json
 from hpcagent.model.extended import counting, superseded
@@ -339,7 +338,7 @@ def _sites(run: CampaignRun) -> str:
 
 def _say_speeds(runs: Sequence[CampaignRun], compared: Sequence[Difference], notes: list[str]) -> None:
     """A difference of speeds that were measured on several sites tells of the machines as well."""
-    found = speeds(runs[0].campaign)
+    found = runs[0].campaign.app.contract.timed
     names = dict.fromkeys(d.metric for d in compared if d.metric in found)
     where = [_sites(run) for run in runs]
     if names and (len(set(where)) > 1 or "," in where[0]):

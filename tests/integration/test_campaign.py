@@ -305,6 +305,35 @@ def test_another_campaign_is_not_mixed_into_a_folder(tmp_path):
     assert caught.value.changed == ["seed"]
 
 
+@ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"speed": "1/s", "area": "angstrom^2"})
+def timed(x):
+    return {"speed": 1.0 + x, "area": x}
+
+
+def test_speeds_on_other_ranks_are_not_mixed_into_a_folder(tmp_path):
+    def asked(metric, runs, **resources):
+        app = timed.with_resources(**resources)
+        space = {"x": {}}
+        return ha.Campaign(
+            app, ha.maximize(metric), space=space, until=ha.max_runs(runs), batch_size=4, site="threads"
+        )
+
+    ha.run(asked("speed", 4), run_dir=tmp_path / "speed")
+    before = (tmp_path / "speed" / "events.jsonl").read_bytes()
+    with pytest.raises(
+        RunDirChanged, match="ranks_per_node = 1, and with ranks_per_node = 2 speed would"
+    ) as caught:
+        ha.run(asked("speed", 8, ranks_per_node=2), run_dir=tmp_path / "speed")
+    assert caught.value.changed == ["resources.ranks_per_node"]
+    assert (tmp_path / "speed" / "events.jsonl").read_bytes() == before
+    # More time changes no speed; what is computed does not depend on ranks, and the change is said.
+    assert len(ha.run(asked("speed", 8, walltime_s=99), run_dir=tmp_path / "speed").results) == 8
+    ha.run(asked("area", 4), run_dir=tmp_path / "area")
+    result = ha.run(asked("area", 8, threads_per_rank=2), run_dir=tmp_path / "area")
+    assert len(result.results) == 8
+    assert "threads_per_rank from 1 to 2" in str(result)
+
+
 def test_a_finished_campaign_says_so_and_may_be_extended(tmp_path):
     ha.run(campaign(), run_dir=tmp_path)
     size = (tmp_path / "events.jsonl").stat().st_size

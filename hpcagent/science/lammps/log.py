@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import bisect
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,8 @@ class Run:
         kspace_error_relative: The same against the force between two elementary charges at a distance of one.
         procs: MPI tasks.
         threads: OpenMP threads per MPI task.
+        threaded: Whether the forces are computed with these threads (styles of OPENMP, INTEL or KOKKOS); else one
+            thread works, whatever their number.
         cpu_use_percent: `% CPU use`, per MPI task; 100 times the threads at most.
         performance: Numbers of the `Performance:` line by LAMMPS's own unit, e.g. `ns/day`.
         timing: Rows of the timing breakdown by section, e.g. `Pair`.
@@ -123,6 +126,7 @@ class Run:
     kspace_error_relative: float | None = None
     procs: int | None = None
     threads: int | None = None
+    threaded: bool = False
     cpu_use_percent: float | None = None
     performance: dict[str, float] = field(default_factory=dict)
     timing: dict[str, TimingRow] = field(default_factory=dict)
@@ -424,6 +428,10 @@ _DELETED = re.compile(rb"Deleted \d+ atoms, new total = (\d+)")
 _ATOMS = re.compile(rb"  (\d+) atoms(?: after read)?\s*")
 # "estimated absolute RMS force accuracy = 0.027", of PPPM for dispersion with "Coulomb" or "Dispersion" before it.
 _ACCURACY = re.compile(rb"\s+(?:\w+ )?estimated (absolute|relative)(?: RMS)? force accuracy\s*=\s*(\S+)")
+# What a style of OPENMP, INTEL or KOKKOS that computes forces leaves in the log, at the start of each run or once.
+_THREADED = re.compile(rb"Last active /omp style is |KOKKOS mode |.*\bpair \S+/(?:omp|intel|kk)\b")
+_GRID = re.compile(rb" +(\d+) by (\d+) by (\d+) MPI processor grid")
+_NOT_THREADED = b"No /omp style for force computation"
 _CHANGE_ATOMS = frozenset(("bond/react", "charge/regulation", "deposit", "evaporate", "gcmc", "pour"))
 _NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF]|1\.#[A-Z]+)"
 _IS_NUMBER = re.compile(_NUMBER)
@@ -471,6 +479,8 @@ class _State:
     lost: str | None = None
     dimension: int = 3
     kspace: dict[bytes, float] = field(default_factory=dict)  # never changed in place
+    threaded: bool = False
+    tasks: int | None = None  # of the processor grid
 
     def style(self, performance: dict[str, float]) -> str | None:
         if self.units is not None:
@@ -622,6 +632,12 @@ class _Reader:
         if line.startswith(b"Setting up "):
             state.kind = "minimize" if b"minimization" in line else "run"
             return False
+        if _THREADED.match(line):
+            state.threaded = True
+        elif line.startswith(_NOT_THREADED):
+            state.threaded = False
+        elif grid := _GRID.match(line):
+            state.tasks = math.prod(int(n) for n in grid.groups())
         self._count(line)
         if state.lost is None and not state.hidden and not state.boxed and _FIRST.fullmatch(line):
             state.lost = "error"
@@ -1373,7 +1389,7 @@ def _run(table: _Table) -> Run:
         timestep_varies=state.resetting_fix is not None,
         normalized=state.normalized(units),
         loop_time_s=_float(loop[1]) if loop else None,
-        procs=int(loop[2]) if loop else None,
+        procs=_tasks(loop, cpu, state.tasks) if loop else None,
         steps=int(loop[3]) if loop else None,
         n_atoms=int(loop[4]) if loop else None,
         n_atoms_start=_atoms_at_start(table),
@@ -1383,6 +1399,7 @@ def _run(table: _Table) -> Run:
         kspace_error=state.kspace.get(b"absolute"),
         kspace_error_relative=state.kspace.get(b"relative"),
         threads=(1 if cpu[3] == b"no" else int(cpu[3])) if cpu else None,
+        threaded=state.threaded,
         cpu_use_percent=_float(cpu[1]) if cpu else None,
         performance=performance,
         timing=timing,
@@ -1396,6 +1413,13 @@ def _run(table: _Table) -> Run:
         follows=table.follows,
         broken_by=table.broken_by,
     )
+
+
+def _tasks(loop: re.Match[bytes], cpu: re.Match[bytes] | None, grid: int | None) -> int:
+    """MPI tasks: the "procs" of the `Loop time` line are tasks times threads (LAMMPS's finish.cpp)."""
+    if cpu is not None:  # not there after `timer off`
+        return int(cpu[2])
+    return grid or int(loop[2])
 
 
 def _atoms_at_start(table: _Table) -> int | None:

@@ -99,7 +99,7 @@ METRICS: dict[str, MetricInfo] = {
     "ns_per_day_cpu": MetricInfo(
         "ns/day",
         "simulated time per day of CPU time: the speed the run would have had with its cores to itself",
-        "ns_per_day / (CPU use / (100 % * threads per task))",
+        "ns_per_day / (CPU use / (100 % * threads that compute forces))",
         "physical",
     ),
     "tau_per_day": MetricInfo(
@@ -108,14 +108,14 @@ METRICS: dict[str, MetricInfo] = {
     "tau_per_day_cpu": MetricInfo(
         "tau/day",
         "simulated reduced time per day of CPU time: the speed the run would have had with its cores to itself",
-        "tau_per_day / (CPU use / (100 % * threads per task))",
+        "tau_per_day / (CPU use / (100 % * threads that compute forces))",
         "lj",
     ),
     "timesteps_per_s": MetricInfo("timesteps/s", "steps per second of wall time", "steps / loop time"),
     "timesteps_per_s_cpu": MetricInfo(
         "timesteps/s",
         "steps per second of CPU time: the speed the run would have had with its cores to itself",
-        "timesteps_per_s / (CPU use / (100 % * threads per task))",
+        "timesteps_per_s / (CPU use / (100 % * threads that compute forces))",
     ),
     "cpu_use_percent": MetricInfo("%", "CPU use per MPI task", "the `% CPU use` line"),
     "loop_time_s": MetricInfo("s", "wall time of the production leg", _LOOP),
@@ -669,7 +669,8 @@ class _Measuring:
         use = self.run.cpu_use_percent
         # A run of microseconds is below the clock's resolution, and says 0 %.
         if use:
-            self._put(f"{name}_cpu", rate / (use / 100.0 / (self.run.threads or 1)))
+            working = (self.run.threads or 1) if self.run.threaded else 1
+            self._put(f"{name}_cpu", rate / min(use / 100.0 / working, 1.0))
 
     def _compare_with_performance(self, rate: float) -> None:
         said = self.run.performance.get("ns/day")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 from pathlib import Path
 from statistics import median
@@ -495,6 +496,21 @@ def test_speeds_are_scaled_by_the_two_references_as_soon_as_ours_is_known():
     assert after.uncertainty["ns_per_day"] < 0.03 * after.metrics["ns_per_day"]
     assert after.metrics["drift"] == 2.0
     assert "drift" not in after.uncertainty
+
+
+def test_runs_on_other_ranks_count_as_those_of_another_machine(tmp_path):
+    @ha.app(parameters={"x": Float(0, 1)}, metrics={"speed": "1/s"})
+    def timed(x):
+        return {"speed": 1.0 + x}
+
+    def asked(app, **more):
+        return campaign(app, maximize("speed"), space={"x": {}}, policy="random", until={"max_runs": 4}, **more)
+
+    ha.run(asked(timed), run_dir=tmp_path / "one")
+    alike = read_earlier(asked(timed, earlier=(str(tmp_path / "one"),)))
+    other = read_earlier(asked(timed.with_resources(threads_per_rank=2), earlier=(str(tmp_path / "one"),)))
+    assert {run.host for run in alike.earlier[0].runs} == {platform.node()}
+    assert {run.host for run in other.earlier[0].runs} == {""}
 
 
 def test_another_reference_point_says_nothing_of_the_ratio():

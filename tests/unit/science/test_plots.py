@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "analysis"))
-from trajectories import dump, run_of, walk
-
 import hpcagent as ha
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.science import plots
 from hpcagent.science.analysis.msd import msd
 from hpcagent.science.analysis.rdf import rdf
+from tests.unit.science.analysis.trajectories import dump, run_of, walk
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "plot_rdf": {"labels": "", "title": "g"},

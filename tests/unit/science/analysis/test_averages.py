@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from trajectories import run_of
-
 from hpcagent.errors import AppFailed
 from hpcagent.science.analysis.averages import averages, chodera_start, mser5_start, read_table
 from hpcagent.science.analysis.heat_capacity import heat_capacity
+from tests.unit.science.analysis.trajectories import run_of
 
 LMP = Path(sys.executable).parent / "lmp"
 K_B = 8.617333262145e-5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from trajectories import run_of
-
 from hpcagent.errors import AppFailed
 from hpcagent.science.analysis.adsorption import adsorption_energy_of
 from hpcagent.science.analysis.elastic import elastic_constants, strain_between, voigt_reuss_hill
 from hpcagent.science.analysis.eos import birch_murnaghan, eos_fit, fitted
+from tests.unit.science.analysis.trajectories import run_of
 
 GPA = 160.21766208
 

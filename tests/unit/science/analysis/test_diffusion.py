@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from trajectories import dump, run_of, upstream, walk
-
 from hpcagent.errors import AppFailed
 from hpcagent.science.analysis.msd import msd, squared_displacements, yeh_hummer
 from hpcagent.science.analysis.vacf import autocorrelations, vacf
+from tests.unit.science.analysis.trajectories import dump, run_of, upstream, walk
 
 LMP = Path(sys.executable).parent / "lmp"
 READ = {"discard": 0.0, "every": 1, "timestep": 0.1, "units": "metal", "species": ""}

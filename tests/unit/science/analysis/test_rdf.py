@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from trajectories import dump, run_of, upstream
-
 from hpcagent.errors import AppFailed
 from hpcagent.science.analysis.coordination import coordination
 from hpcagent.science.analysis.frames import FARTHEST
 from hpcagent.science.analysis.rdf import _redrawn, peaks, rdf
+from tests.unit.science.analysis.trajectories import dump, run_of, upstream
 
 READ = {"discard": 0.0, "every": 1, "timestep": 0.001, "units": "metal", "species": ""}
 RDF = {"r_max": 0.0, "bins": 100, "a": "", "b": "", "ranks": 1, **READ}

@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from trajectories import run_of
-
 from hpcagent.errors import AppFailed
 from hpcagent.science.analysis.viscosity import green_kubo, viscosity
+from tests.unit.science.analysis.trajectories import run_of
 
 LMP = Path(sys.executable).parent / "lmp"
 

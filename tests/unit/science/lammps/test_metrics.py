@@ -53,9 +53,21 @@ def test_speed_is_steps_times_timestep_over_loop_time() -> None:
     assert (got["timestep"], got["n_atoms"], got["loop_time_s"], got["cpu_use_percent"]) == (0.002, 100, 2, 80)
 
 
-def test_speed_per_cpu_counts_the_threads() -> None:
-    got = measure(log_of(ROWS, after="150.0% CPU use with 1 MPI tasks x 2 OpenMP threads")).values
-    assert got["ns_per_day_cpu"] == pytest.approx(34.56 / 0.75)
+@pytest.mark.parametrize(
+    ("said", "use", "share"),
+    [
+        ("Last active /omp style is pair_style lj/cut/omp\n", 150.0, 0.75),
+        ("  (1) pair lj/cut/kk, perpetual\n", 150.0, 0.75),
+        ("", 80.0, 0.8),  # OMP_NUM_THREADS=2, and styles that know of no threads
+        ("No /omp style for force computation currently active\n", 110.0, 1.0),  # neighbour lists only
+        ("Last active /omp style is pair_style lj/cut/omp\nclear\nunits metal\ntimestep 0.002\n", 80.0, 0.8),
+    ],
+)
+def test_speed_per_cpu_counts_the_threads_that_compute(said: str, use: float, share: float) -> None:
+    before = f"units metal\ntimestep 0.002\n{said}thermo 100\nrun 400\n"
+    after = f"{use}% CPU use with 1 MPI tasks x 2 OpenMP threads"
+    got = measure(log_of(ROWS, before=before, after=after)).values
+    assert got["ns_per_day_cpu"] == pytest.approx(34.56 / share)
 
 
 def test_drift_is_the_fitted_slope_in_each_of_its_units() -> None:

