@@ -108,7 +108,7 @@ class Sites(Site):
         return told
 
     @property
-    def spent(self) -> bool:
+    def out_of_time(self) -> bool:
         """False: none of them is opened inside of a job."""
         return False
 

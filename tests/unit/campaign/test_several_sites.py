@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import threading
 import time
@@ -21,7 +22,9 @@ from hpcagent.model.records import Manifest
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
+from hpcagent.sites.several import Sites
 from hpcagent.sites.several_profiles import Several
+from hpcagent.sites.site import Site
 from hpcagent.sites.workers.fair_share import Turns
 from hpcagent.store.metrics_file import read_table
 
@@ -330,3 +333,18 @@ def test_speeds_of_campaigns_on_different_sites_are_not_compared_in_silence(tmp_
     compared = ha.compare(tmp_path / "a", tmp_path / "b")
     assert compared.settings == {"site": ("a", "b")}
     assert any("speed: measured on different sites (a | b)" in note for note in compared.notes)
+
+
+def test_several_sites_answer_by_the_words_of_one():
+    """What is renamed in `Site` and not here would be looked up in a part of one site, which several do not have."""
+    own = {name for name in vars(Sites) if not name.startswith("_")}
+    assert own - set(dir(Site)) == {"alive", "failed", "fitting", "none_left", "workers"}
+    parts = {
+        name: inspect.getsource(value.fget if isinstance(value, property) else value)
+        for name, value in vars(Site).items()
+        if isinstance(value, property) or inspect.isfunction(value)
+    }
+    needs_executors = {
+        name for name, source in parts.items() if "self._executors" in source and not name.startswith("_")
+    }
+    assert needs_executors <= own
