@@ -31,8 +31,8 @@ class Reaped:
     Attributes:
         name: The job's name.
         job_id: The scheduler's id; None if the scheduler never had the job, or could not be asked.
-        done: `cancelled`: it waited or ran, and is gone. `ended`: it had ended before. `never`: it was never
-            submitted. `left`: it could not be seen gone; the ledger keeps it. `elsewhere`: it is another folder's,
+        done: `cancelled`: it waited or ran, and is gone. `ended`: it had ended before. `never`: no id of it
+            was recorded and no job that waits or runs has its name: most often it was never submitted. `left`: it could not be seen gone; the ledger keeps it. `elsewhere`: it is another folder's,
             of which this one is a copy, and was let be.
         state: How it ended, e.g. `cancelled`, `timeout`; empty if `never`, `left` or `elsewhere`.
         words: The scheduler's words, or why it is left.
@@ -213,7 +213,7 @@ def _heard(
                     continue
                 done.append(Reaped(name, None, "left", words="whether it was submitted is not known yet"))
             elif not found:
-                words = "never seen by the scheduler"
+                words = "no id was recorded, and no waiting or running job has its name"
                 writer.refused(name, words)
                 done.append(Reaped(name, None, "never", words=words))
             del silent[name]

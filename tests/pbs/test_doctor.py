@@ -78,7 +78,8 @@ def test_what_a_killed_coordinator_has_left_is_reaped_from_the_command_line(pbs,
     with (tmp_path / "out").open("w") as out:
         process = subprocess.Popen(run, cwd=tmp_path, stdout=out, stderr=out)
     give_up = time.monotonic() + 300
-    while not any(job["state"] == "R" for job in pbs.jobs().values()):
+    ledger = tmp_path / "r" / "jobs.jsonl"
+    while not any(job["state"] == "R" and name in ledger.read_text() for name, job in pbs.jobs().items()):
         assert time.monotonic() < give_up and process.poll() is None, (tmp_path / "out").read_text()
         time.sleep(0.05)
     process.kill()
