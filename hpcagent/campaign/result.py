@@ -530,7 +530,24 @@ class CampaignResult(Displayed):
         goals = [g.metric for g in campaign.objective.goals if twins[g.metric] is None]
         if goals:
             text += f"; their {' and '.join(goals)} is not used where the same was run undisturbed"
-        return [*lines, text]
+        return [*lines, text + self._not_repeated()]
+
+    def _not_repeated(self) -> str:
+        """Why runs without their core were not run again, as a clause; empty where they were."""
+        if not self.campaign.repeat_distrusted:
+            return ""
+        if self.campaign.mode == "rolling":
+            return "; none was run again: rolling mode repeats none"
+        batches: dict[int, list[Result]] = {}
+        for result in self.results:
+            if result.manifest.role != "repeat":
+                batches.setdefault(result.manifest.batch, []).append(result)
+        crowded = [  # as `Planner.repeats` decides it
+            str(n)
+            for n, runs in batches.items()
+            if 2 * sum(r.ok and r.distrusted is not None for r in runs) > len(runs)
+        ]
+        return f"; of batch {', '.join(crowded)} none was run again, as most of it had none" if crowded else ""
 
     def __str__(self) -> str:
         counts = self.counts

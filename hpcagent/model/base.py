@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import stat
 import tomllib
@@ -81,7 +82,7 @@ def build(cls: type[R], data: Mapping[str, Any], *, where: str) -> R:
     try:
         return cls.model_validate(dict(data))
     except ValidationError as error:
-        raise explain(cls, error, where) from None
+        raise _explain_all(cls, error, where) from None
 
 
 def read_record(cls: type[R], data: Mapping[str, Any], unknown: MutableMapping[str, None]) -> R:
@@ -129,7 +130,45 @@ def _without(data: Any, place: tuple[int | str, ...]) -> Any:
 
 def explain(cls: type[BaseModel], error: ValidationError, where: str = "") -> BadInput:
     """The first problem pydantic found, as one sentence with its place."""
-    problem = _telling(error.errors())
+    problems = error.errors()
+    return _explained(cls, problems, _telling(problems), where)
+
+
+# As many more faults are told beside the first.
+_MORE_TOLD = 5
+
+
+def _explain_all(cls: type[BaseModel], error: ValidationError, where: str) -> BadInput:
+    """As `explain`, with the faults at other places behind the first: they can be corrected at once."""
+    problems = error.errors()
+    first = _telling(problems)
+    unknown = {one["loc"][:-1] for one in problems if one["type"] == "extra_forbidden"}
+    told = [first]
+    for one in problems:
+        misspelt = one["type"] == "missing" and one["loc"][:-1] in unknown
+        if not misspelt and not any(_same_place(one, other) for other in told):
+            told.append(one)
+    found = _explained(cls, problems, first, where)
+    # What there is instead is told once.
+    more = [re.sub(r"; known: .*", ".", _explained(cls, [one], one, "").message, flags=re.S) for one in told[1:]]
+    if not more:
+        return found
+    left = len(more) - _MORE_TOLD
+    said = " Also ".join((found.message, *more[:_MORE_TOLD])) + (f" And {left} more." if left > 0 else "")
+    return BadInput(said, **found.details)
+
+
+def _same_place(one: ErrorDetails, other: ErrorDetails) -> bool:
+    """Whether two problems are of one fault, as those of all members of a union are."""
+    kinds = {one["type"], other["type"]}
+    a, b = one["loc"], other["loc"]
+    if "extra_forbidden" in kinds or "missing" in kinds:
+        return a == b
+    shorter = min(len(a), len(b))
+    return a[:shorter] == b[:shorter] or (a[:-1] == b[:-1] and {a[-1], b[-1]} <= _PLAIN.keys())
+
+
+def _explained(cls: type[BaseModel], problems: list[ErrorDetails], problem: ErrorDetails, where: str) -> BadInput:
     inner = problem.get("ctx", {}).get("error")
     loc = problem["loc"][:-1] if problem["type"] in ("extra_forbidden", "missing") else problem["loc"]
     path = ".".join(str(part) for part in loc)
@@ -140,7 +179,7 @@ def explain(cls: type[BaseModel], error: ValidationError, where: str = "") -> Ba
     if any(is_secret(str(part)) for part in problem["loc"]):
         problem["input"] = HIDDEN
     details = {"where": where, "value": problem.get("input")}
-    either = _either(error.errors(), problem)
+    either = _either(problems, problem)
     if either:
         at = f"{', '.join(filter(None, (where, '.'.join(map(str, problem['loc'][:-1])))))}: ".removeprefix(": ")
         return BadInput(f"{at}must be {either}; got {_shown(problem.get('input'))}.", **details)

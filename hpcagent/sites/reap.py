@@ -31,9 +31,10 @@ class Reaped:
     Attributes:
         name: The job's name.
         job_id: The scheduler's id; None if the scheduler never had the job, or could not be asked.
-        done: `cancelled`: it waited or ran, and is gone. `ended`: it had ended before. `never`: no id of it
-            was recorded and no job that waits or runs has its name: most often it was never submitted. `left`: it could not be seen gone; the ledger keeps it. `elsewhere`: it is another folder's,
-            of which this one is a copy, and was let be.
+        done: `cancelled`: it waited or ran, and is gone. `ended`: it had ended before. `never`: no id of it was
+            recorded and no job that waits or runs has its name: most often it was never submitted. `left`: it
+            could not be seen gone; the ledger keeps it. `elsewhere`: it is another folder's, of which this one is
+            a copy, and was let be.
         state: How it ended, e.g. `cancelled`, `timeout`; empty if `never`, `left` or `elsewhere`.
         words: The scheduler's words, or why it is left.
     """

@@ -284,6 +284,26 @@ def test_records_are_frozen_and_refuse_unknown_keys():
         build(Manifest, {"execution_id": "x", "app": "a", "app_version": "1.0.0", "sede": 1}, where="line 3")
 
 
+def test_all_faults_of_a_file_are_told_at_once():
+    data = {"name": 3, "metrics": [{"name": "m", "unti": "1"}], "resources": {"nodes": "x", "walltime_s": "y"}}
+    with pytest.raises(BadInput) as caught:
+        build(Contract, data, where="x.toml")
+    told = caught.value.message
+    assert told.startswith("x.toml, name: input should be a valid string; got 3. Also ")
+    for fault in (
+        "metrics.0: unknown key 'unti'; did you mean 'unit'?",
+        "resources.nodes: ",
+        "resources.walltime_s: ",
+    ):
+        assert told.count(fault) == 1, told
+    assert "missing" not in told  # `unit` is there, misspelt
+    with pytest.raises(BadInput) as caught:
+        build(Contract, {"name": "a"} | {f"key{i}": 1 for i in range(9)}, where="x.toml")
+    assert caught.value.message.count("known: ") == 1 and caught.value.message.endswith(
+        "Also unknown key 'key5'. And 3 more."
+    )
+
+
 def test_of_a_missing_and_an_unknown_key_the_unknown_is_named_with_what_was_meant():
     with pytest.raises(BadInput, match=r"x\.toml: unknown key 'nmae'; did you mean 'name'\?"):
         build(Contract, {"nmae": "a"}, where="x.toml")

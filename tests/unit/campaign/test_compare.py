@@ -163,6 +163,12 @@ def test_only_what_is_so_is_said_of_runs_without_their_core(tmp_path):
     assert (
         "2 run(s) did not have their core; speed of 1 is an estimate from CPU time (speed_cpu), that of 1" in said
     )
+    assert said.count("none was run again") == 1
+    assert "; of batch 0 none was run again, as most of it had none" in said  # by somebody else's wish one was
+    quiet = [ran(made, x, 10.0 * x, batch=0, index=3 + i) for i, x in enumerate((3.0, 4.0, 5.0))]
+    assert "run again" not in str(answer(made, [*results, *quiet], run_dir=tmp_path))
+    rolling = made.model_copy(update={"mode": "rolling"})
+    assert "rolling mode repeats none" in str(answer(rolling, results, run_dir=tmp_path))
     other = ha.Campaign(STEPS, ha.maximize("plain"), policy="sobol", until={"max_runs": 4})
     said = str(answer(other, results, run_dir=tmp_path))
     assert "CPU time" not in said and "did not have" not in said  # `plain` is no speed: all runs count
