@@ -1,6 +1,7 @@
 """Time and memory to take up a campaign with 1 000, 10 000 and 100 000 recorded runs.
 
-The journals are written by the library's own records; each size is resumed in a process of its own.
+The journals and metrics.h5 are written by the library's own records; each size is replayed and resumed in processes
+of their own.
 
     python benchmarks/resume.py [--sizes 1000 10000 100000]
 """
@@ -20,6 +21,7 @@ from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.state import State, result_event
 from hpcagent.model.records import Cost, Result
 from hpcagent.store.journal import Journal, read_events
+from hpcagent.store.metrics_file import MetricsFile
 from hpcagent.store.rundir import RunDir
 
 BATCH = 100
@@ -78,6 +80,15 @@ def write(folder: Path, runs: int) -> None:
         ]
         journal.append([{"event": "results", "at": time.time(), "results": [result_event(r) for r in results]}])
     journal.close()
+    metrics = MetricsFile(run_dir.metrics, campaign.app.contract)
+    metrics.update(State.replay(read_events(run_dir.events)).in_order, final=True)
+
+
+def replay(folder: Path) -> None:
+    """Only reading the journal; prints seconds."""
+    began = time.perf_counter()
+    State.replay(read_events(RunDir(folder).events))
+    print(f"replay {time.perf_counter() - began:6.2f} s, ", end="", flush=True)
 
 
 def resume(folder: Path) -> None:
@@ -87,10 +98,6 @@ def resume(folder: Path) -> None:
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began = time.perf_counter()
-    state = State.replay(read_events(RunDir(folder).events))
-    replayed = time.perf_counter() - began
-    del state
-    began = time.perf_counter()
     with Coordinator(load_run(folder), run_dir=folder) as coordinator:
         opened = time.perf_counter() - began
         for _ in coordinator:
@@ -99,16 +106,19 @@ def resume(folder: Path) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     size = RunDir(folder).events.stat().st_size / 1e6
     print(
-        f"journal {size:7.1f} MB: replay {replayed:6.2f} s, open {opened:6.2f} s, until it says that it is "
-        f"finished {finished:6.2f} s; {peak - before:5.0f} MB"
+        f"open {opened:6.2f} s, until it says that it is finished {finished:6.2f} s; {peak - before:5.0f} MB; journal {size:.1f} MB"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--replay", type=Path)
     parser.add_argument("--resume", type=Path)
     arguments = parser.parse_args()
+    if arguments.replay is not None:
+        replay(arguments.replay)
+        return
     if arguments.resume is not None:
         resume(arguments.resume)
         return
@@ -116,7 +126,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), runs)
             print(f"{runs:7} runs: ", end="", flush=True)
-            subprocess.run([sys.executable, __file__, "--resume", folder], check=True)
+            for what in ("--replay", "--resume"):
+                subprocess.run([sys.executable, __file__, what, folder], check=True)
 
 
 if __name__ == "__main__":

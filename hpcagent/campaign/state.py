@@ -8,6 +8,7 @@ import time
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -32,8 +33,14 @@ MOST_TOLD = 5
 # From here on the garbage collector is told to leave replayed records alone.
 MANY = 5000
 
-Key = tuple[tuple[str, float | int | str], ...]
+Key = tuple[tuple[str, ...] | float | int | str, ...]
+_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {}
 R = TypeVar("R", bound=Record)
+
+# Fields of results that hold texts by name, most often the same ones in all runs of a campaign.
+_ALIKE = ("units", "bounds", "artifacts", "files", "versions")
+_NOTHING: dict[str, Any] = {}
+_set = object.__setattr__
 
 
 class State:
@@ -138,7 +145,8 @@ class State:
         self._by_id: dict[str, Manifest] = {}
         self._resources: dict[str, Resources] = {}
         self._given: dict[frozenset[str], set[str]] = {}
-        self._repeats: dict[Key, int] = {}
+        self._equal: dict[tuple[Any, ...], Any] = {}
+        self._repeats: dict[Key, int] | None = None  # made when it is asked for
         self._session_began: float | None = None
         self._stopped_since = False
         self._not_started: frozenset[str] = frozenset()
@@ -302,16 +310,26 @@ class State:
         shared = self._resources.get(text)
         if shared is None:
             shared = self._resources[text] = read_record(Resources, fields["resources"], self.unknown)
-        return self._sharing(_unchanged(read_record(Manifest, {**fields, "resources": shared}, self.unknown)))
+        return self._lean(_unchanged(read_record(Manifest, {**fields, "resources": shared}, self.unknown)))
 
-    def _sharing(self, record: R) -> R:
-        """The record with the set of what was given shared with all that were given the same.
+    def _lean(self, record: R, *alike: str) -> R:
+        """An equal record of a third of the size, for one of very many; as nothing changes it, parts are shared.
 
-        Such a set has three times the size of the record itself, and nothing changes it: records are frozen.
+        These are the set of the names that were given, which has three times the record's own size; the names of
+        all fields, which Python's instances share where they are set one by one; and equal values of the fields
+        `alike`, which are flat dictionaries.
         """
+        new = object.__new__(type(record))
+        fields = record.__dict__
+        for name in alike:
+            value = fields[name]
+            fields[name] = self._equal.setdefault(tuple(value.items()), value) if value else _NOTHING
+        deque(map(_set, repeat(new), fields, fields.values()), maxlen=0)
         given = record.__pydantic_fields_set__
-        object.__setattr__(record, "__pydantic_fields_set__", self._given.setdefault(frozenset(given), given))
-        return record
+        _set(new, "__pydantic_fields_set__", self._given.setdefault(frozenset(given), given))
+        _set(new, "__pydantic_extra__", None)
+        _set(new, "__pydantic_private__", None)
+        return new
 
     def _apply_confirmation(self, event: Mapping[str, Any]) -> None:
         if event.get("confirm"):
@@ -337,9 +355,11 @@ class State:
                 return
             data = {**fields, "manifest": manifest}
             del data["execution_id"]
-            result = self._sharing(_finite(read_record(Result, data, self.unknown)))
-            self._sharing(result.cost)
-            self.add_result(result)
+            result = _finite(read_record(Result, data, self.unknown))
+            _set(result, "cost", self._lean(result.cost))
+            if not result.uncertainty:
+                _set(result, "uncertainty", _NOTHING)
+            self.add_result(self._lean(result, *_ALIKE))
         except _UNFIT as error:
             self._damaged(error, Result)
 
@@ -454,10 +474,8 @@ class State:
         self._by_id[manifest.execution_id] = manifest
         self.elsewhere += bool(manifest.origin)
         self._batches.setdefault(manifest.batch, []).append(manifest.execution_id)
-        if manifest.origin:
-            return  # no run: the first run of its point is not a repetition
-        key = _key(manifest.params)
-        self._repeats[key] = max(self._repeats.get(key, 0), manifest.replicate + 1)
+        if self._repeats is not None:
+            _count(self._repeats, manifest)
 
     def add_result(self, result: Result) -> None:
         """Take in a result, once; a later one of the same run replaces the earlier."""
@@ -492,6 +510,10 @@ class State:
 
     def next_replicate(self, params: Params) -> int:
         """0 for new parameters, otherwise one more than was ever asked for."""
+        if self._repeats is None:
+            self._repeats = {}
+            for manifest in self.manifests:
+                _count(self._repeats, manifest)
         return self._repeats.get(_key(params), 0)
 
     def final(self, identity: str) -> bool:
@@ -620,5 +642,13 @@ def result_event(result: Result) -> dict[str, Any]:
     return {"execution_id": result.manifest.execution_id, "status": result.status, **fields}
 
 
+def _count(repeats: dict[Key, int], manifest: Manifest) -> None:
+    if not manifest.origin:  # else it is no run: the first run of its point is not a repetition
+        key = _key(manifest.params)
+        repeats[key] = max(repeats.get(key, 0), manifest.replicate + 1)
+
+
 def _key(params: Params) -> Key:
-    return tuple(sorted(params.items()))
+    """A point, for one of very many: its names are shared by all points that have them."""
+    names = tuple(sorted(params))
+    return (_NAMES.setdefault(names, names), *map(params.__getitem__, names))

@@ -42,10 +42,10 @@ class Column:
         """Whether every result has a value."""
         return None not in self.values
 
-    def filled(self) -> list[Any]:
+    def filled(self) -> Sequence[Any]:
         """The values for a format that knows no missing ones: NaN, or an empty text, in their place."""
         empty: Scalar = "" if self.kind == "text" else math.nan
-        return list(self.values) if self.complete else [empty if v is None else v for v in self.values]
+        return self.values if self.complete else [empty if v is None else v for v in self.values]
 
 
 def columns_of(results: Sequence[Result], contract: Contract) -> tuple[Column, ...]:

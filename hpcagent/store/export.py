@@ -56,7 +56,7 @@ def export_columns(columns: Sequence[Column], path: Path | None, *, to: str) -> 
         # A whole number that is missing is null there, and the others stay whole.
         image = _parquet({c.name: list(c.values) for c in columns}, units, types={c.name: c.kind for c in columns})
     else:
-        image = _image({c.name: c.filled() for c in columns}, units, to)
+        image = _image({c.name: list(c.filled()) for c in columns}, units, to)
     if path is not None:
         with refusing_clearly(path):
             path.write_bytes(image)

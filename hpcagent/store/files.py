@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -34,23 +34,25 @@ def refusing_clearly(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_whole(path: Path, text: str | bytes, *, private: bool = False) -> None:
+def write_whole(path: Path, text: str | bytes | Sequence[bytes | memoryview], *, private: bool = False) -> None:
     """Write a file under another name and rename it: never half a file under the right name.
 
     Args:
         path: The file.
-        text: All of it.
+        text: All of it, or its parts in order.
         private: Nobody else may read it: secrets may be in it.
 
     Raises:
         StoreFull: The disk, the quota or the permissions refuse.
     """
-    data = text.encode() if isinstance(text, str) else text
+    whole = text.encode() if isinstance(text, str) else text
+    parts = (whole,) if isinstance(whole, bytes) else whole
     part = path.with_name(path.name + ".part")
     with refusing_clearly(path):
         try:
             with open_own(part, private=private) as file:
-                file.write(data)
+                for data in parts:
+                    file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)

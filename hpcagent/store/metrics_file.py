@@ -10,9 +10,9 @@ import hashlib
 import io
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class MetricsFile:
         self._path = path
         self._contract = contract
         self._next = 0.0
-        self._held: _Held | None = None
+        self._held = b""
 
     def update(self, all_results: Callable[[], Sequence[Result]], *, final: bool = False) -> None:
         """Write all results, unless the last writing was too recent for its cost.
@@ -53,10 +53,10 @@ class MetricsFile:
         if now < self._next and not final:
             return
         results = all_results()
-        if final and self._held is None:
+        if final and not self._held:
             self._held = _held_in(self._path)  # a resumed campaign may have nothing to add
         # Not only how many: a run that was given up and is run again takes the place of its row.
-        held = _held_of(results)
+        held = _digest((r.manifest.execution_id, r.state, r.started_at) for r in results)
         if self._held == held:
             return
         columns = columns_of(results, self._contract)
@@ -66,16 +66,16 @@ class MetricsFile:
         self._next = time.monotonic() + (time.monotonic() - now) / SHARE
 
 
-_Held: TypeAlias = tuple[tuple[str, str, float | None], ...]
-"""Which results: the id, state and start of each."""
+def _digest(rows: Iterable[tuple[str, str, float | None]]) -> bytes:
+    """Which results: of the id, state and start of each."""
+    found = hashlib.sha256()
+    for row in rows:
+        found.update(repr(row).encode())
+    return found.digest()
 
 
-def _held_of(results: Sequence[Result]) -> _Held:
-    return tuple((r.manifest.execution_id, r.state, r.started_at) for r in results)
-
-
-def _held_in(path: Path) -> _Held | None:
-    """Which results a metrics.h5 holds; None where there is none that can be read."""
+def _held_in(path: Path) -> bytes:
+    """Which results a metrics.h5 holds; empty where there is none that can be read."""
     with FORKS:  # it registers what a fork has to do
         import h5py
 
@@ -84,9 +84,9 @@ def _held_in(path: Path) -> _Held | None:
         with FORKS, h5py.File(path, "r") as file:
             ids, states = (file[name].asstr()[...].tolist() for name in ("execution_id", "state"))
             starts = (None if math.isnan(at) else at for at in file["started_at"][...].tolist())
-            return tuple(zip(ids, states, starts, strict=True))
+            return _digest(zip(ids, states, starts, strict=True))
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError):
-        return None
+        return b""
 
 
 def units_of(results: Sequence[Result], contract: Contract) -> dict[str, str]:
@@ -96,10 +96,10 @@ def units_of(results: Sequence[Result], contract: Contract) -> dict[str, str]:
 
 def table_of(results: Sequence[Result], contract: Contract) -> dict[str, list[Any]]:
     """Columns of plain values, one entry for each result; NaN, or "", where a result has no such value."""
-    return {c.name: c.filled() for c in columns_of(results, contract)}
+    return {c.name: list(c.filled()) for c in columns_of(results, contract)}
 
 
-def write_table(path: Path, columns: Mapping[str, list[Any]], units: Mapping[str, str]) -> None:
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]], units: Mapping[str, str]) -> None:
     """Write columns as HDF5 datasets with their units as attributes.
 
     Where there is a column `index`, it is the dimension of the others, and those in groups (`metrics/value`) have
@@ -119,8 +119,8 @@ def write_table(path: Path, columns: Mapping[str, list[Any]], units: Mapping[str
                 dataset.attrs["units"] = _DATES if name == "started_at" else units[name]
         if RUN in columns:
             _give_dimension(file, list(columns))
-    data = image.getvalue()
-    write_whole(path, data + _SEAL + hashlib.sha256(data).digest())
+    data = image.getbuffer()
+    write_whole(path, (data, _SEAL, hashlib.sha256(data).digest()))
 
 
 _SEAL = b"\0hpcagent sha256\0"
@@ -133,7 +133,7 @@ def _require_whole(path: Path) -> None:
     Raises:
         OSError: It is missing, or damaged. A file of before there were digests passes.
     """
-    data = path.read_bytes()
+    data = memoryview(path.read_bytes())
     at = len(data) - len(_SEAL) - hashlib.sha256().digest_size
     sealed = at > 0 and data[at : at + len(_SEAL)] == _SEAL
     if sealed and hashlib.sha256(data[:at]).digest() != data[at + len(_SEAL) :]:
@@ -155,7 +155,7 @@ def _give_dimension(file: Any, names: Sequence[str]) -> None:
     file.attrs["coordinates"] = " ".join(flat(name) for name in names if is_coordinate(name) and name != RUN)
 
 
-def _array(values: list[Any]) -> Any:
+def _array(values: Sequence[Any]) -> Any:
     with FORKS:  # it registers what a fork has to do
         import h5py
 
