@@ -9,7 +9,6 @@ of their own.
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import tempfile
@@ -91,19 +90,25 @@ def replay(folder: Path) -> None:
     print(f"replay {time.perf_counter() - began:6.2f} s, ", end="", flush=True)
 
 
+def memory(which: str) -> float:
+    """MB of this process, from Linux's own account: `getrusage` begins with what the parent had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(which)) / 1024
+
+
 def resume(folder: Path) -> None:
     """What a resumed coordinator does before it goes on; prints seconds and MB."""
     from hpcagent.campaign.coordinator import Coordinator
     from hpcagent.campaign.record import load_run
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    before = memory("VmRSS")
     began = time.perf_counter()
     with Coordinator(load_run(folder), run_dir=folder) as coordinator:
         opened = time.perf_counter() - began
         for _ in coordinator:
             raise AssertionError("a finished campaign has no further batch")
         finished = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = memory("VmHWM")
     size = RunDir(folder).events.stat().st_size / 1e6
     print(
         f"open {opened:6.2f} s, until it says that it is finished {finished:6.2f} s; {peak - before:5.0f} MB; journal {size:.1f} MB"

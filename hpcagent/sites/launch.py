@@ -20,7 +20,19 @@ from typing import Any
 
 from hpcagent.beside import told
 
-__all__ = ["defer", "detach", "python_command"]
+__all__ = ["defer", "detach", "load_parsl", "python_command"]
+
+_DATABASE = "parsl.monitoring.db_manager"
+
+# What Parsl's own modules take from its packages: had from where it is, the rest of the package is not loaded.
+_WHERE = {
+    "parsl.__version__": ("parsl.version", "VERSION"),
+    "parsl.executors.HighThroughputExecutor": (
+        "parsl.executors.high_throughput.executor",
+        "HighThroughputExecutor",
+    ),
+    "parsl.executors.ThreadPoolExecutor": ("parsl.executors.threads", "ThreadPoolExecutor"),
+}
 
 # One line, because it travels through shell scripts. The paths come first, so that the process finds what
 # the opener found: hpcagent in a checkout, modules beside the user's script, a notebook's folder.
@@ -52,8 +64,10 @@ class _Deferred(ModuleType):
     """A package whose `__init__` runs when an attribute is first asked for; its submodules load without."""
 
     def __getattr__(self, name: str) -> Any:  # whatever the package has
-        if name.startswith("__"):
+        if name.startswith("__") and name not in ("__all__", "__author__", "__version__"):
             raise AttributeError(name)
+        if (where := _WHERE.get(f"{self.__name__}.{name}")) is not None:
+            return getattr(importlib.import_module(where[0]), where[1])
         if importlib.util.find_spec(f"{self.__name__}.{name}") is not None:
             return importlib.import_module(f"{self.__name__}.{name}")
         spec = self.__spec__
@@ -79,6 +93,27 @@ def defer(*packages: str) -> None:
         module.__file__ = spec.origin
         module.__package__ = name
         sys.modules[name] = module
+
+
+def load_parsl() -> None:
+    """Import what a site needs of Parsl; the rest comes when somebody asks for it.
+
+    Other executors load the SDK of Globus Compute, and the database of Parsl's monitoring SQLAlchemy, which takes
+    longer than all else.
+    """
+    if "parsl" in sys.modules:
+        return
+    defer("parsl", "parsl.executors")
+    database = ModuleType(_DATABASE)
+    database.dbm_starter = start_database  # type: ignore[attr-defined]  # that is all that Parsl takes of it
+    sys.modules[_DATABASE] = database
+    importlib.import_module("parsl.app.app")  # its modules import each other; this is where Parsl begins
+    sys.modules.pop(_DATABASE)
+
+
+def start_database(*arguments: Any, **options: Any) -> None:
+    """Stand for the main function of Parsl's monitoring database: its needs are imported when it is started."""
+    importlib.import_module(_DATABASE).dbm_starter(*arguments, **options)
 
 
 def detach(log: str | None) -> None:

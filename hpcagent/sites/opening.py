@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcagent.errors import BadInput, SiteFailed
 from hpcagent.owners import require_own_links, user_name
+from hpcagent.sites.launch import load_parsl
 from hpcagent.sites.limits import most_blocks
 from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where
 from hpcagent.sites.profiles import find_profile
@@ -84,7 +85,9 @@ def open_site(
     if found.batch:
         in_job = any(os.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID"))
         check_where(found, "inside" if inside else "job" if in_job else "login")
-    import parsl  # 0.3 s
+    load_parsl()  # 0.3 s
+    from parsl.config import Config
+    from parsl.dataflow.dflow import DataFlowKernel, DataFlowKernelLoader
 
     if not private and current_dfk() is not None:
         raise BadInput(
@@ -103,7 +106,7 @@ def open_site(
         executors, counts = _endpoint_executors(found, workers, folder)
     else:
         executors, counts = _executors(found, workers)
-    config = parsl.Config(
+    config = Config(
         executors=list(executors.values()),
         run_dir=str(folder / "parsl"),
         # Blocks start with their executor; Parsl's strategies start them up to 5 s later.
@@ -116,7 +119,7 @@ def open_site(
     )
     try:
         with _a_user_name():
-            dfk = parsl.DataFlowKernel(config) if private else parsl.load(config)
+            dfk = DataFlowKernel(config) if private else DataFlowKernelLoader.load(config)
     except BaseException as error:  # also Ctrl-C: what has been started would stay until this process ends
         for executor in executors.values():
             with contextlib.suppress(Exception):

@@ -453,11 +453,8 @@ def current_site() -> Site | None:
 
 def current_dfk() -> Any:  # parsl.DataFlowKernel | None
     """Return the DataFlowKernel that Parsl has loaded, by a site or by the user's own `parsl.load`, or None."""
-    if "parsl" not in sys.modules:  # then nobody can have loaded one, and importing it takes 0.3 s
-        return None
-    import parsl
-
-    return parsl.DataFlowKernelLoader._dfk
+    parsl = sys.modules.get("parsl.dataflow.dflow")  # else nobody can have loaded one
+    return None if parsl is None else parsl.DataFlowKernelLoader._dfk
 
 
 __getattr__ = moved(__name__, {"open_site": "hpcagent.sites.opening", "failure_of": "hpcagent.sites.ended"})

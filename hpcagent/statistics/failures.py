@@ -13,11 +13,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr
 
+from hpcagent.later import Later
 from hpcagent.statistics.gp import GP, Array, Features
 
 __all__ = ["Failures"]
+
+# Imported when a number is first asked for: it takes longer than the rest of a start.
+special = Later("scipy.special")
 
 # A run that completes with this chance is taken to complete while it is waiting.
 SURE = 0.9
@@ -46,7 +49,7 @@ class Failures:
     def completes(self, rows: Array) -> Array:
         """P(a run completes) at rows."""
         mean, sd = self.gp.predict(rows)
-        return np.asarray(ndtr((0.5 - mean) / self._width(sd)))
+        return np.asarray(special.ndtr((0.5 - mean) / self._width(sd)))
 
     def believing(self, rows: Array) -> Failures:
         """As if runs at these rows that may well fail had failed: not a whole batch is lost at one edge."""
@@ -68,7 +71,7 @@ class Failures:
         z = (0.5 - mean + doubt * sd**2 / ignorant) / width
         dlift = (2 * doubt * sd / ignorant)[:, None] * dsd
         dz = (dlift - dmean) / width[:, None] - (z * sd / width**2)[:, None] * dsd
-        log_p = log_ndtr(z)
+        log_p = special.log_ndtr(z)
         return log_p, np.exp(-0.5 * z * z - log_p)[:, None] / math.sqrt(2 * math.pi) * dz
 
     def _width(self, sd: Array) -> Array:

@@ -25,13 +25,16 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack, solve_triangular
-from scipy.optimize import fmin_l_bfgs_b
 
+from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.space import Parameter, Params, Space
 
 __all__ = ["GP", "Array", "Density", "Features", "Kernel", "NoFit", "one_thread"]
+
+# Imported when a number is first asked for: it takes longer than the rest of a start.
+linalg = Later("scipy.linalg")
+optimize = Later("scipy.optimize")
 
 Array: TypeAlias = NDArray[np.float64]
 Kernel: TypeAlias = Literal["rbf", "matern", "mixed"]
@@ -659,7 +662,7 @@ class _Inducing:
         inside = g @ g.T
         inside.flat[:: len(at) + 1] += 1.0
         inverse, _ = _inverted(inside)
-        root = solve_triangular(rows[:, at].T, np.eye(len(at)), lower=True)
+        root = linalg.solve_triangular(rows[:, at].T, np.eye(len(at)), lower=True)
         rest = np.eye(len(at)) - inverse
         return cls(np.array(at), (root.T @ rest @ root, root.T @ (inverse @ (g @ (weight * gp.y)))))
 
@@ -712,7 +715,7 @@ class Density:
             start = self.centre.copy()
             start[: self.size] += lengths
             start[self.size + 1] = noise
-            theta, value, _ = fmin_l_bfgs_b(
+            theta, value, _ = optimize.fmin_l_bfgs_b(
                 self, np.clip(start, low, high), bounds=list(zip(low, high, strict=True)), maxiter=MOST_STEPS
             )
             if np.isfinite(value) and value < 1e9 and (best is None or value < best[1]):
@@ -929,11 +932,11 @@ def _correlation(r2: Array, kernel: Kernel) -> Array:
 
 def _inverted(k: Array) -> tuple[Array, float]:
     """Inverse of a positive definite matrix and half the logarithm of its determinant."""
-    lower, failed = lapack.dpotrf(k, lower=1, clean=0)
+    lower, failed = linalg.lapack.dpotrf(k, lower=1, clean=0)
     if failed:
         raise NoFit("the covariance of the values is not positive definite")
     half_log = float(np.log(np.diag(lower)).sum())
-    half, failed = lapack.dpotri(lower, lower=1)
+    half, failed = linalg.lapack.dpotri(lower, lower=1)
     if failed:
         raise NoFit("the covariance of the values cannot be inverted")
     full = np.tril(half)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.special import ndtr
 
+from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
@@ -39,6 +39,9 @@ __all__ = [
     "slices",
     "sobol_indices",
 ]
+
+# Imported when a number is first asked for: it takes longer than the rest of a start.
+special = Later("scipy.special")
 
 DESIGN = 1024  # points of each of the two designs; a power of two, as Sobol' sequences want it
 ALONG = 81  # points of a slice
@@ -367,7 +370,7 @@ def chances(surrogate: Surrogate, runs: Sequence[Observation]) -> tuple[tuple[fl
     chance = surrogate.completes(rows)
     for model in surrogate.limits:
         stated = np.array([o.uncertainty.get(model.metric, 0.0) for _, o in known])
-        chance = chance * ndtr(model.room(rows, noise=run_noise(model, rows, stated)))
+        chance = chance * special.ndtr(model.room(rows, noise=run_noise(model, rows, stated)))
     return tuple((float(x), _kept(surrogate.objective, o)) for x, (_, o) in zip(chance, known, strict=True))
 
 

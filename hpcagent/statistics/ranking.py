@@ -17,8 +17,8 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
-from scipy.special import stdtr
 
+from hpcagent.later import Later
 from hpcagent.model.base import Record, Scalar
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
@@ -27,6 +27,9 @@ from hpcagent.statistics.points import Key, key, located
 from hpcagent.statistics.recommend import Estimate, estimates
 
 __all__ = ["DOUBT", "Agreement", "agreements", "chances", "kendall", "level_estimates", "level_scores"]
+
+# Imported when a number is first asked for: it takes longer than the rest of a start.
+special = Later("scipy.special")
 
 DOUBT = 0.05
 """A chance of being the best from which on a point is not given up."""
@@ -149,7 +152,7 @@ def chances(cheap: Scores, dear: Scores) -> dict[Key, float]:
         short = cheap[point] + mean - best
         # Levels that differ by a constant, to rounding, rank exactly alike.
         exact = width <= 1e-12 * max(abs(best), abs(mean), 1e-300)
-        found[point] = float(short > 0) if exact else float(stdtr(len(shifts) - 1, short / width))
+        found[point] = float(short > 0) if exact else float(special.stdtr(len(shifts) - 1, short / width))
     return found
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scipy.special import stdtrit
+from hpcagent.later import Later
 
 __all__ = ["mean_error"]
+
+# Imported when a number is first asked for: it takes longer than the rest of a start.
+special = Later("scipy.special")
 
 
 def mean_error(values: Sequence[float]) -> tuple[float, float | None]:
@@ -27,4 +30,4 @@ def mean_error(values: Sequence[float]) -> tuple[float, float | None]:
     if n < 2:
         return mean, None
     s = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
-    return mean, float(stdtrit(n - 1, 0.975)) / 2 * s / math.sqrt(n)
+    return mean, float(special.stdtrit(n - 1, 0.975)) / 2 * s / math.sqrt(n)

@@ -19,8 +19,8 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr
 
+from hpcagent.later import Later
 from hpcagent.model.objective import Constraint, Goal, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
@@ -31,6 +31,9 @@ from hpcagent.statistics.trend import Scale, tame
 from hpcagent.statistics.uneven import unevenly
 
 __all__ = ["MetricModel", "Surrogate", "noisy"]
+
+# Imported when a number is first asked for: it takes longer than the rest of a start.
+special = Later("scipy.special")
 
 # Of more points than this those are listed that the models think best, and an even selection of the rest.
 MOST_POINTS = 200
@@ -247,7 +250,7 @@ class Surrogate:
         """P(every limit is kept) at rows."""
         p = np.ones(len(rows))
         for model in self.limits:
-            p *= ndtr(model.room(rows))
+            p *= special.ndtr(model.room(rows))
         return p
 
     def completes(self, rows: Array) -> Array:
@@ -272,7 +275,7 @@ class Surrogate:
             z = (model.sign * (mean - model.limit) - margin) / sd
             dz = (model.sign * dmean - z[:, None] * dsd) / sd[:, None]
             z = z + bold
-            log_p = log_ndtr(z)
+            log_p = special.log_ndtr(z)
             total = total + log_p
             slope = slope + np.exp(-0.5 * z * z - log_p)[:, None] / math.sqrt(2 * math.pi) * dz
         return total, slope
@@ -461,7 +464,7 @@ def _of(features: Features, rows: Array, v: _Values, known: Array, kernels: Sequ
         mean, sd = gp.predict(x[bound])
         up = np.where(v.above[bound], 1.0, -1.0)
         z = up * (y[bound] - mean) / sd
-        hazard = np.exp(-0.5 * z * z - log_ndtr(-z)) / math.sqrt(2 * math.pi)
+        hazard = np.exp(-0.5 * z * z - special.log_ndtr(-z)) / math.sqrt(2 * math.pi)
         y, known = y.copy(), known.copy()
         y[bound] = mean + up * sd * hazard
         known[bound] = sd**2 * np.clip(1 + z * hazard - hazard**2, 0.05, 1.0)

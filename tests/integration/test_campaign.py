@@ -321,10 +321,10 @@ def test_speeds_on_other_ranks_are_not_mixed_into_a_folder(tmp_path):
     ha.run(asked("speed", 4), run_dir=tmp_path / "speed")
     before = (tmp_path / "speed" / "events.jsonl").read_bytes()
     with pytest.raises(
-        RunDirChanged, match="ranks_per_node = 1, and with ranks_per_node = 2 speed would"
+        RunDirChanged, match="threads_per_rank = 1, and with threads_per_rank = 2 speed would"
     ) as caught:
-        ha.run(asked("speed", 8, ranks_per_node=2), run_dir=tmp_path / "speed")
-    assert caught.value.changed == ["resources.ranks_per_node"]
+        ha.run(asked("speed", 8, threads_per_rank=2), run_dir=tmp_path / "speed")
+    assert caught.value.changed == ["resources.threads_per_rank"]
     assert (tmp_path / "speed" / "events.jsonl").read_bytes() == before
     # More time changes no speed; what is computed does not depend on ranks, and the change is said.
     assert len(ha.run(asked("speed", 8, walltime_s=99), run_dir=tmp_path / "speed").results) == 8
