@@ -153,6 +153,7 @@ class RunTimes:
 
     def learn(self, results: Sequence[Result]) -> None:
         """Take in runs that have ended. Those whose worker did not live to tell teach nothing."""
+        learned: list[tuple[Params, float, bool]] = []
         for result in results:
             cost, resources = result.cost, result.manifest.resources
             if cost.wall_s <= 0 or cost.node_hours <= 0 or result.manifest.extends:
@@ -164,14 +165,17 @@ class RunTimes:
             if walltime is not None and cost.wall_s > OVERTIME * walltime + 5.0:
                 self._walltime_holds = False  # a plain function, which nothing ends
             seconds = cost.node_hours / self.rate(resources)
-            row = self._row(result.manifest.params)
+            params = result.manifest.params
             stopped = result.stopped
             whole_s = seconds if stopped is None or stopped.share <= 0 else seconds / stopped.share
             if stopped is not None:  # by the guard: what it would have taken, and that it broke off
-                self._rows.append((row, math.log(whole_s), stopped.share <= 0))
+                learned.append((params, math.log(whole_s), stopped.share <= 0))
             if stopped is None or seconds < SHORT * whole_s:
-                self._rows.append((row, math.log(seconds), result.failure is not None or stopped is not None))
-            self._recent.append(result.manifest.params)
+                learned.append((params, math.log(seconds), result.failure is not None or stopped is not None))
+            self._recent.append(params)
+        if len(self._rows) + len(learned) > 2 * REMEMBERED:
+            del learned[:-REMEMBERED]  # of a long campaign that is taken up
+        self._rows += [(self._row(params), took, broke_off) for params, took, broke_off in learned]
         if len(self._rows) > 2 * REMEMBERED:
             del self._rows[:-REMEMBERED]
             self._fitted = -1

@@ -325,11 +325,15 @@ class State:
             value = fields[name]
             fields[name] = self._equal.setdefault(tuple(value.items()), value) if value else _NOTHING
         deque(map(_set, repeat(new), fields, fields.values()), maxlen=0)
-        given = record.__pydantic_fields_set__
-        _set(new, "__pydantic_fields_set__", self._given.setdefault(frozenset(given), given))
+        self._sharing(record, new)
         _set(new, "__pydantic_extra__", None)
         _set(new, "__pydantic_private__", None)
         return new
+
+    def _sharing(self, record: Record, into: Record) -> None:
+        """Give a record the set of the names that were given to another, one for all that have the same."""
+        given = record.__pydantic_fields_set__
+        _set(into, "__pydantic_fields_set__", self._given.setdefault(frozenset(given), given))
 
     def _apply_confirmation(self, event: Mapping[str, Any]) -> None:
         if event.get("confirm"):
@@ -356,7 +360,7 @@ class State:
             data = {**fields, "manifest": manifest}
             del data["execution_id"]
             result = _finite(read_record(Result, data, self.unknown))
-            _set(result, "cost", self._lean(result.cost))
+            self._sharing(result.cost, result.cost)
             if not result.uncertainty:
                 _set(result, "uncertainty", _NOTHING)
             self.add_result(self._lean(result, *_ALIKE))
