@@ -101,9 +101,9 @@ def load_parsl() -> None:
     Other executors load the SDK of Globus Compute, and the database of Parsl's monitoring SQLAlchemy, which takes
     longer than all else.
     """
-    if "parsl" in sys.modules:
+    if "parsl.app.app" in sys.modules:
         return
-    defer("parsl", "parsl.executors")
+    defer("parsl", "parsl.executors")  # in a process of a site they are
     database = ModuleType(_DATABASE)
     database.dbm_starter = start_database  # type: ignore[attr-defined]  # that is all that Parsl takes of it
     sys.modules[_DATABASE] = database
