@@ -36,17 +36,19 @@ class Lane:
     Attributes:
         folders: Where the tests are; none: all the others, so that no test is in no lane.
         processes: More than there are cores where tests wait for others.
+        late: As many more, from when a process of another lane has ended.
     """
 
     folders: tuple[str, ...]
     processes: int
+    late: int = 0
 
 
 LANES = {
     "slurm": Lane(("tests/slurm",), 2),
     "pbs": Lane(("tests/pbs",), 2),
     "globus": Lane(("tests/globus",), 1),
-    "rest": Lane((), max(3, CORES + 1)),  # many of these wait, too
+    "rest": Lane((), max(2, CORES), late=1),
 }
 CHECK = {"check": Lane((), max(2, CORES))}
 
@@ -110,27 +112,41 @@ class Process(threading.Thread):
         return list(json.loads(found.read_text())) if self.code == FAILED and found.exists() else []
 
 
-def processes(lanes: dict[str, Lane], folder: Path, root: Path) -> list[Process]:
-    """All processes of all lanes, each with a folder of its own below this one."""
-    made = []
+def processes(lanes: dict[str, Lane], folder: Path, root: Path) -> tuple[list[Process], list[Process]]:
+    """All processes of all lanes, each with a folder of its own below this one: those of the beginning, and the late."""
+    made: tuple[list[Process], list[Process]] = ([], [])
     for name, lane in lanes.items():
         shared = folder / name
         shared.mkdir()
-        for number in range(1, lane.processes + 1):
+        for number in range(1, lane.processes + lane.late + 1):
             own = folder / f"{name[0]}{number}"  # short: paths of sockets are below it, and end at 107 characters
             own.mkdir()
-            made.append(Process(f"{name} {number}", arguments(lane, lanes), own, shared, root))
+            process = Process(f"{name} {number}", arguments(lane, lanes), own, shared, root)
+            made[number > lane.processes].append(process)
     return made
+
+
+def run_all(first: Sequence[Process], late: Sequence[Process]) -> None:
+    """Run processes to their ends; one more of the late ones begins whenever one has ended."""
+    running, waiting = list(first), list(late)
+    for one in running:
+        one.start()
+    while running:
+        time.sleep(0.05)
+        ended = [one for one in running if not one.is_alive()]
+        for one in ended:
+            running.remove(one)
+            if waiting and running:
+                running.append(waiting.pop(0))
+                running[-1].start()
 
 
 def main(lanes: dict[str, Lane], root: Path = ROOT) -> int:
     """Run all lanes, then what failed once more; returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="lanes", ignore_cleanup_errors=True) as folder:
-        running = processes(lanes, Path(folder), root)
-        for one in running:
-            one.start()
-        for one in running:
-            one.join()
+        first, late = processes(lanes, Path(folder), root)
+        run_all(first, late)
+        running = [one for one in (*first, *late) if one.ident is not None]
         broken = [one.code for one in running if one.code not in (PASSED, FAILED)]
         again = [test for one in running for test in one.failed]
     print(", ".join(f"{one.name} {one.took_s:.0f} s" for one in running), flush=True)

@@ -114,6 +114,19 @@ def test_one_that_fails_twice_fails_and_one_that_cannot_be_read_too(small: Path)
     assert in_lanes.main({"small": Lane(("test_small.py",), 2)}, small) == 2
 
 
+def test_a_late_process_takes_what_is_left_when_another_lane_has_ended(
+    small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (small / "test_quick.py").write_text("def test_nothing():\n    pass\n")
+    (small / "test_small.py").write_text(TESTS.replace("time.sleep(0.02)", "time.sleep(0.3)"))
+    lanes = {"quick": Lane(("test_quick.py",), 1), "small": Lane(("test_small.py",), 1, late=1)}
+    assert in_lanes.main(lanes, small) == 0
+    out = capfd.readouterr().out
+    assert [line for line in out.splitlines() if line.startswith("small 2  |") and " passed" in line]
+    ran = (small / "ran").read_text().splitlines()
+    assert sorted(set(ran)) == sorted([one for one in ran if one != "tried"] + ["tried"])  # each once
+
+
 def test_what_a_module_opens_for_all_its_tests_is_opened_once(small: Path) -> None:
     (small / "test_small.py").write_text(SHARED)
     assert in_lanes.main({"small": Lane(("test_small.py",), 3)}, small) == 0
