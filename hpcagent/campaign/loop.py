@@ -149,8 +149,7 @@ class Loop:
         if campaign.in_flight is not None:
             return campaign.in_flight
         policy = self._suggester
-        walls = [self._state.results[i].cost.wall_s for i in self._state.arrived[-32:]]
-        mean_s = sum(walls) / len(walls) if walls else None
+        mean_s = self._state.recent.mean_s
         if policy.sure or not policy.takes_s:
             return in_flight(workers, mean_s, policy.takes_s)
         # Whether it is slow or only had to import things is not known: enough to find out.

@@ -6,10 +6,10 @@ import math
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from hpcagent.model.space import Params
+from hpcagent.statistics.pace import Pace
 
 __all__ = ["Suggester", "due", "in_flight"]
 
@@ -69,7 +69,7 @@ class Suggester:
         self._questions: queue.SimpleQueue[tuple[Callable[[], list[Params]], _Answer] | None] = queue.SimpleQueue()
         self._answer: _Answer | None = None
         self._thread: threading.Thread | None = None
-        self._took: deque[float] = deque(maxlen=RECENT)
+        self._took = Pace(RECENT)
         self._answers = 0
 
     @property
@@ -80,7 +80,7 @@ class Suggester:
     @property
     def takes_s(self) -> float:
         """How long the last suggestions took, in seconds; 0 before the first."""
-        return sum(self._took) / len(self._took) if self._took else 0.0
+        return self._took.mean_s or 0.0
 
     @property
     def sure(self) -> bool:
@@ -112,7 +112,7 @@ class Suggester:
         assert answer is not None and answer.there.is_set()
         if self._answers == 1:
             self._took.clear()
-        self._took.append(answer.took_s)
+        self._took.add(answer.took_s)
         self._answers += 1
         if answer.error is not None:
             raise answer.error

@@ -47,9 +47,6 @@ __all__ = ["Runner"]
 # Runs that go to a worker together take this long, in seconds.
 PACK_S = 0.01
 
-# So many of the last runs say how long the next one takes.
-RECENT = 32
-
 # So many chains have their functions running at a time; each is a thread that mostly waits.
 MOST_CHAINS = 256
 
@@ -127,9 +124,10 @@ class Runner:
         self._spread: Spread | None = None
         if isinstance(site, Sites):
             known = [*state.results.values(), *state.part_results.values()]
-            self._spread = Spread(site, self._turn, known, by_reference=by_reference, lost=self._note_lost)
+            self._spread = Spread(
+                site, self._turn, known, state.recent, by_reference=by_reference, lost=self._note_lost
+            )
         self._chain_turns: dict[int, float] = {}
-        self._walls: deque[float] = deque(maxlen=RECENT)
         self.running: dict[str, Manifest] = {}
         self.given_up: set[str] = set()
         self.may_retry: Callable[[Manifest, float], bool] = lambda manifest, node_hours: True
@@ -259,7 +257,7 @@ class Runner:
         """Run the chain's function in a thread; it ends like a run on a worker, with an answer in the queue."""
         chain = ChainRun(app, inputs, partial(self._ask, manifest, app))
         if manifest.index not in self._chain_turns:
-            self._chain_turns[manifest.index] = self._turn.next(self._takes_s(manifest), runs=0)
+            self._chain_turns[manifest.index] = self._turn.next(self._state.recent.expected_s(manifest), runs=0)
         order = app.order(
             manifest,
             work=work,
@@ -447,15 +445,10 @@ class Runner:
         A pack takes PACK_S by the mean of the last runs, and what is in flight makes at least four for every
         worker, so that none waits long.
         """
-        if len(self._walls) < RECENT // 2 or self._app.contract.resources_from:
+        mean_s = self._state.recent.mean_s
+        if mean_s is None or not self._state.recent.enough or self._app.contract.resources_from:
             return 1
-        mean_s = max(sum(self._walls) / len(self._walls), 1e-4)
-        return max(1, min(int(PACK_S / mean_s), len(self.running) // (4 * self._site.workers)))
-
-    def _takes_s(self, manifest: Manifest) -> float:
-        if self._walls:
-            return sum(self._walls) / len(self._walls)
-        return manifest.estimated_runtime_s or 1.0
+        return max(1, min(int(PACK_S / max(mean_s, 1e-4)), len(self.running) // (4 * self._site.workers)))
 
     def _submit(self, manifests: Sequence[Manifest], *, again: bool = False) -> None:
         first, runs, turn = manifests[0], len(manifests), self._turn
@@ -465,7 +458,8 @@ class Runner:
         if again:
             priority = turn.again(runs)
         else:
-            priority = turn.next(runs * self._takes_s(first), runs=runs, ahead=first.priority < 0)
+            takes_s = runs * self._state.recent.expected_s(first)
+            priority = turn.next(takes_s, runs=runs, ahead=first.priority < 0)
 
         def back(done: Future[Any]) -> None:
             turn.back(priority, runs=runs)
@@ -879,7 +873,5 @@ class Runner:
         self._journal.append([{"event": "results", "at": self._clock(), "results": events}])
         for result in results:
             self._state.add_result(result)
-            if result.cost.wall_s > 0 and result.stopped is None:
-                self._walls.append(result.cost.wall_s)
         if self.guard is not None:
             self.guard.recorded()

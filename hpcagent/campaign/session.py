@@ -27,7 +27,7 @@ from hpcagent.campaign.result import CampaignResult, event_text
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.same_files import refusal
 from hpcagent.campaign.signals import Signals
-from hpcagent.campaign.slow_runs import REMEMBERED, LateRuns
+from hpcagent.campaign.slow_runs import LateRuns
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.campaign.taken_up import taken_up, with_batch_size, write_down
@@ -359,8 +359,7 @@ class Session:
 
     def _tell_late(self) -> None:
         """Write down and tell which runs take much longer than those before them, once for each."""
-        last = self.state.arrived[-REMEMBERED:]
-        for found in self.late.look(self.runner.running, lambda: [self.state.results[i] for i in last]):
+        for found in self.late.look(self.runner.running, self.state.recent):
             event = found.event()
             with self.signals.held():
                 self.record.note(event)

@@ -1,60 +1,21 @@
-"""Runs that take much longer than those before them. Nothing is done to them: they are told of, once each."""
+"""Runs that take much longer than those before them. Reports each once; never cancels."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.run_records import Begun
-from hpcagent.model.records import Manifest, Result
+from hpcagent.campaign.recent import RecentRuns
+from hpcagent.model.records import Manifest
 
-__all__ = ["LateRun", "LateRuns", "longest_expected"]
-
-# So many runs must have ended before any can be called late.
-LEAST_RUNS = 8
-
-# The latest runs, by which others are judged.
-REMEMBERED = 200
+__all__ = ["LateRun", "LateRuns"]
 
 # Nobody needs to hear of a run that is late by less, in seconds.
 LEAST_S = 2.0
-
-# Machines are never quieter than that: relative standard deviation of run times.
-LEAST_SPREAD = 0.1
-
-# 99 of 100 runs end before this many standard deviations of log(run time).
-Z_99 = 2.326
-
-
-def longest_expected(walls: Sequence[float]) -> tuple[float, float] | None:
-    """The typical run time, and the one that 99 of 100 runs stay below, if run times are log-normal.
-
-    Args:
-        walls: Wall times of runs that have ended, in seconds.
-
-    Returns:
-        Both in seconds, or None where too few runs have ended to say.
-
-    Example:
-        >>> longest_expected([10.0] * 7) is None
-        True
-        >>> [round(x, 1) for x in longest_expected([8.0, 9.0, 10.0, 11.0, 12.0] * 4)]
-        [9.9, 14.5]
-    """
-    logs = [math.log(wall) for wall in walls if wall > 0]
-    n = len(logs)
-    if n < LEAST_RUNS:
-        return None
-    mean = sum(logs) / n
-    spread = max(LEAST_SPREAD, math.sqrt(sum((x - mean) ** 2 for x in logs) / (n - 1)))
-    # Student's t for the next one, by the first terms of its expansion about the normal distribution.
-    free = n - 1
-    t = Z_99 + (Z_99**3 + Z_99) / (4 * free) + (5 * Z_99**5 + 16 * Z_99**3 + 3 * Z_99) / (96 * free**2)
-    return math.exp(mean), math.exp(mean + t * spread * math.sqrt(1 + 1 / n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +70,12 @@ class LateRuns:
         self._looked, self._since = 0.0, clock()
         self._begun = Begun(work)
 
-    def look(self, running: Mapping[str, Manifest], ended: Callable[[], Sequence[Result]]) -> list[LateRun]:
+    def look(self, running: Mapping[str, Manifest], recent: RecentRuns) -> list[LateRun]:
         """Return the runs that have become late since the last look, which is at most every `every_s`.
 
         Args:
             running: Runs that were submitted and have not ended.
-            ended: Gives the results so far, the latest last.
+            recent: How long runs took so far.
         """
         now = self._clock()
         if now - self._looked < self._every_s:
@@ -124,8 +85,7 @@ class LateRuns:
         old = [m for i, m in running.items() if now - m.created_at > LEAST_S and i not in self._told]
         if not old:
             return []
-        walls = [r.cost.wall_s for r in ended()[-REMEMBERED:] if r.ok]
-        expected = longest_expected(walls)
+        expected = recent.longest_expected()
         if expected is None:
             return []
         typical_s, longest_s = expected

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from hpcagent.campaign.recent import RecentRuns
 from hpcagent.errors import AppFailed, SiteFailed
 from hpcagent.model.records import Manifest, Result
 from hpcagent.sites.several import Member, Sites
@@ -26,9 +26,6 @@ from hpcagent.sites.site import Site
 from hpcagent.sites.workers.fair_share import Turn
 
 __all__ = ["Lot", "Spread"]
-
-RECENT = 32
-"""So many of the last runs say how long a site takes for one."""
 
 WAY_S, FAR_WAY_S = 0.1, 2.0
 """What an answer and the next run take on their way, in seconds: in this machine's network, and to an endpoint."""
@@ -83,14 +80,10 @@ class _Place:
     member: Member
     flying: int = 0
     answered: bool = False
-    walls: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     @property
     def up(self) -> bool:
         return self.answered or bool(self.member.site.up)
-
-    def wall_s(self) -> float | None:
-        return sum(self.walls) / len(self.walls) if self.walls else None
 
     def way_s(self) -> float:
         return FAR_WAY_S if self.member.site.profile.remote else WAY_S
@@ -102,7 +95,8 @@ class Spread:
     Args:
         sites: The sites.
         turn: The campaign's part in them.
-        results: What is on record: on which site, and how fast.
+        results: What is on record: on which site.
+        recent: How long runs take on each site.
         by_reference: Whether speeds are compared by reference runs: then a site gets others when it has had one.
         lost: Called with the name of a site that is lost and why.
     """
@@ -112,11 +106,13 @@ class Spread:
         sites: Sites,
         turn: Turn,
         results: Collection[Result] = (),
+        recent: RecentRuns | None = None,
         *,
         by_reference: bool = False,
         lost: Callable[[str, str], None] = lambda name, why: None,
     ) -> None:
         self._sites, self._turn, self._lost = sites, turn, lost
+        self._recent = recent or RecentRuns()
         self._by_reference = by_reference
         self._places = [_Place(member) for member in sites.members]
         self._lots: list[Lot] = []
@@ -128,11 +124,9 @@ class Spread:
         self._homes: dict[int, str] = {}
         self._referenced: set[str] = set()
         self._references: dict[tuple[int, str], int] = {}
-        names = {place.member.name: place for place in self._places}
+        names = {place.member.name for place in self._places}
         for result in results:
             manifest = result.manifest
-            if result.site in names and result.cost.wall_s > 0:
-                names[result.site].walls.append(result.cost.wall_s)
             if result.site in names and manifest.role == "reference" and result.ok:
                 self._referenced.add(result.site)
             if result.site in names and manifest.role == "replicate":
@@ -171,18 +165,14 @@ class Spread:
         return self._where.get(execution_id, self._sites.profile.name)
 
     def took(self, result: Result) -> bool:
-        """Learn from a result how fast its site is; a run that the machine ended prefers another site.
+        """A run has come back; one that the machine ended prefers another site from now on.
 
         Returns:
             Whether it went down with its whole site: an attempt that is not charged to it.
         """
         site = self._where.get(result.manifest.execution_id, "")
-        for place in self._places:
-            if place.member.name == site:
-                if result.failure is None and result.cost.wall_s > 0:
-                    place.walls.append(result.cost.wall_s)
-                elif not result.final:
-                    self._avoid.setdefault(result.manifest.execution_id, set()).add(site)
+        if not result.final:
+            self._avoid.setdefault(result.manifest.execution_id, set()).add(site)
         went_down = result.manifest.execution_id in self._went_down
         self._went_down.discard(result.manifest.execution_id)
         return went_down
@@ -309,10 +299,11 @@ class Spread:
         return rounds * self._takes_s(lot, place)
 
     def _takes_s(self, lot: Lot, place: _Place) -> float:
-        own = place.wall_s()
+        means = {other.member.name: self._recent.on(other.member.name).mean_s for other in self._places}
+        own = means[place.member.name]
         if own is not None:
             return own
-        known = [wall for wall in (other.wall_s() for other in self._places) if wall is not None]
+        known = [mean_s for mean_s in means.values() if mean_s is not None]
         return min(known) if known else lot.first.estimated_runtime_s or 1.0
 
     def _room(self, lot: Lot, place: _Place) -> int:

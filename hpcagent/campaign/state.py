@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.earlier import WarmStart
+from hpcagent.campaign.recent import RecentRuns
 from hpcagent.campaign.same_files import FilesOfLevel, level_key
 from hpcagent.model.base import Record, explain, read_record
 from hpcagent.model.contract import Resources
@@ -83,6 +84,7 @@ class State:
         alerts: What rules told of: events as they stand in the journal.
         files: Key of `same_files.level_key` -> the files of the runs at that level.
         rows: Every result as it was recorded, those that a later one of the same run has replaced included.
+        recent: How long the last of them took.
         busy: Of each session that began on a busy machine, how busy, and which speeds that concerns.
         changes: Events of what was changed when it was gone on with.
         warm: What it began with: runs of earlier campaigns (see `warm.earlier_observations`), or None.
@@ -135,6 +137,7 @@ class State:
         self.alerts: list[Mapping[str, Any]] = []
         self.files: dict[str, FilesOfLevel] = {}
         self.rows: list[Result] = []
+        self.recent = RecentRuns()
         self.busy: list[str] = []
         self.changes: list[Mapping[str, Any]] = []
         self.warm: WarmStart | None = None
@@ -451,6 +454,7 @@ class State:
         """Take in the result of an inner run; one that another campaign has paid for costs nothing."""
         identity = result.manifest.execution_id
         self.part_results[identity] = result
+        self.recent.add_part(result)
         self.freed.pop(identity, None)  # it was run again since
         if shared:
             self.shared_parts.add(identity)
@@ -487,6 +491,7 @@ class State:
         if self.results.get(identity) == result:
             return
         self.rows.append(result)
+        self.recent.add(result)
         before = self.results.get(identity)
         if before is None:
             self.arrived.append(identity)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.errors import HpcAgentError
+from hpcagent.statistics.pace import Pace
 
 __all__ = ["Call", "Flight", "Paces", "Run", "fitting"]
 
@@ -19,7 +19,6 @@ TASK_S = 0.5
 """Runs travel together until they take about so long: a round trip takes as much."""
 MOST_TOGETHER = 64
 _MOST_BYTES = 2**20
-_RECENT = 32
 
 
 class Call:
@@ -184,16 +183,16 @@ class Paces:
     """How long runs take, by what they are: measured where some have ended, else as their contract says."""
 
     def __init__(self) -> None:
-        self._walls: dict[Any, deque[float]] = {}
+        self._paces: dict[Any, Pace] = {}
 
     def heard(self, like: Any, wall_s: float) -> None:
         """A run has taken so long."""
-        self._walls.setdefault(like, deque(maxlen=_RECENT)).append(wall_s)
+        self._paces.setdefault(like, Pace()).add(wall_s)
 
     def expected_s(self, run: Run) -> float:
         """How long the next one will take."""
-        walls = self._walls.get(run.like)
-        return sum(walls) / len(walls) if walls else run.estimated_s
+        pace = self._paces.get(run.like)
+        return run.estimated_s if pace is None or pace.mean_s is None else pace.mean_s
 
 
 def fitting(first: Run, rest: Iterable[Run], *, expected_s: float, share: int) -> list[Run]:

@@ -19,8 +19,9 @@ from hpcagent.apps.run_records import RunRecords
 from hpcagent.apps.worker import execute_each
 from hpcagent.campaign import slow_runs as late
 from hpcagent.campaign.decisions import decision_of, decisions, replays
+from hpcagent.campaign.recent import RecentRuns, longest_expected
 from hpcagent.campaign.rolling import Suggester, due, in_flight
-from hpcagent.campaign.slow_runs import LateRuns, longest_expected
+from hpcagent.campaign.slow_runs import LateRuns
 from hpcagent.errors import BadInput, Interrupted
 from hpcagent.model.records import Observation
 from hpcagent.policies.sweeps import Sobol
@@ -410,24 +411,27 @@ def test_few_runs_say_nothing_of_what_is_late_and_many_say_what_one_in_a_hundred
 def test_a_run_that_waits_for_a_worker_is_not_late_and_one_that_goes_on_is_told_of_once(tmp_path):
     manifest = synthetic.manifest({"x": 0.5}).model_copy(update={"created_at": 1000.0})
     result = ha.Result(manifest=manifest, status="COMPLETED", cost={"wall_s": 1.0})
+    recent = RecentRuns()
+    for _ in range(20):
+        recent.add(result)
     now = [1050.0]
     runs = LateRuns(tmp_path, every_s=0.0, clock=lambda: now[0])
     now[0] = 1100.0
     running = {manifest.execution_id: manifest}
-    assert runs.look(running, lambda: [result] * 20) == []
+    assert runs.look(running, recent) == []
     begun = tmp_path / manifest.execution_id / "manifest.json"
     begun.parent.mkdir()
     begun.touch()
     os.utime(begun, (1040.0, 1040.0))  # by an attempt of the session before
-    assert runs.look(running, lambda: [result] * 20) == []
+    assert runs.look(running, recent) == []
     os.utime(begun, (1099.0, 1099.0))
-    assert runs.look(running, lambda: [result] * 20) == []
+    assert runs.look(running, recent) == []
     now[0] = 1160.0
-    (found,) = runs.look(running, lambda: [result] * 20)
+    (found,) = runs.look(running, recent)
     assert found.running_s == pytest.approx(61.0) and "late: it has been going for 61 s" in found.words(
         found.event()
     )
-    assert runs.look(running, lambda: [result] * 20) == []
+    assert runs.look(running, recent) == []
 
 
 def test_a_campaign_tells_of_a_late_run_and_goes_on(tmp_path, monkeypatch):

@@ -180,8 +180,8 @@ def _lots(spread: Spread, n: int, **of: Any) -> None:
 
 
 def _walls(spread: Spread, **of: float) -> None:
-    for place in spread._places:
-        place.walls.append(of[place.member.name])
+    for site, wall_s in of.items():
+        spread._recent.on(site).add(wall_s)
 
 
 def test_runs_wait_until_a_site_has_room_and_a_queue_gets_one_until_it_is_up():
