@@ -11,12 +11,10 @@ from hpcagent.campaign.agreeing import agreeing, as_measured
 from hpcagent.campaign.compare import (
     Comparison,
     Estimation,
-    compare,
     estimated_at,
-    full_fidelity,
-    observations,
 )
 from hpcagent.campaign.earlier import WarmStart
+from hpcagent.campaign.history import History
 from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.on_sites import on_several
 from hpcagent.campaign.record import Campaign
@@ -24,7 +22,6 @@ from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.result import Best, CampaignResult, Speedup, varied_of
 from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep import sweep_answer
-from hpcagent.campaign.warm import earlier_evidence
 from hpcagent.model.objective import pareto_front
 from hpcagent.model.records import Observation, Result
 from hpcagent.statistics.points import Key, key
@@ -78,12 +75,12 @@ def answer(
     }
     if campaign.sweep:
         return sweep_answer(campaign, results, plain)
-    comparison = compare(campaign, results)
+    history = History(campaign, results, warm)
+    comparison = history.comparison
     if comparison is not None and comparison.sites:
         plain["remarks"] = (*plain["remarks"], comparison.site_text())
-    own = full_fidelity(campaign, observations(campaign, results, comparison))
-    seen = [*full_fidelity(campaign, earlier_evidence(campaign, warm, results)), *own]
-    ran = {key(o.params) for o in own if o.completed}
+    seen = history.answering()
+    ran = {key(o.params) for o in history.own if o.completed and campaign.full(o.params)}
     noise = campaign.noise
     found = _well_known(recommend(seen, campaign.objective, space=campaign.smoothed, noise=noise), ran)
     same = agreeing(campaign, results)

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.changes import as_begun
-from hpcagent.campaign.compare import compare, observations, projected
 from hpcagent.campaign.earlier import WarmStart
+from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.recorded import begun_state, replayed
 from hpcagent.campaign.state import State
-from hpcagent.campaign.warm import earlier_observations
 from hpcagent.errors import BadInput
 from hpcagent.model.records import Manifest, Observation, Result
 from hpcagent.model.space import Params
@@ -55,19 +54,19 @@ class Decision:
     seen: int = 0
 
     @cached_property
-    def results(self) -> tuple[Result, ...]:
+    def known(self) -> History:
+        """What was known when the policy was asked."""
+        return History.past(self.campaign, self.rows[: self.seen], self.warm)
+
+    @property
+    def results(self) -> Sequence[Result]:
         """Results of this campaign that were known, in the order of the history."""
-        # A later result of the same run takes the place of the earlier one.
-        known = {result.manifest.execution_id: result for result in self.rows[: self.seen]}
-        if self.campaign.mode == "rolling":
-            return tuple(known.values())
-        return tuple(sorted(known.values(), key=lambda r: r.manifest.index))
+        return self.known.results
 
     @cached_property
     def history(self) -> list[Observation]:
         """What the policy was given; speeds are compared over the reference runs that were known then."""
-        seen = observations(self.campaign, self.results, compare(self.campaign, self.results))
-        return [*earlier_observations(self.campaign, self.warm, self.results), *projected(self.campaign, seen)]
+        return self.known.shown()
 
     @property
     def points(self) -> list[Params]:

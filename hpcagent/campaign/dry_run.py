@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.apps.launch import DEFAULT_WALLTIME_S
+from hpcagent.campaign.history import History
 from hpcagent.campaign.hopeless import refuse_unprinted
 from hpcagent.campaign.on_sites import refuse_mixed_speeds
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.ruled import notes as notes_of_space
 from hpcagent.campaign.sweep_runs import PlannedRuns
-from hpcagent.campaign.warm import earlier_observations, read_earlier
+from hpcagent.campaign.warm import read_earlier
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest
@@ -216,8 +217,8 @@ def _first_batch(campaign: Campaign, count: int, budget: int | None, profile: Pr
     )
     size = campaign.batch_size or max(2, 4 * count)
     size = size if budget is None else min(size, budget)
-    earlier = earlier_observations(campaign, read_earlier(campaign), [])
-    points = policy.suggest(earlier, size - (campaign.reference is not None))
+    history = History(campaign, [], read_earlier(campaign))
+    points = policy.suggest(history.shown(), size - (campaign.reference is not None))
     if campaign.reference is not None:
         points.insert(len(points) // 2, dict(campaign.reference.params))
     digest = campaign.app.digest

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcagent.campaign.compare import ESTIMATE_BIAS, QUIET_NOISE, WEATHER, compare, full_fidelity, observations
+from hpcagent.campaign.compare import ESTIMATE_BIAS, QUIET_NOISE, WEATHER
 from hpcagent.campaign.guard_table import kinds_of
+from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State
 from hpcagent.model.records import Manifest, Observation
@@ -118,11 +119,10 @@ class Guarding:
         if len(self._state.rows) == self._seen or (len(results) > MANY and now - self._when < 1.0):
             return
         self._seen, self._when = len(self._state.rows), now
-        ended = self._state.in_order()
-        comparison = compare(self._campaign, ended)
+        history = History(self._campaign, self._state.in_order())
+        comparison = history.comparison
         self._weather = WEATHER if comparison is None else max(comparison.weather, comparison.noise)
-        seen = full_fidelity(self._campaign, observations(self._campaign, ended, comparison))
-        self._best = best_so_far(self._campaign, seen)
+        self._best = best_so_far(self._campaign, history.answering())
 
 
 def best_so_far(campaign: Campaign, seen: Sequence[Observation]) -> Best | None:

@@ -7,18 +7,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcagent.campaign.compare import compare, full_fidelity, observations, projected
 from hpcagent.campaign.enqueued import Queue
 from hpcagent.campaign.extending import Extension, estimate_of, manifest_of, wanted
+from hpcagent.campaign.history import Growing
 from hpcagent.campaign.hopeless import failed_alike, never_given
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_space import SWEEP
-from hpcagent.campaign.warm import comparable, earlier_observations
-from hpcagent.model.extended import superseded
-from hpcagent.model.records import Manifest, Observation, Result, Role
+from hpcagent.model.records import Manifest, Result, Role
 from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy
 from hpcagent.policies.longer import Longer, as_meant
@@ -93,8 +91,7 @@ class Planner:
         self.references, self.work = references, work
         self.size = campaign.batch_size
         self.search, self.digest = campaign.search, campaign.app.digest
-        self._history: list[Observation] = []
-        self._seen = self._replaced = 0
+        self._history = Growing(campaign, state)
         # Failures of earlier sessions that are run again in this one: they tell nothing of it.
         self._left = {i: r for i, r in state.results.items() if not state.final(i)}
 
@@ -196,7 +193,7 @@ class Planner:
     def _progress(self, *, with_history: bool) -> Progress:
         state = self.state
         return Progress(
-            history=full_fidelity(self.campaign, self._history_now()) if with_history else (),
+            history=self._history.now().points_in_full() if with_history else (),
             objective=self.campaign.objective,
             space=self.search,
             noise=self.campaign.noise,
@@ -222,49 +219,12 @@ class Planner:
         last = [r for r in last if r is not self._left.get(r.manifest.execution_id) and not r.manifest.origin]
         if not any(r.failure is not None and r.failure.kind == "contract" for r in last):
             return failed_alike(last, last, self.size)
-        ended = [r for r in self._results_now() if not r.manifest.origin]
+        ended = [r for r in self._history.now().results if not r.manifest.origin]
         return never_given(self.campaign, ended) or failed_alike(last, ended, self.size)
 
-    def _history_now(self) -> list[Observation]:
-        """The history in its recorded order: manifests in batch mode, the journal in rolling mode."""
-        if self.campaign.reference is not None:
-            results = self._results_now()
-            seen = observations(self.campaign, results, compare(self.campaign, results))
-            return projected(self.campaign, seen)
-        # Without a reference nothing of the past changes, so only what is new is added; but a run that was given
-        # up in one session may have been repeated in the next.
-        replaced = len(self.state.rows) - len(self.state.arrived)
-        if self._replaced != replaced:
-            self._replaced, self._seen, self._history = replaced, 0, []
-        if self._seen != len(self.state.arrived):
-            new = [self.state.results[i] for i in self.state.arrived[self._seen :]]
-            self._seen = len(self.state.arrived)
-            if self.campaign.mode == "batch":
-                # A batch is whole before the next is planned, so sorting it sorts everything. After a resume
-                # the runs that were still missing may belong before recorded ones.
-                new.sort(key=lambda r: r.manifest.index)
-                if self._history and new and new[0].manifest.index < self._history[-1].index:
-                    new, self._history = self.state.in_order(), []
-            self._history += projected(self.campaign, observations(self.campaign, new, None))
-            if any(r.manifest.extends for r in new):
-                gone = superseded(self.state.results.values())
-                taken = {self.state.results[i].manifest.index for i in gone if i in self.state.results}
-                self._history = [o for o in self._history if o.index not in taken]
-        return self._history
-
-    def _earlier_now(self) -> list[Observation]:
-        """Runs of other campaigns, as far as what is known by now makes them comparable."""
-        if self.state.warm is None:
-            return []
-        return earlier_observations(self.campaign, self.state.warm, self._results_now())
-
-    def _results_now(self) -> list[Result]:
-        return self.state.in_arrival() if self.campaign.mode == "rolling" else self.state.in_order()
-
     def _question(self, n: int, pending: Sequence[Params]) -> Callable[[], list[Params]]:
-        """What the policy is asked, as of now; see `played.decisions`, which puts the same question again."""
-        # Runs of other campaigns come first. A list of its own, for this one grows while the policy thinks.
-        history = [*self._earlier_now(), *self._history_now()]
+        """What the policy is asked, as of now; see `decisions.decisions`, which puts the same question again."""
+        history = self._history.now().shown()
         policy, search, where = self.policy, self.search, f"policy {self.campaign.policy.name}"
 
         def answer() -> list[Params]:
@@ -321,7 +281,7 @@ class Planner:
             besides: Points that were given to whoever asks, and not run yet.
         """
         # In another order than that of the loop, so it is worked out anew.
-        self._replaced, self._seen, self._history = -1, 0, []
+        self._history.forget()
         given = self._as_pending(pending) + [dict(p) for p in besides]
         indices = tuple(m.index for m in pending)
         asked = PolicyQuestion(n, len(self.state.rows), indices, besides=tuple(besides))
@@ -412,10 +372,8 @@ class Planner:
         confirm = self.campaign.confirming
         if confirm is None or self._confirmed() or not confirm.runs:
             return []
-        seen = comparable(self.campaign, [*self._earlier_now(), *self._history_now()])
-        history = full_fidelity(self.campaign, seen)
         found = contenders(
-            history,
+            self._history.now().contending(),
             self.campaign.objective,
             confirm.top,
             space=self.campaign.smoothed,

@@ -16,17 +16,16 @@ from hpcagent.campaign.compare import (
     Estimation,
     estimated,
     estimated_at,
-    observations,
 )
 from hpcagent.campaign.counts import best_single, extended_words, guarded_text, run_counts, told_note, told_words
 from hpcagent.campaign.earlier import WarmStart
 from hpcagent.campaign.edges import at_edges
+from hpcagent.campaign.history import History
 from hpcagent.campaign.launch_costs import overhead_words
 from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.record import Campaign, about
 from hpcagent.campaign.repairing import repaired_note, repaired_there
 from hpcagent.campaign.table import Table, headed
-from hpcagent.campaign.warm import earlier_evidence
 from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.failures import RunStates, state_counts
 from hpcagent.model.records import Result
@@ -429,8 +428,7 @@ class CampaignResult(Displayed):
         space = self.campaign.smoothed
         if self.best is None or space is None:
             return None
-        own = observations(self.campaign, self.results, self.comparison)
-        seen = [*earlier_evidence(self.campaign, self.warm, self.results), *own]
+        seen = History(self.campaign, self.results, self.warm).evidence()
         held = self.campaign.last_level
         return missed(
             seen,
@@ -450,8 +448,7 @@ class CampaignResult(Displayed):
             return found.text("within the searched range" if self.edges else "")
         if self.best is None or space is None or len(self.campaign.objective.goals) > 1:
             return ""
-        own = observations(self.campaign, self.results, self.comparison)
-        seen = [*earlier_evidence(self.campaign, self.warm, self.results), *own]
+        seen = History(self.campaign, self.results, self.warm).evidence()
         unknown = undecided(seen, self.campaign.objective, space=space, noise=self.campaign.noise)
         if not unknown:
             return ""
@@ -501,8 +498,7 @@ class CampaignResult(Displayed):
         fidelity = self.campaign.fidelity
         if fidelity is None:
             return ()
-        own = observations(self.campaign, self.results, self.comparison)
-        seen = [*earlier_evidence(self.campaign, self.warm, self.results), *own]
+        seen = History(self.campaign, self.results, self.warm).evidence()
         return agreements(seen, self.campaign.objective, self.campaign.search, fidelity.model_dump())
 
     @property

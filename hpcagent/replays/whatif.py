@@ -21,10 +21,10 @@ import numpy as np
 
 from hpcagent.campaign.compare import full_fidelity, projected
 from hpcagent.campaign.decisions import decisions
+from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign, PolicyChoice, load_run
 from hpcagent.campaign.recorded import replayed
 from hpcagent.campaign.rolling import due
-from hpcagent.campaign.warm import earlier_observations
 from hpcagent.errors import BadInput
 from hpcagent.model.base import build, parse_toml
 from hpcagent.model.records import Observation, Result, Role
@@ -245,7 +245,7 @@ def _prepared(
     runs: int | None,
     seeds: int,
     workers: int | None,
-) -> tuple[list[_Plan], World, list[Observation], list[Result], float]:
+) -> tuple[list[_Plan], World, list[Observation], Sequence[Result], float]:
     for name, value in (("batch", batch), ("runs", runs), ("seeds", seeds), ("workers", workers)):
         if value is not None and value < 1:
             raise BadInput(f"{name}={value} must be at least 1.", value=value)
@@ -267,8 +267,8 @@ def _prepared(
     for choice, _ in chosen:
         _made(campaign, choice, 0)  # a wrong name or option is told before anything is fitted
     state = replayed(RunDir(run_dir), campaign)
-    results = state.in_arrival() if campaign.mode == "rolling" else state.in_order()
-    earlier = earlier_observations(campaign, state.warm, results)
+    history = History.now(campaign, state)
+    earlier, results = history.earlier(), history.results
     try:
         world = World(campaign, results, earlier)
     except NoFit as error:

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hpcagent.campaign.compare import compare, observations, projected
+from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.runtimes import RunTimes
 from hpcagent.model.records import Observation, Result
@@ -57,8 +57,8 @@ class World:
 
     def __init__(self, campaign: Campaign, results: Sequence[Result], earlier: Sequence[Observation] = ()) -> None:
         self.campaign, self.space, self.objective = campaign, campaign.search, campaign.objective
-        self.real = observations(campaign, results, compare(campaign, results))
-        seen = projected(campaign, self.real)
+        history = History(campaign, results)
+        self.real, seen = history.own, history.points
         self.at: dict[Key, list[Observation]] = {}
         for o in seen:
             if o.stopped:

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcagent.campaign.compare import Comparison, compare, full_fidelity, observations, projected
+from hpcagent.campaign.compare import Comparison, observations
 from hpcagent.campaign.counts import stop_words
 from hpcagent.campaign.decisions import Decision, decision_of, policy_of
+from hpcagent.campaign.history import History
 from hpcagent.campaign.numbers import number, point_text
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.recorded import begun_state, replayed
 from hpcagent.campaign.state import State
-from hpcagent.campaign.warm import comparable, earlier_observations
 from hpcagent.errors import BadInput
 from hpcagent.html import Card, Displayed
 from hpcagent.model.failures import RunStates
@@ -320,8 +320,7 @@ class _Outcome:
 
     @classmethod
     def of(cls, campaign: Campaign, state: State, manifest: Manifest, *, attended: bool) -> _Outcome:
-        results = state.in_arrival() if campaign.mode == "rolling" else state.in_order()
-        comparison = compare(campaign, results)
+        comparison = History.now(campaign, state).comparison
         result = state.results.get(manifest.execution_id)
         seen = [] if result is None else observations(campaign, [result], comparison)
         now = state.state_of(manifest.execution_id, attended=attended)
@@ -604,11 +603,8 @@ def _why_repeat(state: State, manifest: Manifest) -> str:
 
 def _confirmation(campaign: Campaign, before: State, manifest: Manifest, seen: _Outcome) -> dict[str, Any]:
     """A contender run again at the end, or the baseline beside it."""
-    results = before.in_arrival() if campaign.mode == "rolling" else before.in_order()
-    now = projected(campaign, observations(campaign, results, compare(campaign, results)))
-    warm = [] if before.warm is None else earlier_observations(campaign, before.warm, results)
-    history = full_fidelity(campaign, comparable(campaign, [*warm, *now]))
-    confirm = campaign.confirming
+    then = History.now(campaign, before)
+    confirm, history, known = campaign.confirming, then.contending(), len(then.results)
     found = [] if confirm is None else _contenders(campaign, history, confirm.top, confirm.replicates)
     params = [campaign.complete(point) for point, _ in found]
     about: dict[str, Any] = {"purpose": "confirmation"}
@@ -618,7 +614,7 @@ def _confirmation(campaign: Campaign, before: State, manifest: Manifest, seen: _
     estimate = found[place][1]
     if estimate is None:
         return about | {
-            "why": f"the contender no. {place + 1} of {len(found)} after {len(results)} results, not run before: "
+            "why": f"the contender no. {place + 1} of {len(found)} after {known} results, not run before: "
             "of all points that surely keep the limits the best one, as the models have it."
         }
     noise = campaign.noise
@@ -632,7 +628,7 @@ def _confirmation(campaign: Campaign, before: State, manifest: Manifest, seen: _
                 mean, error = estimate.expected[metric], estimate.expected_error[metric]
             expected.append(seen.beside(metric, mean, error or 0.0, noise=one_run))
     return about | {
-        "why": f"run again to confirm: the contender no. {place + 1} of {len(found)} after {len(results)} "
+        "why": f"run again to confirm: the contender no. {place + 1} of {len(found)} after {known} "
         f"results; it had {estimate.runs} run(s) there.",
         "source": "runs",
         "expected": tuple(expected),

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from hpcagent.campaign.compare import compare, full_fidelity, observations, projected
 from hpcagent.campaign.decisions import Decision, decisions
+from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.result import CampaignResult
-from hpcagent.campaign.warm import comparable, earlier_evidence, earlier_observations
-from hpcagent.model.records import Observation, Result
+from hpcagent.model.records import Observation
 from hpcagent.model.space import Params
 from hpcagent.statistics.gp import NoFit
 from hpcagent.statistics.insight import (
@@ -95,7 +94,7 @@ class Learned:
 def learned(result: CampaignResult) -> Learned:
     """Work it out from a campaign's record, finished or not."""
     done = progress(result)
-    history = _history(result, result.results)
+    history = History(result.campaign, result.results, result.warm).alike()
     try:
         surrogate = _surrogate(result.campaign, history)
     except NoFit as why:
@@ -128,17 +127,11 @@ def fitted(decision: Decision) -> Surrogate:
         NoFit: Too few runs were.
     """
     campaign = decision.campaign
-    return _surrogate(campaign, comparable(campaign, decision.history))
+    return _surrogate(campaign, decision.known.alike())
 
 
 def _surrogate(campaign: Campaign, history: Sequence[Observation]) -> Surrogate:
     return Surrogate.fit(campaign.search, campaign.objective, history, noise=campaign.noise)
-
-
-def _history(result: CampaignResult, results: Sequence[Result]) -> list[Observation]:
-    campaign = result.campaign
-    seen = projected(campaign, observations(campaign, results, compare(campaign, results)))
-    return [*comparable(campaign, earlier_observations(campaign, result.warm, results)), *seen]
 
 
 # -- predictions --------------------------------------------------------------------------------
@@ -150,7 +143,7 @@ def _foretold(result: CampaignResult) -> tuple[tuple[Prediction, ...], tuple[tup
     Decisions that follow one another share a model where there are many: that of the first of them.
     """
     campaign = result.campaign
-    seen = {o.index: o for o in projected(campaign, observations(campaign, result.results, result.comparison))}
+    seen = {o.index: o for o in History(campaign, result.results).points}
     # Of an earlier time with another objective, too, the models are asked for what is looked for now.
     asked_then = (replace(d, campaign=campaign) for d in decisions(result.run_dir))
     taken = [d for d in asked_then if any(m.index in seen for m in d.manifests)]
@@ -185,8 +178,7 @@ def progress(result: CampaignResult) -> tuple[Progress, ...]:
     found = []
     for count in _moments(result):
         known = results[:count]
-        own = full_fidelity(campaign, observations(campaign, known, compare(campaign, known)))
-        seen = [*full_fidelity(campaign, earlier_evidence(campaign, result.warm, known)), *own]
+        seen = History(campaign, known, result.warm).answering()
         now = recommend(seen, campaign.objective, space=campaign.smoothed, noise=campaign.noise)
         if now is not None:
             found.append(

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcagent.campaign.compare import observations
 from hpcagent.campaign.far import far_log
+from hpcagent.campaign.history import History
 from hpcagent.campaign.numbers import point_text
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.table import headed
@@ -39,7 +39,7 @@ def draw(result: CampaignResult, folder: Path, found: Learned | None = None) -> 
 
     from hpcagent.reports.model_plots import draw_learned
 
-    seen = observations(result.campaign, result.results, result.comparison)
+    seen = History(result.campaign, result.results).own
     drawn = []
     plane = partial(_plane, ranked=_by_importance(found))
     for name, plot in (("progress", _progress), ("plane", plane), ("front", _front), ("best_run", _best_run)):
