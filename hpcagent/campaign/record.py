@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -273,6 +273,40 @@ class Campaign(Displayed, Record):
 
     @model_validator(mode="after")
     def _check(self) -> Campaign:
+        self._check_counts()
+        self._take_settings()
+        self._check_inputs()
+        self._check_extend()
+        self.objective.check(self.app.contract)
+        self._check_metrics(self.until.metrics())
+        self._check_space()
+        if self.repairs is not None:
+            self._settle(app=repaired_app(self.app, self.repairs, self.search.names))
+        self._check_watched()
+        self._check_metrics(self.show)
+        self._check_fidelity()
+        self._check_varied()
+        check_rules_of(self)
+        self._check_compared()
+        self._check_context()
+        if self.points:
+            checked = [own_point(self, p, where=f"points[{i}]") for i, p in enumerate(self.points)]
+            self._settle(points=distinct(checked))
+        if self.earlier:
+            # By their whole paths: a campaign is resumed from anywhere.
+            self._settle(earlier=tuple(str(Path(folder).expanduser().absolute()) for folder in self.earlier))
+        if self.name:
+            checked_name(self.name, "the campaign's name")
+        self._check_sweep()
+        self._settle(name=self.name or as_name(self.app.name))
+        return self
+
+    def _settle(self, **fields: Any) -> None:
+        """Complete what was given, while the record is made: afterwards it is frozen."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _check_counts(self) -> None:
         for key, least in (("batch_size", 1), ("in_flight", 1), ("retries", 0), ("repeat_distrusted", 0)):
             value = getattr(self, key)
             if value is not None and value < least:
@@ -280,21 +314,25 @@ class Campaign(Displayed, Record):
         checked_counter("seed", self.seed)
         if self.batch_size == 1 and self.reference is not None:
             raise BadInput("batch_size=1 leaves no run beside the reference; take at least 2.", value=1)
-        if self.settings:
-            changed = self.app.with_settings(**self.settings)
-            object.__setattr__(self, "app", changed)
-            # By their whole paths: a campaign is resumed from anywhere.
-            paths = {n: p for n, p in changed.settings.get("paths", {}).items() if n in self.settings and p}
-            object.__setattr__(self, "settings", self.settings | paths)
-        self._check_inputs()
-        self._check_extend()
-        self.objective.check(self.app.contract)
-        for name in self.until.metrics():
+
+    def _take_settings(self) -> None:
+        """The app with the campaign's own settings."""
+        if not self.settings:
+            return
+        changed = self.app.with_settings(**self.settings)
+        # By their whole paths: a campaign is resumed from anywhere.
+        paths = {n: p for n, p in changed.settings.get("paths", {}).items() if n in self.settings and p}
+        self._settle(app=changed, settings=self.settings | paths)
+
+    def _check_metrics(self, names: Iterable[str]) -> None:
+        for name in names:
             self.app.contract.metric(name)
+
+    def _check_space(self) -> None:
+        """What is varied and what is fixed are parameters of the app, each one or the other."""
         whole = self.app.contract.space
-        for group in (self.space or {}, self.fixed):
-            for name in group:
-                whole[name]
+        for name in (*(self.space or {}), *self.fixed):
+            whole[name]
         for name, value in self.fixed.items():
             whole[name].validated(value)
             if self.space and name in self.space:
@@ -306,8 +344,9 @@ class Campaign(Displayed, Record):
                     f'texts: space.{p.name} = {{choices = ["...", "..."]}}.',
                     value=p.name,
                 )
-        if self.repairs is not None:
-            object.__setattr__(self, "app", repaired_app(self.app, self.repairs, self.search.names))
+
+    def _check_watched(self) -> None:
+        """What is done beside the runs suits the app: rules, the guard, launches that are shared."""
         for rule in self.rules:
             rule.check(self.app.contract)
         if self.guard is not None:
@@ -316,43 +355,31 @@ class Campaign(Displayed, Record):
             self.ensemble.check(self.app)
         elif self.app.shares_launches:
             refuse_ensemble(self.app)
-        for name in self.show:
-            self.app.contract.metric(name)
-        if self.fidelity is not None:
-            if self.fidelity.parameter not in self.search:
-                raise BadInput(
-                    f"fidelity: {self.fidelity.parameter!r} is not varied; name it in space.",
-                    value=self.fidelity.parameter,
-                )
-            for level in self.fidelity.levels:
-                self.search[self.fidelity.parameter].validated(level)
+
+    def _check_fidelity(self) -> None:
+        if self.fidelity is None:
+            return
+        name = self.fidelity.parameter
+        if name not in self.search:
+            raise BadInput(f"fidelity: {name!r} is not varied; name it in space.", value=name)
+        for level in self.fidelity.levels:
+            self.search[name].validated(level)
+
+    def _check_varied(self) -> None:
         if len(self.search.free) == 0 and self.policy.name != SWEEP:
             raise BadInput(
                 f"the space is empty: nothing varies. Name parameters of app {self.app.name!r} in space; "
-                f"known: {', '.join(whole.names) or 'none'}."
+                f"known: {', '.join(self.app.contract.space.names) or 'none'}."
             )
-        check_rules_of(self)
+
+    def _check_compared(self) -> None:
+        """The points that others are compared with can be run."""
         self.complete(self.search.middle)
         if self.reference is not None:
             self.complete(self.reference.params)
-            if self.reference.metric is not None:
-                self.app.contract.metric(self.reference.metric)
-        if self.confirm is not None and self.confirm.baseline:
-            for name, value in self.confirm.baseline.items():
-                whole[name].validated(value)
-        self._check_context()
-        if self.points:
-            checked = [own_point(self, p, where=f"points[{i}]") for i, p in enumerate(self.points)]
-            object.__setattr__(self, "points", distinct(checked))
-        if self.earlier:
-            # By their whole paths: a campaign is resumed from anywhere.
-            folders = tuple(str(Path(folder).expanduser().absolute()) for folder in self.earlier)
-            object.__setattr__(self, "earlier", folders)
-        if self.name:
-            checked_name(self.name, "the campaign's name")
-        self._check_sweep()
-        object.__setattr__(self, "name", self.name or as_name(self.app.name))
-        return self
+            self._check_metrics([self.reference.metric] if self.reference.metric is not None else ())
+        for name, value in (self.confirm.baseline if self.confirm is not None else {}).items():
+            self.app.contract.space[name].validated(value)
 
     def _check_extend(self) -> None:
         """A policy that is to let runs go on needs an app that can."""
@@ -378,7 +405,7 @@ class Campaign(Displayed, Record):
 
     def _check_sweep(self) -> None:
         if self.policy.name == SWEEP and "until" not in self.model_fields_set:
-            object.__setattr__(self, "until", DesignDone())
+            self._settle(until=DesignDone())
         if self.objective.goals:
             return
         if self.policy.name != SWEEP:
@@ -612,52 +639,39 @@ class Campaign(Displayed, Record):
         Args:
             app: What to write as the app's reference; what the user named by default.
         """
-        data: dict[str, Any] = {"name": self.name}
-        if self.description:
-            data["description"] = self.description
-        data |= {"app": app or self.app.source or self.app.name, "seed": self.seed, "mode": self.mode}
-        for key in ("batch_size", "in_flight", "cache"):
-            if getattr(self, key) is not None:
-                data[key] = getattr(self, key)
-        for key in ("show", "earlier"):
-            if getattr(self, key):
-                data[key] = list(getattr(self, key))
-        data |= {"repeat_distrusted": self.repeat_distrusted, "retries": self.retries, "site": self.site}
-        if self.objective.goals:
-            data["objective"] = self.objective.toml()
-        if self.space is not None:
-            data["space"] = self.space
-        if self.constraints:
-            data["constraints"] = [c.text for c in self.constraints]
-        if self.fixed:
-            data["fixed"] = self.fixed
-        if self.policy.name == SWEEP:
-            data["sweep"] = dict(self.policy.options)
-        else:
-            data["policy"] = self.policy.toml()
-        if self.until.toml():
-            data["until"] = self.until.toml()
-        if self.reference is not None:
-            data["reference"] = self.reference.toml()
-        if self.confirm is not None:
-            data["confirm"] = self.confirm.model_dump()
-        if self.settings:
-            data["settings"] = self.settings
-        if self.repairs is not None:
-            data["repairs"] = self.repairs.toml()
-        if self.fidelity is not None:
-            data["fidelity"] = self.fidelity.model_dump()
-        if self.points:
-            data["points"] = [dict(p) for p in self.points]
-        if self.context:
-            data["context"] = self.context
-        if self.guard is not None:
-            data["guard"] = self.guard.toml()
-        if self.ensemble is not None:
-            data["ensemble"] = self.ensemble.toml()
-        if self.rules:
-            data["rules"] = [rule.model_dump(exclude_none=True) for rule in self.rules]
-        return tomli_w.dumps(data)
+        policy = self.policy
+        data: dict[str, Any] = {
+            "name": self.name,
+            "description": self.description or None,
+            "app": app or self.app.source or self.app.name,
+            "seed": self.seed,
+            "mode": self.mode,
+            "batch_size": self.batch_size,
+            "in_flight": self.in_flight,
+            "cache": self.cache,
+            "show": list(self.show) or None,
+            "earlier": list(self.earlier) or None,
+            "repeat_distrusted": self.repeat_distrusted,
+            "retries": self.retries,
+            "site": self.site,
+            "objective": self.objective.toml() if self.objective.goals else None,
+            "space": self.space,
+            "constraints": [c.text for c in self.constraints] or None,
+            "fixed": self.fixed or None,
+            **({"sweep": dict(policy.options)} if policy.name == SWEEP else {"policy": policy.toml()}),
+            "until": self.until.toml() or None,
+            "reference": self.reference and self.reference.toml(),
+            "confirm": self.confirm and self.confirm.model_dump(),
+            "settings": self.settings or None,
+            "repairs": self.repairs and self.repairs.toml(),
+            "fidelity": self.fidelity and self.fidelity.model_dump(),
+            "points": [dict(p) for p in self.points] or None,
+            "context": self.context or None,
+            "guard": self.guard and self.guard.toml(),
+            "ensemble": self.ensemble and self.ensemble.toml(),
+            "rules": [rule.model_dump(exclude_none=True) for rule in self.rules] or None,
+        }
+        return tomli_w.dumps({key: value for key, value in data.items() if value is not None})
 
     def identity(self) -> dict[str, str]:
         """Digest of each part that may not change between a run and its resumption."""

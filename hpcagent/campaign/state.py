@@ -7,9 +7,9 @@ import math
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
@@ -213,74 +213,87 @@ class State:
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take in one recorded event; unknown events are kept in the journal and ignored here."""
-        kind = event.get("event")
         at = event.get("at", 0.0)
         if isinstance(at, bool) or not isinstance(at, (int, float)) or not math.isfinite(at):
             raise ValueError(f"at: {str(at)[:40]!r} is no time.")
-        if kind == "results":
-            for fields in event["results"]:
-                self._apply_result(fields)
-        elif kind == "manifests":
-            self._apply_manifests(event["manifests"])
-            self._apply_confirmation(event)
-        elif kind == "told":
-            self._apply_manifests([event["manifest"]])
-            self._apply_result(event["result"])
-        elif kind == "rebuilt":
-            self.told_damage = max(self.told_damage, int(event.get("damaged", 0)))
-            self.rebuilt.update(self._apply_manifests(event["manifests"]))
-            self._apply_parts(event.get("parts", ()))
-            self._apply_confirmation(event)
-        elif kind == "parts":
-            self._apply_parts(event["parts"])
-        elif kind == "rule":
-            if not (isinstance(event["data"], Mapping) and event["rule"] and event["execution_id"]):
-                raise ValueError("what a rule told is not there.")
-            self.alerts.append(event)
-        elif kind == "files":
-            of = (event["app"], event["params"], event["settings"])
-            self.files.setdefault(level_key(*of), FilesOfLevel(*of, event.get("function", ""))).add(event)
-        elif kind == "changed":
-            change_text(event)  # raises where it is none
-            self.changes.append(event)
-        elif kind == "warm_start":
-            self.warm = WarmStart.recorded(event)
-        elif kind == "part_results":
-            self._apply_part_results(event["results"])
-        elif kind == "session":
-            self.end_session()
-            self.sessions += 1
-            self._stopped_since = False
-            self._given_up.clear()
-            self._not_started = frozenset()
-            self._session_began = event["at"]
-            self.site = str(event.get("site", ""))
-            if event.get("busy"):
-                self.busy.append(event["busy"])
-        elif kind == "retry":
-            identity = event["execution_id"]
-            self.retried[identity] = event["attempt"]
-            self.node_hours += event.get("node_hours", 0.0)
-            if not event.get("node_hours"):
-                self.attempts_of_unknown_cost[identity] = self.attempts_of_unknown_cost.get(identity, 0) + 1
-            if not event.get("charged", _charged(event.get("failure"))):
-                self.uncharged_attempts[identity] = self.uncharged_attempts.get(identity, 0) + 1
-        elif kind == "launch":
-            hours = float(event["overhead_node_hours"])
-            if not 0 <= hours < math.inf:
-                raise ValueError(f"overhead_node_hours: {hours} is no time of nodes.")
-            self.overhead += hours
-        elif kind == "stop":
-            self.stopped = event["reason"]
-            self._stopped_since = True
-            self._not_started = frozenset(map(str, event.get("not_started", ())))
-        elif kind == "freed":
-            self.freed.update(dict.fromkeys(map(str, event["runs"]), float(at)))
-        elif kind == "damaged":
-            self._damaged("it is no event in JSON.")
-        elif kind == "doubled":
-            self.doubled += 1
+        apply = self._KINDS.get(str(event.get("event")))
+        if apply is not None:
+            apply(self, event)
         self._last = max(self._last, at)
+
+    def _apply_planned(self, event: Mapping[str, Any]) -> None:
+        self._apply_manifests(event["manifests"])
+        self._apply_confirmation(event)
+
+    def _apply_results(self, event: Mapping[str, Any]) -> None:
+        for fields in event["results"]:
+            self._apply_result(fields)
+
+    def _apply_told(self, event: Mapping[str, Any]) -> None:
+        self._apply_manifests([event["manifest"]])
+        self._apply_result(event["result"])
+
+    def _apply_rebuilt(self, event: Mapping[str, Any]) -> None:
+        self.told_damage = max(self.told_damage, int(event.get("damaged", 0)))
+        self.rebuilt.update(self._apply_manifests(event["manifests"]))
+        self._apply_parts({"parts": (), **event})
+        self._apply_confirmation(event)
+
+    def _apply_rule(self, event: Mapping[str, Any]) -> None:
+        if not (isinstance(event["data"], Mapping) and event["rule"] and event["execution_id"]):
+            raise ValueError("what a rule told is not there.")
+        self.alerts.append(event)
+
+    def _apply_files(self, event: Mapping[str, Any]) -> None:
+        of = (event["app"], event["params"], event["settings"])
+        self.files.setdefault(level_key(*of), FilesOfLevel(*of, event.get("function", ""))).add(event)
+
+    def _apply_changed(self, event: Mapping[str, Any]) -> None:
+        change_text(event)  # raises where it is none
+        self.changes.append(event)
+
+    def _apply_warm_start(self, event: Mapping[str, Any]) -> None:
+        self.warm = WarmStart.recorded(event)
+
+    def _apply_session(self, event: Mapping[str, Any]) -> None:
+        self.end_session()
+        self.sessions += 1
+        self._stopped_since = False
+        self._given_up.clear()
+        self._not_started = frozenset()
+        self._session_began = event["at"]
+        self.site = str(event.get("site", ""))
+        if event.get("busy"):
+            self.busy.append(event["busy"])
+
+    def _apply_retry(self, event: Mapping[str, Any]) -> None:
+        identity = event["execution_id"]
+        self.retried[identity] = event["attempt"]
+        self.node_hours += event.get("node_hours", 0.0)
+        if not event.get("node_hours"):
+            self.attempts_of_unknown_cost[identity] = self.attempts_of_unknown_cost.get(identity, 0) + 1
+        if not event.get("charged", _charged(event.get("failure"))):
+            self.uncharged_attempts[identity] = self.uncharged_attempts.get(identity, 0) + 1
+
+    def _apply_launch(self, event: Mapping[str, Any]) -> None:
+        hours = float(event["overhead_node_hours"])
+        if not 0 <= hours < math.inf:
+            raise ValueError(f"overhead_node_hours: {hours} is no time of nodes.")
+        self.overhead += hours
+
+    def _apply_stop(self, event: Mapping[str, Any]) -> None:
+        self.stopped = event["reason"]
+        self._stopped_since = True
+        self._not_started = frozenset(map(str, event.get("not_started", ())))
+
+    def _apply_freed(self, event: Mapping[str, Any]) -> None:
+        self.freed.update(dict.fromkeys(map(str, event["runs"]), float(event.get("at", 0.0))))
+
+    def _apply_damaged(self, event: Mapping[str, Any]) -> None:
+        self._damaged("it is no event in JSON.")
+
+    def _apply_doubled(self, event: Mapping[str, Any]) -> None:
+        self.doubled += 1
 
     def _apply_manifests(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
         """Take in manifests that stand on one line; one that does not fit costs only itself."""
@@ -299,8 +312,8 @@ class State:
             taken.append(manifest.execution_id)
         return taken
 
-    def _apply_parts(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        for row in rows:
+    def _apply_parts(self, event: Mapping[str, Any]) -> None:
+        for row in event["parts"]:
             try:
                 manifest = _unchanged(read_record(Manifest, row["manifest"], self.unknown))
                 self.add_part(manifest, str(row["chain"]))
@@ -370,8 +383,8 @@ class State:
         except _UNFIT as error:
             self._damaged(error, Result)
 
-    def _apply_part_results(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        for fields in rows:
+    def _apply_part_results(self, event: Mapping[str, Any]) -> None:
+        for fields in event["results"]:
             try:
                 identity = fields["execution_id"]
                 manifest = self._part_manifests.get(identity)
@@ -616,6 +629,26 @@ class State:
     def last_batch(self) -> int:
         """Number of the last planned batch, -1 before the first."""
         return self.manifests[-1].batch if self.manifests else -1
+
+    _KINDS: ClassVar[Mapping[str, Callable[[State, Mapping[str, Any]], None]]] = {
+        "changed": _apply_changed,
+        "damaged": _apply_damaged,
+        "doubled": _apply_doubled,
+        "files": _apply_files,
+        "freed": _apply_freed,
+        "launch": _apply_launch,
+        "manifests": _apply_planned,
+        "part_results": _apply_part_results,
+        "parts": _apply_parts,
+        "rebuilt": _apply_rebuilt,
+        "results": _apply_results,
+        "retry": _apply_retry,
+        "rule": _apply_rule,
+        "session": _apply_session,
+        "stop": _apply_stop,
+        "told": _apply_told,
+        "warm_start": _apply_warm_start,
+    }
 
 
 def _charged(failure: Mapping[str, Any] | None) -> bool:
