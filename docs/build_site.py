@@ -95,7 +95,9 @@ def _toctree(entries: str) -> str:
 
 def api_page() -> None:
     """A page that leads to one for each public name."""
-    names = "\n   ".join(f"hpcagent.{name}" for name in hpcagent.__all__ if name != "apps")
+    public = [name for name in hpcagent.__all__ if name not in ("apps", "types")]
+    public += [f"types.{name}" for name in hpcagent.types.__all__]
+    names = "\n   ".join(f"hpcagent.{name}" for name in public)
     text = "# Every public name\n\nWhat is in `import hpcagent as ha`, from the docstrings.\n\n"
     text += f"```{{eval-rst}}\n.. autosummary::\n   :toctree: api\n\n   {names}\n```\n"
     (SOURCE / "reference" / "api.md").write_text(text)

@@ -49,3 +49,13 @@ html_theme_options = {
     "footer_end": [],
     "search_bar_text": "Search",
 }
+
+
+def _has_its_own_page(app, what, name, member, skip, options):
+    """Whether a module's member is a name of `hpcagent` itself: described once, where people import it from."""
+    return True if what == "module" and name in hpcagent.__all__ else skip
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("autodoc-skip-member", _has_its_own_page)
