@@ -522,7 +522,9 @@ def site_new(
     name: Annotated[str | None, typer.Argument(help="What the site is to be called.")] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", help="slurm, pbs, local or globus_compute; what this machine has by default."),
+        typer.Option(
+            "--kind", help="slurm, pbs, flux, local or globus_compute; what this machine has by default."
+        ),
     ] = None,
     queue: QueueOption = None,
     account: Annotated[

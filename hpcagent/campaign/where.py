@@ -136,11 +136,7 @@ def starting(site: Site | Profile, workers: int | None, *, inside: bool = False)
     if isinstance(site, Several):
         return "; ".join(starting(member, workers, inside=inside) for member in site.members)
     if site.batch:
-        where = (
-            "the nodes of this job"
-            if inside
-            else f"the coordinator here, its jobs on {'Slurm' if site.kind == 'slurm' else 'PBS'}"
-        )
+        where = "the nodes of this job" if inside else f"the coordinator here, its jobs on {site.scheduler.title}"
         return f"starting {site.name}: {where}"
     count = workers or workers_of(site)
     if site.remote:

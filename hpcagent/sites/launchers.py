@@ -1,4 +1,4 @@
-"""How workers are started on all nodes of a job: by srun, mpiexec, pbsdsh or ssh, one manager on each node.
+"""How workers are started on all nodes of a job: by srun, mpiexec, pbsdsh, ssh or flux, one manager on each node.
 
 Parsl's launchers go through a here-document in which a `$` of a path is the shell's, write into $HOME, and leave
 it to the program how many processes a node gets.
@@ -11,12 +11,22 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from parsl.launchers import SimpleLauncher
 from parsl.launchers.base import Launcher
 
-__all__ = ["MpiexecWorkers", "NodeWorkers", "PbsdshWorkers", "SrunWorkers", "SshWorkers", "worker_launcher"]
+from hpcagent.sites.schedulers.base import Scheduler
+
+__all__ = [
+    "MpiexecWorkers",
+    "NodeWorkers",
+    "OwnWorkers",
+    "PbsdshWorkers",
+    "SrunWorkers",
+    "SshWorkers",
+    "worker_launcher",
+]
 
 PALS_BIND = "--cpu-bind"
 
@@ -87,6 +97,8 @@ class NodeWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type informat
 
     hosts: Sequence[str] = ()
     """The nodes, where they are known when the lines are written; otherwise the job says."""
+    host_lines = ""
+    """A shell command that prints the nodes of the job that it is in, each once."""
 
     def __init__(self, overrides: str = "") -> None:
         super().__init__()
@@ -96,8 +108,7 @@ class NodeWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type informat
         """A shell line that writes the names of the nodes into a file, each once."""
         if self.hosts:
             return f"printf '%s\\n' {shlex.join(self.hosts)} > {path}"
-        from_slurm = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
-        return f'if [ -n "$PBS_NODEFILE" ]; then sort -u "$PBS_NODEFILE"; else {from_slurm}; fi > {path}'
+        return f"{self.host_lines} > {path}"
 
 
 class SrunWorkers(NodeWorkers):
@@ -109,6 +120,23 @@ class SrunWorkers(NodeWorkers):
         how = f"--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none --overlap"
         where = f"--nodelist={','.join(self.hosts)}" if self.hosts else ""
         return " ".join(filter(None, ["srun", how, where, self.overrides, command]))
+
+
+class OwnWorkers(NodeWorkers):
+    """By the scheduler's own command.
+
+    Args:
+        words: Of it, for a number of nodes.
+        overrides: More words.
+    """
+
+    def __init__(self, words: Callable[[int], str], overrides: str = "") -> None:
+        super().__init__(overrides)
+        self.words = words
+
+    def __call__(self, command: str, tasks_per_node: int, nodes_per_block: int, script_dir: str = "") -> str:
+        """Return the shell line."""
+        return " ".join(filter(None, [self.words(nodes_per_block), self.overrides, command]))
 
 
 class MpiexecWorkers(NodeWorkers):
@@ -150,6 +178,9 @@ class SshWorkers(NodeWorkers):
         return _each_node(command, script_dir, "\n".join([self._write_hosts('"$base.nodes"'), start]))
 
 
+_BY_NAME = {"srun": SrunWorkers, "pbsdsh": PbsdshWorkers, "ssh": SshWorkers}
+
+
 def _quoted(words: str) -> str:
     return shlex.join(shlex.split(words))
 
@@ -158,15 +189,24 @@ def _each_node(command: str, folder: str, start: str) -> str:
     return _EACH_NODE.format(folder=shlex.quote(folder or "."), command=command, start=start)
 
 
-def worker_launcher(kind: str, *, bind_cmd: str = PALS_BIND, overrides: str = "") -> Launcher:
-    """Return the launcher of that name, as a profile's `worker_launcher` has it.
+def worker_launcher(
+    kind: str, its: type[Scheduler], *, bind_cmd: str = PALS_BIND, overrides: str = ""
+) -> Launcher:
+    """Return the launcher of that name, as a profile's `worker_launcher` has it, for a scheduler's jobs.
 
     Example:
-        >>> worker_launcher("srun")("work", 1, 2)
+        >>> from hpcagent.sites.schedulers.slurm import Slurm
+        >>> worker_launcher("srun", Slurm)("work", 1, 2)
         'srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpu-bind=none --overlap work'
     """
     if kind == "single":
         return SimpleLauncher()
+    found: NodeWorkers
     if kind == "mpiexec":
-        return MpiexecWorkers(bind_cmd, overrides)
-    return {"srun": SrunWorkers, "pbsdsh": PbsdshWorkers, "ssh": SshWorkers}[kind](overrides)
+        found = MpiexecWorkers(bind_cmd, overrides)
+    elif kind in _BY_NAME:
+        found = _BY_NAME[kind](overrides)
+    else:
+        found = OwnWorkers(its.launch_words, overrides)
+    found.host_lines = its.host_lines
+    return found

@@ -41,7 +41,7 @@ class Entry:
 
     Attributes:
         name: The job's name, unique; known before the job id is.
-        scheduler: `slurm` or `pbs`.
+        scheduler: Its kind, e.g. `slurm`.
         job_id: The scheduler's id; None if the submission was begun and never reported.
         about: `site`, `executor`, `block`, `nodes`, `walltime_s`, `script`, `stderr`, `host`, `pid`, ...
         submitted_at: Unix time, in seconds.

@@ -295,7 +295,7 @@ def _name(profile: Profile, block: Block) -> str | None:
 
 
 def _called(profile: Profile, block: Block) -> str:
-    kind = "queue" if profile.kind == "pbs" else "QOS" if profile.queue_means == "qos" else "partition"
+    kind = "QOS" if profile.queue_means == "qos" else profile.scheduler.queue_word
     return f"the {kind} {_name(profile, block)} of {profile.name}"
 
 

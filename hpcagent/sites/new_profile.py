@@ -12,7 +12,7 @@ from hpcagent.errors import BadInput, HpcAgentError, nearest
 from hpcagent.sites.profile import Profile, block_of, walltime_s
 from hpcagent.sites.profiles import find_profile, identify_site
 from hpcagent.sites.schedulers.base import Queue, SchedulerDown
-from hpcagent.sites.schedulers.registry import scheduler
+from hpcagent.sites.schedulers.registry import is_scheduler, scheduler, scheduler_class, scheduler_kinds
 
 __all__ = [
     "Answers",
@@ -25,7 +25,6 @@ __all__ = [
     "write_profile",
 ]
 
-_KINDS = ("local", "pbs", "slurm")
 _HOUR_S = 3600.0
 
 
@@ -34,7 +33,7 @@ class Answers(NamedTuple):
 
     Attributes:
         name: Of the site, and of its file.
-        kind: `slurm`, `pbs` or `local`.
+        kind: `local`, or a scheduler's, e.g. `slurm`.
         queue: Queue or partition of the jobs; None: the scheduler's default.
         account: Written down; None: from the environment or the command line.
         walltime: Of a job.
@@ -75,8 +74,8 @@ def proposed(kind: str | None = None, *, queue: str | None = None, queues: Seque
         '00:10:00'
     """
     kind = kind or _kind_here()
-    if kind not in _KINDS:
-        raise BadInput(f"--kind {kind!r} is not known; {nearest(kind, _KINDS)}", value=kind)
+    if kind != "local" and not is_scheduler(kind):
+        raise BadInput(f"--kind {kind!r} is not known; {nearest(kind, ('local', *scheduler_kinds()))}", value=kind)
     known = {one.name: one for one in queues}
     if queue is not None and known and queue not in known:
         raise BadInput(f"There is no queue {queue!r} here; {nearest(queue, known)}", value=queue)
@@ -128,8 +127,9 @@ def answered(answers: Answers, key: str, value: Any) -> Answers:
 
 def _fitting_walltime(answers: Answers, text: str | None) -> str:
     seconds = walltime_s(text or "")
-    if answers.kind == "slurm" and seconds < 60:
-        raise BadInput(f"walltime {text!r}: on Slurm a job has one minute at least, '00:01:00'.", value=text)
+    its = scheduler_class(answers.kind)
+    if its.whole_minutes and seconds < 60:
+        raise BadInput(f"walltime {text!r}: on {its.title} a job has one minute at least, '00:01:00'.", value=text)
     most = answers.about.max_walltime_s if answers.about else None
     if most is not None and seconds > most:
         raise BadInput(
@@ -286,11 +286,12 @@ def _toml(answers: Answers) -> str:
         _line("kind", answers.kind),
     ]
     if batch:
-        variables = "SBATCH_ACCOUNT" if answers.kind == "slurm" else "PBS_ACCOUNT"
+        its = scheduler_class(answers.kind)
+        variables = " or $".join(("HPCAGENT_ACCOUNT", *its.account_variables[:1]))
         lines.append(
             _line("account", answers.account)
             if answers.account
-            else f'# account = "NAME"  # or --account NAME, or $HPCAGENT_ACCOUNT or ${variables}'
+            else f'# account = "NAME"  # or --account NAME, or ${variables}'
         )
         lines += [
             "# Where several networks reach the nodes, the one to use:",
@@ -304,8 +305,7 @@ def _toml(answers: Answers) -> str:
         ]
         if answers.cores and not (answers.queue and answers.about):
             lines.append(_line("cores_per_node", answers.cores))
-        if answers.kind == "pbs":
-            lines.append('directives = ["-l place=scatter"]  # without it PBS may put two chunks on one node')
+        lines += [its.block_notes] if its.block_notes else []
     lines += ["", "[executors.workers]  # many small runs, one on each core", "cores_per_worker = 1"]
     if answers.worker_init:
         lines.append(_line("worker_init", answers.worker_init))

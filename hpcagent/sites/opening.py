@@ -99,7 +99,7 @@ def open_site(
     require_own_links(folder / "parsl", folder / "work")
     if found.batch:
         refuse_unwritable(folder)
-    notes = _preflight(found) if found.kind == "pbs" and not inside else []
+    notes = _preflight(found) if found.batch and found.kind != "slurm" and not inside else []
     if found.batch:
         executors, counts = _batch_executors(found, workers, folder, charged, allocation)
     elif found.remote:
@@ -144,12 +144,12 @@ def open_site(
 
 
 def _preflight(profile: Profile) -> list[str]:
-    """Look whether PBS is what answers, before anything is submitted; what the user should know of it.
+    """Look whether the scheduler is what answers, before anything is submitted; what the user should know of it.
 
-    TORQUE and Slurm's wrappers have commands of the same names.
+    TORQUE and Slurm's wrappers have commands of PBS's names; another program is called flux, too.
 
     Raises:
-        SchedulerDown: The commands are not there, or not PBS's.
+        SchedulerDown: The commands are not there, or another's.
     """
     from hpcagent.sites.schedulers.registry import scheduler
 
@@ -160,10 +160,12 @@ def _preflight(profile: Profile) -> list[str]:
 
 
 def _guessed(profile: Profile, executors: Mapping[str, Any]) -> list[str]:
-    """Say where PBS was told a number of cores that nobody knows."""
-    labels = [e for e in executors if profile.kind == "pbs" and block_of(profile, e).cpus_per_node is None]
+    """Say where a scheduler that has to be told a number of cores was told one that nobody knows."""
+    told = profile.batch and profile.scheduler.wants_cores
+    labels = [e for e in executors if told and block_of(profile, e).cpus_per_node is None]
     return [
-        "How many cores a node has is not known (PBS does not say, or its nodes differ): the jobs of the "
+        f"How many cores a node has is not known ({profile.scheduler.title} does not say, or its "
+        "nodes differ): the jobs of the "
         f"executor {label} ask for one (ncpus=1). Set cores_per_node in [block] of the profile."
         for label in labels
         if executors[label].hosts_cores == 1
@@ -205,7 +207,7 @@ def _allocation(profile: Profile) -> Allocation:
     if found is None:
         raise BadInput(
             f"inside: this process is in no {profile.kind} job (its environment names none). Start it in one: "
-            f"{'salloc or sbatch' if profile.kind == 'slurm' else 'qsub'}, or let `hpcagent submit` do so."
+            f"{profile.scheduler.begins_by}, or let `hpcagent submit` do so."
         )
     began = os.environ.get("HPCAGENT_JOB_STARTED", "")
     if found.ends_at is None and began.isdecimal():  # a job that `hpcagent submit` has made

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record
@@ -28,6 +28,8 @@ from hpcagent.sites.endpoint_settings import (
     RemoteFolder,
     TransferSettings,
 )
+from hpcagent.sites.schedulers.base import SPECIAL, Scheduler
+from hpcagent.sites.schedulers.registry import is_scheduler, scheduler_class, scheduler_kinds
 
 __all__ = [
     "BATCH_ONLY",
@@ -56,15 +58,9 @@ BUILT_IN_LAUNCHERS = ("srun", "mpiexec", "hydra", "openmpi", "parsl_mpi", "ibrun
 _APPS = ("espresso", "gpaw", "lammps", "mace", "packmol", "pyscf", "synthetic", "tblite", "thermo", "vasp")
 _AFFINITIES = ("none", "block")
 _LAUNCHER_OF = {
-    "slurm": "srun",
-    "pbs": "mpiexec",
     "local": "hydra",
     "threads": "hydra",
     "globus_compute": "parsl_mpi",
-}
-_ACCOUNT_VARIABLES = {
-    "slurm": ("HPCAGENT_ACCOUNT", "SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
-    "pbs": ("HPCAGENT_ACCOUNT", "PBS_ACCOUNT"),
 }
 _WALLTIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)\Z")
 
@@ -86,22 +82,30 @@ BATCH_ONLY = (
     "margin_s",
     "coordinator",
 )
-"""Keys that only `kind = "slurm"` and `"pbs"` know."""
+"""Keys that only batch systems know."""
 
-# block's keys that one scheduler knows and the other does not, and what the other one's users write
-_SLURM_ONLY = {
-    "qos": "PBS has queues only",
-    "constraint": 'write it in select_options, e.g. "system=crux"',
-    "exclusive": 'write directives = ["-l place=scatter:excl"]',
-    "mem_per_node_gb": 'write it in select_options, e.g. "mem=100gb"',
-}
-_PBS_ONLY = {
-    "select_options": 'write constraint, or directives = ["--gpus-per-node=4"]',
-    "bind_cmd": "write the words in overrides",
-}
+NO_SCHEDULER = ("local", "threads", "globus_compute")
+"""Kinds of sites that submit no jobs."""
 
+
+def _known_kind(kind: str) -> str:
+    if kind not in NO_SCHEDULER and not is_scheduler(kind):
+        known = (*NO_SCHEDULER, *scheduler_kinds())
+        raise BadInput(
+            f"kind = {kind!r} is not known; {nearest(kind, known)} A package offers a scheduler of its own by an "
+            "entry point in the group hpcagent.schedulers.",
+            value=kind,
+        )
+    return kind
+
+
+def _kinds_in_words(kinds: Sequence[str]) -> str:
+    quoted = [f'"{kind}"' for kind in kinds]
+    return f"{', '.join(quoted[:-1])} or {quoted[-1]}" if len(quoted) > 1 else "".join(quoted)
+
+
+Kind = Annotated[str, AfterValidator(_known_kind)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
-WorkerLauncher = Literal["single", "srun", "mpiexec", "pbsdsh", "ssh"]
 Where = Literal["login", "job", "inside"]
 _WHERE: tuple[Where, ...] = ("login", "job", "inside")
 
@@ -294,9 +298,9 @@ class BlockSettings(Record):
     """Words added to the command that starts the workers on the nodes, e.g. `-c 128`. A `$` in them stays one."""
     bind_cmd: Words = "--cpu-bind"
     """PBS: the option of mpiexec that keeps the workers unbound."""
-    worker_launcher: Literal["", "single", "srun", "mpiexec", "pbsdsh", "ssh"] = ""
-    """What starts the workers on the nodes; not given: srun on Slurm, mpiexec on several nodes of PBS. `pbsdsh` is
-    PBS's own and needs no MPI; `single`: on the first node only."""
+    worker_launcher: Word = ""
+    """What starts the workers on the nodes: `single` (on the first node only), `mpiexec`, `ssh`, and a scheduler's
+    own: `srun`, `pbsdsh`, `flux`. Not given: srun on Slurm, flux on Flux, mpiexec on several nodes of PBS."""
 
     @field_validator("walltime")
     @classmethod
@@ -410,9 +414,9 @@ class Profile(Record):
     """What the site is called, in messages and records."""
     description: Lines = ""
     """One line for `hpcagent sites`."""
-    kind: Literal["local", "threads", "slurm", "pbs", "globus_compute"]
-    """`local`: processes of this machine; `threads`: of the opener; `slurm`, `pbs`: jobs of a batch system;
-    `globus_compute`: an endpoint on another machine."""
+    kind: Kind
+    """`local`: processes of this machine; `threads`: of the opener; `slurm`, `pbs`, `flux`, and what packages
+    offer as `hpcagent.schedulers`: jobs of a batch system; `globus_compute`: an endpoint on another machine."""
     executors: dict[Line, ExecutorProfile] = Field(default_factory=lambda: {"workers": ExecutorProfile()})
     """One table per executor, by label. A run goes to the first that suits its resources."""
     env: dict[Variable, Line] = Field(default_factory=dict)
@@ -420,7 +424,8 @@ class Profile(Record):
     apps: dict[Line, AppSettings] = Field(default_factory=dict)
     """One table per app, by name, e.g. `[apps.lammps]`."""
     launcher: Word = ""
-    """How MPI programs are started; else srun on Slurm, mpiexec on PBS, parsl_mpi on endpoints, hydra here."""
+    """How MPI programs are started; else srun on Slurm, mpiexec on PBS and Flux, parsl_mpi on
+    endpoints, hydra here."""
     launchers: dict[Word, LauncherSettings] = Field(default_factory=dict)
     """Further ways to start MPI programs, by name."""
     node_cores: Positive | None = None
@@ -544,8 +549,8 @@ class Profile(Record):
         useless = [name for name in BATCH_ONLY if name in self.model_fields_set]
         if useless:
             raise BadInput(
-                f'{", ".join(useless)} has no meaning for kind = "{self.kind}", which submits no jobs; '
-                'it belongs to kind = "slurm" or "pbs".'
+                f'{", ".join(useless)} has no meaning for kind = "{self.kind}", which submits no jobs; it belongs '
+                f"to kind = {_kinds_in_words(scheduler_kinds())}."
             )
         for label, executor in self.executors.items():
             if "block" in executor.model_fields_set:
@@ -590,22 +595,29 @@ class Profile(Record):
     def _keys_of_the_other_scheduler(self) -> Profile:
         if not self.batch:
             return self
-        foreign = _PBS_ONLY if self.kind == "slurm" else _SLURM_ONLY
+        its = self.scheduler
+        foreign = [name for name in SPECIAL if name not in its.takes]
+        given = [(where, name) for where, settings in self._blocks() for name in settings.model_fields_set]
+        given += [("", name) for name in self.model_fields_set]
+        for where, name in given:
+            if name in foreign and (where or name in ("filesystems", "queue_means")):
+                instead = f"; {its.instead[name]}" if name in its.instead else ""
+                key = f"{where}.{name}" if where else name
+                raise BadInput(f'{key} has no meaning for kind = "{self.kind}"{instead}.')
         for where, settings in self._blocks():
-            for name in settings.model_fields_set & foreign.keys():
-                raise BadInput(f'{where}.{name} has no meaning for kind = "{self.kind}"; {foreign[name]}.')
-            if self.kind == "slurm" and settings.worker_launcher == "pbsdsh":
-                raise BadInput(f'{where}.worker_launcher = "pbsdsh" is PBS\'s; on Slurm write "srun".')
-            if self.kind == "slurm" and walltime_s(settings.walltime) < 60:
+            known = launchers_of(its)
+            if settings.worker_launcher and settings.worker_launcher not in known:
+                raise BadInput(
+                    f"{where}.worker_launcher = {settings.worker_launcher!r} is not one of {its.title}; "
+                    f"{nearest(settings.worker_launcher, known)}",
+                    value=settings.worker_launcher,
+                )
+            if its.whole_minutes and walltime_s(settings.walltime) < 60:
                 # Parsl cuts "00:00:30" to 0 minutes, which Slurm takes for "no limit".
                 raise BadInput(
-                    f"{where}.walltime = {settings.walltime!r}: on Slurm a block has one minute at least.",
+                    f"{where}.walltime = {settings.walltime!r}: on {its.title} a block has one minute at least.",
                     value=settings.walltime,
                 )
-        if self.kind == "slurm" and self.filesystems:
-            raise BadInput('filesystems has no meaning for kind = "slurm"; write directives = ["--licenses=…"].')
-        if self.kind == "pbs" and "queue_means" in self.model_fields_set:
-            raise BadInput('queue_means has no meaning for kind = "pbs".')
         return self
 
     @model_validator(mode="after")
@@ -653,7 +665,12 @@ class Profile(Record):
     @property
     def batch(self) -> bool:
         """Whether the workers run in jobs of a batch system."""
-        return self.kind in ("slurm", "pbs")
+        return self.kind not in NO_SCHEDULER
+
+    @property
+    def scheduler(self) -> type[Scheduler]:
+        """What is known of its batch system; of a site with one."""
+        return scheduler_class(self.kind)
 
     @property
     def remote(self) -> bool:
@@ -663,7 +680,7 @@ class Profile(Record):
     @property
     def mpi_launcher(self) -> str:
         """How MPI programs are started here: a built-in name, or one of `launchers`."""
-        return self.launcher or _LAUNCHER_OF[self.kind]
+        return self.launcher or (self.scheduler.mpi_launcher if self.batch else _LAUNCHER_OF[self.kind])
 
     @property
     def lammps(self) -> tuple[str, ...] | None:
@@ -698,7 +715,7 @@ class Block:
         cpus_per_node: `cores_per_node` as the scheduler counts: times the hardware threads of a core.
         overrides: Words for the command that starts the workers.
         bind_cmd: PBS's mpiexec's.
-        worker_launcher: `single`, `srun`, `mpiexec`, `pbsdsh` or `ssh`.
+        worker_launcher: `single`, `mpiexec`, `ssh` or a scheduler's own.
         accelerators: Ids of the GPUs, one for each worker; none: the workers have no GPU of their own.
         gpu_env: The variable that shows a worker its GPU.
         cpu_affinity: `none`, `block` or Parsl's `list:…`.
@@ -727,7 +744,7 @@ class Block:
     cpus_per_node: int | None
     overrides: str
     bind_cmd: str
-    worker_launcher: WorkerLauncher
+    worker_launcher: str
     accelerators: tuple[str, ...]
     gpu_env: str
     cpu_affinity: str
@@ -761,7 +778,7 @@ def block_of(profile: Profile, label: str) -> Block:
     limits = profile.queues.get(settings.queue or "")
     node = _node_type(profile, limits)
     seconds = walltime_s(settings.walltime)
-    if profile.kind == "slurm":
+    if profile.scheduler.whole_minutes:
         seconds -= seconds % 60
     cores = settings.cores_per_node or (node.cores if node else None)
     usable = min(cores, node.cores) if cores and node else cores
@@ -840,7 +857,19 @@ def _settings(profile: Profile, executor: ExecutorProfile) -> BlockSettings:
     )
 
 
-def worker_launcher_of(profile: Profile, label: str, nodes: int) -> WorkerLauncher:
+def launchers_of(scheduler: type[Scheduler]) -> tuple[str, ...]:
+    """What may start the workers on the nodes of a scheduler's jobs.
+
+    Example:
+        >>> launchers_of(Profile(name="mine", kind="slurm").scheduler)
+        ('single', 'srun', 'mpiexec', 'ssh')
+    """
+    known = dict.fromkeys(("single", "srun", "mpiexec", "pbsdsh", "ssh"))
+    known |= dict.fromkeys([scheduler.own_launcher] if scheduler.own_launcher else [])
+    return tuple(name for name in known if name not in scheduler.not_launchers)
+
+
+def worker_launcher_of(profile: Profile, label: str, nodes: int) -> str:
     """What starts the workers of an executor in a job of so many nodes.
 
     Args:
@@ -859,9 +888,7 @@ def worker_launcher_of(profile: Profile, label: str, nodes: int) -> WorkerLaunch
         return told
     if executor.mode == "mpi":  # one process on the block's first node, which is where the script runs
         return "single"
-    if profile.kind == "slurm":
-        return "srun"
-    return "mpiexec" if nodes > 1 else "single"
+    return profile.scheduler.own_launcher or ("mpiexec" if nodes > 1 else "single")
 
 
 def account_of(profile: Profile, given: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -879,7 +906,7 @@ def account_of(profile: Profile, given: str | None = None, environ: Mapping[str,
         >>> account_of(Profile(name="mine", kind="slurm"), environ={"SBATCH_ACCOUNT": "m1234"})
         'm1234'
     """
-    variables = _ACCOUNT_VARIABLES.get(profile.kind, ())
+    variables = ("HPCAGENT_ACCOUNT", *profile.scheduler.account_variables) if profile.batch else ()
     found = given or profile.account or next((environ[name] for name in variables if environ.get(name)), None)
     if found is None and profile.account_required:
         set_one = " or ".join(f"${name}" for name in variables)

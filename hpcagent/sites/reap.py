@@ -20,9 +20,6 @@ __all__ = ["Reaped", "end_leftovers", "reap", "told"]
 _HEARD_LATE_S = 20.0
 """A submission that was cut off may still reach the scheduler for so long."""
 
-_ENDS = {"slurm": "scancel", "pbs": "qdel"}
-"""The scheduler's own command."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
@@ -178,7 +175,7 @@ def _end(entries: Sequence[Entry], there: Scheduler, writer: Ledger, deadline: f
     for job_id, name in {job_id: one.name for job_id, one in sent.items()}.items():
         if job_id in renamed:
             why = f"{others[job_id]}; it was submitted when ours was, so a filter of the site may have renamed it"
-            done.append(Reaped(name, job_id, "left", words=f"{why}. If it is ours, {_ENDS[there.name]} {job_id}"))
+            done.append(Reaped(name, job_id, "left", words=f"{why}. If it is ours, {there.ends_by} {job_id}"))
             continue
         was_over = job_id not in before or before[job_id].over
         why = "the scheduler does not know this job any more"

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from hpcagent.testing.policy_suite import PolicyContract
+from hpcagent.testing.scheduler_suite import SchedulerContract
 
-__all__ = ["PolicyContract"]
+__all__ = ["PolicyContract", "SchedulerContract"]

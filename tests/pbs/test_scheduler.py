@@ -13,11 +13,24 @@ import pytest
 from hpcagent.sites.schedulers.base import Refused, SchedulerDown, Unverified
 from hpcagent.sites.schedulers.pbs import Pbs
 from hpcagent.sites.schedulers.registry import scheduler
+from hpcagent.testing import SchedulerContract
 
 
 def test_it_is_found_by_its_kind_and_asks_nothing_when_it_is_made(pbs):
     assert isinstance(scheduler("pbs", timeout_s=7), Pbs)
     assert pbs.calls() == []
+
+
+@pytest.mark.usefixtures("pbs")
+class TestContract(SchedulerContract):
+    kind = "pbs"
+    unknown_id = "999999.vm"
+
+    def script(self, lines, name, folder):
+        path = folder / f"{name}.sh"
+        head = f"#!/bin/bash\n#PBS -N {name}\n#PBS -l select=1:ncpus=1\n#PBS -l walltime=00:02:00\n"
+        path.write_text(f"{head}#PBS -o {folder}/out\n#PBS -e {folder}/err\n{lines}\n")
+        return path
 
 
 # ---- how jobs stand

@@ -16,6 +16,7 @@ from hpcagent.sites.schedulers import slurm as module
 from hpcagent.sites.schedulers.base import Refused, SchedulerDown, Sent
 from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.sites.schedulers.slurm import Slurm, expand_nodes
+from hpcagent.testing import SchedulerContract
 
 
 def script(folder: Path, body: str = "exec sleep 300", *options: str, name: str = "job") -> Path:
@@ -24,6 +25,14 @@ def script(folder: Path, body: str = "exec sleep 300", *options: str, name: str 
     lines = "".join(f"#SBATCH {option}\n" for option in ("--output=/dev/null", "--mem=50", *size, *options))
     path.write_text(f"#!/bin/bash\n#SBATCH '--job-name={name}'\n{lines}{body}\n")
     return path
+
+
+@pytest.mark.usefixtures("cluster")
+class TestContract(SchedulerContract):
+    kind = "slurm"
+
+    def script(self, lines: str, name: str, folder: Path) -> Path:
+        return script(folder, lines, "--time=2", name=name)
 
 
 @pytest.mark.parametrize("kind", ["plain", "accounting"])

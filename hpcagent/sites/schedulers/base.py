@@ -7,16 +7,20 @@ import re
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hpcagent.errors import SiteFailed
 from hpcagent.owners import user_name
 
+if TYPE_CHECKING:
+    from hpcagent.sites.profile import Block
+
 __all__ = [
     "LONGEST_PAUSE_S",
+    "SPECIAL",
     "Allocation",
     "Job",
     "NodeShape",
@@ -48,6 +52,18 @@ State = Literal[
 """`ending`: the scheduler is still tidying up behind it. Everything after that is final."""
 
 _OVER = frozenset({"completed", "failed", "cancelled", "timeout", "out_of_memory", "node_failed", "preempted"})
+
+SPECIAL = (
+    "qos",
+    "constraint",
+    "exclusive",
+    "mem_per_node_gb",
+    "select_options",
+    "bind_cmd",
+    "filesystems",
+    "queue_means",
+)
+"""Keys of a profile, most of `[block]`, that have a meaning for some schedulers only."""
 
 LONGEST_PAUSE_S = 120.0
 """Between two tries of a submission for which there is no room yet."""
@@ -254,15 +270,80 @@ def _least(one: int | None, other: int | None) -> int | None:
 class Scheduler(ABC):
     """A batch scheduler. Makes no query when it is made; every method runs the scheduler's own commands.
 
+    A new one is a subclass in a file of its own, found by an entry point in the group `hpcagent.schedulers` whose
+    name is `name` (docs/howto/own_scheduler.md); `hpcagent.testing.SchedulerContract` tests it.
+
     Args:
         timeout_s: How long one of its commands may take.
     """
 
-    name: str
-    """`slurm` or `pbs`."""
+    name: ClassVar[str]
+    """As a profile's `kind` has it, e.g. `slurm`."""
+    title: ClassVar[str]
+    """As people write it, e.g. `Slurm`."""
+    commands: ClassVar[tuple[str, ...]]
+    """What is on the PATH where it is installed."""
+    ends_by: ClassVar[str]
+    """The command, before a job's id, by which a person ends a job."""
+    begins_by: ClassVar[str]
+    """The commands by which a person gets an allocation, for messages."""
+    job_variable: ClassVar[str] = ""
+    """An environment variable that only its jobs have."""
+    account_variables: ClassVar[tuple[str, ...]] = ()
+    """Environment variables in which its own commands look for an account."""
+    queue_word: ClassVar[str] = "queue"
+    """What its users call a queue."""
+    mpi_launcher: ClassVar[str] = "mpiexec"
+    """How MPI programs are started in its jobs where a profile names no launcher."""
+    takes: ClassVar[frozenset[str]] = frozenset()
+    """Of `SPECIAL`, the keys of a profile that have a meaning for it."""
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Of the others: what its users write."""
+    whole_minutes: ClassVar[bool] = False
+    """Whether walltimes are whole minutes, one at least."""
+    wants_cores: ClassVar[bool] = False
+    """Whether a job has to say how many cores of a node it wants."""
+    own_launcher: ClassVar[str] = ""
+    """A `worker_launcher` that starts the workers even of one node; see `launch_words`."""
+    not_launchers: ClassVar[frozenset[str]] = frozenset({"srun", "pbsdsh"})
+    """Those of a profile's `worker_launcher` that it does not have."""
+    host_lines: ClassVar[str] = ""
+    """A shell command that prints the names of a job's nodes, each once, for mpiexec and ssh."""
+    block_notes: ClassVar[str] = ""
+    """A line of TOML that `hpcagent site new` adds to `[block]`."""
 
     def __init__(self, *, timeout_s: float = 30.0) -> None:
         self.timeout_s = timeout_s
+
+    @classmethod
+    def ping(cls, said: Callable[[str], str]) -> tuple[bool, str]:
+        """Return whether it answers on this machine, and its words; by default that its commands are there.
+
+        Args:
+            said: Runs a command line and returns what it printed.
+        """
+        return True, f"{' and '.join(cls.commands)} on the PATH"
+
+    def directives(self, block: Block, *, name: str, account: str | None, out: str, err: str) -> Sequence[str]:
+        """Return the lines of a job script that ask for a block; not called for Slurm and PBS, whose are Parsl's.
+
+        Args:
+            block: Nodes, walltime, queue and what else is asked for.
+            name: Of the job.
+            account: Who is charged.
+            out: The file of the job's output; letters, digits and `_./+=@~-` only.
+            err: That of its errors.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def launch_words(cls, nodes: int) -> str:
+        """Return the words before a command that start it once on each node, where it has `own_launcher`.
+
+        Args:
+            nodes: Of the job.
+        """
+        raise NotImplementedError
 
     @property
     def _cwd(self) -> str | None:

@@ -16,7 +16,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,33 @@ class Pbs(Scheduler):
     """
 
     name = "pbs"
+    title = "PBS"
+    commands = ("qsub", "qstat")
+    ends_by = "qdel"
+    begins_by = "qsub"
+    job_variable = "PBS_JOBID"
+    account_variables = ("PBS_ACCOUNT",)
+    takes = frozenset({"select_options", "bind_cmd", "filesystems"})
+    instead = {
+        "qos": "PBS has queues only",
+        "constraint": 'write it in select_options, e.g. "system=crux"',
+        "exclusive": 'write directives = ["-l place=scatter:excl"]',
+        "mem_per_node_gb": 'write it in select_options, e.g. "mem=100gb"',
+    }
+    wants_cores = True
+    not_launchers = frozenset()
+    host_lines = 'sort -u "$PBS_NODEFILE"'
+    block_notes = 'directives = ["-l place=scatter"]  # without it PBS may put two chunks on one node'
+
+    @classmethod
+    def ping(cls, said: Callable[[str], str]) -> tuple[bool, str]:
+        """Return whether its server answers; TORQUE, Grid Engine and Slurm's look-alikes have a qstat, too."""
+        version = said("qstat --version")
+        if "pbs_version" not in version:  # an own PBS without a configuration says so here
+            return False, f"its qstat says {version[:100]!r}, not pbs_version"
+        words = said("qstat -B -f")
+        server = re.search(r"^Server: (\S+)", words, re.MULTILINE)
+        return server is not None, f"server {server[1]}" if server else words
 
     def __init__(self, *, timeout_s: float = 30.0) -> None:
         super().__init__(timeout_s=timeout_s)

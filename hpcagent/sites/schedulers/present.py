@@ -10,9 +10,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from hpcagent.errors import BadInput
+from hpcagent.sites.schedulers.registry import scheduler_class, scheduler_kinds
 
 __all__ = ["Seen", "schedulers_here", "who_answers"]
 
@@ -33,19 +34,19 @@ class Seen(NamedTuple):
     """One scheduler whose commands are on the PATH.
 
     Attributes:
-        kind: `slurm` or `pbs`.
+        kind: E.g. `slurm`.
         answers: Whether it does.
         down: Whether it belongs to a cluster that does not answer now.
         words: What it said.
     """
 
-    kind: Literal["slurm", "pbs"]
+    kind: str
     answers: bool
     down: bool
     words: str
 
     def __str__(self) -> str:
-        name = {"slurm": "Slurm", "pbs": "PBS"}[self.kind]
+        name = scheduler_class(self.kind).title
         how = "answers" if self.answers else "does not answer" if self.down else "is not set up on this machine"
         return f"{name} {how} ({self.words})"
 
@@ -58,14 +59,21 @@ def schedulers_here(environ: Mapping[str, str]) -> list[Seen]:
     """
     path = environ.get("PATH", "")
     found = []
-    if shutil.which("sbatch", path=path):
-        found.append(_slurm(environ))
-    if shutil.which("qsub", path=path) and shutil.which("qstat", path=path):
-        found.append(_pbs(environ))
+    for kind in scheduler_kinds():
+        its = scheduler_class(kind)
+        if all(shutil.which(command, path=path) for command in its.commands):
+            heard: list[str] = []
+
+            def said(command: str, heard: list[str] = heard) -> str:
+                heard.append(_said(tuple(command.split()), environ))
+                return heard[-1]
+
+            answers, words = its.ping(said)
+            found.append(Seen(kind, answers, not answers and _is_down(heard[-1]), words))
     return found
 
 
-def who_answers(environ: Mapping[str, str]) -> Literal["slurm", "pbs"] | None:
+def who_answers(environ: Mapping[str, str]) -> str | None:
     """Return the scheduler of this machine: in a job the one it is a job of, otherwise the one that answers.
 
     Raises:
@@ -75,8 +83,7 @@ def who_answers(environ: Mapping[str, str]) -> Literal["slurm", "pbs"] | None:
         >>> who_answers({"PATH": "", "PBS_JOBID": "7.srv"}), who_answers({"PATH": ""})
         ('pbs', None)
     """
-    in_job: dict[str, Literal["slurm", "pbs"]] = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs"}
-    jobs = [kind for name, kind in in_job.items() if environ.get(name)]
+    jobs = [kind for kind in scheduler_kinds() if environ.get(scheduler_class(kind).job_variable)]
     seen = schedulers_here(environ)
     # On a node of a job the commands are often not there to be asked; TORQUE's own are, and say so.
     if len(jobs) == 1 and not any(s.kind == jobs[0] and not s.answers and not s.down for s in seen):
@@ -86,9 +93,10 @@ def who_answers(environ: Mapping[str, str]) -> Literal["slurm", "pbs"] | None:
         return answering[0].kind
     told = "; ".join(map(str, seen))
     if answering:
+        count, names = len(answering), " or ".join(f"--site {s.kind}" for s in answering)
         raise BadInput(
-            f"Two schedulers answer on this machine: {told}. Say which one is meant: --site slurm or --site pbs, "
-            "a profile of your own, or --kind (hpcagent site new).",
+            f"{'Two' if count == 2 else count} schedulers answer on this machine: {told}. Say which one is meant: "
+            f"{names}, a profile of your own, or --kind (hpcagent site new).",
             value=[s.kind for s in seen],
         )
     if any(s.down for s in seen):
@@ -98,22 +106,6 @@ def who_answers(environ: Mapping[str, str]) -> Literal["slurm", "pbs"] | None:
             value=[s.kind for s in seen],
         )
     return None
-
-
-def _slurm(environ: Mapping[str, str]) -> Seen:
-    said = _said(("scontrol", "ping"), environ)
-    up = re.search(r"\S+ at \S+ is UP", said)
-    return Seen("slurm", up is not None, _is_down(said), up[0] if up else said)
-
-
-def _pbs(environ: Mapping[str, str]) -> Seen:
-    version = _said(("qstat", "--version"), environ)
-    if "pbs_version" not in version:
-        # TORQUE, Grid Engine and Slurm's look-alikes; an own PBS without a configuration says so here.
-        return Seen("pbs", False, _is_down(version), f"its qstat says {version[:100]!r}, not pbs_version")
-    said = _said(("qstat", "-B", "-f"), environ)
-    server = re.search(r"^Server: (\S+)", said, re.MULTILINE)
-    return Seen("pbs", server is not None, _is_down(said), f"server {server[1]}" if server else said)
 
 
 def _is_down(said: str) -> bool:

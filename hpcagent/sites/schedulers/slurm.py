@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +93,31 @@ class Slurm(Scheduler):
     """
 
     name = "slurm"
+    title = "Slurm"
+    commands = ("sbatch",)
+    ends_by = "scancel"
+    begins_by = "salloc or sbatch"
+    job_variable = "SLURM_JOB_ID"
+    account_variables = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
+    queue_word = "partition"
+    mpi_launcher = "srun"
+    takes = frozenset({"qos", "constraint", "exclusive", "mem_per_node_gb", "queue_means"})
+    instead = {
+        "select_options": 'write constraint, or directives = ["--gpus-per-node=4"]',
+        "bind_cmd": "write the words in overrides",
+        "filesystems": 'write directives = ["--licenses=…"]',
+    }
+    whole_minutes = True
+    own_launcher = "srun"
+    not_launchers = frozenset({"pbsdsh"})
+    host_lines = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
+
+    @classmethod
+    def ping(cls, said: Callable[[str], str]) -> tuple[bool, str]:
+        """Return whether its controller is up, and what `scontrol ping` says."""
+        words = said("scontrol ping")
+        up = re.search(r"\S+ at \S+ is UP", words)
+        return up is not None, up[0] if up else words
 
     def jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
         """Return how these jobs stand. One that is missing in the answer is not known (yet, or any more).

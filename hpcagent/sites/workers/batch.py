@@ -911,9 +911,9 @@ def addresses_of(profile: Profile) -> list[str]:
     return found or ["127.0.0.1"]
 
 
-def _launcher(block: Block) -> Any:  # Parsl's Launcher
+def _launcher(profile: Profile, block: Block) -> Any:  # Parsl's Launcher
     kind = "single" if block.mode == "mpi" else block.worker_launcher
-    return worker_launcher(kind, bind_cmd=block.bind_cmd, overrides=block.overrides)
+    return worker_launcher(kind, profile.scheduler, bind_cmd=block.bind_cmd, overrides=block.overrides)
 
 
 def _worker_init(profile: Profile, block: Block, worker_init: str, cores_per_worker: int) -> str:
@@ -934,7 +934,7 @@ def _provider(profile: Profile, block: Block, account: str | None, worker_init: 
         "max_blocks": block.max_blocks,
         "walltime": block.walltime,
         "worker_init": _worker_init(profile, block, worker_init, cores_per_worker),
-        "launcher": _launcher(block),
+        "launcher": _launcher(profile, block),
         "cmd_timeout": int(profile.cmd_timeout_s),
     }
     if profile.kind == "slurm":
@@ -951,6 +951,12 @@ def _provider(profile: Profile, block: Block, account: str | None, worker_init: 
             scheduler_options="\n".join(f"#SBATCH {words}" for words in ("--no-requeue", *block.directives)),
             **common,
         )
+    if profile.kind != "pbs":
+        from hpcagent.sites.workers.own_blocks import OwnBlocks
+
+        made = OwnBlocks(**common)
+        made.asks(profile.scheduler(timeout_s=profile.cmd_timeout_s), block)
+        return made
     from hpcagent.sites.workers.pbs_blocks import PbsBlocks
 
     return PbsBlocks(
@@ -964,7 +970,7 @@ def _provider(profile: Profile, block: Block, account: str | None, worker_init: 
 
 def _inside_provider(profile: Profile, block: Block, inside: Allocation) -> InsideBlocks:
     settings = profile.executors[block.label]
-    launcher = _launcher(block)
+    launcher = _launcher(profile, block)
     if not isinstance(launcher, NodeWorkers) and profile.kind == "slurm" and not _on_a_node_of(inside):
         launcher = SrunWorkers()  # salloc leaves its shell on the login node
         launcher.hosts = [inside.nodes[0].host]
@@ -1036,7 +1042,7 @@ def coordinator_script(
     """
     settings = profile.executors[label]
     block = dataclasses.replace(block_of(profile, label), nodes_per_block=nodes, worker_launcher="single")
-    if whole and profile.kind == "pbs" and block.cpus_per_node is None:  # PBS has to be told, as for blocks
+    if whole and profile.scheduler.wants_cores and block.cpus_per_node is None:  # as for blocks
         from hpcagent.sites.schedulers.registry import scheduler
 
         asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)

@@ -1,4 +1,4 @@
-"""Parsl's batch providers, made to keep their word. See `slurm_blocks.py` and `pbs_blocks.py`.
+"""Parsl's batch providers, made to keep their word. See `slurm_blocks.py`, `pbs_blocks.py` and `own_blocks.py`.
 
 A provider here writes scripts and submits them, as Parsl's does. How jobs stand is asked of
 `hpcagent.sites.schedulers`, and remembered: the first final state of a job stays.
@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from parsl.jobs.states import JobState, JobStatus
-from parsl.providers.errors import ExecutionProviderException
+from parsl.providers.errors import ExecutionProviderException, SubmitException
 
 from hpcagent.errors import StoreFull
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.schedulers.base import Job, Refused, Scheduler, SchedulerDown, Sent, State, Unverified
+from hpcagent.sites.script_paths import handed_over
+from hpcagent.store.files import open_own
 
-__all__ = ["CLOCKS_S", "NEVER_SEEN_GRACE_S", "BatchBlocks"]
+__all__ = ["CLOCKS_S", "NEVER_SEEN_GRACE_S", "BatchBlocks", "ScriptedBlocks"]
 
 NEVER_SEEN_GRACE_S = 120.0
 """A job that was submitted but that the scheduler has not shown yet is pending for this long. Parsl calls it
@@ -347,3 +349,47 @@ class BatchBlocks:
         with self._asking:
             for job_id, job in ended.items():
                 self._take(job_id, job)
+
+
+class ScriptedBlocks(BatchBlocks):
+    """Providers whose whole job script is `script`: what is asked for is in it, nothing on a command line."""
+
+    def script(self, command: str, job_name: str = "hpcagent", *, tasks_per_node: int = 1) -> str:
+        """Return the job script for a command, as `submit` would write it."""
+        raise NotImplementedError
+
+    def job_name(self, name: str) -> str:
+        """A name as the scheduler takes it, and gives it back."""
+        return name
+
+    def _outputs(self, job_name: str) -> tuple[Path, Path]:
+        path = Path(self.script_dir or ".") / job_name
+        return path.with_name(f"{path.name}.stdout"), path.with_name(f"{path.name}.stderr")
+
+    def _submit(self, command: str, tasks_per_node: int, name: str) -> str:
+        self.script_dir = str(Path(self.script_dir or ".").absolute())  # a job may start elsewhere: in $HOME
+        path = Path(self.script_dir) / name
+        try:
+            # PBS needs the folder when the job ends, or the job stays "exiting" for as long as it is missing.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open_own(path, private=True) as file:  # the environment in it may have secrets
+                file.write(self.script(command, name, tasks_per_node=tasks_per_node).encode())
+        except OSError as error:
+            raise SubmitException(name, f"{path} cannot be written: {error.strerror}") from error
+        with handed_over(path) as script:
+            return self._entered(self.scheduler.submit(script), name)
+
+    def _found(self, name: str) -> str | None:
+        job_id = super()._found(self.job_name(name))
+        return None if job_id is None else self._entered(job_id, name)
+
+    def _entered(self, job_id: str, name: str) -> str:
+        """Enter a job where Parsl looks for it."""
+        out, err = self._outputs(name)
+        self.resources[job_id] = {
+            "job_id": job_id,
+            "status": JobStatus(JobState.PENDING),
+            "job_stdout_path": str(out),
+            "job_stderr_path": str(err),
+        }
+        return job_id

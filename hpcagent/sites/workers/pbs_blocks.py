@@ -8,15 +8,12 @@ import shlex
 from pathlib import Path
 from string import Template
 
-from parsl.jobs.states import JobState, JobStatus
 from parsl.providers import PBSProProvider
-from parsl.providers.errors import SubmitException
 from parsl.providers.pbspro.template import template_string
 
 from hpcagent.sites.schedulers.pbs import tool
-from hpcagent.sites.script_paths import OUTPUT_NOWHERE, handed_over, is_plain, outputs_in_script
-from hpcagent.sites.workers.blocks import BatchBlocks
-from hpcagent.store.files import open_own
+from hpcagent.sites.script_paths import OUTPUT_NOWHERE, is_plain, outputs_in_script
+from hpcagent.sites.workers.blocks import ScriptedBlocks
 
 __all__ = ["PbsBlocks"]
 
@@ -25,7 +22,7 @@ _THIS_PBS = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT")
 """Say which PBS is meant, where it is not that of /etc/pbs.conf."""
 
 
-class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has no type information
+class PbsBlocks(ScriptedBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has no type information
     """Parsl's provider with Parsl's script, which here holds all there is to a job: also queue and account.
 
     No `__init__` of its own, because Parsl inspects it; `prepare` comes before the first submission.
@@ -64,37 +61,9 @@ class PbsBlocks(BatchBlocks, PBSProProvider):  # type: ignore[misc]  # Parsl has
             own.append("#PBS -l place=scatter")
         return [*own, *([theirs] if theirs else [])]
 
-    def _outputs(self, job_name: str) -> tuple[Path, Path]:
-        path = Path(self.script_dir or ".") / job_name
-        return path.with_name(f"{path.name}.stdout"), path.with_name(f"{path.name}.stderr")
-
-    def _submit(self, command: str, tasks_per_node: int, name: str) -> str:
-        self.script_dir = str(Path(self.script_dir or ".").absolute())  # a job starts elsewhere: in $HOME
-        path = Path(self.script_dir) / name
-        try:
-            # PBS needs the folder when the job ends, or the job stays "exiting" for as long as it is missing.
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open_own(path, private=True) as file:  # the environment in it may have secrets
-                file.write(self.script(command, name, tasks_per_node=tasks_per_node).encode())
-        except OSError as error:
-            raise SubmitException(name, f"{path} cannot be written: {error.strerror}") from error
-        with handed_over(path) as script:
-            return self._known(self.scheduler.submit(script), name)
-
-    def _found(self, name: str) -> str | None:
-        job_id = super()._found(_job_name(name))
-        return None if job_id is None else self._known(job_id, name)
-
-    def _known(self, job_id: str, name: str) -> str:
-        """Enter a job where Parsl looks for it."""
-        out, err = self._outputs(name)
-        self.resources[job_id] = {
-            "job_id": job_id,
-            "status": JobStatus(JobState.PENDING),
-            "job_stdout_path": str(out),
-            "job_stderr_path": str(err),
-        }
-        return job_id
+    def job_name(self, name: str) -> str:
+        """A name as PBS takes it: `_job_name`."""
+        return _job_name(name)
 
 
 def _submitted_here() -> list[str]:

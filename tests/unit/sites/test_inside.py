@@ -13,6 +13,7 @@ from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.schedulers.base import Allocation, NodeShape
+from hpcagent.sites.schedulers.pbs import Pbs
 from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.sites.workers.batch import batch_executor
 
@@ -138,7 +139,7 @@ def test_on_a_node_without_the_commands_of_its_scheduler_what_is_not_known_is_sa
 def test_words_of_a_profile_are_words_of_the_launcher_and_no_commands(kind, tmp_path):
     hostile = '"$(id -un >PWNED)" `id >PWNED` ; id >PWNED & --constraint "a b"'
     for given in ({"overrides": hostile}, {"bind_cmd": hostile, "overrides": "--depth=64 --ppn 1"}):
-        lines = worker_launcher(kind, **given)("true", 1, 2, str(tmp_path))
+        lines = worker_launcher(kind, Pbs, **given)("true", 1, 2, str(tmp_path))
         (tmp_path / "j.sh").write_text(f"JOBNAME=j\nPBS_NODEFILE=/dev/null\n{lines}\n")
         for name in (kind, "mpiexec"):  # a stand-in that does nothing
             (tmp_path / name).write_text("#!/bin/sh\nexit 0\n")
@@ -146,4 +147,4 @@ def test_words_of_a_profile_are_words_of_the_launcher_and_no_commands(kind, tmp_
         env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
         subprocess.run(["/bin/bash", "j.sh"], cwd=tmp_path, env=env, capture_output=True, check=False, timeout=20)
         assert not (tmp_path / "PWNED").exists()
-    assert "--depth=64 --ppn 1" in worker_launcher("mpiexec", overrides="--depth=64 --ppn 1")("true", 1, 2)
+    assert "--depth=64 --ppn 1" in worker_launcher("mpiexec", Pbs, overrides="--depth=64 --ppn 1")("true", 1, 2)

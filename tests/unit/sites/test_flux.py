@@ -1,0 +1,132 @@
+"""Flux, against a stand-in that speaks the formats of its manual pages (there is no package of it to install)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.errors import BadInput
+from hpcagent.model.base import build
+from hpcagent.sites.doctor import examine
+from hpcagent.sites.profile import Profile, block_of
+from hpcagent.sites.profiles import identify_site
+from hpcagent.sites.schedulers.flux import Flux
+from hpcagent.sites.schedulers.present import schedulers_here
+from hpcagent.sites.schedulers.registry import scheduler
+from hpcagent.testing import SchedulerContract
+
+FAKE = Path(__file__).parent / "fake_flux" / "flux.py"
+
+
+@pytest.fixture(autouse=True)
+def flux(tmp_path, monkeypatch):
+    """A flux on the PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "flux"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_FLUX", str(tmp_path / "flux-state"))
+    return program
+
+
+class TestFlux(SchedulerContract):
+    kind = "flux"
+    unknown_id = "f9zzzzzz"
+
+
+def profile(**changes):
+    given = {"name": "tuolumne", "kind": "flux", "address": "127.0.0.1", "poll_s": 0.1, "block": {}}
+    return build(Profile, given | changes, where="tuolumne")
+
+
+def test_what_a_block_asks_for():
+    mine = profile(block={"queue": "pbatch", "nodes_per_block": 2, "constraint": "mi300", "walltime": "00:10:30"})
+    words = Flux().directives(block_of(mine, "workers"), name="a", account="guests", out="o", err="e")
+    assert words == [
+        "# flux: --job-name=a",
+        "# flux: --nodes=2",
+        "# flux: --time-limit=630s",
+        "# flux: --exclusive",
+        "# flux: --queue=pbatch",
+        "# flux: --bank=guests",
+        "# flux: --requires=mi300",
+        "# flux: --output=o",
+        "# flux: --error=e",
+    ]
+    shared = profile(block={"cores_per_node": 8, "directives": ["--gpus-per-slot=1"]})
+    words = Flux().directives(block_of(shared, "workers"), name="a", account=None, out="o", err="e")
+    assert {"# flux: --nslots=1", "# flux: --cores-per-slot=8", "# flux: --gpus-per-slot=1"} <= set(words)
+    assert "# flux: --exclusive" not in words
+
+
+def test_keys_of_others_are_refused():
+    with pytest.raises(BadInput, match="block.qos has no meaning for kind = \"flux\"; Flux has queues only"):
+        profile(block={"qos": "high"})
+    with pytest.raises(BadInput, match="filesystems has no meaning"):
+        profile(filesystems=["home"])
+    with pytest.raises(BadInput, match="worker_launcher = 'srun' is not one of Flux"):
+        profile(block={"worker_launcher": "srun"})
+
+
+def test_this_machine_is_known_by_the_scheduler_that_answers():
+    assert [(seen.kind, seen.answers) for seen in schedulers_here(os.environ) if seen.kind == "flux"] == [
+        ("flux", True)
+    ]
+    alone = {**os.environ, "PATH": os.environ["PATH"].split(os.pathsep)[0] + ":/bin"}
+    if not any(seen.answers for seen in schedulers_here(alone) if seen.kind != "flux"):
+        assert identify_site(alone, "login1").kind == "flux"
+
+
+def test_another_program_called_flux_is_none(flux):
+    flux.write_text("#!/bin/sh\necho 'unknown command \"uptime\" for \"flux\"' >&2\nexit 1\n")
+    assert [seen.answers for seen in schedulers_here(os.environ) if seen.kind == "flux"] == [False]
+    with pytest.raises(ha.errors.SiteFailed, match="not the scheduler's"):
+        scheduler("flux").version()
+
+
+def test_queues_are_read():
+    assert [(q.name, q.default, q.max_walltime_s, q.min_nodes, q.max_nodes, q.cores, q.nodes) for q in Flux().queues()] == [
+        ("pbatch", True, 86400.0, 0, 4, 2, 4),
+        ("pdebug", False, 3600.0, 1, 1, 2, 4),
+    ]  # fmt: skip
+
+
+def test_a_walltime_that_is_over_ends_a_job(tmp_path):
+    script = tmp_path / "j.sh"
+    script.write_text("#!/bin/bash\n# flux: --time-limit=1s\nsleep 60\n")
+    there = Flux()
+    job_id = there.submit(script)
+    contract = TestFlux()
+    ended = contract.until(there, job_id, lambda job: job.over)
+    assert ended.state == "timeout" and ended.reason == "timeout: resource allocation expired"
+
+
+def test_a_campaign_runs_in_jobs_of_flux(tmp_path):
+    campaign = ha.Campaign(
+        name="on-flux",
+        app=ha.find_app("synthetic"),
+        space={"x": {}},
+        objective=ha.minimize("value"),
+        policy="sobol",
+        batch_size=2,
+        until={"max_runs": 4},
+    )
+    here = profile(executors={"workers": {"max_workers_per_node": 2}})
+    result = ha.run(campaign, site=here, run_dir=tmp_path / "run")
+    assert [result.state(run) for run in result.results] == ["completed"] * 4
+    script = next((tmp_path / "run" / "parsl").rglob("submit_scripts/*.block-0*"))
+    assert "flux run --nodes=1 --ntasks=1 --exclusive" in script.read_text()
+    assert not Flux().named("block-0")  # ended with the campaign
+
+
+def test_the_doctor_runs_a_job(tmp_path):
+    here = profile(executors={"workers": {"max_workers_per_node": 1}})
+    checks = list(examine(here, run_dir=tmp_path / "runs", within_s=60))
+    assert not [check for check in checks if check.status == "FAIL"], checks
+    assert any("Flux 0.61.2" in str(check) for check in checks)
