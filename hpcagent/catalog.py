@@ -10,6 +10,7 @@ from hpcagent.apps.base import App
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import read_toml
 from hpcagent.moved import new_name
+from hpcagent.offered import offered, path_of
 
 __all__ = ["find_app", "from_name", "is_executable", "list_apps"]
 
@@ -40,8 +41,9 @@ def find_app(reference: str, *, relative_to: Path | None = None) -> App:
 
     Args:
         reference: A built-in name (`synthetic`), a packaged LAMMPS input (`lj_argon`), the path of an
-            input script or its contract, the path of an executable's TOML (with a key `command`), or
-            `package.module:name` of an app made with `@app`.
+            input script or its contract, the path of an executable's TOML (with a key `command`), a name that a
+            package offers by an entry point in the group `hpcagent.apps`, or `package.module:name` of an app made
+            with `@app`.
         relative_to: Folder that a relative path starts from (that of the campaign's TOML).
 
     Raises:
@@ -62,6 +64,8 @@ def find_app(reference: str, *, relative_to: Path | None = None) -> App:
         return _of_file(path)
     if reference in packaged_inputs():
         return lammps(reference)
+    if (path_in := path_of("apps", reference)) is not None:
+        return _dotted(path_in, called=reference)
     if ":" in reference and "/" not in reference:
         return _dotted(reference)
     if path.suffix or "/" in reference or reference.startswith("in."):
@@ -70,7 +74,7 @@ def find_app(reference: str, *, relative_to: Path | None = None) -> App:
             f"{reference}: no such LAMMPS input script or contract, nor an executable's TOML{where}.",
             value=reference,
         )
-    known = [*BUILT_IN, *packaged_inputs()]
+    known = [*BUILT_IN, *packaged_inputs(), *offered("apps")]
     raise BadInput(
         f"no app {reference!r}; {nearest(reference, known)} A LAMMPS script is named by its path, an app of "
         "your own by 'package.module:name'.",
@@ -95,12 +99,13 @@ def is_executable(path: Path) -> bool:
     return bool({"command", "parameters"} & set(data)) or isinstance(data.get("metrics"), dict)
 
 
-def _dotted(reference: str) -> App:
+def _dotted(reference: str, *, called: str = "") -> App:
     module, _, name = reference.partition(":")
     try:
         found = getattr(importlib.import_module(new_name(module)), name)
     except (ImportError, AttributeError) as error:
-        raise BadInput(f"app {reference!r} cannot be imported: {error}.", value=reference) from None
+        what = f"{called!r} ({reference})" if called else repr(reference)
+        raise BadInput(f"app {what} cannot be imported: {error}.", value=called or reference) from None
     if not isinstance(found, App):
         raise BadInput(
             f"{reference!r} is a {type(found).__name__}, not an app; decorate the function with @ha.app(...).",
@@ -110,7 +115,8 @@ def _dotted(reference: str) -> App:
 
 
 def list_apps() -> list[App]:
-    """Every app that comes with hpcagent."""
+    """Every app that comes with hpcagent, and those that packages offer by entry points."""
     from hpcagent.science.lammps.contract import packaged_inputs
 
-    return [find_app(name) for name in (*BUILT_IN, *packaged_inputs())]
+    known = dict.fromkeys((*BUILT_IN, *packaged_inputs(), *offered("apps")))
+    return [find_app(name) for name in known]

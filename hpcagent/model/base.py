@@ -50,9 +50,22 @@ _LARGEST_FILE = 16 << 20
 
 
 class Record(BaseModel):
-    """A frozen pydantic model that refuses unknown keys."""
+    """A frozen pydantic model that refuses unknown keys.
+
+    Raises:
+        BadInput: When it is made by hand of what does not fit; `model_validate` raises pydantic's own error.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise _explain_all(type(self), error, type(self).__name__) from None
+
+    # Else pydantic calls it for each record that is read.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)

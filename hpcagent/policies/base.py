@@ -30,17 +30,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
+from hpcagent.offered import load, offered
 from hpcagent.policies.kept import Kept
 
 __all__ = [
-    "ENTRY_POINTS",
     "Policy",
     "Reason",
     "is_contextual",
@@ -49,8 +48,6 @@ __all__ = [
     "policy_names",
     "takes_option",
 ]
-
-ENTRY_POINTS = "hpcagent.policies"
 
 BUILT_IN: Mapping[str, str] = {
     "ax": "hpcagent.policies.adapters.ax:Ax",
@@ -122,7 +119,7 @@ def policy_names() -> tuple[str, ...]:
         >>> "quality_first" in policy_names()
         True
     """
-    return tuple(sorted({*BUILT_IN, *_plugins()}))
+    return tuple(sorted({*BUILT_IN, *offered("policies")}))
 
 
 def make_policy(name: str, *, space: Space, objective: Objective, seed: int = 0, **options: Any) -> Policy:
@@ -196,28 +193,10 @@ def one_goal(name: str, objective: Objective) -> None:
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    if not isinstance(name, str):
-        raise BadInput(f"a policy is named by a word such as 'sobol'; got {name!r}.", value=name)
-    path = BUILT_IN.get(name) or _plugins().get(name) or (name if ":" in name else None)
-    if path is None:
-        raise BadInput(f"unknown policy {name!r}; {nearest(name, policy_names())}", value=name)
-    module, _, attribute = path.partition(":")
-    try:
-        found: Any = import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadInput(f"policy {name!r} cannot be loaded from {path!r}: {error}.", value=name) from None
-    if not callable(found):
-        raise BadInput(f"policy {name!r}: {path!r} is not a class or function.", value=name)
-    factory: Callable[..., Any] = found
+    factory: Callable[..., Any] = load("policies", name, BUILT_IN)
+    if not callable(factory):
+        raise BadInput(f"policy {name!r} is not a class or function.", value=name)
     return factory
-
-
-def _plugins() -> dict[str, str]:
-    from importlib.metadata import entry_points  # reads the disk, so only when a name is looked up
-
-    return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}
 
 
 def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:

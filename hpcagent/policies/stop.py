@@ -4,7 +4,8 @@ In TOML a table of conditions ends the campaign at the first that holds:
 
     stop = {max_runs = 48, plateau = {batches = 3}, no_feasible_point = {min_runs = 24}}
 
-and `any_of` / `all_of` take lists of such tables.
+and `any_of` / `all_of` take lists of such tables. A condition of one's own is a subclass of `Stop`, named by an
+entry point in the group `hpcagent.stops` or by its path, `stop = {"mypackage.mymodule:Steady" = {within = 0.01}}`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.later import Later
@@ -23,6 +24,7 @@ from hpcagent.model.base import Record, build
 from hpcagent.model.objective import Constraint, Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
+from hpcagent.offered import load, offered
 from hpcagent.statistics.points import located
 from hpcagent.statistics.recommend import Estimate, estimates, recommend
 from hpcagent.statistics.trend import Scale, tame
@@ -87,7 +89,11 @@ class Progress:
 
 
 class Stop(Record):
-    """One condition. `check` gives the reason to stop as a sentence, or None to go on."""
+    """One condition. `check` gives the reason to stop as a sentence, or None to go on.
+
+    One of your own has fields, `check`, and `kind: Literal["NAME"] = "NAME"`, by which records name it: that of
+    its entry point, or its path `package.module:Class`. `hpcagent.testing.StopContract` tests it.
+    """
 
     def check(self, progress: Progress) -> str | None:
         """Return why to stop, or None."""
@@ -107,7 +113,8 @@ class Stop(Record):
 
     def toml(self) -> dict[str, Any]:
         """The form `read_stop` reads."""
-        raise NotImplementedError
+        fields = self.model_dump(exclude_none=True)
+        return {str(fields.pop("kind")): fields}
 
     def metrics(self) -> tuple[str, ...]:
         """The metrics that it looks at beside the objective's."""
@@ -525,10 +532,23 @@ def read_stop(data: Any, *, where: str = "until") -> Stop:
 
 
 def _read_record(data: Mapping[str, Any], where: str) -> Stop:
-    kind = data["kind"]
-    if kind not in RECORDS:
-        raise BadInput(f"{where}: unknown kind {kind!r}; {nearest(str(kind), RECORDS)}", value=kind)
-    return build(RECORDS[kind], data, where=where)
+    return build(_record(data["kind"], where, "kind"), data, where=where)
+
+
+def _record(name: Any, where: str, what: str) -> type[Stop]:
+    """The class of a condition: hpcagent's own, or one that a package offers or a path names."""
+    if name in RECORDS:
+        return RECORDS[name]
+    if not isinstance(name, str) or (":" not in name and name not in offered("stops")):
+        known = (*RECORDS, *offered("stops"))
+        raise BadInput(f"{where}: unknown {what} {name!r}; {nearest(str(name), known)}", value=name)
+    found = load("stops", name, {})
+    if not (isinstance(found, type) and issubclass(found, Stop)):
+        raise BadInput(f"{where}: {name!r} is no subclass of hpcagent.policies.stop.Stop.", value=name)
+    if "kind" not in found.model_fields or found.model_fields["kind"].default != name:
+        needed = f'kind: Literal["{name}"] = "{name}"'
+        raise BadInput(f"{where}: {found.__name__} needs the field {needed}.", value=name)
+    return found
 
 
 def _read_one(key: str, value: Any, where: str) -> Stop:
@@ -537,16 +557,15 @@ def _read_one(key: str, value: Any, where: str) -> Stop:
             raise BadInput(f"{where} is a list of tables; got {value!r}.", value=value)
         parts = tuple(read_stop(v, where=f"{where}[{i}]") for i, v in enumerate(value))
         return build(RECORDS[key], {"conditions": parts}, where=where)
-    if key not in RECORDS:
-        raise BadInput(f"{where}: unknown key {key!r}; {nearest(key, RECORDS)}", value=key)
+    its = _record(key, where, "key")
     field = PLAIN.get(key)
     if isinstance(value, Mapping):
-        return build(RECORDS[key], value, where=where)
+        return build(its, value, where=where)
     if field is None:
         raise BadInput(f"{where} is a table; got {value!r}.", value=value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadInput(f"{where} is a number; got {value!r}.", value=value)
-    return build(RECORDS[key], {field: value}, where=where)
+    return build(its, {field: value}, where=where)
 
 
 def _as_condition(data: Any) -> Any:
@@ -554,7 +573,16 @@ def _as_condition(data: Any) -> Any:
 
 
 StopCondition: TypeAlias = Annotated[
-    MaxRuns | MaxBatches | WallTime | NodeHours | TargetReached | Plateau | NoFeasiblePoint | AnyOf | AllOf,
+    MaxRuns
+    | MaxBatches
+    | WallTime
+    | NodeHours
+    | TargetReached
+    | Plateau
+    | NoFeasiblePoint
+    | AnyOf
+    | AllOf
+    | SerializeAsAny[Stop],
     BeforeValidator(_as_condition),
 ]
 """The type for a field of a record: takes a `Stop`, the TOML form and the JSON form."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hpcagent import packaged
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import build, read_toml
+from hpcagent.offered import offers
 from hpcagent.owners import require_own
 from hpcagent.sites.profile import Profile, ProfileEntry
 from hpcagent.sites.schedulers.present import who_answers
@@ -28,7 +30,8 @@ def find_profile(profile: str | Path | Profile | Sequence[str | Path | Profile] 
     Args:
         profile: The path of a TOML file, or a name, which is looked for in this order: `site_profiles/` and
             the working directory itself, each directory of `$HPCAGENT_SITE_PATH`, the user's configuration
-            (`$XDG_CONFIG_HOME` or `~/.config`, then `hpcagent/sites/`), the profiles that come with hpcagent.
+            (`$XDG_CONFIG_HOME` or `~/.config`, then `hpcagent/sites/`), the profiles that come with hpcagent, the
+            folders of packages that entry points in the group `hpcagent.sites` name.
             `auto` is the one that knows this machine, see `identify_site`. A `Profile` is returned as it is.
             Several, with commas between their names or as a list, are found as one: a campaign runs on them all.
 
@@ -138,8 +141,9 @@ def _read(path: Path) -> Profile:
 
 def _told_to_trust(path: Path) -> bool:
     """Whether a profile came with hpcagent, or lies in $HPCAGENT_SITE_PATH, which is trusted as the PATH is."""
-    folders = (packaged.folder("site_profiles"), *_site_path())
-    return path.absolute().parent in {folder.absolute() for folder in folders}
+    here = path.absolute().parent
+    known = (packaged.folder("site_profiles"), *_site_path())
+    return any(here == folder.absolute() for folder in known) or here in _offered_folders()
 
 
 def _site_path() -> list[Path]:
@@ -154,6 +158,17 @@ def _folders() -> Iterator[Path]:
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
     yield Path(config) / "hpcagent" / "sites"
     yield packaged.folder("site_profiles")
+    yield from _offered_folders()
+
+
+def _offered_folders() -> Iterator[Path]:
+    """Folders of the packages that entry points name; they are trusted as their code is."""
+    for offer in offers("sites"):
+        try:
+            spec = find_spec(offer.path)
+        except (ImportError, ValueError):
+            spec = None
+        yield from map(Path, (spec.submodule_search_locations or ()) if spec is not None else ())
 
 
 def several(sites: Sequence[str | Path | Profile]) -> Profile:

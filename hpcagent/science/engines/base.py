@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hpcagent.errors import AppFailed
 from hpcagent.model.space import Choice, Float, Int, Parameter, Text
+from hpcagent.offered import offered
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hpcagent.apps.run import Run
 
 __all__ = [
+    "BUILT_IN",
     "ENGINES",
     "KPOINTS",
     "LEVEL",
@@ -36,8 +38,11 @@ PROTOCOLS = ("fast", "moderate", "precise")
 KPOINTS = ("protocol", "kspacing", "kpts", "mesh")
 """The parameters that say how a crystal is sampled; an engine takes all of them or none."""
 
-ENGINES = ("pyscf", "tblite", "gpaw", "espresso", "vasp", "mace", "emt", "lj", "ase")
-"""Names of the engines; `ase` is any calculator by dotted path."""
+BUILT_IN = ("pyscf", "tblite", "gpaw", "espresso", "vasp", "mace", "emt", "lj", "ase")
+"""hpcagent's own engines; `ase` is any calculator by dotted path."""
+
+ENGINES = (*BUILT_IN, *(name for name in offered("engines") if name not in BUILT_IN))
+"""Names of the engines: hpcagent's own, and what packages offer as `hpcagent.engines`."""
 
 LEVEL: dict[str, Parameter] = {
     "engine": Choice(

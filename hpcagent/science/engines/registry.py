@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from dataclasses import fields
 
-from hpcagent.errors import AppFailed, nearest
-from hpcagent.science.engines.base import ENGINES, LEVEL, Engine, Level
+from hpcagent.errors import AppFailed, BadInput, nearest
+from hpcagent.offered import load
+from hpcagent.science.engines.base import BUILT_IN, ENGINES, LEVEL, Engine, Level
 from hpcagent.science.engines.dipole import check_dipole
 
 __all__ = ["SETTINGS", "check", "engine"]
@@ -53,6 +54,12 @@ def engine(name: str) -> Engine:
         raise AppFailed(
             f"engine {name!r} is not known; {nearest(name, ENGINES)}", kind="contract", name="BadSettings"
         )
+    if name not in BUILT_IN:
+        try:
+            offered_one: Engine = load("engines", name, {})
+        except BadInput as error:
+            raise AppFailed(error.message, kind="infrastructure", name="NoEngine") from None
+        return offered_one
     module, _, attribute = _PLACES.get(name, f"{name}:ENGINE").partition(":")
     path = f"{__package__}.{module}"
     try:

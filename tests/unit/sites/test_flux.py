@@ -66,7 +66,7 @@ def test_what_a_block_asks_for():
 
 
 def test_keys_of_others_are_refused():
-    with pytest.raises(BadInput, match="block.qos has no meaning for kind = \"flux\"; Flux has queues only"):
+    with pytest.raises(BadInput, match=r'block\.qos has no meaning for kind = "flux"; Flux has queues only'):
         profile(block={"qos": "high"})
     with pytest.raises(BadInput, match="filesystems has no meaning"):
         profile(filesystems=["home"])
@@ -84,7 +84,7 @@ def test_this_machine_is_known_by_the_scheduler_that_answers():
 
 
 def test_another_program_called_flux_is_none(flux):
-    flux.write_text("#!/bin/sh\necho 'unknown command \"uptime\" for \"flux\"' >&2\nexit 1\n")
+    flux.write_text('#!/bin/sh\necho \'unknown command "uptime" for "flux"\' >&2\nexit 1\n')
     assert [seen.answers for seen in schedulers_here(os.environ) if seen.kind == "flux"] == [False]
     with pytest.raises(ha.errors.SiteFailed, match="not the scheduler's"):
         scheduler("flux").version()

@@ -20,7 +20,10 @@ from pathlib import Path
 
 STATE = Path(os.environ["FAKE_FLUX"])
 CORES, GPUS = 2, 0
-QUEUES = {"pbatch": {"timelimit": "1d", "min": "0", "max": "4"}, "pdebug": {"timelimit": "1h", "min": "1", "max": "1"}}
+QUEUES = {
+    "pbatch": {"timelimit": "1d", "min": "0", "max": "4"},
+    "pdebug": {"timelimit": "1h", "min": "1", "max": "1"},
+}
 FULL = 4  # jobs that run at a time
 DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
@@ -82,7 +85,17 @@ def directives(script):
 
 def options(words):
     given = {}
-    known = {"job-name", "nodes", "time-limit", "exclusive", "nslots", "cores-per-slot", "queue", "bank", "requires"}
+    known = {
+        "job-name",
+        "nodes",
+        "time-limit",
+        "exclusive",
+        "nslots",
+        "cores-per-slot",
+        "queue",
+        "bank",
+        "requires",
+    }
     known |= {"output", "error", "dependency", "setattr", "gpus-per-slot"}
     for word in words:
         key, _, value = word.removeprefix("--").partition("=")
@@ -123,7 +136,11 @@ def attend(name):
             return end(jobs, job, "CANCELED", "", "cancel")
         waits = after and jobs.load(after)["state"] != "INACTIVE"
         job["state"] = "DEPEND" if waits else "SCHED"
-        ahead = [j for j in jobs.all() if j["state"] in ("RUN", "CLEANUP") or (j["state"] == "SCHED" and j["number"] < job["number"])]  # noqa: E501
+        ahead = [
+            j
+            for j in jobs.all()
+            if j["state"] in ("RUN", "CLEANUP") or (j["state"] == "SCHED" and j["number"] < job["number"])
+        ]
         if not waits and len(ahead) < FULL:
             break
         jobs.save(job)
@@ -133,7 +150,8 @@ def attend(name):
     script = STATE / f"{name}.sh"
     script.write_text(job["script"])
     env = {k: v for k, v in os.environ.items() if not re.match("(FLUX_JOB|FLUX_TASK|PMI_|SLURM_)", k)}
-    with open(given.get("output", "/dev/null"), "ab") as out, open(given.get("error", "/dev/null"), "ab") as err:
+    out, err = (Path(given.get(key, "/dev/null")) for key in ("output", "error"))
+    with out.open("ab") as out, err.open("ab") as err:
         process = subprocess.Popen(["/bin/bash", str(script)], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
                                    env={**env, "FLUX_URI": f"fake:{name}"}, start_new_session=True)  # fmt: skip
         job["pid"] = process.pid
@@ -191,7 +209,9 @@ def jobs_(words):
         found = [job for job in Jobs().all() if job["state"] != "INACTIVE"]
     for job in found:
         status = job["waitstatus"]
-        returncode = "" if job["state"] != "INACTIVE" else -128 if status == "" else (-(status & 127) or status >> 8)
+        returncode = (
+            "" if job["state"] != "INACTIVE" else -128 if status == "" else (-(status & 127) or status >> 8)
+        )
         values = {key: job[key] for key in ("state", "result", "urgency", "t_submit", "t_run", "t_inactive")}
         values |= {key: job[key] for key in ("expiration", "nodelist", "name")}
         values |= {"id.f58": f58(job["number"]), "returncode": returncode, "userid": os.getuid()}

@@ -1,0 +1,107 @@
+"""Each contract suite fails where the contract is broken."""
+
+from __future__ import annotations
+
+import random
+from typing import Literal
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.model.base import build
+from hpcagent.policies.stop import Stop
+from hpcagent.science.engines.classical import EMT
+from hpcagent.sites.profile import Profile
+from hpcagent.sites.schedulers.base import Job
+from hpcagent.sites.schedulers.flux import Flux
+from hpcagent.testing import AppContract, EngineContract, SchedulerContract, SiteContract, StopContract
+
+
+class Chatty(Stop):
+    kind: Literal["tests.unit.testing.test_broken:Chatty"] = "tests.unit.testing.test_broken:Chatty"
+    at: int = 3
+
+    def check(self, progress):
+        return "enough" if progress.runs >= self.at else None
+
+    def toml(self):
+        return {self.kind: {}}  # loses `at`
+
+
+class Stops(StopContract):
+    condition = Chatty(at=5)
+    stops_after = 4
+
+
+@ha.app(
+    metrics={"y": ha.Metric(name="y", unit="1")}, parameters={"x": ha.Float(0.0, 1.0, default=0.5)}
+)
+def thrown(x):
+    return {"y": random.random()}
+
+
+class Apps(AppContract):
+    app = thrown
+
+
+class Wrong:
+    """Its forces are 10 % too large."""
+
+    def __getattr__(self, name):
+        return getattr(EMT, name)
+
+    def calculator(self, atoms, level, run):
+        made = EMT.calculator(atoms, level, run)
+        whole = made.get_forces
+        made.get_forces = lambda *given: 1.1 * whole(*given)
+        return made
+
+
+class Engines(EngineContract):
+    name = "emt"
+
+
+class Schedulers(SchedulerContract):
+    kind = "flux"
+
+
+class Sites(SiteContract):
+    profile = "threads"
+
+
+def fails(method, *arguments):
+    with pytest.raises(AssertionError):
+        method(*arguments)
+
+
+def test_a_stop_condition_that_loses_a_field_or_its_sentence():
+    fails(Stops().test_it_is_read_back_from_toml_and_from_json)
+    fails(Stops().test_it_says_why_in_a_sentence_or_nothing, "completed")
+    fails(Stops().test_it_stops_when_it_should)
+
+
+def test_an_app_without_descriptions_that_throws_dice(tmp_path_factory):
+    fails(Apps().test_its_contract_says_what_it_takes_and_gives)
+    with ha.open_site("threads", workers=1, run_dir=tmp_path_factory.mktemp("app")):
+        two = [thrown(replicate=i).result() for i in range(2)]
+    fails(Apps().test_the_same_parameters_give_the_same_numbers, two)
+
+
+def test_an_engine_whose_forces_are_not_the_slope(tmp_path):
+    fails(Engines().test_forces_are_the_slope_of_the_energy, Wrong(), tmp_path)
+    Engines().test_forces_are_the_slope_of_the_energy(EMT, tmp_path)
+
+
+def test_a_scheduler_that_knows_jobs_that_never_were(tmp_path, monkeypatch):
+    class Liar(Flux):
+        def jobs(self, job_ids):
+            return {job_id: Job(job_id, "running") for job_id in job_ids}
+
+    suite = Schedulers()
+    monkeypatch.setattr(suite, "start", lambda *_, **__: ("f1", "name"))
+    fails(suite.test_an_unknown_job_is_missing_beside_one_that_is_known, Liar(), tmp_path)
+
+
+def test_a_profile_that_names_an_account():
+    profile = build(Profile, {"name": "x", "kind": "slurm", "account": "a"}, where="x")
+    fails(Sites().test_no_account_is_written_down, profile)
