@@ -18,7 +18,10 @@ from typing import Any, Literal
 
 from hpcagent.errors import BadInput, HpcAgentError, StoreError, nearest
 from hpcagent.model.contract import Resources
+from hpcagent.offered import GROUPS, offers
 from hpcagent.owners import user_name
+from hpcagent.policies.base import BUILT_IN as POLICIES
+from hpcagent.policies.stop import RECORDS
 from hpcagent.sites import probe
 from hpcagent.sites.doctor_check import Check
 from hpcagent.sites.ended import failure_of
@@ -27,6 +30,7 @@ from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where
 from hpcagent.sites.schedulers.base import Queue, Scheduler, SchedulerDown
 from hpcagent.sites.schedulers.present import schedulers_here
+from hpcagent.sites.schedulers.registry import BUILT_IN as SCHEDULERS
 from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.sites.site import Site
 from hpcagent.store.rundir import Lock
@@ -58,6 +62,7 @@ def examine(
     here = probe.versions()
     yield Check("ok", "versions here", ", ".join(f"{name} {version}" for name, version in here.items()))
     yield _threads()
+    yield from _offered()
     if not profile.remote:
         yield _detached(profile)
     there = None
@@ -93,6 +98,23 @@ def examine(
         if made:
             with contextlib.suppress(OSError):  # there are campaigns in it by now
                 base.rmdir()
+
+
+def _offered() -> Iterator[Check]:
+    """What packages offer by entry points, and what of it is not reached."""
+    own = {"policies": POLICIES, "stops": RECORDS, "schedulers": SCHEDULERS}
+    for group, what in GROUPS.items():
+        found: dict[str, set[str]] = {}
+        for offer in offers(group):
+            found.setdefault(offer.name, set()).add(f"{offer.package}, {offer.path}")
+        for name, places in found.items():
+            told = f"{what} {name} ({'; '.join(sorted(places))})"
+            if name in own.get(group, ()):
+                yield Check("warn", "offered", f"{told}: not reached, the name is hpcagent's own", "rename it")
+            elif len(places) > 1 and group != "sites":
+                yield Check("warn", "offered", f"{told}: refused, two packages offer it", "uninstall one")
+            else:
+                yield Check("ok", "offered", told)
 
 
 def others_here(kind: str) -> Iterator[Check]:

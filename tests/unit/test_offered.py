@@ -15,6 +15,7 @@ from hpcagent.model.base import build
 from hpcagent.offered import load, offers, path_of
 from hpcagent.policies.base import policy_names
 from hpcagent.policies.stop import Progress, read_stop
+from hpcagent.sites.doctor import examine
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile, list_profiles
 from hpcagent.sites.schedulers.registry import scheduler, scheduler_kinds
@@ -195,6 +196,9 @@ def test_two_packages_with_one_name_are_refused(offered_package):
             load("policies", "bayes", {"bayes": "hpcagent.policies.bayes:Bayes"}).__module__
             == "hpcagent.policies.bayes"
         )
+        told = {check.found: check.status for check in examine(find_profile("threads"), submit=False)}
+        assert told["policy bayes (other 1.0, elsewhere:Bayes): not reached, the name is hpcagent's own"] == "warn"
+        assert told["app doubled (mygroup 1.0, mygroup.parts:doubled)"] == "ok"
         assert {offer.package for offer in offers("policies")} == {"mygroup 1.0", "other 1.0"}
     finally:
         sys.path.pop()

@@ -33,9 +33,7 @@ class Stops(StopContract):
     stops_after = 4
 
 
-@ha.app(
-    metrics={"y": ha.Metric(name="y", unit="1")}, parameters={"x": ha.Float(0.0, 1.0, default=0.5)}
-)
+@ha.app(metrics={"y": ha.Metric(name="y", unit="1")}, parameters={"x": ha.Float(0.0, 1.0, default=0.5)})
 def thrown(x):
     return {"y": random.random()}
 
