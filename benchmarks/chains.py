@@ -42,7 +42,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(3):
             plan = ha.Campaign(
-                four, ha.maximize("value"), policy="sobol", until=ha.max_runs(chains), batch_size=chains
+                four, ha.maximize("value"), policy="sobol", until=ha.until.max_runs(chains), batch_size=chains
             )
             of_chains, result = timed(plan, Path(folder, f"chains-{turn}"))
             assert result.inner == {"synthetic": (runs, 0)}, result.inner
@@ -52,7 +52,7 @@ def main() -> None:
                 ha.maximize("value"),
                 space=space,
                 policy="sobol",
-                until=ha.max_runs(runs),
+                until=ha.until.max_runs(runs),
                 batch_size=runs,
             )
             plain, _ = timed(plan, Path(folder, f"plain-{turn}"))

@@ -173,7 +173,13 @@ def record(folder: Path, runs: int, only: str) -> None:
             varied["temperature"] = {"low": 200.0, "high": 1200.0}
         steps = {k: v for k, v in fixed.items() if k not in varied}
         campaign = ha.Campaign(
-            app, ha.maximize(speed), space=varied, fixed=steps, policy="sobol", until=ha.max_runs(runs), seed=3
+            app,
+            ha.maximize(speed),
+            space=varied,
+            fixed=steps,
+            policy="sobol",
+            until=ha.until.max_runs(runs),
+            seed=3,
         )
         ha.run(campaign, site="laptop", run_dir=str(folder / name), progress=False)
 

@@ -168,7 +168,7 @@ def campaign_rate(mode: str, runs: int, params: dict[str, Any]) -> float:
         space={"timestep": {}},
         fixed=params,
         policy="random",
-        until=ha.max_runs(runs + warmed),
+        until=ha.until.max_runs(runs + warmed),
         batch_size=runs + warmed,
     )
     times: list[tuple[float, int]] = []

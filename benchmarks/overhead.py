@@ -85,7 +85,7 @@ def ours(runs: int, seconds: float, mode: str) -> tuple[float, float]:
         space={"x": {}, "y": {}},
         fixed={"run_time_s": seconds},
         policy="random",
-        until=ha.max_runs(runs + warm),
+        until=ha.until.max_runs(runs + warm),
         mode=mode,
         batch_size=runs // 4 if mode == "batch" else runs,
     )

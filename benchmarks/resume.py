@@ -33,7 +33,7 @@ def write(folder: Path, runs: int) -> None:
         ha.maximize("value", subject_to={"error": ha.at_most(1.0)}),
         space={"x": {}, "y": {}},
         policy="random",
-        until=ha.max_runs(runs),
+        until=ha.until.max_runs(runs),
         batch_size=BATCH,
         site="threads",
     )

@@ -116,7 +116,7 @@ def ours(times: Sequence[float], workers: int, *, mode: str, size: int, delay_s:
         ha.maximize("value"),
         space={"k": {}},
         policy={"name": f"{InOrder.__module__}:InOrder", "delay_s": delay_s, "runs": len(times)},
-        until=ha.max_runs(len(times)),
+        until=ha.until.max_runs(len(times)),
         mode=mode,
         batch_size=size,
     )

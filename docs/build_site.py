@@ -95,8 +95,8 @@ def _toctree(entries: str) -> str:
 
 def api_page() -> None:
     """A page that leads to one for each public name."""
-    public = [name for name in hpcagent.__all__ if name not in ("apps", "types")]
-    public += [f"types.{name}" for name in hpcagent.types.__all__]
+    public = [name for name in hpcagent.__all__ if name not in ("apps", "runs", "types")]
+    public += [f"{room}.{name}" for room in ("runs", "types") for name in getattr(hpcagent, room).__all__]
     names = "\n   ".join(f"hpcagent.{name}" for name in public)
     text = "# Every public name\n\nWhat is in `import hpcagent as ha`, from the docstrings.\n\n"
     text += f"```{{eval-rst}}\n.. autosummary::\n   :toctree: api\n\n   {names}\n```\n"

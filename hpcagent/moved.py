@@ -33,7 +33,7 @@ MODULES = {
     "hpcagent.campaign.batch": "hpcagent.campaign.events",
     "hpcagent.campaign.compared": "hpcagent.runs.compared",
     "hpcagent.campaign.detach": "hpcagent.elsewhere.detach",
-    "hpcagent.campaign.disk_use": "hpcagent.runs.disk_use",
+    "hpcagent.campaign.disk_use": "hpcagent.runs.on_disk",
     "hpcagent.campaign.explain": "hpcagent.reports.explain",
     "hpcagent.campaign.fetched": "hpcagent.runs.fetched",
     "hpcagent.campaign.follow": "hpcagent.runs.follow",

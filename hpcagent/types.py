@@ -1,4 +1,4 @@
-"""The records that calls give, for annotations and `isinstance`: nobody has to make one.
+"""The records that calls give, and those of a campaign: for annotations and `isinstance`. A table does for each.
 
 import hpcagent as ha
 
@@ -15,16 +15,20 @@ _WHERE = {
     "Batch": "hpcagent.campaign.events",
     "CampaignResult": "hpcagent.campaign.result",
     "CampaignRun": "hpcagent.runs.opened",
+    "Confirm": "hpcagent.campaign.record",
     "Contract": "hpcagent.model.contract",
     "Event": "hpcagent.campaign.events",
     "Explanation": "hpcagent.reports.explain",
     "Failure": "hpcagent.model.records",
+    "Fidelity": "hpcagent.campaign.record",
     "InnerRun": "hpcagent.model.records",
     "Manifest": "hpcagent.model.records",
     "Objective": "hpcagent.model.objective",
     "Observation": "hpcagent.model.records",
+    "Reference": "hpcagent.campaign.record",
     "Remote": "hpcagent.model.records",
     "Replay": "hpcagent.replays.regret",
+    "Rule": "hpcagent.campaign.alerts",
     "Site": "hpcagent.sites.site",
     "SweepResult": "hpcagent.campaign.sweep",
 }
@@ -34,23 +38,31 @@ __all__ = [
     "Batch",
     "CampaignResult",
     "CampaignRun",
+    "Confirm",
     "Contract",
     "Event",
     "Explanation",
     "Failure",
+    "Fidelity",
     "InnerRun",
     "Manifest",
     "Objective",
     "Observation",
+    "Reference",
     "Remote",
     "Replay",
+    "Rule",
     "Site",
     "SweepResult",
 ]
 
 if TYPE_CHECKING:
+    from hpcagent.campaign.alerts import Rule as Rule
     from hpcagent.campaign.events import Batch as Batch
     from hpcagent.campaign.events import Event as Event
+    from hpcagent.campaign.record import Confirm as Confirm
+    from hpcagent.campaign.record import Fidelity as Fidelity
+    from hpcagent.campaign.record import Reference as Reference
     from hpcagent.campaign.result import CampaignResult as CampaignResult
     from hpcagent.campaign.sweep import SweepResult as SweepResult
     from hpcagent.model.contract import Contract as Contract

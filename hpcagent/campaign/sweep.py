@@ -57,7 +57,7 @@ def Sweep(  # noqa: N802  (reads as a kind of campaign where it is used)
         levels: Of a grid: values of each numeric parameter without a list: one number, or one for each name.
         metrics: What the table and the plots show; by default every metric that the app is sure to return; of a
             LAMMPS script whose contract names no metrics the averages that it prints, and no speeds.
-        options: Of the campaign, e.g. `until=ha.node_hours(2)`, `fixed`, `seed`, `name`, `batch_size`; an
+        options: Of the campaign, e.g. `until=ha.until.node_hours(2)`, `fixed`, `seed`, `name`, `batch_size`; an
             `objective` makes the same runs and gives an answer too.
 
     Raises:

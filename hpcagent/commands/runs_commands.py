@@ -49,7 +49,7 @@ def list_(
 
 def du(folder: FolderArgument = Path("runs"), depth: DepthOption = 4, as_json: JsonOption = False) -> None:
     """Say what campaigns take on the disk: bytes and files by kind, the largest runs, what could be freed."""
-    from hpcagent.runs.disk_use import disk_use
+    from hpcagent.runs.on_disk import disk_use
 
     used = disk_use(folder, depth=depth)
     if not as_json:

@@ -20,8 +20,8 @@ from pydantic_core import to_json
 from hpcagent.apps.run_records import FOLDER
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.errors import BadInput
-from hpcagent.runs.disk_use import Space, kind_of
 from hpcagent.runs.masking import Masking
+from hpcagent.runs.on_disk import Space, kind_of
 from hpcagent.shown import size_text
 from hpcagent.store.files import open_plain, refusing_clearly
 
@@ -251,7 +251,7 @@ class _Packing:
         return ""
 
     def _leave(self, inner: tuple[str, ...], why: str, entry: os.DirEntry[str]) -> None:
-        from hpcagent.runs.disk_use import usage_of
+        from hpcagent.runs.on_disk import usage_of
 
         path = self._root.joinpath(*inner)
         folder = entry.is_dir(follow_symlinks=False)

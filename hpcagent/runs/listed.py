@@ -16,7 +16,7 @@ from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.standing import ROLE
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.errors import HpcAgentError
-from hpcagent.runs.disk_use import usage_of
+from hpcagent.runs.on_disk import usage_of
 from hpcagent.runs.status import best_run
 from hpcagent.shown import size_text
 from hpcagent.sites.ledger import read_ledger

@@ -18,7 +18,7 @@ from hpcagent.campaign.far import far_files
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreFull
 from hpcagent.model.records import Result
-from hpcagent.runs.disk_use import Space, freeable, usage_of
+from hpcagent.runs.on_disk import Space, freeable, usage_of
 from hpcagent.sites.endpoint.tasks import open_tasks
 from hpcagent.sites.ledger import read_ledger
 from hpcagent.store.journal import Journal, read_events

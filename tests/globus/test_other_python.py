@@ -42,7 +42,7 @@ def polynomial(x):
 if __name__ == "__main__":
     told = {}
     for name, site in (("here", "threads"), ("there", sys.argv[1])):
-        campaign = ha.Campaign(polynomial, ha.maximize("y"), policy="sobol", until=ha.max_runs(6), batch_size=3)
+        campaign = ha.Campaign(polynomial, ha.maximize("y"), policy="sobol", until=ha.until.max_runs(6), batch_size=3)
         result = ha.run(campaign, site=site, run_dir=name, progress=False)
         told[name] = [[r.manifest.execution_id, r.ok, r.metrics, str(r.failure)] for r in result.results]
     print(json.dumps(told))

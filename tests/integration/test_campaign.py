@@ -31,7 +31,7 @@ def campaign(**changes):
         "space": {"x": {}, "y": {}, "style": {}},
         "fixed": {"noise": 0.02, "fail_above": 0.9},
         "policy": "quality_first",
-        "until": ha.max_runs(24),
+        "until": ha.until.max_runs(24),
         "batch_size": 6,
         "seed": 3,
         "site": "threads",
@@ -57,7 +57,7 @@ def outcome(folder):
 
 @pytest.mark.parametrize("runs", [1, 2, 4, 5, 6])
 def test_a_budget_smaller_than_the_confirmation_is_used_all_the_same(tmp_path, runs):
-    small = campaign(confirm=ha.Confirm(top=2, replicates=2), until=ha.max_runs(runs))
+    small = campaign(confirm=ha.types.Confirm(top=2, replicates=2), until=ha.until.max_runs(runs))
     result = ha.run(small, run_dir=tmp_path)
     assert len(result.results) == runs and result.best is not None
     suggested = sum(r.manifest.role != "replicate" for r in result.results)
@@ -65,13 +65,15 @@ def test_a_budget_smaller_than_the_confirmation_is_used_all_the_same(tmp_path, r
 
 
 def test_where_no_run_completes_there_is_nothing_to_confirm(tmp_path):
-    broken = campaign(fixed={"fail_above": 0.02}, confirm=ha.Confirm(top=2, replicates=2), until=ha.max_runs(4))
+    broken = campaign(
+        fixed={"fail_above": 0.02}, confirm=ha.types.Confirm(top=2, replicates=2), until=ha.until.max_runs(4)
+    )
     result = ha.run(broken, run_dir=tmp_path)
     assert result.best is None and "none to repeat" in result.reason
 
 
 def test_a_campaign_ends_with_an_answer_a_table_and_files(tmp_path):
-    result = ha.run(campaign(confirm=ha.Confirm(top=2, replicates=2)), run_dir=tmp_path)
+    result = ha.run(campaign(confirm=ha.types.Confirm(top=2, replicates=2)), run_dir=tmp_path)
     assert len(result.results) == 24 and result.reason.startswith("All 24 runs")
     assert result.best.feasible and result.best.params["style"] == "tuned"
     # The known optimum is 75; 24 runs with 2 % noise come near it.
@@ -216,7 +218,7 @@ def test_ctrl_c_inside_the_process_raises_interrupted_with_the_folder(tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted, match="hpcagent resume") as caught:
-        ha.run(campaign(fixed={"run_time_s": 0.2}, until=ha.max_runs(200)), run_dir=tmp_path, watch=seen)
+        ha.run(campaign(fixed={"run_time_s": 0.2}, until=ha.until.max_runs(200)), run_dir=tmp_path, watch=seen)
     assert caught.value.run_dir == str(tmp_path)
 
 
@@ -281,18 +283,19 @@ def test_the_answer_says_what_is_expected_and_what_was_measured(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "within", [lambda t: t, lambda t: ha.any_of(ha.max_runs(9), ha.all_of(t, ha.max_runs(3)))]
+    "within",
+    [lambda t: t, lambda t: ha.until.any_of(ha.until.max_runs(9), ha.until.all_of(t, ha.until.max_runs(3)))],
 )
 def test_a_target_for_a_metric_that_the_app_does_not_return_is_refused(within):
     with pytest.raises(BadInput, match="no metric 'valeu'; did you mean 'value'"):
-        campaign(until=within(ha.target("valeu", at_least=1.0)))
+        campaign(until=within(ha.until.target("valeu", at_least=1.0)))
 
 
 def test_the_view_counts_the_failures_of_earlier_sessions(tmp_path):
-    crashing = campaign(fixed={"fail_above": 0.3}, objective=ha.maximize("value"), until=ha.max_runs(12))
+    crashing = campaign(fixed={"fail_above": 0.3}, objective=ha.maximize("value"), until=ha.until.max_runs(12))
     failed = sum(ha.run(crashing, run_dir=tmp_path).failures.values())
     assert failed
-    more = crashing.model_copy(update={"until": ha.max_runs(18)})
+    more = crashing.model_copy(update={"until": ha.until.max_runs(18)})
     tally = Tally(more)
     result = ha.run(more, run_dir=tmp_path, watch=tally.take)
     assert sum(tally.failures.values()) == sum(result.failures.values()) >= failed
@@ -315,7 +318,7 @@ def test_speeds_on_other_ranks_are_not_mixed_into_a_folder(tmp_path):
         app = timed.with_resources(**resources)
         space = {"x": {}}
         return ha.Campaign(
-            app, ha.maximize(metric), space=space, until=ha.max_runs(runs), batch_size=4, site="threads"
+            app, ha.maximize(metric), space=space, until=ha.until.max_runs(runs), batch_size=4, site="threads"
         )
 
     ha.run(asked("speed", 4), run_dir=tmp_path / "speed")
@@ -339,7 +342,7 @@ def test_a_finished_campaign_says_so_and_may_be_extended(tmp_path):
     size = (tmp_path / "events.jsonl").stat().st_size
     assert len(ha.run(campaign(), run_dir=tmp_path).results) == 24
     assert (tmp_path / "events.jsonl").stat().st_size < size + 1000
-    assert len(ha.run(campaign(until=ha.max_runs(36)), run_dir=tmp_path).results) == 36
+    assert len(ha.run(campaign(until=ha.until.max_runs(36)), run_dir=tmp_path).results) == 36
 
 
 def test_a_full_disk_is_one_clear_error_and_resume_goes_on(tmp_path):
@@ -349,9 +352,9 @@ def test_a_full_disk_is_one_clear_error_and_resume_goes_on(tmp_path):
         pytest.skip("needs root to mount a tiny tmpfs")
     try:
         with pytest.raises(StoreFull, match="No space left"):
-            ha.run(campaign(until=ha.max_runs(400)), run_dir=folder)
+            ha.run(campaign(until=ha.until.max_runs(400)), run_dir=folder)
         assert os.system(f"mount -o remount,size=40m {folder}") == 0
-        result = ha.run(campaign(until=ha.max_runs(60)), run_dir=folder)
+        result = ha.run(campaign(until=ha.until.max_runs(60)), run_dir=folder)
         assert len(result.results) == 60
         assert len({r.manifest.execution_id for r in result.results}) == 60
     finally:
@@ -370,7 +373,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error():
 
 def test_a_third_of_the_runs_crashing_is_learnt_and_reported(tmp_path):
     crashing = campaign(
-        fixed={"fail_above": 0.3}, until=ha.max_runs(48), objective=ha.maximize("value"), policy="ucb"
+        fixed={"fail_above": 0.3}, until=ha.until.max_runs(48), objective=ha.maximize("value"), policy="ucb"
     )
     result = ha.run(crashing, run_dir=tmp_path)
     failed = [r.manifest.index for r in result.results if r.failure is not None]
@@ -409,7 +412,7 @@ def crashing(x):
 def test_infrastructure_failures_are_retried_and_counted(tmp_path):
     FAILING.clear()
     made = ha.Campaign(
-        flaky, ha.maximize("y"), policy="random", until=ha.max_runs(4), batch_size=2, site="threads"
+        flaky, ha.maximize("y"), policy="random", until=ha.until.max_runs(4), batch_size=2, site="threads"
     )
     result = ha.run(made, run_dir=tmp_path)
     assert [r.ok for r in result.results] == [True] * 4
@@ -421,7 +424,7 @@ def test_infrastructure_failures_are_retried_and_counted(tmp_path):
 def test_simulation_failures_are_not_retried(tmp_path):
     FAILING.clear()
     made = ha.Campaign(
-        crashing, ha.maximize("y"), policy="random", until=ha.max_runs(4), batch_size=2, site="threads"
+        crashing, ha.maximize("y"), policy="random", until=ha.until.max_runs(4), batch_size=2, site="threads"
     )
     result = ha.run(made, run_dir=tmp_path)
     assert FAILING["crashing"] == 4 and result.failures == {"LostAtoms": 4}
@@ -430,7 +433,7 @@ def test_simulation_failures_are_not_retried(tmp_path):
 
 def test_a_batch_that_fails_as_a_whole_for_no_fault_of_its_parameters_stops_the_campaign(tmp_path):
     made = ha.Campaign(
-        broken, ha.maximize("y"), policy="random", until=ha.max_runs(400), batch_size=4, site="threads"
+        broken, ha.maximize("y"), policy="random", until=ha.until.max_runs(400), batch_size=4, site="threads"
     )
     result = ha.run(made, run_dir=tmp_path)
     assert len(result.results) == 4
@@ -438,7 +441,7 @@ def test_a_batch_that_fails_as_a_whole_for_no_fault_of_its_parameters_stops_the_
 
 
 def test_an_exhausted_design_ends_the_campaign(tmp_path):
-    made = campaign(policy={"name": "grid", "levels": {"x": 2, "y": 2}}, until=ha.max_runs(100))
+    made = campaign(policy={"name": "grid", "levels": {"x": 2, "y": 2}}, until=ha.until.max_runs(100))
     result = ha.run(made, run_dir=tmp_path)
     assert len(result.results) == 12 and "exhausted" in result.reason
 
@@ -498,11 +501,11 @@ def test_a_campaign_goes_on_where_it_was_last_unless_told_otherwise(tmp_path):
     mine = tmp_path / "mine.toml"
     mine.write_text('kind = "threads"\n[executors.workers]\n')
     folder = tmp_path / "run"
-    few = campaign(until=ha.max_runs(2), batch_size=2, site="laptop")
+    few = campaign(until=ha.until.max_runs(2), batch_size=2, site="laptop")
     told = []
     ha.run(few, site=mine, run_dir=folder, watch=told.append)
     for sites in ({}, {"site": "threads"}):
-        more = few.model_copy(update={"until": ha.max_runs(2 + 2 * len(told))} | sites)
+        more = few.model_copy(update={"until": ha.until.max_runs(2 + 2 * len(told))} | sites)
         ha.run(more, run_dir=folder, watch=told.append)
     opened = [e.reason for e in told if e.kind == "opened"]
     assert [reason.partition(", on ")[2].partition(";")[0] for reason in opened] == ["mine", "mine", "threads"]

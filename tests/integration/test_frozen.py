@@ -52,7 +52,7 @@ def test_a_frozen_interchange_is_noticed_and_replaced(tmp_path: Path, monkeypatc
         space={"x": {}},
         fixed={"run_time_s": 0.2},
         policy="random",
-        until=ha.max_runs(8),
+        until=ha.until.max_runs(8),
         batch_size=8,
     )
     began = time.monotonic()

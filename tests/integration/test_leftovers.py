@@ -132,7 +132,7 @@ def test_sigterm_ends_a_process_whose_threads_do_not_return(tmp_path: Path) -> N
         "    if event.kind == 'submitted': Path(sys.argv[1], 'begun').touch()\n"
         "    if event.kind == 'site': print(event.reason, flush=True)\n"
         "c = ha.Campaign(synthetic, ha.maximize('value'), space={'x': {}}, fixed={'run_time_s': 300.0},\n"
-        "                policy='random', until=ha.max_runs(4), batch_size=4)\n"
+        "                policy='random', until=ha.until.max_runs(4), batch_size=4)\n"
         "ha.run(c, site='threads', run_dir=Path(sys.argv[1], 'run'), workers=2, watch=watch)\n"
     )
     process = subprocess.Popen(

@@ -116,7 +116,7 @@ import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 
 campaign = ha.Campaign(synthetic, ha.maximize("value", subject_to={"error": ha.at_most(1.0)}),
-                       space={"x": {}, "y": {}}, fixed={"noise": 0.02}, until=ha.max_runs(18), batch_size=6, seed=5)
+                       space={"x": {}, "y": {}}, fixed={"noise": 0.02}, until=ha.until.max_runs(18), batch_size=6, seed=5)
 """
     first = """
 try:

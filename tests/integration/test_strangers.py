@@ -69,7 +69,7 @@ def sent(pwned: str) -> list[bytes]:
 @pytest.mark.slow
 def test_strangers_at_every_port_of_a_campaign_change_nothing(tmp_path):
     campaign = ha.Campaign(
-        slow_square, ha.minimize("y"), space={"x": {}}, until=ha.max_runs(24), policy="sobol", batch_size=4
+        slow_square, ha.minimize("y"), space={"x": {}}, until=ha.until.max_runs(24), policy="sobol", batch_size=4
     )
     done = threading.Event()
     tried: dict[tuple[str, int], int] = {}

@@ -62,7 +62,7 @@ def two_mpis() -> ha.App:
 def test_parts_of_a_chain_go_where_their_resources_ask_with_the_mpi_of_their_program(cluster, tmp_path):
     needed("pw.x", "mpirun.openmpi")
     plan = ha.Campaign(two_mpis(), ha.minimize("energy"), policy="grid", space={"kpts": {"low": 1, "high": 2}},
-                       until=ha.max_runs(2))  # fmt: skip
+                       until=ha.until.max_runs(2))  # fmt: skip
     result = ha.run(plan, site=Profile.model_validate(SITE), run_dir=tmp_path)
     assert all(r.ok for r in result.results), [r.failure for r in result.results]
     for run in result.results:
@@ -85,7 +85,7 @@ def test_a_cancelled_job_does_not_fail_a_chain(cluster, tmp_path):
     finally:
         sys.path.pop(0)
     plan = ha.Campaign(chains.sum_of_squares, ha.maximize("total"), policy={"name": "grid", "levels": 4},
-                       space={"n": {"low": 1, "high": 4}}, until=ha.max_runs(4), batch_size=4)  # fmt: skip
+                       space={"n": {"low": 1, "high": 4}}, until=ha.until.max_runs(4), batch_size=4)  # fmt: skip
     here = {**SITE, "env": {"SQUARE_S": "2", "PYTHONPATH": str(Path(chains.__file__).parent)}}
     cancelled = []
 

@@ -68,7 +68,7 @@ def test_every_public_name_has_a_line_and_an_example():
 @pytest.mark.parametrize(
     ("where", "models"),
     [
-        ("reference/campaign.md", (ha.Campaign, Reference, Confirm, ha.Fidelity, ha.Rule)),
+        ("reference/campaign.md", (ha.Campaign, Reference, Confirm, ha.types.Fidelity, ha.types.Rule)),
         ("reference/contract.md", (ContractFile, Variable, Column, LogReading, Checks, ha.Resources)),
         ("reference/executable.md", (ProgramFile, Reading, Failing, ha.Resources)),
         ("reference/site_profile.md", SITE_MODELS),

@@ -28,7 +28,7 @@ FLOORS = {
             ("beside", "model"),
             ("statistics", "store"),
             ("policies", "apps"),
-            ("science",),
+            ("science", "output", "until"),
             ("catalog", "sites"),
             ("campaign", "testing"),
             ("reports",),
@@ -220,7 +220,7 @@ print(*sys.modules)
 
 def test_status_imports_no_more_than_it_takes_to_read_a_record(tmp_path):
     """Imports are most of its time: what computes, draws or runs something is not among them."""
-    campaign = ha.Campaign(landscape.synthetic, ha.maximize("value"), policy="random", until=ha.max_runs(4))
+    campaign = ha.Campaign(landscape.synthetic, ha.maximize("value"), policy="random", until=ha.until.max_runs(4))
     ha.run(campaign, site="threads", run_dir=tmp_path / "run", progress=False)
     loaded = loaded_by("status", str(tmp_path / "run"), "--no-answer")
     assert "hpcagent.runs.status" in loaded

@@ -44,7 +44,7 @@ def theirs(monkeypatch):
 
 def begun(folder: Path) -> Path:
     campaign = ha.Campaign(
-        synthetic, ha.maximize("value"), space={"x": {}, "y": {}}, until=ha.max_runs(2), policy="sobol"
+        synthetic, ha.maximize("value"), space={"x": {}, "y": {}}, until=ha.until.max_runs(2), policy="sobol"
     )
     ha.run(campaign, site="threads", run_dir=folder)
     return folder

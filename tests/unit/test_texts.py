@@ -67,7 +67,7 @@ def test_a_name_of_before_names_were_checked_is_read_and_made_safe(name, tmp_pat
 def test_a_campaign_of_before_goes_on_in_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     campaign = ha.Campaign(
-        synthetic, ha.maximize("value"), space={"x": {}, "y": {}}, until=ha.max_runs(2), policy="sobol"
+        synthetic, ha.maximize("value"), space={"x": {}, "y": {}}, until=ha.until.max_runs(2), policy="sobol"
     )
     ha.run(campaign, site="threads", run_dir="old")
     toml = Path("old/campaign.toml")

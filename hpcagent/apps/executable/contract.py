@@ -166,8 +166,8 @@ def executable(
     for metric, how in metrics.items():
         if not isinstance(how, Reading):
             raise BadInput(
-                f"metrics={{{metric!r}: {how!r}}}: say how it is read: ha.from_json(file, key, unit=...), "
-                "ha.from_regex(...), ha.from_column(...) or ha.from_array(...).",
+                f"metrics={{{metric!r}: {how!r}}}: say how it is read: ha.output.from_json(file, key, unit=...), "
+                "ha.output.from_regex(...), ha.output.from_column(...) or ha.output.from_array(...).",
                 value=how,
             )
     where = f"executable {_shown(command)}"

@@ -46,7 +46,7 @@ try:
         for r in result.results
     ]
     answer["reason"] = result.reason
-except ha.HpcAgentError as error:
+except ha.errors.HpcAgentError as error:
     answer["error"] = f"{type(error).__name__}: {error}"
 answer["news"] = news
 answer["at"] = time.time()

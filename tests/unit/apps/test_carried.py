@@ -110,7 +110,7 @@ def test_modules_helpers_classes_and_constants_of_a_script_reach_the_worker(site
     assert done.stdout.split() == ["None", "29.0", "2.25", str(site == "threads")], done.stderr
 
 
-CAMPAIGN = """campaign = ha.Campaign(full, ha.minimize("y"), until=ha.max_runs(2), batch_size=2, name="c")
+CAMPAIGN = """campaign = ha.Campaign(full, ha.minimize("y"), until=ha.until.max_runs(2), batch_size=2, name="c")
     print(len(ha.run(campaign, site={site!r}, workers=1, run_dir="run").results))"""
 
 

@@ -237,7 +237,12 @@ def test_a_campaign_is_not_continued_with_other_files(tmp_path):
 
     def run(most: int) -> None:
         campaign = ha.Campaign(
-            strained, ha.minimize("energy"), until=ha.max_runs(most), policy="random", batch_size=1, confirm=None
+            strained,
+            ha.minimize("energy"),
+            until=ha.until.max_runs(most),
+            policy="random",
+            batch_size=1,
+            confirm=None,
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend(str(tmp_path))
@@ -269,7 +274,7 @@ def of_folder(tmp_path, monkeypatch):
         campaign = ha.Campaign(
             strained,
             ha.minimize("energy_per_atom"),
-            until=ha.max_runs(most),
+            until=ha.until.max_runs(most),
             policy="random",
             batch_size=1,
             confirm=None,

@@ -101,7 +101,7 @@ def test_files_of_an_app_travel_by_content_and_with_their_modes(tmp_path, endpoi
         "./solve",
         parameters={"x": ha.Float(0, 1)},
         templates=["deck.txt"],
-        metrics={"energy": ha.from_regex(r"energy = (\S+)", unit="1")},
+        metrics={"energy": ha.output.from_regex(r"energy = (\S+)", unit="1")},
         relative_to=folder,
     ).frozen()
     packed = pack(order_of(app, tmp_path, x=0.5))
@@ -128,7 +128,7 @@ def test_a_file_that_a_point_chooses_travels_and_the_function_gets_its_path_ther
     app = ha.executable(
         "cat {deck}",
         parameters={"deck": ha.File(tmp_path / "a.txt", tmp_path / "b.txt")},
-        metrics={"energy": ha.from_regex(r"energy = (\S+)", unit="1")},
+        metrics={"energy": ha.output.from_regex(r"energy = (\S+)", unit="1")},
         relative_to=tmp_path,
     ).frozen()
     packed = [pack(order_of(app, tmp_path, deck=name)) for name in ("a.txt", "b.txt")]

@@ -25,7 +25,9 @@ def broken(x: float) -> dict[str, float]:
 
 
 def test_a_metric_with_the_name_of_a_parameter_keeps_its_own_unit(tmp_path: Path) -> None:
-    question = ha.Campaign(gap, ha.maximize("value"), policy={"name": "grid", "levels": 4}, until=ha.max_runs(4))
+    question = ha.Campaign(
+        gap, ha.maximize("value"), policy={"name": "grid", "levels": 4}, until=ha.until.max_runs(4)
+    )
     result = ha.run(question, site="threads", run_dir=tmp_path / "r", progress=False)
     assert result.best is not None
     assert str(result.best).startswith("value = 0.3333 nm\n  value = -0.001111 eV")
@@ -53,14 +55,14 @@ def test_goals_that_are_set_replace_those_before_and_limits_stay(
     tmp_path: Path, changes: dict[str, Any], goals: str
 ) -> None:
     objective = ha.maximize("error", subject_to={"error": ha.at_most(3.0)})
-    asked = ha.Campaign(synthetic, objective, policy="sobol", until=ha.max_runs(1))
+    asked = ha.Campaign(synthetic, objective, policy="sobol", until=ha.until.max_runs(1))
     ha.run(asked, site="threads", run_dir=tmp_path / "r", progress=False)
     found = str(load_run(tmp_path / "r", changes=changes).objective)
     assert found == f"{goals} subject to error <= 3"
 
 
 def test_without_a_run_that_counts_the_status_says_what_is_missing(tmp_path: Path) -> None:
-    asked = ha.Campaign(broken, ha.maximize("y"), policy="sobol", until=ha.max_runs(2))
+    asked = ha.Campaign(broken, ha.maximize("y"), policy="sobol", until=ha.until.max_runs(2))
     ha.run(asked, site="threads", run_dir=tmp_path / "r", progress=False)
     assert "\nno run has completed\n" in str(status_of(tmp_path / "r"))
 
@@ -74,7 +76,7 @@ def slope(x: float, n: int) -> dict[str, float]:
 
 def test_a_best_point_at_the_edge_of_a_narrowed_range_is_said(tmp_path: Path) -> None:
     narrow = {"x": {"low": 0.1, "high": 0.5}, "n": {}}
-    asked = ha.Campaign(slope, ha.maximize("y"), space=narrow, policy="grid", until=ha.max_runs(9))
+    asked = ha.Campaign(slope, ha.maximize("y"), space=narrow, policy="grid", until=ha.until.max_runs(9))
     asked = asked.model_copy(update={"policy": asked.policy.model_copy(update={"options": {"levels": 3}})})
     result = ha.run(asked, site="threads", run_dir=tmp_path / "r", progress=False)
     edge = "x = 0.5 is at the edge of the range that was searched ([0.1, 0.5]); the app allows [0, 1]: "
@@ -86,7 +88,7 @@ def test_a_best_point_at_the_edge_of_a_narrowed_range_is_said(tmp_path: Path) ->
         assert "95 % sure that within the searched range it is not better" in text
     assert edge in result._repr_html_() and "--set space.x.high=" in result._repr_html_()
     # The app's whole range: said of nothing.
-    whole = ha.Campaign(slope, ha.maximize("y"), policy="grid", until=ha.max_runs(4))
+    whole = ha.Campaign(slope, ha.maximize("y"), policy="grid", until=ha.until.max_runs(4))
     assert ha.run(whole, site="threads", run_dir=tmp_path / "w", progress=False).edges == ()
 
 

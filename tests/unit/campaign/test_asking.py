@@ -39,7 +39,9 @@ def _fresh() -> None:
 
 def campaign(**changes: Any) -> ha.Campaign:
     return ha.Campaign(
-        hill, ha.maximize("height"), **{"policy": "sobol", "until": ha.max_runs(20), "batch_size": 4, **changes}
+        hill,
+        ha.maximize("height"),
+        **{"policy": "sobol", "until": ha.until.max_runs(20), "batch_size": 4, **changes},
     )
 
 
@@ -113,7 +115,7 @@ def test_what_an_interrupted_script_was_given_and_had_sent_is_given_first(tmp_pa
 
 
 def test_the_budget_holds_for_points_of_ones_own(tmp_path: Path) -> None:
-    with opened(tmp_path / "r", until=ha.max_runs(3)) as coordinator:
+    with opened(tmp_path / "r", until=ha.until.max_runs(3)) as coordinator:
         coordinator.run_points([{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 0.0}])
         with pytest.raises(BudgetSpent, match=r"room for 1 more \(until: max_runs = 3\)") as refused:
             coordinator.submit([{"x": 2.0, "y": 0.0}, {"x": 3.0, "y": 0.0}])
@@ -155,7 +157,7 @@ def test_what_is_held_constant_cannot_be_given_another_value(tmp_path: Path) -> 
 
 
 def test_told_results_are_marked_learnt_from_and_cost_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path / "r", until=ha.max_runs(2)) as coordinator:
+    with opened(tmp_path / "r", until=ha.until.max_runs(2)) as coordinator:
         first, second = coordinator.ask(2)
         told = coordinator.tell(
             first, {"height": (0.95, "cm")}, uncertainty={"height": (0.02, "cm")}, origin="lab"
@@ -174,7 +176,7 @@ def test_told_results_are_marked_learnt_from_and_cost_nothing(tmp_path: Path) ->
     result = read_run(tmp_path / "r")
     assert sum(result.counts.values()) == 2
     status = ha.open_run(tmp_path / "r").status
-    assert (status.runs, status.counts) == (2, result.counts) and next(iter(ha.list_runs(tmp_path))).runs == 2
+    assert (status.runs, status.counts) == (2, result.counts) and next(iter(ha.runs.list_runs(tmp_path))).runs == 2
     assert "and 3 result(s) that were told, not run here (by hand: 1, lab: 2)" in str(status)
     assert "best run: run 1 (told, not run here: by hand): x = 1" in str(status)  # 10.5 told, 10.0 run
     assert "and 3 result(s) that were told, not run here (by hand: 1, lab: 2)" in str(result)

@@ -26,7 +26,7 @@ def with_flag(x: float, fast: bool) -> ha.Outcome:
 
 
 def test_a_campaign_over_a_boolean_keeps_it_everywhere(tmp_path):
-    made = ha.Campaign(with_flag, maximize("speed"), until=ha.max_runs(12), batch_size=4)
+    made = ha.Campaign(with_flag, maximize("speed"), until=ha.until.max_runs(12), batch_size=4)
     result = ha.run(made, site="threads", run_dir=tmp_path)
     assert not result.failures
     assert result.best.params["fast"] is True

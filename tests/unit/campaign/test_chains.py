@@ -32,7 +32,11 @@ def chains():
 def campaign(app, n, **options):
     name = app.contract.space.names[0]
     goal = app.contract.metrics[0].name
-    options = {"policy": {"name": "grid", "levels": n}, "until": ha.max_runs(n), "space": {name: {}}} | options
+    options = {
+        "policy": {"name": "grid", "levels": n},
+        "until": ha.until.max_runs(n),
+        "space": {name: {}},
+    } | options
     return ha.Campaign(app, ha.maximize(goal), **options)
 
 
@@ -142,7 +146,7 @@ def test_artifacts_of_the_last_run_are_those_of_the_chain(chains, tmp_path):
 
 
 def test_replicates_share_what_no_seed_decides(chains, tmp_path):
-    plan = campaign(chains.noisy_chain, 1, until=ha.max_runs(3), confirm={"top": 1, "replicates": 2})
+    plan = campaign(chains.noisy_chain, 1, until=ha.until.max_runs(3), confirm={"top": 1, "replicates": 2})
     result = ha.run(plan, site="threads", run_dir=tmp_path)
     assert [r.manifest.replicate for r in result.results] == [0, 1, 2]
     assert [r.metrics["y"] - 100 * r.manifest.replicate for r in result.results] == [
@@ -169,7 +173,7 @@ def test_campaigns_share_a_cache_folder(chains, tmp_path):
 def test_two_campaigns_at_once_run_shared_work_once(chains, tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import hpcagent as ha, chains_for_tests as c\n"
-        "plan = ha.Campaign(c.sum_of_squares, ha.maximize('total'), space={'n': {}}, until=ha.max_runs(6),"
+        "plan = ha.Campaign(c.sum_of_squares, ha.maximize('total'), space={'n': {}}, until=ha.until.max_runs(6),"
         " policy={'name': 'grid', 'levels': 6}, cache=sys.argv[2])\n"
         "r = ha.run(plan, site='threads', run_dir=sys.argv[3]); print(sum(x.ok for x in r.results))\n"
     )
@@ -189,7 +193,7 @@ def test_two_campaigns_at_once_run_shared_work_once(chains, tmp_path):
 def test_a_killed_coordinator_repeats_no_inner_run(chains, tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import hpcagent as ha, chains_for_tests as c\n"
-        "plan = ha.Campaign(c.sum_of_squares, ha.maximize('total'), space={'n': {}}, until=ha.max_runs(9),"
+        "plan = ha.Campaign(c.sum_of_squares, ha.maximize('total'), space={'n': {}}, until=ha.until.max_runs(9),"
         " policy={'name': 'grid', 'levels': 9}, batch_size=9)\n"
         "r = ha.run(plan, site='threads', run_dir=sys.argv[2], workers=1); print(sum(x.ok for x in r.results))\n"
     )
@@ -229,7 +233,9 @@ def test_a_function_that_returns_something_else_breaks_its_contract(tmp_path):
     def wrong(x):
         return x
 
-    result = ha.run(ha.Campaign(wrong, ha.maximize("y"), until=ha.max_runs(1)), site="threads", run_dir=tmp_path)
+    result = ha.run(
+        ha.Campaign(wrong, ha.maximize("y"), until=ha.until.max_runs(1)), site="threads", run_dir=tmp_path
+    )
     assert result.results[0].failure.name == "BadReturn"
     assert "float" in result.results[0].failure.message
 
@@ -239,7 +245,9 @@ def test_a_parameter_out_of_bounds_in_a_chain_is_one_clear_failure(chains, tmp_p
     def wild(x):
         return chains.square(x=x + 20)
 
-    result = ha.run(ha.Campaign(wild, ha.maximize("y"), until=ha.max_runs(1)), site="threads", run_dir=tmp_path)
+    result = ha.run(
+        ha.Campaign(wild, ha.maximize("y"), until=ha.until.max_runs(1)), site="threads", run_dir=tmp_path
+    )
     failure = result.results[0].failure
     assert (failure.kind, failure.name) == ("contract", "BadInput")
     assert "is outside [0, 10]" in failure.message
@@ -298,7 +306,7 @@ def test_the_answer_of_a_screening_is_of_the_last_level_only(tmp_path):
         space={"x": {}, "level": {}},
         fidelity={"parameter": "level", "levels": ["cheap", "dear"]},
         policy={"name": "screen", "keep": 2, "grid": 6},
-        until=ha.max_runs(20),
+        until=ha.until.max_runs(20),
         batch_size=4,
     )
     heard = []

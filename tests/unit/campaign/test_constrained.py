@@ -17,7 +17,7 @@ SPACE: dict[str, dict[str, Any]] = {"x": {}, "y": {"when": "style != 'heavy'"}, 
 
 
 def campaign(**options: Any) -> ha.Campaign:
-    given = {"space": SPACE, "constraints": ["x + y <= 0.9"], "site": "threads", "until": ha.max_runs(12)}
+    given = {"space": SPACE, "constraints": ["x + y <= 0.9"], "site": "threads", "until": ha.until.max_runs(12)}
     return ha.Campaign(synthetic, ha.maximize("value"), **{**given, **options})
 
 
@@ -39,7 +39,7 @@ def solve(solver: str, a: float, b: float, levels: int | None = None) -> dict[st
 
 
 def test_an_app_with_both_is_run_and_resumed(tmp_path: Path) -> None:
-    asked = ha.Campaign(solve, ha.minimize("t"), site="threads", until=ha.max_runs(12), batch_size=6)
+    asked = ha.Campaign(solve, ha.minimize("t"), site="threads", until=ha.until.max_runs(12), batch_size=6)
     first = ha.run(asked, run_dir=tmp_path / "run", progress=False)
     assert all(r.ok for r in first.results)
     with_levels = [r for r in first.results if "levels" in r.manifest.params]
@@ -74,7 +74,7 @@ def test_the_dry_run_shows_allowed_points_and_says_what_forbids_nothing() -> Non
 
 
 def test_without_a_space_no_knob_of_the_cost_is_varied_and_it_is_said() -> None:
-    asked = ha.Campaign(synthetic, ha.maximize("value"), site="threads", until=ha.max_runs(6))
+    asked = ha.Campaign(synthetic, ha.maximize("value"), site="threads", until=ha.until.max_runs(6))
     assert asked.search.names == ("x", "y", "style")
     assert any(
         "space does not say what is varied: x, y, style; not noise, fail_above, run_time_s" in note

@@ -88,7 +88,7 @@ def test_by_hand_a_run_goes_on_and_takes_the_place_of_what_it_extends(tmp_path: 
     # Nor is it counted twice beside another campaign, nor drawn.
     with Coordinator(campaign(), site="threads", run_dir=tmp_path / "other") as coordinator:
         coordinator.run_points([{"x": 0.5}])
-    beside = ha.compare(folder, tmp_path / "other")
+    beside = ha.runs.compare(folder, tmp_path / "other")
     ((_, (value,)),) = beside.points
     assert (value.first, value.other) == (15.0, 5.0) and value.first_error == pytest.approx(1 / 30)
     assert [p.best for p in beside.progress] == [(5.0, 10.0, 15.0), (5.0,)]

@@ -34,7 +34,7 @@ def made(*paths: Path) -> ha.App:
 
 
 def campaign(app: ha.App, runs: int = 6, **more: object) -> ha.Campaign:
-    return ha.Campaign(app, ha.maximize("y"), until=ha.max_runs(runs), policy="sobol", batch_size=3, **more)
+    return ha.Campaign(app, ha.maximize("y"), until=ha.until.max_runs(runs), policy="sobol", batch_size=3, **more)
 
 
 def ids(result: ha.types.CampaignResult) -> list[str]:

@@ -42,7 +42,7 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_campaign_without_room_lives_as_long_as_its_wall_time(full: Path) -> None:
     campaign = ha.load_campaign("synthetic", changes={"until.max_runs": 4, "until.wall_time_s": 4.0})
     told: list[str] = []
-    with pytest.raises(ha.HpcAgentError, match=r"No job was taken for \d s.*until.wall_time_s=SECONDS"):
+    with pytest.raises(ha.errors.HpcAgentError, match=r"No job was taken for \d s.*until.wall_time_s=SECONDS"):
         ha.run(campaign, site="here.toml", run_dir="r", watch=lambda event: told.append(event.reason))
     entries = read_ledger(Path("r/jobs.jsonl"))
     assert len(entries) in (2, 3) and {entry.ended for entry in entries} == {"refused"}  # after 0, 1 and 3 s

@@ -37,7 +37,7 @@ def campaign(**other: Any) -> Campaign:
     return Campaign(
         slow_series,
         maximize("speed", subject_to={"error": at_most(1.0)}),
-        **{"policy": "sobol", "until": ha.max_runs(8), "batch_size": 4, "seed": 2, "guard": Guard()} | other,
+        **{"policy": "sobol", "until": ha.until.max_runs(8), "batch_size": 4, "seed": 2, "guard": Guard()} | other,
     )
 
 
@@ -68,8 +68,8 @@ def test_what_cannot_win_is_stopped_kept_and_told(tmp_path: Path) -> None:
 
 
 def test_what_others_are_compared_with_is_measured_whatever_limit_it_breaks(tmp_path: Path) -> None:
-    reference = ha.Reference(params={"x": 0.8})  # its error of 1.6 is above the limit
-    asked = campaign(reference=reference, confirm=ha.Confirm(top=1, replicates=2))
+    reference = ha.types.Reference(params={"x": 0.8})  # its error of 1.6 is above the limit
+    asked = campaign(reference=reference, confirm=ha.types.Confirm(top=1, replicates=2))
     result = ha.run(asked, site="threads", run_dir=tmp_path, progress=False)
     measured = [r for r in result.results if r.manifest.role in ("reference", "replicate", "repeat")]
     assert {r.manifest.role for r in measured} >= {"reference", "replicate"}

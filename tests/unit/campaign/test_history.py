@@ -113,7 +113,7 @@ def test_earlier_runs_come_first_and_those_in_other_circumstances_are_no_contend
 
 def test_each_question_of_a_campaign_with_a_reference_is_put_again_as_it_was(tmp_path: Path) -> None:
     seen: list[Any] = []
-    campaign = asked(reference={"params": {"x": 0.5, "y": 0.5}}, until=ha.max_runs(9), fixed={"noise": 0.1})
+    campaign = asked(reference={"params": {"x": 0.5, "y": 0.5}}, until=ha.until.max_runs(9), fixed={"noise": 0.1})
 
     def note(event: Any) -> None:
         if event.kind == "batch":

@@ -33,7 +33,7 @@ def test_runs_that_the_guard_stops_do_not_hide_that_no_run_has_the_objective(tmp
         guard={},
         policy="sobol",
         batch_size=5,
-        until=ha.max_runs(50),
+        until=ha.until.max_runs(50),
         confirm=None,
         mode=mode,
         in_flight=3 if mode == "rolling" else None,
@@ -50,7 +50,7 @@ def test_runs_that_the_guard_stops_do_not_hide_that_no_run_has_the_objective(tmp
 
 def test_a_metric_that_some_points_have_ends_nothing(tmp_path: Path) -> None:
     campaign = ha.Campaign(
-        sometimes, ha.minimize("y"), policy="sobol", batch_size=4, until=ha.max_runs(12), confirm=None
+        sometimes, ha.minimize("y"), policy="sobol", batch_size=4, until=ha.until.max_runs(12), confirm=None
     )
     found = ha.run(campaign, site="threads", run_dir=tmp_path, progress=False)
     assert len(found.results) == 12

@@ -31,7 +31,7 @@ def hostile(x: float) -> dict[str, float]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("hostile") / "run"
     campaign = ha.Campaign(
-        hostile, ha.maximize("y"), description=EVIL, until=ha.max_runs(8), batch_size=8, policy="sobol"
+        hostile, ha.maximize("y"), description=EVIL, until=ha.until.max_runs(8), batch_size=8, policy="sobol"
     )
     ha.run(campaign, site="threads", run_dir=path)
     return path
@@ -69,7 +69,7 @@ def test_secrets_are_in_no_file_that_others_may_read(tmp_path: Path) -> None:
     profile = tmp_path / "mine.toml"
     profile.write_text('kind = "threads"\n[env]\nAPI_TOKEN = "swordfish"\n')
     profile.chmod(0o600)
-    campaign = ha.Campaign(hostile, ha.maximize("y"), until=ha.max_runs(2), policy="sobol")
+    campaign = ha.Campaign(hostile, ha.maximize("y"), until=ha.until.max_runs(2), policy="sobol")
     ha.run(campaign, site=profile, run_dir=tmp_path / "run")
     holding = [p for p in tmp_path.rglob("*") if p.is_file() and b"swordfish" in p.read_bytes()]
     assert (tmp_path / "run/site.toml") in holding  # `resume` needs it

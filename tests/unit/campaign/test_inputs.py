@@ -97,7 +97,7 @@ def campaign(app: App, runs: int = 2, **changes) -> ha.Campaign:
         app,
         ha.minimize("y"),
         policy="sobol",
-        until=ha.max_runs(runs),
+        until=ha.until.max_runs(runs),
         batch_size=2,
         confirm=None,
         **{"site": "threads", **changes},
@@ -643,7 +643,7 @@ def measured(x):
     return {"y": moved(x)}
 
 
-campaign = ha.Campaign(measured, ha.minimize("y"), policy="sobol", until=ha.max_runs(int(sys.argv[1])), batch_size=2)
+campaign = ha.Campaign(measured, ha.minimize("y"), policy="sobol", until=ha.until.max_runs(int(sys.argv[1])), batch_size=2)
 
 
 def watch(event):

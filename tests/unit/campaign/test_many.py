@@ -60,7 +60,7 @@ def test_campaigns_are_listed_with_how_far_they_are_and_damage_hides_none(ended,
     lock = Lock(root / "group" / "held")
     lock.acquire()
     try:
-        found = {one.folder.name: one for one in ha.list_runs(root, size=True)}
+        found = {one.folder.name: one for one in ha.runs.list_runs(root, size=True)}
         text = shell("list", root).output
     finally:
         lock.release()
@@ -82,7 +82,7 @@ def test_campaigns_are_listed_with_how_far_they_are_and_damage_hides_none(ended,
     rows = [json.loads(line) for line in shell("list", root, "--json").output.splitlines()]
     assert sorted(row["state"] for row in rows) == ["damaged", "ended", "ended", "ended", "stopped"]
     with pytest.raises(BadInput, match="no folder"):
-        ha.list_runs(root / "none")
+        ha.runs.list_runs(root / "none")
 
 
 def test_a_hundred_folders_are_listed_within_a_second(ended):
@@ -92,7 +92,7 @@ def test_a_hundred_folders_are_listed_within_a_second(ended):
         for name in ("events.jsonl", "campaign.toml", "app.json"):
             (copy / name).write_bytes((ended / name).read_bytes())
     began = time.process_time()
-    assert len(ha.list_runs(ended.parent)) == 51
+    assert len(ha.runs.list_runs(ended.parent)) == 51
     assert time.process_time() - began < 0.5
 
 
@@ -102,7 +102,7 @@ def test_disk_use_is_that_of_du_by_kind(ended):
     (run / "again.traj").hardlink_to(run / "md.traj")  # the same bytes
     (run / "log.lammps").write_bytes(b"x" * 50_000)
     (ended / "link").symlink_to("/usr")
-    used = ha.disk_use(ended.parent).campaigns[0]
+    used = ha.runs.disk_use(ended.parent).campaigns[0]
     there = [ended, *ended.rglob("*")]
     blocks = {p.lstat().st_ino: p.lstat().st_blocks * 512 for p in there if p.name != "again.traj"}
     assert (used.total.size, used.total.files) == (sum(blocks.values()), len(blocks))
@@ -139,7 +139,7 @@ def test_freed_runs_stay_on_record_and_are_not_run_again(ended, once, tmp_path):
 
 
 def test_records_of_runs_without_files_are_no_folders_of_runs(once):
-    used = ha.disk_use(once.run_dir).campaigns[0]
+    used = ha.runs.disk_use(once.run_dir).campaigns[0]
     assert not used.largest and used.kinds["records"].size > 8 * 1000
     removal = remove_run(once.run_dir, keep_records=True, dry_run=True)
     assert removal.runs == () and not any("records" in words for words in removal.kept)
@@ -239,13 +239,13 @@ def test_a_coordinator_is_stopped_as_by_ctrl_c_and_what_has_finished_is_kept(tmp
     while not (folder / "events.jsonl").exists() or not ha.open_run(folder).results:
         assert begun.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-    assert next(iter(ha.list_runs(folder))).state == "running"
+    assert next(iter(ha.runs.list_runs(folder))).state == "running"
     done = shell("stop", folder)
     assert done.exit_code == 0 and f"stopped: process {begun.pid} on" in done.output
     assert f"it goes on with `hpcagent resume {folder}`" in done.output
     assert begun.wait(timeout=10) == 130
     begun.communicate()
-    assert next(iter(ha.list_runs(folder))).state == "stopped"
+    assert next(iter(ha.runs.list_runs(folder))).state == "stopped"
     assert 0 < ha.open_run(folder).status.counts["completed"] < 36
 
 

@@ -31,7 +31,12 @@ def exact(word: str) -> dict[str, float]:
 
 def campaign(app: Any, *, policy: str = "bayes", runs: int = 24, **more: Any) -> ha.Campaign:
     return ha.Campaign(
-        name="words", app=app, objective=ha.maximize("speed"), policy=policy, batch_size=4, until=ha.max_runs(runs)
+        name="words",
+        app=app,
+        objective=ha.maximize("speed"),
+        policy=policy,
+        batch_size=4,
+        until=ha.until.max_runs(runs),
     ).model_copy(update=more)
 
 

@@ -50,7 +50,7 @@ def test_what_the_guard_stopped_or_no_worker_timed_tells_nothing() -> None:
 
 def test_a_campaign_that_is_read_again_knows_how_long_its_runs_take(tmp_path: Path) -> None:
     wanted = ha.minimize("value")
-    campaign = ha.Campaign(synthetic, wanted, space={"x": {}}, until=ha.max_runs(4), batch_size=4)
+    campaign = ha.Campaign(synthetic, wanted, space={"x": {}}, until=ha.until.max_runs(4), batch_size=4)
     result = ha.run(campaign, site="threads", run_dir=tmp_path / "r")
     walls = [r.cost.wall_s for r in result.results]
     assert snapshot(tmp_path / "r").state.recent.mean_s == pytest.approx(sum(walls) / 4)

@@ -177,7 +177,7 @@ def test_a_journal_whose_end_is_missing_gets_it_from_the_runs(whole, rolling, tm
 
 
 def test_a_confirmation_is_not_planned_twice(tmp_path):
-    folder, confirmed = tmp_path / "damaged", ha.Confirm(top=1, replicates=2)
+    folder, confirmed = tmp_path / "damaged", ha.types.Confirm(top=1, replicates=2)
     ha.run(campaign(confirm=confirmed), site=open_here(), run_dir=folder)
     before, lines = outcome(folder), lines_of(folder)
     planned = at(lines, "manifests", -1)

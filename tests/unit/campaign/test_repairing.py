@@ -21,7 +21,7 @@ def converging(x: float, mixing: float) -> dict[str, float]:
 
 def test_an_answer_whose_runs_were_repaired_says_what_was_changed(tmp_path: Path) -> None:
     repairs = {"NotConverged": {"mixing": 0.2}}
-    options = {"policy": "sobol", "until": ha.max_runs(6), "confirm": None, "repairs": repairs}
+    options = {"policy": "sobol", "until": ha.until.max_runs(6), "confirm": None, "repairs": repairs}
     found = ha.run(ha.Campaign(converging, ha.maximize("y"), **options), site="threads", run_dir=tmp_path / "a")
     assert found.best is not None and found.best.params["x"] > 0.5
     assert "1 of its 1 completed run(s) did not run as they were asked for, but repaired: " in str(found)

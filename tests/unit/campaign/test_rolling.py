@@ -92,7 +92,7 @@ def campaign(policy: str = "sobol", **changes: Any) -> ha.Campaign:
         "space": {"x": {}, "y": {}},
         "fixed": {"run_time_s": 0.02, "noise": 0.02, "fail_above": 0.8},
         "policy": f"{__name__}:{policy}" if policy[0].isupper() else policy,
-        "until": ha.max_runs(24),
+        "until": ha.until.max_runs(24),
         "mode": "rolling",
         "batch_size": 6,
     }
@@ -379,7 +379,7 @@ def test_short_runs_go_to_a_worker_together_also_in_rolling_mode(tmp_path):
             return plain(function, orders, **how)
 
         site.submit = submit  # type: ignore[method-assign]
-        short = campaign(until=ha.max_runs(400), fixed={}, batch_size=400)
+        short = campaign(until=ha.until.max_runs(400), fixed={}, batch_size=400)
         result = ha.run(short, site=site, run_dir=tmp_path)
     assert len(result.results) == 400 and sum(sizes) == 400 and max(sizes) > 1
     on_record = RunRecords(tmp_path / "work").of(lambda name: True)

@@ -330,7 +330,7 @@ def test_speeds_of_campaigns_on_different_sites_are_not_compared_in_silence(tmp_
     for site in (A, B):
         campaign = _campaign(timed, "value", until={"max_runs": 4}, batch_size=4)
         ha.run(campaign, site=site, run_dir=tmp_path / site.name, progress=False)
-    compared = ha.compare(tmp_path / "a", tmp_path / "b")
+    compared = ha.runs.compare(tmp_path / "a", tmp_path / "b")
     assert compared.settings == {"site": ("a", "b")}
     assert any("speed: measured on different sites (a | b)" in note for note in compared.notes)
 

@@ -30,7 +30,13 @@ REPAIRED = "All 6 runs have ended, 1 of them failed."
 
 def campaign() -> Campaign:
     return ha.Campaign(
-        measure, ha.maximize("y"), policy="grid", until=ha.max_runs(6), batch_size=6, confirm=None, name="states"
+        measure,
+        ha.maximize("y"),
+        policy="grid",
+        until=ha.until.max_runs(6),
+        batch_size=6,
+        confirm=None,
+        name="states",
     )
 
 

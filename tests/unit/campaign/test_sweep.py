@@ -125,7 +125,9 @@ def test_replicates_that_would_be_copies_are_not_run_and_it_is_said(tmp_path):
 
 def test_an_objective_on_top_makes_the_sweep_the_beginning_of_a_campaign(tmp_path):
     swept(tmp_path, rod, {"T": [100, 200, 300]}, replicates=2)
-    on_top = ha.Campaign(rod, ha.minimize("length"), space={"T": {"low": 50, "high": 300}}, until=ha.max_runs(10))
+    on_top = ha.Campaign(
+        rod, ha.minimize("length"), space={"T": {"low": 50, "high": 300}}, until=ha.until.max_runs(10)
+    )
     result = ha.run(on_top, run_dir=tmp_path, site="threads", progress=False)
     assert len(result.results) == 10 and result.best is not None and result.best.params["T"] < 100
     assert "policy from" in str(result) and "objective from none" in str(result)

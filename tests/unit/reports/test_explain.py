@@ -60,7 +60,7 @@ def campaign(policy: str = "sobol", runs: int = 18, **fields: Any) -> ha.Campaig
         space={"x": {}, "y": {}, "style": {}},
         fixed={"noise": 0.02, "fail_above": fields.pop("fail_above", 0.9)},
         policy={"name": policy},
-        until=ha.max_runs(runs),
+        until=ha.until.max_runs(runs),
         batch_size=6,
         **fields,
     )
@@ -72,8 +72,8 @@ def swept(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("swept")
     asked = campaign(
         runs=29,
-        reference=ha.Reference(params={"x": 0.1, "y": 0.8, "style": "plain"}),
-        confirm=ha.Confirm(top=2, replicates=1, baseline={"y": 0.8}),
+        reference=ha.types.Reference(params={"x": 0.1, "y": 0.8, "style": "plain"}),
+        confirm=ha.types.Confirm(top=2, replicates=1, baseline={"y": 0.8}),
     )
     ha.run(asked, site="threads", run_dir=folder)
     return folder
@@ -276,4 +276,4 @@ def three(objective: dict[str, Any]) -> ha.Campaign:
         return ha.Outcome(metrics={"value": x, "error": x * y, "third": 1 - y * x})
 
     goals = ha.types.Objective.model_validate(objective)
-    return ha.Campaign(three_goals, goals, policy={"name": "sobol"}, until=ha.max_runs(12), batch_size=6)
+    return ha.Campaign(three_goals, goals, policy={"name": "sobol"}, until=ha.until.max_runs(12), batch_size=6)

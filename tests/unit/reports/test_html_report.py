@@ -30,7 +30,7 @@ def test_a_campaign_of_one_parameter_has_its_page_and_a_line_of_each_metric(tmp_
         ha.maximize("value", subject_to={"error": ha.at_most(0.5)}),
         space={"x": {}},
         policy="sobol",
-        until=ha.max_runs(8),
+        until=ha.until.max_runs(8),
     )
     result = ha.run(campaign, site="threads", run_dir=tmp_path / "r", progress=False)
     written = result.report()

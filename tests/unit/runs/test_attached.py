@@ -32,7 +32,7 @@ def slow_hill(seconds: float) -> ha.App:
 
 def campaign(runs: int, seconds: float) -> ha.Campaign:
     return ha.Campaign(
-        slow_hill(seconds), ha.maximize("height"), policy="sobol", until=ha.max_runs(runs), batch_size=2
+        slow_hill(seconds), ha.maximize("height"), policy="sobol", until=ha.until.max_runs(runs), batch_size=2
     )
 
 

@@ -31,7 +31,7 @@ def two(tmp_path_factory):
 
 
 def test_what_was_asked_otherwise_the_answers_and_the_way_there_are_side_by_side(two):
-    found = ha.compare(*two)
+    found = ha.runs.compare(*two)
     assert found.settings == {"seed": (1, 2), "policy.name": ("sobol", "random"), "until.max_runs": (8, 16)}
     runs = [ha.open_run(folder) for folder in two]
     (value,) = [d for d in found.differences if d.metric == "value"]
@@ -53,12 +53,12 @@ def test_what_was_asked_otherwise_the_answers_and_the_way_there_are_side_by_side
 
 def test_a_plot_of_the_best_so_far(two, tmp_path):
     pytest.importorskip("matplotlib")
-    assert ha.compare(*two).plot(tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    assert ha.runs.compare(*two).plot(tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_points_that_both_have_run_are_compared_by_their_scatter(tmp_path):
     first = sweep(tmp_path / "a")
-    again = ha.compare(tmp_path / "a", tmp_path / "a")
+    again = ha.runs.compare(tmp_path / "a", tmp_path / "a")
     assert len(again.points) == 2
     for _, differences in again.points:
         (value,) = [d for d in differences if d.metric == "value"]
@@ -69,7 +69,7 @@ def test_points_that_both_have_run_are_compared_by_their_scatter(tmp_path):
     assert value.first_error == pytest.approx(statistics.stdev(values) / 2 * 3.1824 / 2, rel=1e-4)  # Student's t
     assert again.differences == () and any("one goal" in note for note in again.notes)
     sweep(tmp_path / "b", noise=0.03)  # another fixed parameter: no point is the same
-    other = ha.compare(tmp_path / "a", tmp_path / "b")
+    other = ha.runs.compare(tmp_path / "a", tmp_path / "b")
     assert other.points == () and other.settings == {"fixed.noise": (0.02, 0.03)}
 
 
@@ -82,19 +82,19 @@ def test_values_of_other_apps_and_units_are_not_compared_and_it_is_said(tmp_path
         return ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"value": unit, "error": "1"}, seeded=False)(work)
 
     for name, unit in (("one", "K"), ("two", "K"), ("one", "eV")):
-        asked = ha.Campaign(app(name, unit), ha.maximize("value"), policy="grid", until=ha.max_runs(4))
+        asked = ha.Campaign(app(name, unit), ha.maximize("value"), policy="grid", until=ha.until.max_runs(4))
         ha.run(asked, site="threads", run_dir=tmp_path / f"{name}-{unit}")
-    found = ha.compare(tmp_path / "one-K", tmp_path / "two-K")
+    found = ha.runs.compare(tmp_path / "one-K", tmp_path / "two-K")
     assert found.differences == () and found.points == () and found.metric == ""
     assert any("apps are not the same (one, two)" in note for note in found.notes)
-    found = ha.compare(tmp_path / "one-K", tmp_path / "one-eV")
+    found = ha.runs.compare(tmp_path / "one-K", tmp_path / "one-eV")
     assert found.differences == () and len(found.points) == 3
     assert all([(d.metric, d.error) for d in ds] == [("error", 0.0)] for _, ds in found.points)  # exact
     assert any("value has the units K and eV, and is not compared" in note for note in found.notes)
     with pytest.raises(BadInput, match="do not ask for the same metric"):
         found.plot(tmp_path / "c.png")
     with pytest.raises(BadInput, match="two campaigns"):
-        ha.compare(tmp_path / "one-K")
+        ha.runs.compare(tmp_path / "one-K")
 
 
 def test_a_difference_is_judged_by_two_combined_standard_errors():

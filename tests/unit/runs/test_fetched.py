@@ -380,7 +380,7 @@ def test_status_answer_explain_du_and_rm_say_where_the_files_are(far):
     assert said in str(opened.status)
     assert at in str(opened.result)
     assert f"{result.remote.workdir} on {at}: hpcagent fetch {folder} 3 PATH" in str(opened.explain(3))
-    used = ha.disk_use(folder).campaigns[0]
+    used = ha.runs.disk_use(folder).campaigns[0]
     assert "not here: 4 files" in str(used) and used.data()["far"][0]["size_bytes"] == result.remote.size
     assert f"on {at}, which is not removed from there" in str(remove_run(folder, dry_run=True))
     rows = opened.to_pandas()
@@ -413,7 +413,7 @@ def test_a_plot_of_a_log_that_is_far_says_how_it_comes(far, get):
 
 
 def test_rules_name_a_far_result_by_its_endpoint(far):
-    rule = ha.Rule(event="found", metric=next(iter(far[1].metrics)), above=-1e9)
+    rule = ha.types.Rule(event="found", metric=next(iter(far[1].metrics)), above=-1e9)
     assert rule.data(far[1])["result_uri"].startswith(f"globus-compute://{ENDPOINT}/")
 
 

@@ -18,9 +18,9 @@ from hpcagent.model.failures import meaning
 
 N = ha.Int(1, 1000, log=True)
 METHOD = ha.Choice("trapezoid", "simpson")
-ERROR = ha.from_json("out.json", "result.errors[0]", unit="1")
-WORK = ha.from_regex(r"(\d+) evaluations", unit="1")
-ONE = {"x": ha.from_regex("x=(.*)", unit="1")}
+ERROR = ha.output.from_json("out.json", "result.errors[0]", unit="1")
+WORK = ha.output.from_regex(r"(\d+) evaluations", unit="1")
+ONE = {"x": ha.output.from_regex("x=(.*)", unit="1")}
 
 
 def quadrature(folder, **more):
@@ -118,7 +118,7 @@ def test_a_campaign_is_not_gone_on_with_when_its_program_or_a_template_was_chang
         app = ha.executable(
             tool, parameters={"a": ha.Float(0, 1)}, metrics=ONE, templates=["in.txt"], relative_to=tmp_path
         )
-        return ha.Campaign(app, ha.minimize("x"), until=ha.max_runs(runs), policy="random", site="threads")
+        return ha.Campaign(app, ha.minimize("x"), until=ha.until.max_runs(runs), policy="random", site="threads")
 
     ha.run(campaign(), run_dir=tmp_path / "run")
     for name, text in (("in.txt", "1${a}"), ("tool", "#!/bin/sh\necho x=1\n")):
@@ -163,7 +163,7 @@ def test_templates_stdin_environment_and_files_reach_the_program(tmp_path, pytho
         tool,
         parameters={"x": ha.Float(0, 1), "mode": ha.Choice("fast", "slow")},
         constants={"steps": 100},
-        metrics={"x": ha.from_regex("x=(.*)", unit="1", match="first")},
+        metrics={"x": ha.output.from_regex("x=(.*)", unit="1", match="first")},
         templates=["in.txt"],
         files=["sub/t.dat"],
         links={"big": "big"},
@@ -186,7 +186,10 @@ def test_every_run_has_a_seed_of_its_own_and_the_ranks_and_threads_of_its_resour
     app = ha.executable(
         [python("print('x=' + sys.argv[1], sys.argv[2], os.environ['OMP_NUM_THREADS'])"), "{seed}", "{threads}"],
         parameters={"t": ha.Int(1, 4), "y": ha.Float(0, 1)},
-        metrics={"x": ha.from_regex(r"x=(\d+)", unit="1"), "threads": ha.from_regex(r"(\d) \d$", unit="1")},
+        metrics={
+            "x": ha.output.from_regex(r"x=(\d+)", unit="1"),
+            "threads": ha.output.from_regex(r"(\d) \d$", unit="1"),
+        },
         env={"Y": "{y}"},
         resources_from={"threads_per_rank": "t"},
         relative_to=tmp_path,
@@ -211,8 +214,8 @@ else: print(json.dumps({'status': 'success', 'result': {'y': p['x'] ** 2, 'sd': 
         parameters={"x": ha.Float(0, 4)},
         constants={"k": 3},
         metrics={
-            "y": ha.from_json("stdout", "y", error_key="sd", unit="eV"),
-            "k": ha.from_json("stdout", "k", unit="1"),
+            "y": ha.output.from_json("stdout", "y", error_key="sd", unit="eV"),
+            "k": ha.output.from_json("stdout", "k", unit="1"),
         },
         stdin="json",
         stdout="json",
@@ -228,7 +231,7 @@ else: print(json.dumps({'status': 'success', 'result': {'y': p['x'] ** 2, 'sd': 
 
 def test_a_program_on_the_path_is_found_by_the_worker_and_its_content_is_told(called, tmp_path):
     app = ha.executable(
-        "seq {n}", parameters={"n": ha.Int(1, 9)}, metrics={"x": ha.from_regex("^(.*)$", unit="1")}
+        "seq {n}", parameters={"n": ha.Int(1, 9)}, metrics={"x": ha.output.from_regex("^(.*)$", unit="1")}
     )
     result = called(app, n=4)
     assert result["metrics"] == {"x": 4.0}
@@ -246,7 +249,7 @@ def test_walltime_and_what_is_printed_are_bounded(tmp_path, python, called):
     app = ha.executable(
         [tool, "{a}"],
         parameters={"a": ha.Choice(1, 2)},
-        metrics={"x": ha.from_regex(r"line (\d+)", unit="1")},
+        metrics={"x": ha.output.from_regex(r"line (\d+)", unit="1")},
         resources=ha.Resources(walltime_s=0.5),
         relative_to=tmp_path,
     )
@@ -271,7 +274,7 @@ def test_what_is_to_be_removed_goes_and_nothing_behind_a_link_does(tmp_path, pyt
 
 def test_a_number_that_was_there_before_is_no_result(tmp_path, python, called):
     (tmp_path / "out.json").write_text('{"x": "${n}"}')
-    how = {"x": ha.from_json("out.json", "x", unit="1")}
+    how = {"x": ha.output.from_json("out.json", "x", unit="1")}
     tool = python("if sys.argv[1] != '1': json.dump({'x': 2.0}, open('out.json', 'w'))")
     for way in ("files", "templates", "links"):
         with pytest.raises(BadInput, match=r"metrics\.x: 'out\.json' is there before the program begins"):
@@ -308,7 +311,7 @@ def test_replicates_of_a_program_without_a_seed_are_not_run(tmp_path, python):
     tool = python("print('x=' + sys.argv[1])")
 
     def made(command, **more):
-        x = ha.from_regex("x=(.*)", **{"unit": "1", **more})
+        x = ha.output.from_regex("x=(.*)", **{"unit": "1", **more})
         return ha.executable(command, parameters={"n": N}, metrics={"x": x}, relative_to=tmp_path)
 
     plain = made(f"{tool} {{n}}")
@@ -362,7 +365,7 @@ def test_replicates_of_a_program_without_a_seed_are_not_run(tmp_path, python):
         ("seq {n}", {"failures": {"Late": {}}}, "regex or exit_codes"),
         ("seq {n}", {"metrics": {}}, "at least one number"),
         ("seq {n}", {"metrics": {"x": "out.json"}}, "say how it is read"),
-        ("seq {n}", {"metrics": {"x": ha.from_json("stdout", "x", unit="1")}}, 'needs stdout = "json"'),
+        ("seq {n}", {"metrics": {"x": ha.output.from_json("stdout", "x", unit="1")}}, 'needs stdout = "json"'),
         ("seq {n}", {"vary": ["m"]}, "'m'"),
         ("seq {n}", {"metrics": ["x"]}, "give a dict"),
         ("seq {n}", {"metrics": {"a/b": ONE["x"]}}, "'/'"),
@@ -447,7 +450,7 @@ def test_what_belongs_to_a_parameter_that_does_not_apply_is_left_out(tmp_path, p
             "n": ha.Int(1, 9),
             "levels": ha.Int(1, 4).model_copy(update={"when": "solver == 'mg'"}),
         },
-        "metrics": {"x": ha.from_regex(r"x=(\d)", unit="1")},
+        "metrics": {"x": ha.output.from_regex(r"x=(\d)", unit="1")},
         "constraints": ["levels <= n"],
         "templates": ["in.txt"],
         "relative_to": tmp_path,
@@ -489,7 +492,7 @@ def test_ranks_are_started_by_the_launcher_and_know_each_other(tmp_path, called)
     app = ha.executable(
         [sys.executable, "rank.py", "{ranks}"],
         parameters={"ranks": ha.Int(1, 4)},
-        metrics={"sum": ha.from_regex(r"sum (\d+)", unit="1")},
+        metrics={"sum": ha.output.from_regex(r"sum (\d+)", unit="1")},
         files=["rank.py"],
         resources_from={"ranks_per_node": "ranks"},
         relative_to=tmp_path,
@@ -507,7 +510,7 @@ def test_a_file_that_a_parameter_chooses_lies_in_the_run_under_its_name(tmp_path
     (tmp_path / "in.txt").write_text("read ${structure}")
     given = {
         "parameters": {"structure": ha.File(tmp_path / "fcc.xyz", tmp_path / "bcc.xyz")},
-        "metrics": {"x": ha.from_regex(r"x=(\d+)", unit="1")},
+        "metrics": {"x": ha.output.from_regex(r"x=(\d+)", unit="1")},
         "relative_to": tmp_path,
     }
     app = ha.executable(f"{tool} {{structure}}", templates=["in.txt"], **given)

@@ -37,9 +37,9 @@ def test_json_is_followed_by_keys_and_numbers(tmp_path):
     text = json.dumps(
         {"runs": [{"e": 1}, {"e": -2.5, "se": 0.1}], "a.b": {"0": 7}, "n": None, "t": "3", "b": True}
     )
-    how = ha.from_json("o.json", "runs[-1].e", error_key="runs[-1].se", unit="eV")
+    how = ha.output.from_json("o.json", "runs[-1].e", error_key="runs[-1].se", unit="eV")
     assert (read(how, tmp_path, text).value, read(how, tmp_path).error) == (-2.5, 0.1)
-    assert read(ha.from_json("o.json", ("a.b", 0), unit="1"), tmp_path).value == 7
+    assert read(ha.output.from_json("o.json", ("a.b", 0), unit="1"), tmp_path).value == 7
     for key, name, words in (
         ("runs[2].e", "MissingMetric", "the list has 2"),
         ("runs[0].f", "MissingMetric", "known: e"),
@@ -50,30 +50,30 @@ def test_json_is_followed_by_keys_and_numbers(tmp_path):
         ("runs.--1", "MissingMetric", "no element '--1'"),
         ("runs.\u00b2", "MissingMetric", "no element"),
     ):
-        assert why(ha.from_json("o.json", key, unit="1"), tmp_path)[0] == name
-        assert words in why(ha.from_json("o.json", key, unit="1"), tmp_path)[1]
-    assert "line 1" in why(ha.from_json("o.json", "x", unit="1"), tmp_path, "{'x': 1}")[1]
+        assert why(ha.output.from_json("o.json", key, unit="1"), tmp_path)[0] == name
+        assert words in why(ha.output.from_json("o.json", key, unit="1"), tmp_path)[1]
+    assert "line 1" in why(ha.output.from_json("o.json", "x", unit="1"), tmp_path, "{'x': 1}")[1]
     for error in ("-0.1", "NaN", "Infinity"):
-        how = ha.from_json("o.json", "e", error_key="se", unit="eV")
+        how = ha.output.from_json("o.json", "e", error_key="se", unit="eV")
         failed = why(how, tmp_path, f'{{"e": 1, "se": {error}}}')
         assert failed[0] == "BadOutput" and "standard error, which is a finite number >= 0" in failed[1]
-    assert why(ha.from_json("absent.json", "x", unit="1"), tmp_path)[0] == "NoOutput"
+    assert why(ha.output.from_json("absent.json", "x", unit="1"), tmp_path)[0] == "NoOutput"
 
 
 def test_a_pattern_takes_the_last_match_its_error_and_its_unit(tmp_path):
     text = "E = -1.5D-01 Ha\nE = -2.0 +- 0.5 Ha\n"
-    assert read(ha.from_regex(r"E = (\S+)", file="log", unit="1"), tmp_path, text).value == -2.0
-    assert read(ha.from_regex(r"E = (\S+)", file="log", unit="1", match="first"), tmp_path).value == -0.15
+    assert read(ha.output.from_regex(r"E = (\S+)", file="log", unit="1"), tmp_path, text).value == -2.0
+    assert read(ha.output.from_regex(r"E = (\S+)", file="log", unit="1", match="first"), tmp_path).value == -0.15
     full = r"E = (?P<value>\S+)(?: \+- (?P<error>\S+))? (?P<unit>\w+)$"
-    number = read(ha.from_regex(full, file="log", unit="eV"), tmp_path)
+    number = read(ha.output.from_regex(full, file="log", unit="eV"), tmp_path)
     assert number.value == pytest.approx(-2 * 27.211386, rel=1e-6)  # CODATA 2018
     assert number.error == pytest.approx(0.5 * 27.211386, rel=1e-6)
-    name, words = why(ha.from_regex(full, file="log", unit="ps"), tmp_path)
+    name, words = why(ha.output.from_regex(full, file="log", unit="ps"), tmp_path)
     assert (name, "'Ha'" in words) == ("BadOutput", True)
-    name, words = why(ha.from_regex(r"F = (\S+)", file="log", unit="1"), tmp_path)
+    name, words = why(ha.output.from_regex(r"F = (\S+)", file="log", unit="1"), tmp_path)
     assert (name, "2 line(s)" in words) == ("MissingMetric", True)
-    assert "no number" in why(ha.from_regex(r"E = (.*)", file="log", unit="1"), tmp_path)[1]
-    assert math.isnan(read(ha.from_regex(r"E = (\S+)", file="log", unit="1"), tmp_path, "E = nan\n").value)
+    assert "no number" in why(ha.output.from_regex(r"E = (.*)", file="log", unit="1"), tmp_path)[1]
+    assert math.isnan(read(ha.output.from_regex(r"E = (\S+)", file="log", unit="1"), tmp_path, "E = nan\n").value)
 
 
 def test_a_pattern_that_takes_for_ever_is_ended(tmp_path):
@@ -94,14 +94,17 @@ def test_columns_are_found_by_title_or_number_in_csv_and_between_blanks(tmp_path
         "# run 7\n# " + TABLE.replace(",", " "),
     ):
         for column in ("T", 1, -2):
-            assert read(ha.from_column("d", column, unit="K", series=False), tmp_path, text).value == 12
+            assert read(ha.output.from_column("d", column, unit="K", series=False), tmp_path, text).value == 12
     how = {"unit": "K", "series": False}
     got = {
-        r: read(ha.from_column("d", "T", reduce=r, **how), tmp_path).value for r in ("last", "first", "min", "max")
+        r: read(ha.output.from_column("d", "T", reduce=r, **how), tmp_path).value
+        for r in ("last", "first", "min", "max")
     }
     assert got == {"last": 14, "first": 10, "min": 10, "max": 14}
-    assert read(ha.from_column("d", "T", reduce="std", **how), tmp_path).value == pytest.approx(math.sqrt(8 / 3))
-    half = read(ha.from_column("d", "T", discard=0.5, **how), tmp_path)
+    assert read(ha.output.from_column("d", "T", reduce="std", **how), tmp_path).value == pytest.approx(
+        math.sqrt(8 / 3)
+    )
+    half = read(ha.output.from_column("d", "T", discard=0.5, **how), tmp_path)
     assert (half.value, "2 of 3 rows" in half.said) == (13, True)
 
 
@@ -122,7 +125,7 @@ def test_columns_are_found_by_title_or_number_in_csv_and_between_blanks(tmp_path
     ],
 )
 def test_a_table_that_is_not_as_expected_is_a_failure_with_its_line(tmp_path, text, column, name, words):
-    failed = why(ha.from_column("d", column, unit="K"), tmp_path, text)
+    failed = why(ha.output.from_column("d", column, unit="K"), tmp_path, text)
     assert failed[0] == name
     assert words in failed[1]
 
@@ -151,7 +154,7 @@ def test_a_table_that_is_not_as_expected_is_a_failure_with_its_line(tmp_path, te
     ],
 )
 def test_a_table_that_can_be_meant_in_two_ways_is_refused(tmp_path, text, column, words):
-    assert words in why(ha.from_column("d", column, unit="K"), tmp_path, text)[1]
+    assert words in why(ha.output.from_column("d", column, unit="K"), tmp_path, text)[1]
 
 
 @pytest.mark.parametrize(
@@ -172,13 +175,13 @@ def test_a_table_that_can_be_meant_in_two_ways_is_refused(tmp_path, text, column
 )
 def test_a_table_with_one_meaning_is_read(tmp_path, text, column, value):
     (tmp_path / "d").write_bytes(text.encode())
-    assert read(ha.from_column("d", column, unit="K", series=False), tmp_path).value == value
+    assert read(ha.output.from_column("d", column, unit="K", series=False), tmp_path).value == value
 
 
 def test_the_error_of_a_mean_covers_though_rows_are_correlated(tmp_path):
     """First-order autoregressive rows with rho = 0.9: the error is sqrt(19) times that of independent ones."""
     rng, within, errors = np.random.default_rng(5), 0, []
-    how = ha.from_column("d", 0, unit="K", discard=0.1)
+    how = ha.output.from_column("d", 0, unit="K", discard=0.1)
     for _ in range(60):
         x = np.zeros(2200)
         for i, kick in enumerate(rng.normal(size=2199), start=1):
@@ -189,7 +192,7 @@ def test_the_error_of_a_mean_covers_though_rows_are_correlated(tmp_path):
     # Variance of a mean of n: (1 / (1 - rho)^2) / n.
     assert np.median(errors) == pytest.approx(10 / math.sqrt(1980), rel=0.2)
     assert within >= 52  # of 60 at 95 %: 57, and less than 52 in one of a thousand
-    assert math.isnan(read(ha.from_column("d", 0, unit="K", series=False), tmp_path).error)
+    assert math.isnan(read(ha.output.from_column("d", 0, unit="K", series=False), tmp_path).error)
     assert "no standard error" not in read(how, tmp_path, "1\n2\n").said
     assert "for a standard error" in read(how, tmp_path, "1\n2\n").said
 
@@ -199,31 +202,31 @@ def test_arrays_of_numpy_and_hdf5_are_read_and_pickles_are_not(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["run/energy"] = np.arange(5)
         file["name"] = "text"
-    assert read(ha.from_array("a.npy", column=1, unit="1", reduce="sum"), tmp_path).value == 6
-    assert read(ha.from_array("a.h5", "run/energy", unit="eV", reduce="last"), tmp_path).value == 4
-    assert "shape (2, 2)" in why(ha.from_array("a.npy", unit="1"), tmp_path)[1]
-    assert why(ha.from_array("a.h5", "energy", unit="1"), tmp_path)[0] == "MissingMetric"
-    assert "no numbers" in why(ha.from_array("a.h5", "name", unit="1"), tmp_path)[1]
+    assert read(ha.output.from_array("a.npy", column=1, unit="1", reduce="sum"), tmp_path).value == 6
+    assert read(ha.output.from_array("a.h5", "run/energy", unit="eV", reduce="last"), tmp_path).value == 4
+    assert "shape (2, 2)" in why(ha.output.from_array("a.npy", unit="1"), tmp_path)[1]
+    assert why(ha.output.from_array("a.h5", "energy", unit="1"), tmp_path)[0] == "MissingMetric"
+    assert "no numbers" in why(ha.output.from_array("a.h5", "name", unit="1"), tmp_path)[1]
     np.save(tmp_path / "p.npy", np.array([{}], dtype=object), allow_pickle=True)
-    assert why(ha.from_array("p.npy", unit="1"), tmp_path)[0] == "BadOutput"
+    assert why(ha.output.from_array("p.npy", unit="1"), tmp_path)[0] == "BadOutput"
     (tmp_path / "b.h5").write_text("no HDF5")
-    assert "no HDF5" in why(ha.from_array("b.h5", "x", unit="1"), tmp_path)[1]
+    assert "no HDF5" in why(ha.output.from_array("b.h5", "x", unit="1"), tmp_path)[1]
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ha.from_json("../o.json", "x", unit="1"), "not the name of a file"),
-        (lambda: ha.from_json("o.json", "", unit="1"), "key is empty"),
-        (lambda: ha.from_json("o.json", "a[x]", unit="1"), "number of an element"),
-        (lambda: ha.from_json("o.json", "x", unit=""), "unit"),
-        (lambda: ha.from_json("o.json", "x", unit="1", discard=0.1), "discard does not go with key"),
-        (lambda: ha.from_regex("(a", unit="1"), "no regular expression"),
-        (lambda: ha.from_regex("(a)(b)", unit="1"), "2 groups"),
-        (lambda: ha.from_regex("(?P<x>a)", unit="1"), "called 'x'"),
-        (lambda: ha.from_column("d", "T", unit="K", reduce="median"), "reduce"),
-        (lambda: ha.from_column("d", "T", unit="K", discard=1.0), "discard"),
-        (lambda: ha.from_array("stdout", unit="K"), "needs a file"),
+        (lambda: ha.output.from_json("../o.json", "x", unit="1"), "not the name of a file"),
+        (lambda: ha.output.from_json("o.json", "", unit="1"), "key is empty"),
+        (lambda: ha.output.from_json("o.json", "a[x]", unit="1"), "number of an element"),
+        (lambda: ha.output.from_json("o.json", "x", unit=""), "unit"),
+        (lambda: ha.output.from_json("o.json", "x", unit="1", discard=0.1), "discard does not go with key"),
+        (lambda: ha.output.from_regex("(a", unit="1"), "no regular expression"),
+        (lambda: ha.output.from_regex("(a)(b)", unit="1"), "2 groups"),
+        (lambda: ha.output.from_regex("(?P<x>a)", unit="1"), "called 'x'"),
+        (lambda: ha.output.from_column("d", "T", unit="K", reduce="median"), "reduce"),
+        (lambda: ha.output.from_column("d", "T", unit="K", discard=1.0), "discard"),
+        (lambda: ha.output.from_array("stdout", unit="K"), "needs a file"),
     ],
 )
 def test_a_reader_that_makes_no_sense_is_refused(make, words):
@@ -237,8 +240,8 @@ def test_an_optional_number_may_be_absent_and_that_is_said(tmp_path, python, cal
         python("print('x=1')"),
         parameters={},
         metrics={
-            "x": ha.from_regex("x=(.*)", unit="1"),
-            "y": ha.from_regex("y=(.*)", unit="1", required=False),
+            "x": ha.output.from_regex("x=(.*)", unit="1"),
+            "y": ha.output.from_regex("y=(.*)", unit="1", required=False),
         },
         relative_to=tmp_path,
     )
