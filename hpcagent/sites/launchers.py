@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from parsl.launchers import SimpleLauncher
 from parsl.launchers.base import Launcher
 
+from hpcagent.errors import BadInput
 from hpcagent.sites.schedulers.base import Scheduler
 
 __all__ = [
@@ -108,6 +109,11 @@ class NodeWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type informat
         """A shell line that writes the names of the nodes into a file, each once."""
         if self.hosts:
             return f"printf '%s\\n' {shlex.join(self.hosts)} > {path}"
+        if not self.host_lines:
+            raise BadInput(
+                "worker_launcher: this scheduler's class does not say how a job tells its nodes (host_lines); write "
+                "the scheduler's own launcher, or 'single' with one node in a block."
+            )
         return f"{self.host_lines} > {path}"
 
 

@@ -14,7 +14,7 @@ from parsl.launchers import SimpleLauncher
 from parsl.providers import PBSProProvider
 from parsl.providers.errors import SubmitException
 
-from hpcagent.sites.launchers import MpiexecWorkers
+from hpcagent.sites.launchers import worker_launcher
 from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.limits import with_overrides
 from hpcagent.sites.profiles import find_profile
@@ -206,15 +206,18 @@ def test_every_mpiexec_is_told_one_process_a_node_in_its_own_words(tmp_path, say
             ["/bin/bash", "-ec", lines], env=environment, capture_output=True, text=True, check=True
         ).stdout.splitlines()
 
-    given = told(MpiexecWorkers())
+    def mpiexec(**given):
+        return worker_launcher("mpiexec", Pbs, **given)
+
+    given = told(mpiexec())
     assert given[:4] == ["-n", "2", "--hostfile", f"{folder}/j.nodes"]
     assert given[4:8] == words[:4] and set(words) <= set(given)
     assert given[-2:] == ["work", "--path=$HOME"]
     assert (folder / "j.nodes").read_text() == "n1\nn2\n"
     # What the profile says stands.
-    given = told(MpiexecWorkers(overrides="--depth=64 --ppn 1"), "work")
+    given = told(mpiexec(overrides="--depth=64 --ppn 1"), "work")
     assert given[4:] == ["--cpu-bind", "none", "--depth=64", "--ppn", "1", "work"]
-    assert told(MpiexecWorkers("--bind-to"), "work")[4:] == ["--bind-to", "none", "work"]
+    assert told(mpiexec(bind_cmd="--bind-to"), "work")[4:] == ["--bind-to", "none", "work"]
 
 
 def test_the_name_is_one_that_pbs_takes_and_the_folder_of_its_output_is_there(pbs, blocks, tmp_path):

@@ -53,6 +53,7 @@ class Nameless(Stop):
 
 class Cobalt(Scheduler):
     name, title, commands, ends_by, begins_by = "cobalt", "Cobalt", ("no-such-command",), "qdel", "qsub"
+    host_lines = "sort -u $COBALT_NODEFILE"
     def jobs(self, job_ids): return {}
     def named(self, name): return []
     def submit(self, script, *, after=None): return "1"
