@@ -8,7 +8,11 @@ Rates depend on what else the machine does, and on the disk of the temporary fol
 the CPU time for each run of all processes together, which is measured as well: the difference between a long and a
 short series, so that starting up does not count (Linux).
 
-    python benchmarks/overhead.py [--runs 1000] [--rounds 3]
+`--delayed 1` does the same with every call that opens, makes, renames, looks at or removes a file delayed by 1 ms, in
+all processes of both, as on a file system under load (strace's `inject`; Debian's package strace); `--long 20000` is one
+campaign of so many runs, its rate by quarter.
+
+    python benchmarks/overhead.py [--runs 1000] [--rounds 3] [--delayed MS] [--long RUNS]
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import itertools
 import os
 import resource
 import shutil
@@ -35,6 +40,10 @@ import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 
 WORKERS = 2
+METADATA = (
+    "open,openat,creat,mkdir,mkdirat,rename,renameat,renameat2,unlink,unlinkat,rmdir,link,linkat,symlink,symlinkat,"
+    "stat,lstat,newfstatat,statx,access,faccessat,faccessat2,chmod,fchmodat,getdents64,truncate,utimensat"
+)
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -135,6 +144,42 @@ def cpu_us(name: str, runs: int) -> float:
     return 1e6 * (cpu_s_of(name, few + runs) - cpu_s_of(name, few)) / runs
 
 
+def by_quarter(runs: int, mode: str) -> list[float]:
+    """Runs/s in each quarter of a campaign of no-op runs; the first begins with the first result."""
+    folder = Path(tempfile.mkdtemp(prefix="overhead-"))
+    times: list[tuple[float, int]] = []
+
+    def watch(event: ha.types.Event) -> None:
+        if event.kind == "finished":
+            times.append((time.perf_counter(), event.runs))
+
+    campaign = ha.Campaign(
+        synthetic,
+        ha.maximize("value"),
+        space={"x": {}, "y": {}},
+        policy="random",
+        batch_size=500 if mode == "batch" else runs,
+        mode=mode,
+        until=ha.until.max_runs(runs),
+    )
+    ha.run(campaign, site="laptop", workers=WORKERS, run_dir=folder / "run", watch=watch)
+    shutil.rmtree(folder, ignore_errors=True)
+    ends = [next(at for at, n in times if n >= max(1, runs * quarter // 4)) for quarter in range(5)]
+    return [runs / 4 / (after - before) for before, after in itertools.pairwise(ends)]
+
+
+def under_strace(delay_ms: float) -> None:
+    """Start this script again, each metadata call of it and of its children delayed."""
+    if shutil.which("strace") is None:
+        raise SystemExit("--delayed needs strace: sudo apt-get install strace")
+    position = sys.argv.index("--delayed")
+    words = [*sys.argv[:position], *sys.argv[position + 2 :]]
+    how = ["-f", "-qqq", "--seccomp-bpf", "-o", os.devnull, "-e", f"trace={METADATA}", "-e", "signal=none"]
+    how += ["-e", f"inject={METADATA}:delay_enter={round(1000 * delay_ms)}"]
+    print(f"every metadata call of both is delayed by {delay_ms:g} ms", flush=True)
+    os.execvp("strace", ["strace", *how, sys.executable, *words])
+
+
 def round_trip() -> float:
     """Median seconds from submitting one run to its recorded result, nothing else going on."""
     from hpcagent.apps.worker import execute
@@ -157,7 +202,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--delayed", type=float, metavar="MS")
+    parser.add_argument("--long", type=int, metavar="RUNS")
     arguments = parser.parse_args()
+    if arguments.delayed:
+        under_strace(arguments.delayed)
+    if arguments.long:
+        for mode in ("batch", "rolling"):
+            rates = ", ".join(f"{rate:.0f}" for rate in by_quarter(arguments.long, mode))
+            print(f"{arguments.long} no-op runs, {mode}, runs/s in each quarter: {rates}")
+        return
     for seconds in (0.0, 0.01):
         rates: dict[str, list[float]] = {}
         firsts: dict[str, list[float]] = {}

@@ -111,8 +111,8 @@ class NodeWorkers(Launcher):  # type: ignore[misc]  # Parsl has no type informat
             return f"printf '%s\\n' {shlex.join(self.hosts)} > {path}"
         if not self.host_lines:
             raise BadInput(
-                "worker_launcher: the scheduler's class does not say how a job tells its nodes (host_lines); write "
-                "the scheduler's own launcher, or 'single' with one node in a block."
+                "worker_launcher: the scheduler's class does not say how a job tells its nodes (host_lines); "
+                "write the scheduler's own launcher, or 'single' with one node in a block."
             )
         return f"{self.host_lines} > {path}"
 

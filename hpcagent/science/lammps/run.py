@@ -115,8 +115,8 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
             "log": _JOINED if settings["logs"] else "log.lammps",
             "input": "in.lammps",
             "variables": "params.vars",
-            "output": "output.txt",
         }
+        | _printed(run.workdir)
         | _artifacts_before(source)
         | artifacts,
         notes=tuple(notes),
@@ -125,6 +125,15 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         extendable_s=math.nan if early else _extendable_s(run, params, production),
         **early,
     )
+
+
+def _printed(folder: Path) -> dict[str, str]:
+    """The file of what LAMMPS has printed beside its log; an empty one is an inode that nobody reads."""
+    path = folder / "output.txt"
+    if path.is_file() and path.stat().st_size:
+        return {"output": path.name}
+    path.unlink(missing_ok=True)
+    return {}
 
 
 def _source(run: Run) -> tuple[Earlier | None, str | None]:

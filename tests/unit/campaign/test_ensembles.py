@@ -228,7 +228,7 @@ def test_an_overflow_which_damages_memory_is_the_last_run_of_its_process(tmp_pat
     answers = executed(tmp_path, app, [{"n": n} for n in (10, 11, 12, 30)], ranks=1)
     assert names_of(answers) == ["NeighborListOverflow"] * 3 + [None]
     # With nothing behind it: what a crash would have left.
-    logs = [(Path(answer["workdir"]) / "output.txt").read_text() for answer in answers]
+    logs = [(Path(answer["workdir"]) / "output.txt").read_text() for answer in answers[:3]]
     assert not any("Fatal Python error" in text for text in logs)
 
 

@@ -96,8 +96,11 @@ def test_what_a_run_gives_is_that_of_the_program(tmp_path: Path, ranks: int) -> 
         program, there = run_in(tmp_path / f"program{number}", "executable", app, ranks, **params)
         kept, here = run_in(tmp_path / f"kept{number}", "library", app, ranks, **params)
         assert program["status"] == kept["status"] == "COMPLETED", (program, kept)
-        for name in ("log.lammps", "output.txt", "in.lammps", "params.vars"):
+        for name in ("log.lammps", "in.lammps", "params.vars"):
             assert text_of(there, name) == text_of(here, name)
+        # Nothing was printed beside the log: no file is left of that.
+        assert not (there / "output.txt").exists() and not (here / "output.txt").exists()
+        assert "output" not in program["artifacts"] and "output" not in kept["artifacts"]
         timed = ("per_day", "per_s", "loop_time", "cpu", "share", "time_")
         same = {n: v for n, v in program["metrics"].items() if not any(word in n for word in timed)}
         assert same == {n: kept["metrics"][n] for n in same} and "temperature" in same
