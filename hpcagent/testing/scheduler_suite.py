@@ -1,4 +1,4 @@
-"""What every scheduler must keep, as a test class to inherit; it submits real jobs of a second each.
+"""What every scheduler must keep, as a test class to inherit; it submits a dozen real jobs of seconds.
 
     from hpcagent.testing import SchedulerContract
 
@@ -88,7 +88,7 @@ class SchedulerContract:
 
     def test_a_job_runs_and_ends(self, there: Scheduler, tmp_path: Path) -> None:
         before = time.time()
-        job_id, name = self.start(there, "sleep 1", tmp_path)
+        job_id, name = self.start(there, "sleep 4", tmp_path)
         running = self.until(there, job_id, lambda job: job.state == "running")
         assert running.job_id == job_id and there.is_named(running, name) and not running.over
         assert running.hosts

@@ -16,9 +16,9 @@ from hpcagent.sites.profile import Profile, account_of, block_of, check_where
 from hpcagent.sites.profiles import find_profile, identify_site
 
 FILES = sorted(packaged.folder("site_profiles").glob("*.toml"))
-GENERIC = {"laptop", "laptop_alone", "threads", "slurm", "pbs"}
+GENERIC = {"laptop", "laptop_alone", "threads", "slurm", "pbs", "flux"}
 FACILITIES = [path.stem for path in FILES if path.stem not in GENERIC]
-BATCH = [*FACILITIES, "slurm", "pbs"]
+BATCH = [*FACILITIES, "slurm", "pbs", "flux"]
 
 # One machine, two profiles: a person has to say which.
 TWINS = {"perlmutter-cpu": "perlmutter-gpu", "lumi-c": "lumi-g"}
