@@ -438,7 +438,7 @@ class Coordinator(Displayed):
     @property
     def over(self) -> str | None:
         """Why the loop would begin no further batch (budget, stop condition), or None: for scripts that ask."""
-        now = self._opened()
+        now = self._unless_left()
         with now.turn:
             return now.planner.over()
 
@@ -471,8 +471,9 @@ class Coordinator(Displayed):
             StoreFull: A record could not be written.
             RunDirGone: The folder was deleted, moved, or written by somebody else; nothing more is recorded.
             SiteFailed: The site broke down for good.
+            BadInput: The `with` block around it has ended.
         """
-        now = self._opened()
+        now = self._unless_left()
         loop = self._loop = self._loop or Loop(now)
         yield from loop
 

@@ -53,10 +53,17 @@ class Signals:
                 self._before[number] = signal.signal(number, self._received)
 
     def restore(self) -> None:
-        """Put the earlier handlers back."""
+        """Put the earlier handlers back; where others have been installed since, they put back ours no more."""
         for number, handler in self._before.items():
-            with contextlib.suppress(TypeError, ValueError):
-                signal.signal(number, handler)
+            now = signal.getsignal(number)
+            if now == self._received:
+                with contextlib.suppress(TypeError, ValueError):
+                    signal.signal(number, handler)
+                continue
+            while isinstance(owner := getattr(now, "__self__", None), Signals):
+                now = owner._before.get(number)
+                if now == self._received:
+                    owner._before[number] = handler
         self._before = {}
 
     def _received(self, number: int, frame: FrameType | None) -> None:

@@ -265,6 +265,8 @@ def test_behind_its_with_block_a_coordinator_is_closed(tmp_path: Path) -> None:
         lambda: coordinator.ask(1),
         lambda: coordinator.tell({"x": 1.0, "y": 0.0}, {"height": 1.0}),
         lambda: coordinator.enqueue([{"x": 1.0, "y": 0.0}]),
+        lambda: coordinator.over,
+        lambda: next(iter(coordinator)),
     ):
         with pytest.raises(BadInput, match="closed at the end of its `with` block"):
             late()

@@ -59,6 +59,18 @@ def test_a_signal_waits_until_what_is_being_written_is_whole(number: signal.Sign
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1), (1, 2, 0)])
+def test_coordinators_that_are_closed_in_any_order_leave_the_handlers_as_they_were(order: tuple[int, ...]) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    several = [Signals() for _ in range(3)]
+    for signals in several:
+        signals.install()
+    for index in order:
+        several[index].restore()
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
 def test_a_sighup_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signals = Signals()
