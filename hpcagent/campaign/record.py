@@ -42,7 +42,7 @@ from hpcagent.model.files import without_paths
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
 from hpcagent.model.records import checked_counter, params_text
 from hpcagent.model.repairs import Repairs
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Parameter, Params, Space
 from hpcagent.model.texts import as_name, checked_name
 from hpcagent.policies.base import is_contextual, takes_option
 from hpcagent.policies.design import REPLICATES
@@ -166,10 +166,10 @@ class Campaign(Displayed, Record):
         app: What runs.
         objective: What is to be made large or small, under which limits. A sweep needs none.
         constraints: Conditions that every run keeps beside those of the app, e.g. `["x + y <= 1"]`.
-        space: Parameter name -> narrower range (`{}` for the whole one), and `when` for one that is left out of
-            runs in which a condition is not kept. Only these are varied; by default those that the app names
-            (`vary`), or all without a default value, or if there are none all but those that decide how much of a
-            machine a run takes.
+        space: Parameter name -> narrower range, a table or `ha.Float(low, high)` (`{}`: the whole one), and `when`
+            for one that is left out of runs in which a condition is not kept; or a `Space`. Only these are varied;
+            by default those that the app names (`vary`), or all without a default value, or if there are none all
+            but those that decide how much of a machine a run takes.
         fixed: Values of parameters that are not varied (the rest take their defaults).
         policy: Who suggests.
         until: When to stop.
@@ -265,6 +265,18 @@ class Campaign(Displayed, Record):
         """A list of sites is kept as their names with commas between them."""
         several = isinstance(site, (list, tuple)) and site and all(isinstance(one, str) for one in site)
         return ",".join(site) if several else site
+
+    @field_validator("space", mode="before")
+    @classmethod
+    def _of_parameters(cls, space: Any) -> Any:
+        """A `Space`, or parameters in place of tables, are ranges within those of the app's contract."""
+        if isinstance(space, Space):
+            if space.constraints:
+                raise BadInput("space: give the constraints of a Space as constraints=[...] of the campaign.")
+            space = {parameter.name: parameter for parameter in space.parameters}
+        if not isinstance(space, Mapping):
+            return space
+        return {name: _table(name, one) if isinstance(one, Parameter) else one for name, one in space.items()}
 
     @field_validator("until", mode="before")
     @classmethod
@@ -767,6 +779,15 @@ def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | Non
     data["app"] = app
     data.setdefault("name", path.stem)
     return data
+
+
+def _table(name: str, parameter: Parameter) -> dict[str, Any]:
+    """A parameter as the table of a range; what the contract alone says is refused."""
+    if parameter.unit != "1" or parameter.description:
+        raise BadInput(f"space.{name}: leave out unit and description; the app's contract has them.")
+    told = parameter.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    keys = ("low", "high", "log", "choices", "default", "when")
+    return {key: told[key] for key in keys if key in told}
 
 
 def load_run(
