@@ -16,7 +16,7 @@ from hpcagent.later import Later
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Parameter, Params, Space
-from hpcagent.statistics.points import given, key, whole
+from hpcagent.statistics.points import Given, given, key, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,6 +97,7 @@ class PointSequence:
     def __init__(self, space: Space, objective: Objective | None = None, *, seed: int = 0) -> None:
         self.space = space
         self.seed = abs(int(seed))
+        self._given = Given()
 
     even = True
     """Whether points of a thin region are chosen for being far from each other."""
@@ -109,16 +110,17 @@ class PointSequence:
         """Return the next `n` points: the i-th suggestion is the i-th point that is no repeat."""
         if n <= 0:
             return []
-        before = given(history, pending)
-        used = {key(p) for p in before}
+        ended, past = self._given.keys(history)
+        used = {key(p) for p in pending}
         found: list[Params] = []
-        for params in self._onwards(len(before), n):
-            if key(params) not in used:
-                used.add(key(params))
+        for params in self._onwards(ended + len(pending), n):
+            name = key(params)
+            if name not in used and name not in past:
+                used.add(name)
                 found.append(params)
             if len(found) == n:
                 return found
-        return found + self._leftover(used, n - len(found))
+        return found + self._leftover(used | past, n - len(found))
 
     def _onwards(self, start: int, n: int) -> Iterator[Params]:
         # In a finite space the sequence meets old points ever more often; then the rest is listed instead.

@@ -18,6 +18,7 @@ else:
     np = Later("numpy")
 
 __all__ = [
+    "Given",
     "Key",
     "fraction",
     "generator",
@@ -115,6 +116,28 @@ def usable(runs: Sequence[Observation], metric: str, *, goal: bool) -> list[Obse
 def given(history: Sequence[Observation], pending: Sequence[Params]) -> list[Params]:
     """The points that were suggested so far: finished ones of role `suggested`, and the pending."""
     return [o.params for o in history if o.role == "suggested"] + list(pending)
+
+
+class Given:
+    """The keys of points that were suggested, kept from one question to the next: only new ones are worked out.
+
+    What is kept follows from the history alone: another history than the one before, or a shorter one, is read
+    from its beginning.
+    """
+
+    def __init__(self) -> None:
+        self._past: list[Params] = []
+        self._keys: set[Key] = set()
+
+    def keys(self, history: Sequence[Observation]) -> tuple[int, set[Key]]:
+        """How many finished suggestions there are, and their keys; not to be changed."""
+        past = [o.params for o in history if o.role == "suggested"]
+        n = len(self._past)
+        if past[:n] != self._past:  # of the same objects this is quick
+            n, self._keys = 0, set()
+        self._keys.update(key(params) for params in past[n:])
+        self._past = past
+        return len(past), self._keys
 
 
 def generator(seed: int, history: Sequence[Observation], pending: Sequence[Params]) -> np.random.Generator:
