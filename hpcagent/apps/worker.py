@@ -27,7 +27,9 @@ from typing import Any
 from hpcagent.apps.calling import function_of, os_name, outcome_of, refuse_others
 from hpcagent.apps.chosen import placed
 from hpcagent.apps.guard import as_recorded, checked
+from hpcagent.apps.hooks import LAMMPS
 from hpcagent.apps.made_with import changed_files, newer_versions
+from hpcagent.apps.modes import LAMMPS_MODES, MODE
 from hpcagent.apps.modules import loaded
 from hpcagent.apps.printed import reading
 from hpcagent.apps.repairs import with_repairs
@@ -318,7 +320,7 @@ def with_reuse_said(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_other_speeds(fields: dict[str, Any], order: Mapping[str, Any], workdir: Path) -> dict[str, Any]:
-    """A finished result of a call whose app has other resources now: what it computed, not how fast.
+    """A finished result of a call with other resources or another mode: what it computed, not how fast.
 
     Resources are no part of an execution id, because what is computed does not depend on them: a script that goes
     on in a larger allocation repeats nothing. A speed does depend on them.
@@ -330,6 +332,8 @@ def _without_other_speeds(fields: dict[str, Any], order: Mapping[str, Any], work
         other = {name: then[name] for name in asked if name not in limits and then[name] != asked[name]}
     except (OSError, ValueError, KeyError, TypeError):
         return fields  # of a folder that has lost it nobody knows
+    if fields.get(MODE) and order.get("asked_mode", fields[MODE]) != fields[MODE]:
+        other[MODE], asked = fields[MODE], {**asked, MODE: order["asked_mode"]}
     if not other:
         return fields
     timed = fields["metrics"].keys() & set(order.get("speeds") or ())
@@ -337,8 +341,8 @@ def _without_other_speeds(fields: dict[str, Any], order: Mapping[str, Any], work
     said = f"found finished, not run again: computed with {was}"
     if timed:
         said += (
-            f"; so it has no {', '.join(sorted(timed))}: to measure on other resources, call with another "
-            "`replicate`, or in a run_dir of its own"
+            f"; so it has no {', '.join(sorted(timed))}: to measure so, call with another `replicate`, or in a "
+            "run_dir of its own"
         )
     metrics, uncertainty = (
         {n: v for n, v in fields.get(key, {}).items() if n not in timed} for key in ("metrics", "uncertainty")
@@ -569,6 +573,8 @@ def _fields(
         "workdir": order["workdir"],
         "attempt": order.get("attempt", 1),
     }
+    if order["function"] == LAMMPS:
+        fields["mode"] = order["settings"].get(MODE, LAMMPS_MODES[0])
     if "account" in order:
         fields |= order["account"]()
     if failure is not None:

@@ -312,6 +312,8 @@ class Result(Displayed, Record):
         versions: What has computed: name of the program or Python distribution -> version.
         repairs: What was changed between its tries, by the campaign's `[repairs]`; empty where nothing was.
         remote: Where its files lie, if it was run on an endpoint; `hpcagent fetch` brings them here.
+        mode: How a LAMMPS run was asked to be started: `executable`, `library`, `ensemble`, `auto`; empty for
+            others and in records that are older than this field.
         extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where it cannot
             go on.
     """
@@ -339,6 +341,7 @@ class Result(Displayed, Record):
     versions: dict[str, str] = Field(default_factory=dict)
     repairs: tuple[Repair, ...] = ()
     remote: Remote | None = None
+    mode: str = ""
     extendable_s: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
 
     def _card(self) -> Card:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.apps.chain import ChainRun, identity_of, inner_manifest
+from hpcagent.apps.hooks import LAMMPS
+from hpcagent.apps.modes import LAMMPS_MODES, MODE
 from hpcagent.apps.parts import Part
 from hpcagent.apps.structures import Given
 from hpcagent.apps.worker import execute_as_result
@@ -66,7 +68,7 @@ def _started(app: App, manifest: Manifest, upstream: tuple[Any, ...]) -> AppFutu
     dfk = _dfk(app)
     # On the DataFlowKernel itself, so that they end with it.
     known: dict[Any, Any] = dfk.__dict__.setdefault("hpcagent_futures", {})
-    key = _key(manifest)
+    key = _key(app, manifest)
     if key in known:
         return known[key]
     site = current_site()
@@ -84,7 +86,7 @@ def _started(app: App, manifest: Manifest, upstream: tuple[Any, ...]) -> AppFutu
     if site is not None:
         label, needs = site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
         where, how = [label], {"parsl_resource_specification": needs}
-    order = app.order(manifest, work=work, site=about)
+    order = app.order(manifest, work=work, site=about) | _asked_mode(app)
     future = dfk.submit(
         run_placed,
         app_args=(order, *(u.fields if isinstance(u, Given) else u for u in upstream)),
@@ -98,11 +100,16 @@ def _started(app: App, manifest: Manifest, upstream: tuple[Any, ...]) -> AppFutu
     return future
 
 
-def _key(manifest: Manifest) -> tuple[Any, ...]:
-    """What makes two calls one future: the same work on the same resources."""
+def _key(app: App, manifest: Manifest) -> tuple[Any, ...]:
+    """What makes two calls one future: the same work on the same resources, started in the same way."""
     asked = manifest.resources
     shape = asked.nodes, asked.ranks_per_node, asked.threads_per_rank, asked.gpus_per_node
-    return manifest.execution_id, *shape
+    return manifest.execution_id, *shape, *_asked_mode(app).values()
+
+
+def _asked_mode(app: App) -> dict[str, Any]:
+    """The mode of a LAMMPS app: it decides no metric but speeds, so that it is in no execution id."""
+    return {"asked_mode": app.settings.get(MODE, LAMMPS_MODES[0])} if app.function == LAMMPS else {}
 
 
 def _chain_started(
@@ -115,7 +122,7 @@ def _chain_started(
     ) -> Part:
         asked = inner_manifest(manifest, app, inner, inputs, params, seed, replicate, about)
         known = _dfk(inner).__dict__.get("hpcagent_futures", {})
-        before = _key(asked) in known
+        before = _key(inner, asked) in known
         part = _as_part(asked, _started(inner, asked, inputs))
         part.shared = before
         return part

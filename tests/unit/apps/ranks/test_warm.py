@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import hpcagent as ha
 from hpcagent.apps.ranks import warm
 from hpcagent.apps.worker import execute
 from hpcagent.science.lammps.contract import lammps
@@ -272,3 +273,14 @@ def test_the_cpu_time_of_a_kept_process_is_that_of_its_runs(tmp_path: Path) -> N
 def test_a_run_outside_of_an_ensemble_says_so(tmp_path: Path) -> None:
     alone, _ = run_in(tmp_path, "ensemble", **SHORT)
     assert any("no part of an ensemble" in note for note in alone["notes"])
+
+
+def test_a_call_in_another_mode_does_not_pass_for_a_measurement_of_that_mode(tmp_path: Path) -> None:
+    with ha.open_site("laptop", workers=1, run_dir=tmp_path):
+        first = ha.lammps("lj_argon", mode="executable")(**SHORT).result()
+        other = ha.lammps("lj_argon", mode="library")(**SHORT).result()
+        again = ha.lammps("lj_argon", mode="library")(**SHORT, replicate=1).result()
+    assert (first.mode, other.mode, again.mode) == ("executable", "executable", "library")
+    assert first.metrics["loop_time_s"] > 0 and again.metrics["loop_time_s"] > 0
+    assert "loop_time_s" not in other.metrics and other.metrics["temperature"] == first.metrics["temperature"]
+    assert "computed with mode = executable (asked for: library); so it has no" in other.notes[-1]
