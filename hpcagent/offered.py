@@ -116,6 +116,7 @@ def load(group: str, name: str, built_in: Mapping[str, str], *, dotted: bool = T
         found: Any = import_module(module)
         for part in attribute.split(".") if attribute else ():
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadInput(f"{what} {name!r} cannot be loaded from {path!r}: {error}.", value=name) from None
+    except Exception as error:  # whatever another package's module raises
+        said = f"{type(error).__name__}: {error}" if not isinstance(error, ImportError | AttributeError) else error
+        raise BadInput(f"{what} {name!r} cannot be loaded from {path!r}: {said}.", value=name) from error
     return found

@@ -17,7 +17,8 @@ from hpcagent.policies.base import policy_names
 from hpcagent.policies.stop import Progress, read_stop
 from hpcagent.sites.doctor import examine
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.profiles import find_profile, list_profiles
+from hpcagent.sites.profiles import find_profile, identify_site, list_profiles
+from hpcagent.sites.schedulers.present import schedulers_here, who_answers
 from hpcagent.sites.schedulers.registry import scheduler, scheduler_kinds
 
 MODULE = """
@@ -201,6 +202,24 @@ def test_two_packages_with_one_name_are_refused(offered_package):
         assert told["policy bayes (other 1.0, elsewhere:Bayes): not reached, the name is hpcagent's own"] == "warn"
         assert told["app doubled (mygroup 1.0, mygroup.parts:doubled)"] == "ok"
         assert {offer.package for offer in offers("policies")} == {"mygroup 1.0", "other 1.0"}
+    finally:
+        sys.path.pop()
+
+
+def test_a_package_that_cannot_be_imported_costs_those_who_name_it_only(offered_package):
+    (offered_package / "broken.py").write_text("raise KeyError('no such licence')\n")
+    install(
+        offered_package, "broken", "[hpcagent.schedulers]\nbad = broken:Bad\n[hpcagent.stops]\nbad = broken:Bad\n"
+    )
+    sys.path.append(str(offered_package / "."))
+    try:
+        with pytest.raises(BadInput, match=r"stop condition 'bad' cannot be loaded from 'broken:Bad': KeyError"):
+            read_stop({"bad": {}})
+        with pytest.raises(BadInput, match="scheduler 'bad' cannot be loaded"):
+            find_profile("our_cluster").model_copy(update={"kind": "bad"}).scheduler.title
+        assert [seen.answers for seen in schedulers_here({"PATH": ""}) if seen.kind == "bad"] == [False]
+        assert who_answers({"PATH": "", "SLURM_JOB_ID": "1"}) == "slurm"
+        assert identify_site({"PATH": ""}, "nowhere").name == "laptop"
     finally:
         sys.path.pop()
 

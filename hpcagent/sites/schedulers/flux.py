@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -132,7 +133,7 @@ class Flux(Scheduler):
         options += [f"--bank={account}"] if account else []
         options += [f"--requires={block.constraint}"] if block.constraint else []
         options += [f"--output={out}", f"--error={err}"]
-        return [f"# flux: {words}" for words in (*options, *block.directives)]
+        return [f"# flux: {words}" for words in (*map(shlex.quote, options), *block.directives)]
 
     @classmethod
     def launch_words(cls, nodes: int) -> str:

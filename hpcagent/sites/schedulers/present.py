@@ -38,15 +38,17 @@ class Seen(NamedTuple):
         answers: Whether it does.
         down: Whether it belongs to a cluster that does not answer now.
         words: What it said.
+        title: Its name in messages.
     """
 
     kind: str
     answers: bool
     down: bool
     words: str
+    title: str
 
     def __str__(self) -> str:
-        name = scheduler_class(self.kind).title
+        name = self.title
         how = "answers" if self.answers else "does not answer" if self.down else "is not set up on this machine"
         return f"{name} {how} ({self.words})"
 
@@ -60,7 +62,11 @@ def schedulers_here(environ: Mapping[str, str]) -> list[Seen]:
     path = environ.get("PATH", "")
     found = []
     for kind in scheduler_kinds():
-        its = scheduler_class(kind)
+        try:
+            its = scheduler_class(kind)
+        except BadInput as error:  # another package's, which is broken: others are found all the same
+            found.append(Seen(kind, False, False, error.message, kind))
+            continue
         if all(shutil.which(command, path=path) for command in its.commands):
             heard: list[str] = []
 
@@ -69,7 +75,8 @@ def schedulers_here(environ: Mapping[str, str]) -> list[Seen]:
                 return heard[-1]
 
             answers, words = its.ping(said)
-            found.append(Seen(kind, answers, not answers and _is_down(heard[-1]), words))
+            down = not answers and bool(heard) and _is_down(heard[-1])
+            found.append(Seen(kind, answers, down, words, its.title))
     return found
 
 
@@ -83,7 +90,7 @@ def who_answers(environ: Mapping[str, str]) -> str | None:
         >>> who_answers({"PATH": "", "PBS_JOBID": "7.srv"}), who_answers({"PATH": ""})
         ('pbs', None)
     """
-    jobs = [kind for kind in scheduler_kinds() if environ.get(scheduler_class(kind).job_variable)]
+    jobs = [kind for kind in scheduler_kinds() if _in_a_job_of(kind, environ)]
     seen = schedulers_here(environ)
     # On a node of a job the commands are often not there to be asked; TORQUE's own are, and say so.
     if len(jobs) == 1 and not any(s.kind == jobs[0] and not s.answers and not s.down for s in seen):
@@ -106,6 +113,13 @@ def who_answers(environ: Mapping[str, str]) -> str | None:
             value=[s.kind for s in seen],
         )
     return None
+
+
+def _in_a_job_of(kind: str, environ: Mapping[str, str]) -> bool:
+    try:
+        return bool(environ.get(scheduler_class(kind).job_variable))
+    except BadInput:
+        return False
 
 
 def _is_down(said: str) -> bool:

@@ -65,6 +65,15 @@ def test_what_a_block_asks_for():
     assert "# flux: --exclusive" not in words
 
 
+def test_words_of_ours_are_words_of_a_directive(tmp_path):
+    block = block_of(profile(), "workers")
+    name = "a b # 'c'"
+    script = tmp_path / "j.sh"
+    lines = Flux().directives(block, name=name, account=None, out=f"{tmp_path}/o", err=f"{tmp_path}/e")
+    script.write_text("\n".join(["#!/bin/bash", *lines, "true", ""]))
+    assert Flux().jobs([job_id := Flux().submit(script)])[job_id].name == name
+
+
 def test_keys_of_others_are_refused():
     with pytest.raises(BadInput, match=r'block\.qos has no meaning for kind = "flux"; Flux has queues only'):
         profile(block={"qos": "high"})
