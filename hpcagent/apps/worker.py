@@ -573,8 +573,8 @@ def _fields(
         "workdir": order["workdir"],
         "attempt": order.get("attempt", 1),
     }
-    if order["function"] == LAMMPS:
-        fields["mode"] = order["settings"].get(MODE, LAMMPS_MODES[0])
+    if order.get("function") == LAMMPS:  # of a run that was lost there is less than a whole order
+        fields["mode"] = order.get("settings", {}).get(MODE, LAMMPS_MODES[0])
     if "account" in order:
         fields |= order["account"]()
     if failure is not None:
