@@ -26,7 +26,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "Begun", "Ended", "OnRecord", "RunRecords", "close_record_file", "record_file"]
+__all__ = [
+    "FOLDER",
+    "Begun",
+    "Ended",
+    "OnRecord",
+    "RunRecords",
+    "close_record_file",
+    "close_record_files",
+    "record_file",
+]
 
 FOLDER = "records"
 """Beside the directories of the runs."""
@@ -175,6 +184,16 @@ def close_record_file(folder: str) -> None:
     found = _files.pop((os.getpid(), folder), None)
     if found is not None:
         found.close()
+
+
+def close_record_files() -> None:
+    """Close all files of this process: its runs have ended. One that goes on all the same opens its own again."""
+    mine = os.getpid()
+    for key in [key for key in list(_files) if key[0] == mine]:
+        found = _files.pop(key, None)
+        if found is not None:
+            with contextlib.suppress(OSError):  # nobody waits for these lines any more
+                found.close()
 
 
 @dataclass(frozen=True, slots=True)

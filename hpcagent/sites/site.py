@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from hpcagent.apps.run_records import close_record_files
 from hpcagent.errors import BadInput, SiteFailed, nearest
 from hpcagent.html import Card
 from hpcagent.model.contract import Resources
@@ -323,6 +324,7 @@ class Site:
             if not self.dfk.cleanup_called:  # a user may have called parsl.dfk().cleanup()
                 self.dfk.cleanup()
         finally:
+            close_record_files()  # of threads: a run that ended after its campaign had opened its file again
             if self._signals is not None:
                 self._signals()
             # Apps that waited for others: Parsl leaves their futures pending for ever when it is cleaned up.

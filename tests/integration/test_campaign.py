@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -345,6 +346,18 @@ def test_a_finished_campaign_says_so_and_may_be_extended(tmp_path):
     assert len(ha.run(campaign(until=ha.until.max_runs(36)), run_dir=tmp_path).results) == 36
 
 
+def held_open(folder):
+    """Who has a file open below a folder, or works in it: process, its command line, what."""
+    found = []
+    for link in [*Path("/proc").glob("[0-9]*/fd/*"), *Path("/proc").glob("[0-9]*/cwd")]:
+        with contextlib.suppress(OSError):
+            if str(link.readlink()).startswith(str(folder)):
+                process = Path(*link.parts[:3])
+                words = (process / "cmdline").read_bytes().replace(b"\0", b" ")[-200:].decode(errors="replace")
+                found.append((process.name, words, str(link.readlink())))
+    return found
+
+
 def test_a_full_disk_is_one_clear_error_and_resume_goes_on(tmp_path):
     folder = tmp_path / "tiny"
     folder.mkdir()
@@ -361,9 +374,10 @@ def test_a_full_disk_is_one_clear_error_and_resume_goes_on(tmp_path):
         give_up = time.monotonic() + 20  # processes of the site may be ending
         while (left := os.system(f"umount {folder}")) != 0 and time.monotonic() < give_up:
             time.sleep(0.2)
+        holding = held_open(folder) if left else []
         if left:
             os.system(f"umount -l {folder}")
-    assert left == 0  # nothing keeps a file open there
+    assert left == 0, holding  # nothing keeps a file open there
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_error():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import hpcagent as ha
 from hpcagent.apps import run_records, worker
 from hpcagent.apps.base import app
 from hpcagent.apps.run import Run
@@ -384,3 +386,20 @@ def test_a_lazy_run_can_be_replaced_and_shown(tmp_path):
     assert run.workdir == tmp_path and made == [tmp_path] and isinstance(run, Run)
     other = replace(run, seed=4)
     assert (other.seed, other.workdir) == (4, tmp_path)
+
+
+def test_a_closed_site_leaves_no_file_of_records_open(tmp_path):
+    """On threads a run may end after its campaign has closed the file, and open it again: a full disk stayed busy."""
+
+    def held():
+        found = []
+        for link in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):  # that of the listing itself
+                found.append(str(link.readlink()))
+        return [path for path in found if path.startswith(f"{tmp_path}/work/records/")]
+
+    with ha.open_site("threads", workers=1, run_dir=tmp_path):
+        record_file(f"{tmp_path}/work/records").begun({"execution_id": "late"}, 1)
+        record_file(f"{tmp_path}/work/records").begun({"execution_id": "later"}, 1)
+        assert len(held()) == 1
+    assert held() == []
