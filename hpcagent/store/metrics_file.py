@@ -119,7 +119,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]], units: Mapping
                 dataset.attrs["units"] = _DATES if name == "started_at" else units[name]
         if RUN in columns:
             _give_dimension(file, list(columns))
-    data = image.getbuffer()
+    data = image.getvalue()  # no view of it: collected with the traceback of a full disk, that crashes Python 3.12
     write_whole(path, (data, _SEAL, hashlib.sha256(data).digest()))
 
 
