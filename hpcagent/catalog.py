@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hpcagent.apps.base import App
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import read_toml
 from hpcagent.moved import new_name
-from hpcagent.offered import offered, path_of
+from hpcagent.offered import load, offered, path_of
 
 __all__ = ["find_app", "from_name", "is_executable", "list_apps"]
 
@@ -64,8 +65,8 @@ def find_app(reference: str, *, relative_to: Path | None = None) -> App:
         return _of_file(path)
     if reference in packaged_inputs():
         return lammps(reference)
-    if (path_in := path_of("apps", reference)) is not None:
-        return _dotted(path_in, called=reference)
+    if path_of("apps", reference) is not None:
+        return _app(load("apps", reference, {}), reference)
     if ":" in reference and "/" not in reference:
         return _dotted(reference)
     if path.suffix or "/" in reference or reference.startswith("in."):
@@ -99,13 +100,16 @@ def is_executable(path: Path) -> bool:
     return bool({"command", "parameters"} & set(data)) or isinstance(data.get("metrics"), dict)
 
 
-def _dotted(reference: str, *, called: str = "") -> App:
+def _dotted(reference: str) -> App:
     module, _, name = reference.partition(":")
     try:
         found = getattr(importlib.import_module(new_name(module)), name)
     except (ImportError, AttributeError) as error:
-        what = f"{called!r} ({reference})" if called else repr(reference)
-        raise BadInput(f"app {what} cannot be imported: {error}.", value=called or reference) from None
+        raise BadInput(f"app {reference!r} cannot be imported: {error}.", value=reference) from None
+    return _app(found, reference)
+
+
+def _app(found: object, reference: str) -> App:
     if not isinstance(found, App):
         raise BadInput(
             f"{reference!r} is a {type(found).__name__}, not an app; decorate the function with @ha.app(...).",
@@ -115,8 +119,16 @@ def _dotted(reference: str, *, called: str = "") -> App:
 
 
 def list_apps() -> list[App]:
-    """Every app that comes with hpcagent, and those that packages offer by entry points."""
+    """Every app that comes with hpcagent, and those that packages offer by entry points.
+
+    One that cannot be loaded is left out; `hpcagent doctor` names it and says why.
+    """
     from hpcagent.science.lammps.contract import packaged_inputs
 
-    known = dict.fromkeys((*BUILT_IN, *packaged_inputs(), *offered("apps")))
-    return [find_app(name) for name in known]
+    own = (*BUILT_IN, *packaged_inputs())
+    apps = [find_app(name) for name in own]
+    for name in offered("apps"):
+        if name not in own:
+            with contextlib.suppress(BadInput):
+                apps.append(find_app(name))
+    return apps

@@ -89,14 +89,13 @@ def path_of(group: str, name: str) -> str | None:
     return next(iter(found), None)
 
 
-def load(group: str, name: str, built_in: Mapping[str, str], *, dotted: bool = True) -> Any:
+def load(group: str, name: str, built_in: Mapping[str, str]) -> Any:
     """Return what a name of a group stands for.
 
     Args:
         group: One of `GROUPS`.
         name: One of `built_in`, one that a package offers, or `package.module:name`.
         built_in: hpcagent's own: name -> dotted path.
-        dotted: Whether a dotted path is taken.
 
     Raises:
         BadInput: There is nothing of that name, or it cannot be imported.
@@ -108,7 +107,7 @@ def load(group: str, name: str, built_in: Mapping[str, str], *, dotted: bool = T
     what = GROUPS[group]
     if not isinstance(name, str):
         raise BadInput(f"a {what} is named by a word; got {name!r}.", value=name)
-    path = built_in.get(name) or path_of(group, name) or (name if dotted and ":" in name else None)
+    path = built_in.get(name) or path_of(group, name) or (name if ":" in name else None)
     if path is None:
         raise BadInput(f"unknown {what} {name!r}; {nearest(name, (*built_in, *offered(group)))}", value=name)
     module, _, attribute = path.partition(":")

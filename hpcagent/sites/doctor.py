@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from hpcagent.errors import BadInput, HpcAgentError, StoreError, nearest
 from hpcagent.model.contract import Resources
-from hpcagent.offered import GROUPS, offers
+from hpcagent.offered import GROUPS, load, offers
 from hpcagent.owners import user_name
 from hpcagent.policies.base import BUILT_IN as POLICIES
 from hpcagent.policies.stop import RECORDS
@@ -114,7 +114,17 @@ def _offered() -> Iterator[Check]:
             elif len(places) > 1 and group != "sites":
                 yield Check("warn", "offered", f"{told}: refused, two packages offer it", "uninstall one")
             else:
-                yield Check("ok", "offered", told)
+                yield _loaded(group, name, told)
+
+
+def _loaded(group: str, name: str, told: str) -> Check:
+    """Whether something that a package offers can be imported; of site profiles only the folder is looked at."""
+    try:
+        if group != "sites":
+            load(group, name, {})
+    except BadInput as error:
+        return Check("warn", "offered", f"{told}: {error.message}", "mend or uninstall the package")
+    return Check("ok", "offered", told)
 
 
 def others_here(kind: str) -> Iterator[Check]:

@@ -209,7 +209,9 @@ def test_two_packages_with_one_name_are_refused(offered_package):
 def test_a_package_that_cannot_be_imported_costs_those_who_name_it_only(offered_package):
     (offered_package / "broken.py").write_text("raise KeyError('no such licence')\n")
     install(
-        offered_package, "broken", "[hpcagent.schedulers]\nbad = broken:Bad\n[hpcagent.stops]\nbad = broken:Bad\n"
+        offered_package,
+        "broken",
+        "[hpcagent.schedulers]\nbad = broken:Bad\n[hpcagent.stops]\nbad = broken:Bad\n[hpcagent.apps]\nbad = broken:bad\n",
     )
     sys.path.append(str(offered_package / "."))
     try:
@@ -217,6 +219,11 @@ def test_a_package_that_cannot_be_imported_costs_those_who_name_it_only(offered_
             read_stop({"bad": {}})
         with pytest.raises(BadInput, match="scheduler 'bad' cannot be loaded"):
             find_profile("our_cluster").model_copy(update={"kind": "bad"}).scheduler.title
+        with pytest.raises(BadInput, match="app 'bad' cannot be loaded"):
+            find_app("bad")
+        assert {"doubled", "synthetic"} <= {app.name for app in list_apps()}
+        told = [str(check) for check in examine(find_profile("threads"), submit=False) if check.status == "warn"]
+        assert any("app bad" in line and "KeyError: 'no such licence'" in line for line in told)
         assert [seen.answers for seen in schedulers_here({"PATH": ""}) if seen.kind == "bad"] == [False]
         assert who_answers({"PATH": "", "SLURM_JOB_ID": "1"}) == "slurm"
         assert identify_site({"PATH": ""}, "nowhere").name == "laptop"

@@ -271,7 +271,7 @@ class Scheduler(ABC):
     """A batch scheduler. Makes no query when it is made; every method runs the scheduler's own commands.
 
     A new one is a subclass in a file of its own, found by an entry point in the group `hpcagent.schedulers` whose
-    name is `name` (docs/howto/own_scheduler.md); `hpcagent.testing.SchedulerContract` tests it.
+    name is `name` (docs/howto/own_parts.md); `hpcagent.testing.SchedulerContract` tests it.
 
     Args:
         timeout_s: How long one of its commands may take.

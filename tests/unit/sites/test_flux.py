@@ -87,9 +87,8 @@ def test_this_machine_is_known_by_the_scheduler_that_answers():
     assert [(seen.kind, seen.answers) for seen in schedulers_here(os.environ) if seen.kind == "flux"] == [
         ("flux", True)
     ]
-    alone = {**os.environ, "PATH": os.environ["PATH"].split(os.pathsep)[0] + ":/bin"}
-    if not any(seen.answers for seen in schedulers_here(alone) if seen.kind != "flux"):
-        assert identify_site(alone, "login1").kind == "flux"
+    alone = {"PATH": os.environ["PATH"].split(os.pathsep)[0], "FAKE_FLUX": os.environ["FAKE_FLUX"]}
+    assert identify_site(alone, "login1").kind == "flux"
 
 
 def test_another_program_called_flux_is_none(flux):
