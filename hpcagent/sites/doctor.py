@@ -11,11 +11,12 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcagent.apps import BUILT_IN as APPS
 from hpcagent.errors import BadInput, HpcAgentError, StoreError, nearest
 from hpcagent.model.contract import Resources
 from hpcagent.offered import GROUPS, load, offers
@@ -102,7 +103,11 @@ def examine(
 
 def _offered() -> Iterator[Check]:
     """What packages offer by entry points, and what of it is not reached."""
-    own = {"policies": POLICIES, "stops": RECORDS, "schedulers": SCHEDULERS}
+    from hpcagent.science.engines.base import BUILT_IN as ENGINES
+    from hpcagent.science.lammps.contract import packaged_inputs
+
+    own: dict[str, Collection[str]] = {"policies": POLICIES, "stops": RECORDS, "schedulers": SCHEDULERS}
+    own |= {"engines": ENGINES, "apps": (*APPS, *packaged_inputs())}
     for group, what in GROUPS.items():
         found: dict[str, set[str]] = {}
         for offer in offers(group):

@@ -96,6 +96,11 @@ morse = mygroup.parts:MORSE
 """
 
 
+TAKEN = (
+    "[hpcagent.apps]\nsynthetic = elsewhere:it\nlj_argon = elsewhere:it\n[hpcagent.engines]\nemt = elsewhere:it\n"
+)
+
+
 def install(folder: Path, package: str = "mygroup", points: str = POINTS) -> None:
     about = folder / f"{package}-1.0.dist-info"
     about.mkdir(parents=True)
@@ -189,7 +194,11 @@ def test_what_is_wrong_is_said_with_the_name(offered_package):
 
 
 def test_two_packages_with_one_name_are_refused(offered_package):
-    install(offered_package, "other", "[hpcagent.policies]\nmiddle = elsewhere:Middle\nbayes = elsewhere:Bayes\n")
+    install(
+        offered_package,
+        "other",
+        "[hpcagent.policies]\nmiddle = elsewhere:Middle\nbayes = elsewhere:Bayes\n" + TAKEN,
+    )
     sys.path.append(str(offered_package / "."))  # another sys.path: the packages are looked at again
     try:
         with pytest.raises(BadInput, match=r"2 packages offer a policy 'middle': other 1\.0 .*mygroup 1\.0 "):
@@ -200,6 +209,8 @@ def test_two_packages_with_one_name_are_refused(offered_package):
         )
         told = {check.found: check.status for check in examine(find_profile("threads"), submit=False)}
         assert told["policy bayes (other 1.0, elsewhere:Bayes): not reached, the name is hpcagent's own"] == "warn"
+        for name in ("app synthetic", "app lj_argon", "engine emt"):
+            assert told[f"{name} (other 1.0, elsewhere:it): not reached, the name is hpcagent's own"] == "warn"
         assert told["app doubled (mygroup 1.0, mygroup.parts:doubled)"] == "ok"
         assert {offer.package for offer in offers("policies")} == {"mygroup 1.0", "other 1.0"}
     finally:
