@@ -167,9 +167,10 @@ def recommend(
         best = max(known, key=lambda e: (e.probability_feasible, -objective.violation(e.metrics), e.score))
         return Recommendation(best=best, feasible=False, confidence=confidence)
     allowed = [e for e in known if objective.feasible(e.metrics)]
-    size = _size(max(sure, key=lambda e: e.score).score, allowed, objective)
-    best = max(allowed, key=lambda e: _worth(e, sure, size, confidence))
-    surest = max(sure, key=lambda e: _worth(e, sure, size, confidence))
+    highest = max(e.score for e in sure)
+    size = _size(highest, allowed, objective)
+    best = max(allowed, key=lambda e: _worth(e, highest, size, confidence))
+    surest = max(sure, key=lambda e: _worth(e, highest, size, confidence))
     ties = tuple(
         e
         for e in sorted(sure, key=lambda e: -e.score)
@@ -509,9 +510,9 @@ def _size(best: float, allowed: Sequence[Estimate], objective: Objective) -> flo
     return (max(scores) - min(scores)) or 1.0
 
 
-def _worth(e: Estimate, sure: Sequence[Estimate], size: float, confidence: float) -> float:
-    """The gain of a point, 1 for the best sure score, times what is left of it at its risk."""
-    gain = 1.0 + (e.score - max(s.score for s in sure)) / size
+def _worth(e: Estimate, highest: float, size: float, confidence: float) -> float:
+    """The gain of a point, 1 for the highest score of a sure one, times what is left of it at its risk."""
+    gain = 1.0 + (e.score - highest) / size
     left = 1.0 - (1.0 - e.probability_feasible) / (MOST_RISK * (1.0 - confidence))
     # Far behind the best, or at too large a risk, it only counts by how far.
     return gain * left if gain > 0 and left > 0 else min(gain, left, 0.0)

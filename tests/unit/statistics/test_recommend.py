@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from itertools import product
 
 import numpy as np
@@ -112,6 +113,25 @@ def test_the_second_contender_is_the_best_point_that_surely_keeps_the_limit():
     assert contenders(runs, limited, 1, space=space) == [first]
     # Without a space, and so without models, only points that were run.
     assert {p["x"] for p in contenders(runs, limited, 2)} <= {o.params["x"] for o in runs}
+
+
+def test_the_work_for_a_recommendation_grows_with_the_points_and_not_with_their_square():
+    def calls(points):
+        runs = [Observation({"x": float(i)}, metrics={"v": float(i * 7919 % points)}) for i in range(points)]
+        counted = 0
+
+        def count(frame, event, arg):
+            nonlocal counted
+            counted += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            recommend(runs, maximize("v"))
+        finally:
+            sys.setprofile(None)
+        return counted
+
+    assert calls(800) < 4.5 * calls(200)
 
 
 def test_where_nothing_is_feasible_the_most_probable_point_is_marked_as_such():
