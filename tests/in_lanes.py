@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +57,9 @@ CHECK = {"check": Lane((), max(2, CORES))}
 # More than this many failures are no accident of a busy machine.
 MOST_AGAIN = 12
 
+# A test ends after 600 s at the latest (pyproject.toml); what is silent for longer hangs where pytest cannot end it.
+SILENT_S = 900
+
 # pytest's exit codes; of several processes one may find nothing left to do.
 PASSED, FAILED = 0, 1
 
@@ -73,6 +78,33 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
+def lines_of(process: subprocess.Popen[bytes], tell: Callable[[str], None]) -> Iterator[str]:
+    """The lines that pytest prints. If it prints nothing for SILENT_S it is stopped, and prints the stacks of its threads.
+
+    A process that a test has left may hold the output open: pytest's own end is the end.
+    """
+    assert process.stdout is not None
+    rest, heard_s, stop = b"", time.monotonic(), [signal.SIGABRT, signal.SIGKILL]
+    while True:
+        ended = process.poll() is not None
+        if select.select([process.stdout], [], [], 1.0)[0]:
+            chunk = os.read(process.stdout.fileno(), 65536)
+            if not chunk:
+                break
+            *whole, rest = (rest + chunk).split(b"\n")
+            yield from (line.decode(errors="replace") for line in whole)
+            heard_s = time.monotonic()
+        elif ended:
+            tell("a process that a test has left holds the output open")
+            break
+        elif time.monotonic() - heard_s > SILENT_S and stop:
+            tell(f"nothing printed for {SILENT_S} s: it is stopped by {stop[0].name}")
+            process.send_signal(stop.pop(0))
+            heard_s = time.monotonic() - SILENT_S + 30
+    if rest:
+        yield rest.decode(errors="replace")
+
+
 class Process(threading.Thread):
     """One pytest of a lane with a cache of its own, whose lines are printed with its name.
 
@@ -87,7 +119,7 @@ class Process(threading.Thread):
         self.code, self.took_s = -1, 0.0
 
     def run(self) -> None:
-        """Run it to its end."""
+        """Run it to its end, or until it hangs."""
         began = time.monotonic()
         own = ["-o", f"cache_dir={self.folder}/cache", f"--basetemp={self.folder}/tmp"]
         with subprocess.Popen(
@@ -97,13 +129,15 @@ class Process(threading.Thread):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
         ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                print(f"{self.name:8} | {line}", end="", flush=True)
+            for line in lines_of(process, self.tell):
+                self.tell(line)
         self.code, self.took_s = process.returncode, time.monotonic() - began
-        print(f"{self.name:8} | ended with {self.code} after {self.took_s:.0f} s", flush=True)
+        self.tell(f"ended with {self.code} after {self.took_s:.0f} s")
+
+    def tell(self, line: str) -> None:
+        """Print a line with the name of this process."""
+        print(f"{self.name:8} | {line}", flush=True)
 
     @property
     def failed(self) -> list[str]:

@@ -283,8 +283,9 @@ SCRIPT = """
     site = open_site(profile, run_dir=run_dir, workers=4)
     site.submit(functools.partial(subprocess.call, ["sleep", "600"], start_new_session=True))
     chain = parsl.python_app(operator.pos)(parsl.python_app(subprocess.call)(["sleep", "600"]))
-    print(site.submit(abs, -42).result(120), flush=True)
+    answer = site.submit(abs, -42).result(120)
     try:
+        print(answer, flush=True)  # from here on it may be interrupted
         time.sleep(float(sys.argv[2]))
     except KeyboardInterrupt:
         print(site.submit(abs, -43).result(120), flush=True)

@@ -127,6 +127,27 @@ def test_a_late_process_takes_what_is_left_when_another_lane_has_ended(
     assert sorted(set(ran)) == sorted([one for one in ran if one != "tried"] + ["tried"])  # each once
 
 
+def test_a_process_that_hangs_is_stopped_and_says_where(
+    small: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_lanes, "SILENT_S", 3)
+    (small / "test_small.py").write_text("import time\n\ndef test_that_hangs():\n    time.sleep(600)\n")
+    assert in_lanes.main({"small": Lane(("test_small.py",), 1)}, small) != 0
+    out = capfd.readouterr().out
+    assert "nothing printed for 3 s: it is stopped by SIGABRT" in out and "in test_that_hangs" in out
+
+
+def test_what_a_test_leaves_behind_does_not_hold_up_the_end(
+    small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    leaves = (
+        "import os, time\n\ndef test_it():\n    if not os.fork():\n        time.sleep(20)\n        os._exit(0)\n"
+    )
+    (small / "test_small.py").write_text(leaves)
+    assert in_lanes.main({"small": Lane(("test_small.py",), 1)}, small) == 0
+    assert "a process that a test has left holds the output open" in capfd.readouterr().out
+
+
 def test_what_a_module_opens_for_all_its_tests_is_opened_once(small: Path) -> None:
     (small / "test_small.py").write_text(SHARED)
     assert in_lanes.main({"small": Lane(("test_small.py",), 3)}, small) == 0
