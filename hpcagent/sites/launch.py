@@ -3,8 +3,8 @@
 Parsl starts `interchange.py` and `process_worker_pool.py` by bare name, which fails from an environment that
 is not activated and from most Jupyter kernels; here both are modules of ours run by `sys.executable`.
 
-A process of a site needs little of Parsl, but `import parsl` loads all of it (0.35 s, twice as long as the
-rest of the start). `defer` puts that off until somebody asks for it.
+A process of a site needs little of Parsl, but `import parsl` loads all of it, and its monitoring SQLAlchemy
+where that is installed: 0.5 s for 0.13 s of need. `defer` puts that off until somebody asks for it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from typing import Any
 
 from hpcagent.beside import told
 
-__all__ = ["defer", "detach", "load_parsl", "python_command"]
+__all__ = ["UNNEEDED", "defer", "detach", "load_parsl", "python_command"]
 
 _DATABASE = "parsl.monitoring.db_manager"
+
+UNNEEDED = ("parsl", "parsl.executors", "parsl.monitoring")
+"""Packages of which an interchange and a pool of workers need modules, but not what their `__init__` loads."""
 
 # What Parsl's own modules take from its packages: had from where it is, the rest of the package is not loaded.
 _WHERE = {
@@ -40,7 +43,7 @@ _WHERE = {
 _BOOT = (
     "import json, sys; paths, told = json.loads(sys.argv.pop(1)); sys.path[:0] = paths; "
     "from hpcagent.beside import as_told; as_told(told); "
-    "from hpcagent.sites.launch import defer; defer('parsl', 'parsl.executors'); "
+    "from hpcagent.sites.launch import UNNEEDED, defer; defer(*UNNEEDED); "
     "from {} import main; main()"
 )
 

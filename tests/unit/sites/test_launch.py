@@ -9,7 +9,7 @@ import pytest
 
 OPENED = """
 import sys
-from hpcagent.sites.launch import defer, load_parsl
+from hpcagent.sites.launch import UNNEEDED, defer, load_parsl
 {first}
 load_parsl()
 from parsl.config import Config
@@ -32,7 +32,7 @@ print("all there")
 
 
 @pytest.mark.parametrize(
-    "first", ["", "defer('parsl', 'parsl.executors')", "import parsl.version", "import parsl"]
+    "first", ["", "defer('parsl', 'parsl.executors')", "defer(*UNNEEDED)", "import parsl.version", "import parsl"]
 )
 def test_a_site_loads_of_parsl_what_it_needs_and_a_user_finds_the_rest(first: str) -> None:
     words = OPENED.format(first=first)
@@ -41,3 +41,18 @@ def test_a_site_loads_of_parsl_what_it_needs_and_a_user_finds_the_rest(first: st
         words = words.replace(" and not heavy & set(sys.modules)", "")
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True)
     assert done.stdout == "all there\n", done.stderr
+
+
+PROCESS = """
+import sys
+from hpcagent.sites.launch import UNNEEDED, defer
+defer(*UNNEEDED)
+import {module}
+print(sorted({{"globus_compute_sdk", "sqlalchemy", "parsl.dataflow.dflow", "parsl.monitoring.monitoring"}} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("module", ["hpcagent.sites.workers.interchange", "hpcagent.sites.workers.worker_pool"])
+def test_a_process_of_a_site_loads_neither_the_kernel_nor_the_monitoring_of_parsl(module: str) -> None:
+    done = subprocess.run([sys.executable, "-c", PROCESS.format(module=module)], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
