@@ -29,9 +29,9 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy.optimize import fmin_l_bfgs_b
 
 from hpcagent.errors import BadInput
+from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
@@ -44,6 +44,8 @@ from hpcagent.statistics.acquisition import Acquisition, answer_gain, incumbents
 from hpcagent.statistics.gp import Array, Features, NoFit, one_thread
 from hpcagent.statistics.points import Key, inside, key, located, shares, whole
 from hpcagent.statistics.surrogate import MetricModel, Surrogate, noisy
+
+optimize = Later("scipy.optimize")
 
 __all__ = ["Bayes"]
 
@@ -495,7 +497,7 @@ class _Search:
 
         bounds = list(zip(low, high, strict=True)) * k
         begin = starts[:, moving].ravel()
-        flat, _, _ = fmin_l_bfgs_b(downhill, begin, bounds=bounds, maxiter=steps, maxfun=2 * steps)
+        flat, _, _ = optimize.fmin_l_bfgs_b(downhill, begin, bounds=bounds, maxiter=steps, maxfun=2 * steps)
         ends = starts.copy()
         ends[:, moving] = flat.reshape(k, m)
         return self.features.snapped(ends)

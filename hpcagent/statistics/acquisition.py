@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import norm, qmc
 
+from hpcagent.later import Later
 from hpcagent.model.objective import pareto_front
 from hpcagent.statistics.gp import Array
 from hpcagent.statistics.surrogate import MetricModel, Surrogate
+
+special, qmc = Later("scipy.special"), Later("scipy.stats.qmc")
 
 __all__ = ["Acquisition", "answer_gain", "incumbents"]
 
@@ -156,7 +157,7 @@ class Acquisition:
         mean, sd, dmean, dsd = goal.gp.slopes(rows, needed=slopes)
         z = np.clip((goal.sign * mean - self.best) / sd, -30, 1e6)
         phi = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-        cdf = ndtr(z)
+        cdf = special.ndtr(z)
         h = np.maximum(phi + z * cdf, 0.0) + FLOOR
         slope = (goal.sign * (cdf / h)[:, None] * dmean + ((phi + FLOOR) / h)[:, None] * dsd) / sd[:, None]
         return log_p + np.log(sd) + np.log(h), dlog_p + slope
@@ -168,7 +169,7 @@ class Acquisition:
             return np.full(len(rows), math.nan)
         mean, sd = goal.gp.predict(rows)
         z = (goal.sign * mean - self.best) / sd
-        gain = sd * (np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) + z * ndtr(z))
+        gain = sd * (np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) + z * special.ndtr(z))
         return np.asarray(gain / goal.scale.slope(goal.scale.backward(goal.sign * np.array(self.best))))
 
     # Several goals
@@ -195,7 +196,7 @@ class Acquisition:
             return np.asarray((share / self.weights).min(-1) ** k)
 
         best = float(scalar(known).max()) if len(known) else 0.0
-        normal = norm.ppf(np.clip(qmc.Sobol(k, scramble=True, seed=1).random(DRAWS), 1e-6, 1 - 1e-6))
+        normal = special.ndtri(np.clip(qmc.Sobol(k, scramble=True, seed=1).random(DRAWS), 1e-6, 1 - 1e-6))
         drawn = np.empty((DRAWS, len(rows), k))
         for j, model in enumerate(self.models.goals):
             mean, sd = model.gp.predict(rows)
@@ -224,7 +225,7 @@ def answer_gain(s: Surrogate, options: Array, answers: Array, *, noise: Array | 
     """
     goal = s.goals[0]
     uniform = qmc.Sobol(1 + len(s.limits), scramble=True, seed=1).random(DRAWS)
-    normal = norm.ppf(np.clip(uniform, 1e-4, 1 - 1e-4))
+    normal = special.ndtri(np.clip(uniform, 1e-4, 1 - 1e-4))
     normal -= normal.mean(0)
     mean = goal.sign * goal.gp.predict(answers)[0]
     lifted = mean - mean.min()
@@ -233,10 +234,10 @@ def answer_gain(s: Surrogate, options: Array, answers: Array, *, noise: Array | 
     for j, model in enumerate(s.limits, start=1):
         assert model.limit is not None
         middle, sd = model.gp.predict(answers)
-        chance = chance * ndtr(model.sign * (middle - model.limit) / sd)
+        chance = chance * special.ndtr(model.sign * (middle - model.limit) / sd)
         told = _told(model, options, answers, None if noise is None else noise[j])
         left = np.sqrt(np.maximum(sd**2 - told**2, 1e-6 * sd**2))
-        then = then * ndtr(model.sign * (middle + normal[:, j, None, None] * told - model.limit) / left)
+        then = then * special.ndtr(model.sign * (middle + normal[:, j, None, None] * told - model.limit) / left)
     gain = then.max(2).mean(0) - (chance * lifted).max()
     return np.asarray(s.completes(options) * np.maximum(gain, 0.0))
 
