@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -71,6 +72,7 @@ class NoFit(ArithmeticError):
 def _controller() -> Any:
     from threadpoolctl import ThreadpoolController
 
+    import_module("scipy.linalg")  # its BLAS: the controller knows only what is loaded when it is made
     return ThreadpoolController()
 
 

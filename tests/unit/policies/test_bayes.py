@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -661,3 +664,16 @@ def test_what_was_missed_is_at_the_last_level_and_cheaper_runs_teach_of_it():
     assert look(both).expected > 2
     # The best fine run is at x = pi / 10: 6 - 5 - sin(0.5); three fine runs leave room for a little more.
     assert look(both, held={"mesh": "fine"}).expected == pytest.approx(1 - math.sin(0.5), abs=0.2)
+
+
+def test_models_are_fitted_by_one_thread_also_where_scipy_comes_later():
+    """Numpy and scipy have a BLAS each, and a controller of threads knows only what was loaded before it."""
+    code = (
+        "import sys; from hpcagent.statistics.gp import one_thread; assert 'scipy' not in sys.modules\n"
+        "with one_thread():\n"
+        "    import scipy.linalg, threadpoolctl\n"
+        "    print({one['num_threads'] for one in threadpoolctl.threadpool_info()})"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "{1}\n", done.stdout + done.stderr
