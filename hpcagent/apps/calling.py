@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hpcagent.apps.carried import Carried
@@ -16,7 +17,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.moved import new_name
 from hpcagent.surroundings import import_on_a_worker
 
-__all__ = ["STALE", "function_of", "os_name", "outcome_of", "refuse_others"]
+__all__ = ["STALE", "function_of", "of_numbers", "os_name", "outcome_of", "refuse_others"]
 
 
 STALE = "open the site anew: its processes have imported the module before it was edited (or reload it there)"
@@ -57,6 +58,33 @@ def outcome_of(returned: Any) -> Outcome:
         kind="contract",
         name="BadReturn",
     )
+
+
+def of_numbers(outcome: Outcome) -> Outcome:
+    """The outcome with every metric and standard error a Python float; a metric that is None is left out.
+
+    Raises:
+        AppFailed: `BadReturn`: one is no real number.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for what in ("metrics", "uncertainty"):
+        found[what] = {}
+        for name, value in getattr(outcome, what).items():
+            if value is None:
+                continue
+            try:
+                if isinstance(value, (str, bytes)):
+                    raise TypeError
+                found[what][name] = float(value)
+            except (TypeError, ValueError, OverflowError):
+                which = "metric" if what == "metrics" else "standard error of the metric"
+                shown = repr(value)
+                raise AppFailed(
+                    f"the {which} {name!r} is {shown[:80]} ({type(value).__name__}); it must be a real number.",
+                    kind="contract",
+                    name="BadReturn",
+                ) from None
+    return replace(outcome, metrics=found["metrics"], uncertainty=found["uncertainty"])
 
 
 def function_of(reference: str | Carried | Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
-from hpcagent.apps.calling import function_of, os_name, outcome_of, refuse_others
+from hpcagent.apps.calling import function_of, of_numbers, os_name, outcome_of, refuse_others
 from hpcagent.apps.chosen import placed
 from hpcagent.apps.guard import as_recorded, checked
 from hpcagent.apps.hooks import LAMMPS
@@ -429,6 +429,7 @@ def _run(
                 repair="put the old files back, or start anew in another folder (run_dir)",
             )
         outcome, failure = _computed(order, run)
+        outcome = of_numbers(outcome)
     except AppFailed as error:
         failure = _said(error)
         outcome = Outcome(metrics={}, stopped=_blown_up(error))
@@ -581,10 +582,10 @@ def _fields(
         fields["failure"] = failure
     if outcome is not None and outcome.metrics:
         units = {name: unit for name, (unit, _) in order["promises"].items()} | dict(outcome.units)
-        metrics = {k: float(v) for k, v in outcome.metrics.items() if v is not None and math.isfinite(v)}
+        metrics = {k: v for k, v in outcome.metrics.items() if math.isfinite(v)}
         fields["metrics"] = metrics
         fields["units"] = {name: units[name] for name in metrics if name in units}
-        errors = {k: float(v) for k, v in outcome.uncertainty.items() if k in metrics}
+        errors = {k: v for k, v in outcome.uncertainty.items() if k in metrics}
         fields["uncertainty"] = {k: v for k, v in errors.items() if math.isfinite(v) and v >= 0}
         left_out = [
             f"the uncertainty of {k!r} is {v} and left out: a standard error is finite and not negative."

@@ -149,6 +149,14 @@ def test_a_metric_that_is_missing_or_not_finite_is_a_failure_and_never_zero(tmp_
     assert result.failure.name == name and "y" not in result.metrics
 
 
+@pytest.mark.parametrize("value", [object(), 1j, "3.0", [1.0, 2.0], 10**400])
+def test_a_metric_that_is_no_number_is_the_functions_failure_and_is_named(tmp_path, value):
+    for returned in ({"y": value}, Outcome(metrics={"y": 1.0}, uncertainty={"y": value})):
+        failure = execute(returning(returned), {"x": 0.5}, tmp_path).failure
+        assert (failure.kind, failure.name) == ("contract", "BadReturn")
+        assert "metric 'y' is " in failure.message and type(value).__name__ in failure.message
+
+
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
 def test_an_uncertainty_that_is_none_is_left_out_and_said(tmp_path, wrong):
     result = execute(returning(Outcome(metrics={"y": 2.0}, uncertainty={"y": wrong})), {"x": 0.5}, tmp_path)
