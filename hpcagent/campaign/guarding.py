@@ -15,7 +15,7 @@ from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State
 from hpcagent.model.records import Manifest, Observation
-from hpcagent.statistics.points import key
+from hpcagent.statistics.points import key, spread_size
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import RunDir
 
@@ -59,12 +59,16 @@ class Guarding:
         self._best: Best | None = None
         self._weather = WEATHER
         self._told: Best | None = None
+        self._whole = 0
+        self._left: set[str] = set()
 
     def of(self, manifest: Manifest) -> dict[str, Any]:
         """What may end this run early; plain data (see `hpcagent.apps.guard.decide`)."""
         campaign, guard = self._campaign, self._guard
         self._look()
         stops = guard.stops or ("blown_up", "limit", "cannot_win")
+        if manifest.role == "suggested" and self._let_finish(manifest.execution_id):
+            stops = tuple(stop for stop in stops if stop == "blown_up")
         own = manifest.role == "suggested" and manifest.replicate == 0 and campaign.full(manifest.params)
         goal = self._goal() if own and "cannot_win" in stops else None
         measured = manifest.role in ("reference", "replicate", "repeat")  # others are compared by what it gives
@@ -84,6 +88,15 @@ class Guarding:
             "discard": campaign.app.settings.get("discard"),
             "news": str(self._news) if goal is not None else "",
         }
+
+    def _let_finish(self, execution_id: str) -> bool:
+        """Whether a run goes to its end: runs that were stopped tell models nothing without some whole ones."""
+        if execution_id not in self._left:
+            going = sum(name not in self._state.results for name in self._left)
+            if self._whole + going >= spread_size(self._campaign.search):
+                return False
+            self._left.add(execution_id)
+        return True
 
     def recorded(self) -> None:
         """Tell the runs in flight of a better best, if there is one; called when results were recorded."""
@@ -122,7 +135,10 @@ class Guarding:
         history = History(self._campaign, self._state.in_order())
         comparison = history.comparison
         self._weather = WEATHER if comparison is None else max(comparison.weather, comparison.noise)
-        self._best = best_so_far(self._campaign, history.answering())
+        seen = history.answering()
+        whole = (o for o in seen if o.completed and not o.bounds and self._campaign.objective.known(o.metrics))
+        self._whole = len({key(o.params) for o in whole})
+        self._best = best_so_far(self._campaign, seen)
 
 
 def best_so_far(campaign: Campaign, seen: Sequence[Observation]) -> Best | None:

@@ -42,7 +42,7 @@ from hpcagent.policies.longer import Longer
 from hpcagent.policies.sweeps import Sobol
 from hpcagent.statistics.acquisition import Acquisition, answer_gain, incumbents
 from hpcagent.statistics.gp import Array, Features, NoFit, one_thread
-from hpcagent.statistics.points import Key, inside, key, located, shares, whole
+from hpcagent.statistics.points import Key, inside, key, located, shares, spread_size, whole
 from hpcagent.statistics.surrogate import MetricModel, Surrogate, noisy
 
 optimize = Later("scipy.optimize")
@@ -111,7 +111,7 @@ class Bayes:
         self.extend = _told_to_extend(extend, objective, fidelity)
         self.noise = shares(noise)
         self.space, self.objective, self.seed = space, objective, abs(int(seed))
-        self.initial = _enough(space) if initial is None else whole("initial", initial)
+        self.initial = spread_size(space) if initial is None else whole("initial", initial)
         self.explore, self.strict = bool(explore), bool(strict)
         self.fidelity = None if fidelity is None else _Levels.read(space, fidelity)
         self._spread = Sobol(space, seed=seed)
@@ -185,11 +185,6 @@ def _told_to_extend(extend: object, objective: Objective, fidelity: object) -> b
             value=extend,
         )
     return extend
-
-
-def _enough(space: Space) -> int:
-    size = 2 + sum(len(p.choices) - 1 if p.kind == "choice" else 1 for p in space.parameters if not p.constant)
-    return min(max(size, 4), 12)
 
 
 @dataclass(frozen=True)

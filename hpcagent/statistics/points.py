@@ -28,6 +28,7 @@ __all__ = [
     "led_back",
     "located",
     "shares",
+    "spread_size",
     "usable",
     "whole",
 ]
@@ -84,6 +85,18 @@ def led_back(space: Space, params: Params, known: Sequence[Params]) -> Params:
         else:
             high = middle
     return best
+
+
+def spread_size(space: Space) -> int:
+    """Points of a first look at a space: two, and one for each number and further value of a choice; 4 to 12.
+
+    Example:
+        >>> from hpcagent.model.space import Choice, Float
+        >>> spread_size(Space.of(x=Float(0, 1), y=Float(0, 1), style=Choice("a", "b", "c")))
+        6
+    """
+    size = 2 + sum(len(p.choices) - 1 if p.kind == "choice" else 1 for p in space.parameters if not p.constant)
+    return min(max(size, 4), 12)
 
 
 def located(space: Space, history: Sequence[Observation]) -> list[tuple[Params, Observation]]:

@@ -524,7 +524,10 @@ def test_a_finished_run_goes_on_in_a_launch(tmp_path: Path) -> None:
     assert any(note.startswith("went on from step 1000") for note in longer["notes"])
 
 
-def test_a_guard_stops_a_run_of_a_launch_and_the_slot_takes_the_next(tmp_path: Path) -> None:
+def test_a_guard_stops_a_run_of_a_launch_and_the_slot_takes_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcagent.campaign.guarding.spread_size", lambda _: 0)  # none has to go to its end before
     path = written(tmp_path, [point(1)])
     (tmp_path / "in.short").write_text(SCRIPT.replace("thermo 1\n", "thermo 200\n"))
     text = path.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hpcagent.campaign.guarding import best_so_far
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.errors import BadInput
-from hpcagent.model.objective import at_most, maximize
+from hpcagent.model.objective import at_most, maximize, minimize
 from hpcagent.model.records import Observation
 from hpcagent.reports.explain import explain
 from hpcagent.runs.status import status_of
@@ -37,14 +38,17 @@ def campaign(**other: Any) -> Campaign:
     return Campaign(
         slow_series,
         maximize("speed", subject_to={"error": at_most(1.0)}),
-        **{"policy": "sobol", "until": ha.until.max_runs(8), "batch_size": 4, "seed": 2, "guard": Guard()} | other,
+        **{"policy": "sobol", "until": ha.until.max_runs(12), "batch_size": 4, "seed": 2, "guard": Guard()}
+        | other,
     )
 
 
 def test_what_cannot_win_is_stopped_kept_and_told(tmp_path: Path) -> None:
     result = ha.run(campaign(), site="threads", run_dir=tmp_path / "run", progress=False)
     stopped = [r for r in result.results if r.stopped is not None]
-    over = [r for r in result.results if r.manifest.params["x"] > 0.5]
+    # Models need whole runs, so the first four, one parameter's first look, go to their ends.
+    assert all(r.ok for r in result.results[:4]) and any(r.metrics["error"] > 1 for r in result.results[:4])
+    over = [r for r in result.results[4:] if r.manifest.params["x"] > 0.5]
     assert over and all(r.state == "stopped" and r.stopped.reason == "limit" for r in over if r.stopped)
     assert all(r in stopped for r in over)
     assert all(r.failure is None and r.final and r.metrics and r.stopped and r.stopped.share < 1 for r in stopped)
@@ -55,8 +59,8 @@ def test_what_cannot_win_is_stopped_kept_and_told(tmp_path: Path) -> None:
 
     text = str(status_of(tmp_path / "run"))
     assert f"{len(stopped)} stopped" in text
-    assert f"the guard has stopped {len(stopped)} of 8 runs and saved" in text
-    assert f"the guard has stopped {len(stopped)} of 8 runs" in str(result)
+    assert f"the guard has stopped {len(stopped)} of 12 runs and saved" in text
+    assert f"the guard has stopped {len(stopped)} of 12 runs" in str(result)
     result.report(plots=False)
     assert "breaks a limit" in next((tmp_path / "run").rglob("*.md")).read_text()
     why = str(explain(tmp_path / "run", over[0].manifest.index))
@@ -82,11 +86,36 @@ def test_a_policy_sees_the_side_of_the_limit_and_no_value(tmp_path: Path) -> Non
     ha.run(campaign(), site="threads", run_dir=tmp_path / "run", progress=False)
     read = snapshot(tmp_path / "run")
     seen = observations(read.campaign, read.results, compare(read.campaign, read.results))
-    broke = [o for o in seen if o.params["x"] > 0.5]
+    broke = [o for o in seen[4:] if o.params["x"] > 0.5]
     assert broke
     for o in broke:
         assert o.stopped and not o.completed and not o.failed and o.failure is None
         assert (o.metrics, o.bounds, o.uncertainty) == ({"error": 1.0}, {"error": "above"}, {})
+
+
+@ha.app(parameters={"x": ha.Float(-3.0, 3.0)}, metrics={"y": "1", "c": "1"}, seeded=False)
+def beside_the_best(x: float) -> Iterator[Any]:
+    """Least at x = 1; only x <= -0.5 keeps c <= -5."""
+    for n in range(1, 21):
+        share = n / 20
+        error = 0.1 / math.sqrt(share)
+        yield {"y": (x - 1) ** 2 + 0.02 / n, "c": 10 * x}, {"y": error, "c": error / 2}, share
+
+
+@pytest.mark.parametrize("seed", [11, 12, 14])
+def test_where_most_points_break_a_limit_the_policy_still_learns(tmp_path: Path, seed: int) -> None:
+    asked = Campaign(
+        beside_the_best,
+        minimize("y", subject_to={"c": at_most(-5.0)}),
+        policy="bayes",
+        seed=seed,
+        until=ha.until.max_runs(24),
+        batch_size=6,
+        guard=Guard(),
+    )
+    result = ha.run(asked, site="threads", run_dir=tmp_path, progress=False)
+    assert sum(r.stopped is not None for r in result.results) >= 6
+    assert result.best is not None and result.best.params["x"] == pytest.approx(-0.5, abs=0.1)
 
 
 def test_without_a_guard_every_run_goes_to_its_end(tmp_path: Path) -> None:

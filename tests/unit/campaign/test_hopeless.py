@@ -42,7 +42,8 @@ def test_runs_that_the_guard_stops_do_not_hide_that_no_run_has_the_objective(tmp
     found = ha.run(campaign, site="threads", run_dir=tmp_path, progress=False)
     lacking = [r for r in found.results if r.failure is not None]
     assert {r.failure.name for r in lacking if r.failure} == {"MissingMetric"}
-    assert any(r.status == "STOPPED" for r in found.results)
+    # While no run is whole, four at a time go to their ends: more than are in flight here.
+    assert any(r.status == "STOPPED" for r in found.results) == (mode == "batch")
     assert len(lacking) >= 2 and len(found.results) < 30
     assert "without the metric 'y' of the objective, and none has ever given it" in str(found)
     assert "Correct" in str(found) and "or ask for another metric" in str(found)
