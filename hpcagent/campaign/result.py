@@ -32,7 +32,7 @@ from hpcagent.model.records import Result
 from hpcagent.model.space import Params
 from hpcagent.public import public
 from hpcagent.sites.ledger import ELSEWHERE, Entry, read_ledger
-from hpcagent.statistics.missed import Missed, missed, undecided
+from hpcagent.statistics.missed import Missed, missed, no_model, undecided
 from hpcagent.statistics.points import key
 from hpcagent.statistics.ranking import Agreement, agreements
 from hpcagent.statistics.recommend import ASKED_CONFIDENCE, Estimate
@@ -442,7 +442,7 @@ class CampaignResult(Displayed):
 
     @property
     def missed_text(self) -> str:
-        """What `missed` says, or why it says nothing where noise is not known; empty otherwise."""
+        """What `missed` says, or why it says nothing: noise not known, or no model; empty with several goals."""
         found, space = self.missed, self.campaign.smoothed
         if found is not None:
             return found.text("within the searched range" if self.edges else "")
@@ -451,7 +451,8 @@ class CampaignResult(Displayed):
         seen = History(self.campaign, self.results, self.warm).evidence()
         unknown = undecided(seen, self.campaign.objective, space=space, noise=self.campaign.noise)
         if not unknown:
-            return ""
+            why = no_model(seen, self.campaign.objective, space=space, noise=self.campaign.noise)
+            return f"whether a better point was missed cannot be said: {why}" if why else ""
         names = " and ".join(unknown)
         return (
             f"whether a better point was missed cannot be said: the noise of {names} is not stated and points "

@@ -203,7 +203,7 @@ class Surrogate:
         whole = sum(objective.known(g.first) for g in groups)
         completed = [g for g in groups if objective.known(g.first) or g.bounds(objective)]
         if whole < LEAST_POINTS or not features.size:
-            raise NoFit(f"{whole} points with a completed run; a model needs {LEAST_POINTS}")
+            raise NoFit(f"{whole} point{'s' * (whole != 1)} with a completed run; a model needs {LEAST_POINTS}")
         rows = features.rows([g.params for g in completed])
         noise = noise or {}
         with one_thread():

@@ -94,3 +94,6 @@ def test_an_answer_says_why_nothing_is_said_of_what_was_missed(tmp_path: Path) -
 def test_models_are_named_only_where_they_fitted(tmp_path: Path) -> None:
     result = ha.run(campaign(unstated, runs=2), site="threads", run_dir=tmp_path / "two")
     assert not result.best.expected and "the models of all" not in str(result)
+    assert "a better point was missed cannot be said: 2 points with a completed run; a model needs 3" in str(
+        result
+    )
