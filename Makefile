@@ -1,5 +1,5 @@
 # make demo   the main job: a steered LAMMPS campaign on this machine, ends with a table and a plot
-# make check  lint, types and the tests that need neither a cluster nor an engine nor a compiler
+# make check  lint, types and the short tests that need neither a cluster nor an engine nor a compiler
 # make test   all tests, in an environment of their own making
 # make docs   the documentation as a site: docs/_build/html/index.html
 PYTHON ?= python3

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from hpcagent import beside
+from tests.timing import LIST, Times, function_of
 
 HERE = Path(__file__).resolve().parent
 
@@ -65,6 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.sharing import Claims
 
         config.pluginmanager.register(Claims(Path(shared)))
+    times = os.environ.pop("HPCAGENT_TESTS_TIMES", "")
+    if times:
+        config.pluginmanager.register(Times(Path(times)))
 
 
 @functools.cache
@@ -86,6 +90,7 @@ def needs(item: pytest.Item) -> set[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    takes_long = frozenset(LIST.read_text().splitlines())
     for item in items:
         folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
         if folder in CLUSTERS:
@@ -93,6 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         for name in needs(item):
             item.add_marker(name)
+        if function_of(item.nodeid) in takes_long:
+            item.add_marker("long")
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 

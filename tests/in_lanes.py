@@ -1,7 +1,8 @@
 """All tests in lanes beside each other: most of the time is waiting for Slurm, PBS and Globus Compute.
 
     python tests/in_lanes.py            all tests
-    python tests/in_lanes.py --check    those that need neither a cluster, nor an engine, nor a compiler, nor a browser
+    python tests/in_lanes.py --check    those that need neither a cluster, nor an engine, nor a compiler, nor a browser, nor long
+    python tests/in_lanes.py --times    the same with those that take long, which are then written into tests/long.txt
     python tests/in_lanes.py ARGS...    pytest with these arguments, in one process
 
 A lane has one or more processes, of which each takes the next test that no other has taken (tests/sharing.py). A test that
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 # What `make check` is without: those who need it need a machine that has it, or minutes.
-NEEDS = ("slow", "slurm", "pbs", "globus", "lammps", "mpi", "dft", "compiler", "browser")
+NEEDS = ("slow", "long", "slurm", "pbs", "globus", "lammps", "mpi", "dft", "compiler", "browser")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ LANES = {
     "rest": Lane((), max(2, CORES), late=1),
 }
 CHECK = {"check": Lane((), max(2, CORES))}
+TIMES = {"times": Lane((), max(2, CORES))}
 
 # More than this many failures are no accident of a busy machine.
 MOST_AGAIN = 12
@@ -68,8 +70,8 @@ def arguments(lane: Lane, lanes: dict[str, Lane]) -> list[str]:
     """What pytest is told in this lane."""
     if lane.folders:
         return list(lane.folders)
-    if lanes is CHECK:
-        return ["tests", "-m", " and ".join(f"not {need}" for need in NEEDS)]
+    if lanes is CHECK or lanes is TIMES:
+        return ["tests", "-m", " and ".join(f"not {need}" for need in NEEDS if lanes is CHECK or need != "long")]
     return ["tests", *(f"--ignore={folder}" for other in lanes.values() for folder in other.folders)]
 
 
@@ -195,10 +197,25 @@ def main(lanes: dict[str, Lane], root: Path = ROOT) -> int:
     return code
 
 
+def times() -> int:
+    """Write anew which tests take long; returns the exit code of the tests."""
+    sys.path.insert(0, str(ROOT))
+    from tests.timing import LIST, long_ones
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HPCAGENT_TESTS_TIMES"] = folder
+        code = main(TIMES)
+        if code == PASSED:
+            LIST.write_text("".join(f"{name}\n" for name in long_ones(Path(folder))))
+    return code
+
+
 if __name__ == "__main__":
     given = sys.argv[1:]
     if given == ["--check"]:
         sys.exit(main(CHECK))
+    if given == ["--times"]:
+        sys.exit(times())
     sys.exit(
         subprocess.run([sys.executable, "-m", "pytest", *given], cwd=ROOT, env=environment()).returncode
         if given

@@ -52,6 +52,9 @@ __all__ = [
     "with_reuse_said",
 ]
 
+# How long a process that was killed may still hold the run's directory.
+_ENDING_S = 1.0
+
 
 def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
     """Run an order in its own directory and return the result's fields as plain data.
@@ -233,7 +236,7 @@ def broken_off(order: Mapping[str, Any], wall_s: float, failure: dict[str, Any])
     with contextlib.suppress(OSError):
         descriptor = _opened(workdir)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else another worker is at it
+            _locked(descriptor)
             done = read_result(workdir)
             if done is not None:
                 return done
@@ -241,6 +244,22 @@ def broken_off(order: Mapping[str, Any], wall_s: float, failure: dict[str, Any])
         finally:
             os.close(descriptor)
     return fields
+
+
+def _locked(descriptor: int) -> None:
+    """Hold a run's directory: the process that is being ended still does for a moment.
+
+    Raises:
+        OSError: It is held for longer: another worker is at it.
+    """
+    until = time.monotonic() + _ENDING_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def read_result(workdir: Path) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests import in_lanes
 from tests.in_lanes import CHECK, LANES, NEEDS, Lane
+from tests.timing import LIST, long_ones
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -160,6 +161,37 @@ def test_all_tests_are_in_one_lane() -> None:
     words = in_lanes.arguments(LANES["rest"], LANES)
     assert words == ["tests", *(f"--ignore={folder}" for folder in folders)]
     assert in_lanes.arguments(CHECK["check"], CHECK)[:2] == ["tests", "-m"]
+
+
+def test_the_list_of_long_tests_names_tests_that_are_there_in_order() -> None:
+    names = LIST.read_text().splitlines()
+    assert names and names == sorted(set(names))
+    gone = []
+    for name in names:
+        path, _, rest = name.partition("::")
+        kind, _, function = rest.rpartition("::")  # a class may inherit its tests
+        word = f"class {kind}(" if kind else f"def {function}("
+        if not (ROOT / path).is_file() or word.removesuffix("(") not in (ROOT / path).read_text():
+            gone.append(name)
+    assert gone == [], "write the list anew: python tests/in_lanes.py --times"
+
+
+def test_what_takes_cpu_is_found_by_its_mean_with_its_processes_and_what_waits_is_not(small: Path) -> None:
+    (small / "conftest.py").unlink()
+    (small / "test_small.py").write_text(
+        "import subprocess, sys, time, pytest\n"
+        "BUSY = 'import time\\nwhile time.process_time() < 0.6: pass'\n"
+        "def test_waits():\n    time.sleep(0.6)\n"
+        "def test_starts_one():\n    subprocess.run([sys.executable, '-c', BUSY])\n"
+        "@pytest.mark.parametrize('n', [0, 1, 2, 3])\n"
+        "def test_rarely(n):\n    exec(BUSY if n == 7 else '')\n"
+    )
+    code = (
+        "import sys; from pathlib import Path; import pytest; from tests.timing import Times; "
+        "sys.exit(pytest.main([sys.argv[1]], plugins=[Times(Path(sys.argv[1]))]))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(small)], cwd=ROOT, check=True)
+    assert [name.rpartition("::")[2] for name in long_ones(small)] == ["test_starts_one"]
 
 
 def test_what_starts_a_cluster_has_its_marker_and_is_slow() -> None:

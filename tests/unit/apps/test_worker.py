@@ -6,6 +6,8 @@ import errno
 import json
 import math
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -293,3 +295,27 @@ def test_notes_uncertainty_and_artifacts_travel_along(tmp_path):
     )
     result = execute(returning(outcome), {"x": 0.5}, tmp_path)
     assert result.uncertainty == {"y": 0.1} and result.artifacts == {"log": "log.txt"} and result.notes == ("odd",)
+
+
+@pytest.mark.parametrize(("held_s", "written"), [(0.3, True), (5.0, False)])
+def test_a_run_that_was_broken_off_has_its_result_once_the_ended_process_lets_go(
+    tmp_path, monkeypatch, held_s, written
+):
+    monkeypatch.setattr(worker, "_ENDING_S", 2.0)
+    manifest = parabola.manifest({"x": 0.5})
+    order = parabola.order(manifest, work=tmp_path, site={"node_cores": 2})
+    folder = tmp_path / manifest.execution_id
+    folder.mkdir()
+    holds = (
+        "import fcntl, os, sys, time; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); "
+        "print(flush=True); time.sleep(float(sys.argv[2]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holds, str(folder), str(held_s)], stdout=subprocess.PIPE
+    ) as holder:
+        holder.stdout.readline()
+        failure = {"kind": "walltime", "name": "WalltimeExceeded", "message": "over"}
+        fields = worker.broken_off(order, 1.0, failure)
+        holder.kill()
+    assert fields["failure"]["name"] == "WalltimeExceeded"
+    assert (folder / "result.json").exists() == written
