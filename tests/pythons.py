@@ -19,7 +19,7 @@ TESTS = (
     "tests/unit/policies/test_sweeps.py",
     "tests/integration/test_campaign.py",
 )
-NEEDS = ("pytest>=8,<10", "jsonschema>=4,<5")
+NEEDS = ("pytest>=8,<10", "pytest-timeout>=2.3,<3", "jsonschema>=4,<5")
 ENDPOINT = "globus-compute-endpoint>=4.19,<4.20"
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 TESTS_PYTHON = ROOT / os.environ.get("VENV", ".venv") / "bin" / "python"
