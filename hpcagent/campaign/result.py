@@ -32,7 +32,7 @@ from hpcagent.model.records import Result
 from hpcagent.model.space import Params
 from hpcagent.public import public
 from hpcagent.sites.ledger import ELSEWHERE, Entry, read_ledger
-from hpcagent.statistics.missed import Missed, missed, no_model, undecided
+from hpcagent.statistics.missed import Missed, missed, undecided
 from hpcagent.statistics.points import key
 from hpcagent.statistics.ranking import Agreement, agreements
 from hpcagent.statistics.recommend import ASKED_CONFIDENCE, Estimate
@@ -449,10 +449,12 @@ class CampaignResult(Displayed):
         if self.best is None or space is None or len(self.campaign.objective.goals) > 1:
             return ""
         seen = History(self.campaign, self.results, self.warm).evidence()
-        unknown = undecided(seen, self.campaign.objective, space=space, noise=self.campaign.noise)
+        try:
+            unknown = undecided(seen, self.campaign.objective, space=space, noise=self.campaign.noise)
+        except ArithmeticError as error:  # no model fits
+            return f"whether a better point was missed cannot be said: {error}"
         if not unknown:
-            why = no_model(seen, self.campaign.objective, space=space, noise=self.campaign.noise)
-            return f"whether a better point was missed cannot be said: {why}" if why else ""
+            return ""
         names = " and ".join(unknown)
         return (
             f"whether a better point was missed cannot be said: the noise of {names} is not stated and points "

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hpcagent.statistics.gp import Array
     from hpcagent.statistics.surrogate import MetricModel, Surrogate
 
-__all__ = ["Missed", "missed", "no_model", "undecided"]
+__all__ = ["Missed", "missed", "undecided"]
 
 COVERING = 2048
 AROUND = 32
@@ -182,6 +182,9 @@ def undecided(
         space: As for `missed`.
         noise: As for `missed`.
 
+    Raises:
+        NoFit: No model fits the runs, and why: then nothing can be said either.
+
     Example:
         >>> from hpcagent.model.objective import maximize
         >>> from hpcagent.model.space import Choice
@@ -192,43 +195,14 @@ def undecided(
         >>> undecided(runs, maximize("y"), space=space, noise={"y": 0.0})
         ()
     """
+    from hpcagent.statistics.gp import NoFit
     from hpcagent.statistics.surrogate import Surrogate  # brings scipy, which reading a result need not
 
     try:
         s = Surrogate.fit(space, objective, history, noise=noise)
-        return tuple(m.metric for m in (*s.goals[:1], *s.limits) if m.undecided)
-    except (ArithmeticError, np.linalg.LinAlgError):
-        return ()
-
-
-def no_model(
-    history: Sequence[Observation],
-    objective: Objective,
-    *,
-    space: Space,
-    noise: Mapping[str, float] | None = None,
-) -> str:
-    """Why no model can be fitted to the runs, so that nothing can be said of what was missed; empty where one can.
-
-    Args:
-        history: Finished runs.
-        objective: Goal and limits.
-        space: As for `missed`.
-        noise: As for `missed`.
-
-    Example:
-        >>> from hpcagent.model.objective import maximize
-        >>> from hpcagent.model.space import Float
-        >>> no_model([Observation({"x": 0.5}, metrics={"y": 1.0})], maximize("y"), space=Space.of(x=Float(0, 1)))
-        '1 point with a completed run; a model needs 3'
-    """
-    from hpcagent.statistics.surrogate import Surrogate  # brings scipy, which reading a result need not
-
-    try:
-        Surrogate.fit(space, objective, history, noise=noise)
-    except (ArithmeticError, np.linalg.LinAlgError) as error:
-        return str(error)
-    return ""
+    except np.linalg.LinAlgError as error:
+        raise NoFit(str(error)) from None
+    return tuple(m.metric for m in (*s.goals[:1], *s.limits) if m.undecided)
 
 
 def _rough(s: Surrogate) -> Surrogate:
