@@ -27,6 +27,7 @@ __all__ = [
     "Printed",
     "allowed",
     "bytes_of",
+    "number_or_nan",
     "read_bytes",
     "read_head",
     "read_tail",
@@ -261,3 +262,16 @@ def read_text(path: Path) -> str:
     """As `read_bytes`, as text: what is not UTF-8 is replaced, and every newline is `\\n`."""
     text = read_bytes(path).decode(errors="replace")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def number_or_nan(word: str) -> float:
+    """A number as a program printed it; NaN where it is none: Fortran fills a field that is too narrow with stars.
+
+    Example:
+        >>> number_or_nan("-10.6"), number_or_nan("****")
+        (-10.6, nan)
+    """
+    try:
+        return float(word)
+    except ValueError:
+        return float("nan")

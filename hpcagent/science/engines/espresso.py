@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.deciding import Deciding
 from hpcagent.apps.packages import needs, refuse_decided
-from hpcagent.apps.printed import read_text
+from hpcagent.apps.printed import number_or_nan, read_text
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, nearest
 from hpcagent.science.engines.base import KPOINTS, Iteration, Level, NotConverged
@@ -543,17 +543,10 @@ def iterations(output: str) -> tuple[Iteration, ...]:
         >>> round(step.energy, 3), round(step.change, 3)
         (-214.895, 0.136)
     """
-    energies = [_float(word) * RY for word in _ENERGY.findall(output)]
-    changes = [_float(word) * RY for word in _ACCURACY.findall(output)]
+    energies = [number_or_nan(word) * RY for word in _ENERGY.findall(output)]
+    changes = [number_or_nan(word) * RY for word in _ACCURACY.findall(output)]
     changes += [math.nan] * (len(energies) - len(changes))
     return tuple(Iteration(energy, change) for energy, change in zip(energies, changes, strict=False))
-
-
-def _float(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        return math.nan
 
 
 def fermi_energy(output: str) -> float | None:
@@ -561,7 +554,7 @@ def fermi_energy(output: str) -> float | None:
     found = re.findall(
         r"the Fermi energy is\s+(\S+) ev|highest occupied(?:, lowest unoccupied)? level \(ev\):\s+(\S+)", output
     )
-    return _float(found[-1][0] or found[-1][1]) if found else None
+    return number_or_nan(found[-1][0] or found[-1][1]) if found else None
 
 
 # (pattern in pw.x's words, name, kind, repair); the first that matches wins.

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 
 from hpcagent.errors import AppFailed
 
-__all__ = ["FUNCTIONALS", "canonical", "spelling"]
+__all__ = ["FUNCTIONALS", "canonical", "setups_of", "spelling"]
 
 FUNCTIONALS: Mapping[str, Mapping[str, str]] = {
     "LDA": {"pyscf": "lda,pw", "gpaw": "LDA", "espresso": "pz", "vasp": "lda"},
@@ -86,3 +86,9 @@ def spelling(xc: str, engine: str) -> tuple[str, tuple[str, ...]]:
             repair="another functional, or another engine",
         )
     return found, ()
+
+
+def setups_of(xc: str) -> str:
+    """For which functional the PAW setups of a calculation were made: those GPAW has none for take PBE's."""
+    name = canonical(xc)
+    return name if name in ("LDA", "PBE", "revPBE", "RPBE", "PW91") else "PBE"
