@@ -33,6 +33,10 @@ _PRINTED = 1e-15
 # Differences of averages that are looked into, in their standard errors.
 _APART = 4.0
 
+# A total energy is constant where its error is a smaller part of that of the potential energy, which takes it from
+# the kinetic energy. In a thermostat it is the larger of the two.
+_CONSTANT = 0.2
+
 
 def timed(app: App) -> Result:
     """Run an app without parameters on the open site.
@@ -184,6 +188,9 @@ def averages_differ(campaign: Campaign, results: Sequence[Result], params: Param
     ]
     if not own or not names:
         return [*forces, "averages: too few thermo rows for an error of any, so none was compared"]
+    kept = _other_energy(own, tuned)
+    if kept:
+        return [*forces, kept]
     said: list[str] = []
     apart: list[str] = []
     for n in names:
@@ -196,6 +203,32 @@ def averages_differ(campaign: Campaign, results: Sequence[Result], params: Param
     if apart:
         lines.append(f"averages that DIFFER by more than {_APART:g} standard errors: {', '.join(apart)}")
     return lines
+
+
+def _other_energy(own: Sequence[Result], tuned: Sequence[Result]) -> str:
+    """Why averages say nothing: runs at constant energy have those of the energy with which they began.
+
+    Such a run's errors are those of fluctuations at its energy. A run that begins at another one, as after a
+    thermostat with random forces on other ranks, has other averages, however long it is.
+    """
+
+    def of(prefix: str) -> str:
+        return next((n for n in tuned[0].uncertainty if n.startswith(prefix)), "")
+
+    total, potential = of("total_energy"), of("potential_energy")
+    runs = (*own, *tuned)
+    if not total or not potential or any(n not in r.uncertainty for n in (total, potential) for r in runs):
+        return ""
+    if any(r.uncertainty[total] > _CONSTANT * r.uncertainty[potential] for r in runs):
+        return ""
+    came, then = (fmean(r.metrics[total] for r in some) for some in (own, tuned))
+    error = math.hypot(*(fmean(r.uncertainty[potential] for r in some) for some in (own, tuned)))
+    if abs(then - came) <= _CONSTANT * error:
+        return ""
+    return (
+        f"averages were not compared: the run that is timed is at constant energy, and began at another one "
+        f"({total} {then:.6g}; of the script as it came {came:.6g})"
+    )
 
 
 @dataclass(frozen=True, slots=True)

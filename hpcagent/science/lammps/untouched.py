@@ -106,6 +106,8 @@ def _left_of_kspace(settings: Settings) -> list[tuple[str, str]]:
         return [("kspace", "`fix tune/kspace` changes it during the run")]
     if settings.cutoffs is None:
         pairs = settings.named("pair_style")
-        style = pairs[-1].words[1] if pairs and len(pairs[-1].words) > 1 else "(none)"
-        return [("cutoff", f"of pair_style {style} it is not known how to change the Coulomb cutoff alone")]
+        style = pairs[-1].words[1] if pairs and len(pairs[-1].words) > 1 else ""
+        if not style:
+            return [("cutoff", "the script has no `pair_style` of its own")]
+        return [("cutoff", f"`pair_style {style}` is not one whose Coulomb cutoff can be changed alone here")]
     return []
