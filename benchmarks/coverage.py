@@ -13,6 +13,9 @@ A campaign is played with the default policy, run by run, and its answer is judg
 - `notable`, `expected`: the stated chance that something is better by 1 %, and the stated mean shortfall, beside what
   was so.
 - `P(feasible)`: of the points that were run, by what was stated of them, the share that is allowed in truth.
+- `within two ±`: the share of goal values within two of their stated errors, of the models ("expected") and of the runs of a
+  point ("measured"), for answers and for all points that were run, of kinds with noise; and the root mean square of value
+  less truth over the error.
 
 Kinds that decided how the bound is made are marked `tuned`, with other seeds (100-107, 200-211). The others were never looked
 at before. Everything depends on the seeds alone; figures are of one thread.
@@ -409,11 +412,22 @@ def stated(problem: Any, history: Sequence[Observation], answer: Params) -> Miss
 def judged(problem: Any, history: Sequence[Observation]) -> dict[str, Any]:
     """One campaign's statements beside the truth; `shortfall` is None without an answer that is called allowed."""
     objective, seen = problem.objective, counting(problem, history)
+    goal = objective.goal.metric
     found = recommend(seen, objective, space=problem.space)
     row: dict[str, Any] = {"kind": problem.name, "seed": problem.seed, "runs": len(history)}
     row["points"] = [
         (e.probability_feasible, (t := problem.truth(e.params)) is not None and objective.feasible(t))
         for e in (estimates(seen, objective, space=problem.space) if objective.constraints else [])
+    ]
+    row["off"] = [
+        (stated_by, bool(found) and e.params == found.params, (value - true[goal]) / error)
+        for e in estimates(seen, objective, space=problem.space)
+        if (true := problem.truth(e.params)) is not None
+        for stated_by, values, errors in (
+            ("expected", e.expected, e.expected_error),
+            ("measured", e.metrics, e.uncertainty),
+        )
+        if (value := values.get(goal)) is not None and (error := errors.get(goal, 0.0)) > 0
     ]
     row["shortfall"] = None
     if found is None or not found.feasible:
@@ -496,6 +510,24 @@ def calibration(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def errors_held(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How often two stated errors held the truth, of kinds whose runs have noise."""
+    lines = [f"{'within two ± of':20}{'n':>7}{'held':>8}{'interval %':>12}{'rms':>7}"]
+    for stated_by in ("expected", "measured"):
+        for name, only_answer in (("answers", True), ("points", False)):
+            off = [
+                z for r in rows for by, is_answer, z in r["off"] if by == stated_by and is_answer >= only_answer
+            ]
+            if off:
+                held = sum(abs(z) <= 2 for z in off)
+                low, high = interval(held, len(off))
+                rms = math.sqrt(fmean(z * z for z in off))
+                lines.append(
+                    f"{f'{stated_by}, {name}':20}{len(off):7d}{held / len(off):8.3f}{100 * low:6.0f}-{100 * high:<5.0f}{rms:7.2f}"
+                )
+    return lines
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 
@@ -528,6 +560,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(line(label, chosen))
     print(line("all", rows))
     print("\n".join(calibration(rows)))
+    print("\n".join(errors_held([r for r in rows if KINDS[r["kind"]].noisy])))
     bounds = [r["bound_cpu_s"] for r in rows if "bound_cpu_s" in r]
     if bounds:
         print(f"{median(bounds):.2f} CPU-s a statement (most {max(bounds):.2f}); ", end="")

@@ -49,8 +49,12 @@ MOST_STEPS = 40
 FEW = 24
 # Shares of the values' variance that may be noise, where nothing is known of it, and how much each stands for; and
 # by how much (log) length scales then may differ.
-NOISE_SHARES = np.array([0.002, 0.02, *np.linspace(0.1, 0.9, 9), 0.97])
-NOISE_WIDTHS = np.array([0.01, 0.04, *np.full(9, 0.1), 0.05])
+NOISE_SHARES = np.array([1e-6, 1e-5, 1e-4, 4e-4, 0.002, 0.006, 0.02, 0.05, *np.linspace(0.1, 0.9, 9), 0.97])
+NOISE_EDGES = np.array(
+    [0, *np.sqrt(NOISE_SHARES[1:8] * NOISE_SHARES[:7]), 0.075, *np.linspace(0.15, 0.85, 8), 0.95, 1]
+)
+NOISE_WIDTHS = np.diff(NOISE_EDGES)
+LEAST_WEIGHT = 1e-3  # of the largest: models that the values speak for less are left out
 LENGTHENED = (-1.4, -0.7, 0.0, 0.7, 1.4)
 # Values beyond this many are spoken for by so many of their points.
 MOST_EXACT = 200
@@ -406,10 +410,11 @@ class GP:
     def by_noise(self) -> tuple[list[GP], Array, Array]:
         """Models with every share of noise alike, weights of them `(m,)` and their shares of noise `(m,)`.
 
-        How much of the values is noise is then told by the values alone.
+        How much of the values is noise is then told by the values alone. Models that hardly weigh are left out.
         """
         thetas, weights, shares = self.density.by_share()
-        return [self._with(theta) for theta in thetas], weights, shares
+        use = weights >= LEAST_WEIGHT * weights.max()
+        return [self._with(theta) for theta in thetas[use]], weights[use] / weights[use].sum(), shares[use]
 
     def with_noise(self, density: Density, uneven: Callable[[Array], Array], evidence: float) -> GP:
         """The model of the same values with noise that differs by region.

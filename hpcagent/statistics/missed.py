@@ -60,7 +60,8 @@ class Missed(Record):
         metric: The goal.
         expected: Expected regret, in the goal's unit, never negative.
         share: The same as a share of the answer's value; NaN where that is small against the spread of the values
-            or its own error.
+            or its own error, unless the expected regret is over half of a value that is to be small and that was
+            positive in every run.
         at_most: With 95 % certainty no allowed point is better by more than this, in the goal's unit.
         notable: P(an allowed point is better by more than 1 % of the answer's value).
     """
@@ -155,9 +156,16 @@ def missed(
         return None
     goal = s.goals[0]
     size = abs(float(np.median(value)))
-    spread = float(np.ptp(goal.scale.backward(goal.gp.centre + goal.gp.unit * goal.gp.y)))
+    measured = goal.scale.backward(goal.gp.centre + goal.gp.unit * goal.gp.y)
+    spread = float(np.ptp(measured))
     # A share of what is itself lost in the spread, or not known to differ from 0, says nothing.
     relative = size > max(0.01 * spread, float(value.std()))
+    # More than half of a value which no run has had the other sign of: such a point would hardly be possible.
+    relative |= (
+        s.objective.goal.direction == "minimize"
+        and bool((measured > 0).all())
+        and float(regret.mean()) > LOST * size
+    )
     return Missed(
         metric=goal.metric,
         expected=float(regret.mean()),

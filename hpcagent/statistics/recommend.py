@@ -32,6 +32,8 @@ __all__ = ["Estimate", "Recommendation", "estimates", "recommend", "top"]
 
 PRIOR_REPEATS = 4.0  # a point's own scatter counts against the pooled one like this many runs
 LEAST_RUNS_FOR_MODEL = 6
+# Log of a Bayes factor of 20 (Kass and Raftery, JASA 90 (1995) 773: strong evidence).
+DECISIVE = 3.0
 # Length scales and noise are taken as known by the models, and the best of many candidates is one that looks too
 # good. Much larger ones leave no answer near a noisy limit, which costs more than they save.
 CAUTION = 1.15
@@ -321,32 +323,43 @@ def _metrics(groups: Sequence[_Point]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Scatter:
-    """Standard deviation of one run: a share of the value, or a plain number for metrics of both signs."""
+    """Standard deviation of one run: a share of the value, a plain number; of both the larger."""
 
-    size: float | None
-    relative: bool
+    share: float | None = None
+    plain: float | None = None
 
     def at(self, value: float) -> float | None:
-        if self.size is None:
-            return None
-        return self.size * abs(value) if self.relative else self.size
+        found = [self.share * abs(value)] if self.share is not None else []
+        return max([*found, *([self.plain] if self.plain is not None else [])], default=None)
 
 
 def _pooled(metric: str, groups: Sequence[Sequence[float]], noise: Mapping[str, float]) -> _Scatter:
-    """Scatter of single runs pooled over all repeated points: sqrt(sum of squares / degrees of freedom)."""
+    """Scatter of single runs pooled over all repeated points: sqrt(sum of squares / degrees of freedom).
+
+    A share of the value where the noise is stated as one, or the likelihood of the repeats says so; a plain number
+    where it says that, or the values have both signs.
+    """
     values = np.array([v for vs in groups for v in vs])
-    relative = bool(values.size) and (bool((values > 0).all()) or bool((values < 0).all()))
-    squares, freedom = 0.0, 0
-    for vs in groups:
-        if len(vs) > 1:
-            v = np.asarray(vs)
-            mean = v.mean()
-            squares += float(((v - mean) ** 2).sum()) / (mean**2 if relative else 1.0)
-            freedom += len(vs) - 1
+    one_sign = bool(values.size) and (bool((values > 0).all()) or bool((values < 0).all()))
+    repeated = [np.asarray(vs) for vs in groups if len(vs) > 1]
+    squares = np.array([float(((v - v.mean()) ** 2).sum()) for v in repeated])
+    means = np.array([abs(float(v.mean())) for v in repeated])
+    freedoms = np.array([len(v) - 1 for v in repeated])
+    freedom = int(freedoms.sum())
     stated = noise.get(metric)
-    if stated and relative:
-        squares, freedom = squares + PRIOR_REPEATS * stated**2, freedom + int(PRIOR_REPEATS)
-    return _Scatter(math.sqrt(squares / freedom) if freedom else None, relative)
+    if stated and one_sign:
+        shares = float((squares / means**2).sum()) + PRIOR_REPEATS * stated**2
+        return _Scatter(share=math.sqrt(shares / (freedom + PRIOR_REPEATS)))
+    if not freedom:
+        return _Scatter()
+    plain = math.sqrt(float(squares.sum()) / freedom)
+    if not one_sign:
+        return _Scatter(plain=plain)
+    share = math.sqrt(float((squares / means**2).sum()) / freedom)
+    if not (share and plain):
+        return _Scatter(share=share)
+    told = freedom * (math.log(plain) - math.log(share)) - float(freedoms @ np.log(means))
+    return _Scatter(share=None if told < -DECISIVE else share, plain=None if told > DECISIVE else plain)
 
 
 def _standard_error(point: _Point, metric: str, scatter: _Scatter, local: float | None) -> float | None:
@@ -356,7 +369,7 @@ def _standard_error(point: _Point, metric: str, scatter: _Scatter, local: float 
         point: The runs.
         metric: Of which.
         scatter: Of single runs, everywhere.
-        local: Standard deviation of a run at this point, where noise is known to differ by region.
+        local: Standard deviation of a run at this point by the models of all runs, where there are any.
     """
     runs, values = point.of(metric), np.array(point.values(metric))
     n, mean = len(values), float(values.mean())
@@ -421,14 +434,13 @@ class _Smooth:
         return found
 
     def local(self) -> dict[tuple[int, str], float]:
-        """Standard deviation of a run at each point, of metrics whose noise differs by region, in their unit."""
-        found: dict[tuple[int, str], float] = {}
-        for model in (*self.model.goals, *self.model.limits):
-            if model.gp.uneven is not None:
-                middle, _ = model.values(self.rows)
-                single = model.one_run(self.rows) / model.scale.slope(middle)
-                found |= {(i, model.metric): float(s) for i, s in zip(self.use, single, strict=True)}
-        return found
+        """Standard deviation of a run at each point by the models, in the metric's unit; not of exact metrics."""
+        return {
+            (i, model.metric): float(single)
+            for model in (*self.model.goals, *self.model.limits)
+            if not model.exact
+            for i, single in zip(self.use, model.scatter(self.rows), strict=True)
+        }
 
     def goal(self) -> tuple[Array, Array]:
         """The goal and its standard error at the points `use`, in its unit."""
