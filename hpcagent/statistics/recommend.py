@@ -32,8 +32,8 @@ __all__ = ["Estimate", "Recommendation", "estimates", "recommend", "top"]
 
 PRIOR_REPEATS = 4.0  # a point's own scatter counts against the pooled one like this many runs
 LEAST_RUNS_FOR_MODEL = 6
-# Log of a Bayes factor of 20 (Kass and Raftery, JASA 90 (1995) 773: strong evidence).
-DECISIVE = 3.0
+# Log of a Bayes factor of 3 (Kass and Raftery, JASA 90 (1995) 773: positive evidence).
+TOLD = 1.0
 # Length scales and noise are taken as known by the models, and the best of many candidates is one that looks too
 # good. Much larger ones leave no answer near a noisy limit, which costs more than they save.
 CAUTION = 1.15
@@ -323,43 +323,40 @@ def _metrics(groups: Sequence[_Point]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Scatter:
-    """Standard deviation of one run: a share of the value, a plain number; of both the larger."""
+    """Standard deviation of one run: a share of the value, or a plain number."""
 
-    share: float | None = None
-    plain: float | None = None
+    size: float | None
+    relative: bool
 
     def at(self, value: float) -> float | None:
-        found = [self.share * abs(value)] if self.share is not None else []
-        return max([*found, *([self.plain] if self.plain is not None else [])], default=None)
+        if self.size is None:
+            return None
+        return self.size * abs(value) if self.relative else self.size
 
 
 def _pooled(metric: str, groups: Sequence[Sequence[float]], noise: Mapping[str, float]) -> _Scatter:
     """Scatter of single runs pooled over all repeated points: sqrt(sum of squares / degrees of freedom).
 
-    A share of the value where the noise is stated as one, or the likelihood of the repeats says so; a plain number
-    where it says that, or the values have both signs.
+    A share of the value where all have one sign, unless none is stated and the repeats speak for a plain number.
     """
     values = np.array([v for vs in groups for v in vs])
     one_sign = bool(values.size) and (bool((values > 0).all()) or bool((values < 0).all()))
     repeated = [np.asarray(vs) for vs in groups if len(vs) > 1]
     squares = np.array([float(((v - v.mean()) ** 2).sum()) for v in repeated])
-    means = np.array([abs(float(v.mean())) for v in repeated])
+    sizes = np.array([abs(float(v.mean())) for v in repeated])
     freedoms = np.array([len(v) - 1 for v in repeated])
     freedom = int(freedoms.sum())
-    stated = noise.get(metric)
-    if stated and one_sign:
-        shares = float((squares / means**2).sum()) + PRIOR_REPEATS * stated**2
-        return _Scatter(share=math.sqrt(shares / (freedom + PRIOR_REPEATS)))
+    stated = (noise.get(metric) or 0.0) if one_sign else 0.0
+    plain = float(squares.sum())
+    share = float((squares / sizes**2).sum()) if one_sign else math.inf
+    if stated:
+        return _Scatter(math.sqrt((share + PRIOR_REPEATS * stated**2) / (freedom + PRIOR_REPEATS)), relative=True)
     if not freedom:
-        return _Scatter()
-    plain = math.sqrt(float(squares.sum()) / freedom)
-    if not one_sign:
-        return _Scatter(plain=plain)
-    share = math.sqrt(float((squares / means**2).sum()) / freedom)
-    if not (share and plain):
-        return _Scatter(share=share)
-    told = freedom * (math.log(plain) - math.log(share)) - float(freedoms @ np.log(means))
-    return _Scatter(share=None if told < -DECISIVE else share, plain=None if told > DECISIVE else plain)
+        return _Scatter(None, relative=one_sign)
+    # Log of the likelihood of the repeats with a plain number, over that with a share.
+    told = 0.5 * freedom * math.log(share / plain) + float(freedoms @ np.log(sizes)) if one_sign and plain else 0.0
+    relative = one_sign and told < TOLD
+    return _Scatter(math.sqrt((share if relative else plain) / freedom), relative)
 
 
 def _standard_error(point: _Point, metric: str, scatter: _Scatter, local: float | None) -> float | None:
