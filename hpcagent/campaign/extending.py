@@ -144,7 +144,7 @@ def in_the_way(campaign: Campaign, before: Result, times: float, work: Path) -> 
 
 
 def before_and_after(campaign: Campaign, before: Result, after: Result) -> list[str]:
-    """What a run gave before it was extended and what the longer one gives, a line for each metric that is shown.
+    """What a run gave before it was extended and what the longer one gives: metrics that are shown, new notes.
 
     Args:
         campaign: The campaign.
@@ -157,7 +157,7 @@ def before_and_after(campaign: Campaign, before: Result, after: Result) -> list[
             old, new = (with_error(r.metrics[metric], r.uncertainty.get(metric)) for r in (before, after))
             unit = campaign.app.contract.metric(metric).unit
             lines.append(f"  {metric}: {old} before, {new} now{'' if unit == '1' else f' ({unit})'}")
-    return lines
+    return lines + [f"  note: {note}" for note in after.notes if note not in before.notes]
 
 
 def wanted(campaign: Campaign, state: State, point: Longer, work: Path | None) -> tuple[Extension | None, str]:

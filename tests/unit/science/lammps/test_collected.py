@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
-from hpcagent.campaign.extending import in_the_way
+from hpcagent.campaign.extending import before_and_after, in_the_way
 from hpcagent.science.lammps.collected import begun_anew, not_of_the_whole
 from hpcagent.science.lammps.executable import installed
 
@@ -92,6 +92,7 @@ def test_an_extended_run_says_what_is_of_its_added_part_only(tmp_path: Path) -> 
     for name in ("step 200", "fix av (ave/time)", "fix rd (ave/time, rdf.dat)", "dump d (d.lammpstrj)"):
         assert name in said
     assert "fix long" not in said
+    assert f"  note: {said}" in before_and_after(campaign("temp"), first, longer)
     assert {note.split()[0] for note in longer.notes if "not of the whole run" in note} == {
         "fav",
         "twice",
