@@ -241,7 +241,7 @@ def _halved(settings: Mapping[str, Any], params: Mapping[str, Any]) -> _Change:
 
 # Commands in which `dt` only says or measures something, whatever it is.
 _TELLS = ("print", "log", "echo", "shell", "label", "jump", "next", "include", "variable", "timestep")
-_MEASURES = ("thermo", "thermo_style", "thermo_modify", "dump", "dump_modify", "compute")
+_MEASURES = ("restart", "thermo", "thermo_style", "thermo_modify", "dump", "dump_modify", "compute")
 
 
 class _Follows:
@@ -259,6 +259,8 @@ class _Follows:
         self._times: list[tuple[float | None, float | None]] = []
         self._same_steps = False
         self._others: list[str] = []
+        self._acting: dict[str, None] = {}
+        self._written: dict[str, None] = {}
 
     def take(self, command: Command, settings: Mapping[str, Any]) -> None:
         """Take the next command, and those that it holds.
@@ -322,11 +324,13 @@ class _Follows:
 
     def _changes(self, words: Sequence[str]) -> None:
         text, name = " ".join(words[1:]), _called(words)
+        written = words[0] in _MEASURES or (words[0] == "fix" and measures(words))
         for one, old, new in self._changed(text):
             if old is None or new is None:
                 raise _Refused(f"`{name}` follows `dt` ({one}) in a way that only LAMMPS can work out")
             self._others.append(f"{name} {one} from {old:.6g} to {new:.6g}")
-        if words[0] in _MEASURES or (words[0] == "fix" and measures(words)):
+            (self._written if written else self._acting)[name] = None
+        if written:
             return
         for one in re.findall(r"(?<!\w)v_\w+", text):
             if self._old.follows_dt(one) and not self._old.only_as_time(one):
@@ -340,12 +344,13 @@ class _Follows:
         else:
             said = [f"steps of half the length, and their number follows `dt` in the script: {self._time(unit)}"]
             said += ["where it is a plain number, the time is half as long"] if self._same_steps else []
-        if self._others:
-            which = ", ".join(dict.fromkeys(one.partition(" $")[0] for one in self._others))
+        if self._acting:
             said.append(
-                f"`dt` stands in other commands as well ({which}), which changed with it: another time of a "
-                "thermostat or barostat is other physics, not the same at a smaller timestep"
+                f"`dt` stands in other commands as well ({', '.join(self._acting)}), which changed with it: "
+                "another time of a thermostat or barostat is other physics, not the same at a smaller timestep"
             )
+        if self._written:
+            said.append(f"how often is measured or written follows `dt`, too ({', '.join(self._written)})")
         said.append("speed and energy conservation are those of the smaller timestep")
         return _Change(script, ", ".join(told), "; ".join(said))
 

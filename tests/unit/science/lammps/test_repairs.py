@@ -135,6 +135,9 @@ def test_what_else_follows_the_timestep_is_said_with_its_numbers() -> None:
     before = repaired("half_timestep", {"script": "fix 1 all nvt temp 1 1 $(100*dt)\ntimestep 0.1\nrun 5\n"}, 1)
     assert before is not None and before.changed == "timestep from 0.1 to 0.05 tau"  # LAMMPS's own, of before
     assert before.note.startswith("as many steps of half the length: the time simulated is half as long")
+    often = repaired("half_timestep", {"script": "timestep 0.1\nthermo $(10/dt)\nrun 500\n"}, 1)
+    assert often is not None and often.changed == "timestep from 0.1 to 0.05 tau, thermo $(10/dt) from 100 to 200"
+    assert "written follows `dt`, too (thermo)" in often.note and "physics" not in often.note
     through = "timestep 0.1\nvariable n equal ${t}/dt\nvariable t index 10\nrun ${n}\n"
     assert "follows `dt` in a way" in refused("half_timestep", {"script": through})  # LAMMPS: no variable t yet
 
