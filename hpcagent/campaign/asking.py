@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import threading
 import time
 from collections import deque
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterat
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcagent.campaign.extending import extension_of
+from hpcagent.campaign.extending import Extension, extension_of
 from hpcagent.campaign.own_points import own_point
 from hpcagent.campaign.planner import Planner, PolicyQuestion
 from hpcagent.campaign.runner import Runner
@@ -223,13 +224,12 @@ class Asking:
                 batch, _ = self._place(1)
                 planned = planner.extend(extension, batch=batch)
             if not planned:
-                why = (
-                    planner.spending.refusal
-                    or f"the budget of runs ({_in_words(planner.campaign.until)}) is used up"
-                )
+                no_run = room is not None and room <= 0
+                why = "" if no_run else planner.spending.refusal
+                why = why or f"the budget of runs ({_in_words(planner.campaign.until)}) is used up"
                 raise BudgetSpent(
                     f"run {extension.before.manifest.index} is to be extended, but {why.rstrip('.')}. Nothing was "
-                    "begun. Give the campaign a larger budget.",
+                    f"begun. Give the campaign a larger budget{_larger(planner, room, work, extension, factor)}.",
                     room=room,
                 )
             self._start(planned)
@@ -382,6 +382,20 @@ class Asking:
             raise Interrupted(
                 "the coordinator was closed; what had not ended is run again when it is asked for again."
             )
+
+
+def _larger(planner: Planner, room: int | None, work: Path, extension: Extension, factor: float) -> str:
+    """The command with which an extension has room."""
+    until = planner.campaign.until.toml()
+    if room is not None and room <= 0:
+        key, value = "max_runs", str(planner.budget_with_room())
+    else:
+        key, value = "node_hours", "HOURS"
+    if key not in until:  # in a condition of conditions
+        return ""
+    longer = "" if factor == 2 else f" --factor {factor:g}"
+    run = f"{shlex.quote(str(work.parent))} {extension.before.manifest.index}{longer}"
+    return f": `hpcagent extend {run} --set until.{key}={value}`"
 
 
 def _in_words(until: Stop) -> str:

@@ -13,6 +13,7 @@ from hpcagent.errors import BadInput, in_brief
 from hpcagent.model.extended import in_all, refusal
 from hpcagent.model.records import Manifest, Result
 from hpcagent.policies.longer import Longer
+from hpcagent.science.lammps.collected import not_of_the_whole
 from hpcagent.science.lammps.restart import END, restart_step, steps_in_all
 from hpcagent.statistics.points import key
 
@@ -117,6 +118,14 @@ def in_the_way(campaign: Campaign, before: Result, times: float, work: Path) -> 
     words = refusal(before, app.settings, app.name, campaign.search.names)
     if words:
         return words
+    if "script" in app.settings:
+        anew = not_of_the_whole(app.settings)
+        for metric in campaign.objective.metrics:
+            if metric in anew:
+                return (
+                    f"{metric} of a longer {said} would be of the added part only: it comes from {anew[metric]}, "
+                    "which LAMMPS begins anew. Run a replicate instead, or measure the mean of a thermo column."
+                )
     folder = work / before.manifest.execution_id
     length = steps_in_all(app.settings, before.manifest.params, times)
     if length is None:
@@ -135,7 +144,7 @@ def in_the_way(campaign: Campaign, before: Result, times: float, work: Path) -> 
 
 
 def before_and_after(campaign: Campaign, before: Result, after: Result) -> list[str]:
-    """What a run gave before it was extended and what the longer one gives, a line for each metric that is shown.
+    """What a run gave before it was extended and what the longer one gives: metrics that are shown, new notes.
 
     Args:
         campaign: The campaign.
@@ -148,7 +157,7 @@ def before_and_after(campaign: Campaign, before: Result, after: Result) -> list[
             old, new = (with_error(r.metrics[metric], r.uncertainty.get(metric)) for r in (before, after))
             unit = campaign.app.contract.metric(metric).unit
             lines.append(f"  {metric}: {old} before, {new} now{'' if unit == '1' else f' ({unit})'}")
-    return lines
+    return lines + [f"  note: {note}" for note in after.notes if note not in before.notes]
 
 
 def wanted(campaign: Campaign, state: State, point: Longer, work: Path | None) -> tuple[Extension | None, str]:

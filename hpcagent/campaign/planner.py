@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,12 +157,23 @@ class Planner:
         budget = self.campaign.until.budget()
         if budget is None:
             return None
+        reserve = 0 if self._confirmed() else self._kept(budget)
+        return max(0, budget - reserve - (len(self.state.manifests) - self.state.elsewhere))
+
+    def budget_with_room(self) -> int:
+        """The smallest larger budget of runs that has room for one more."""
+        # It has contenders of its own to repeat, and keeps runs for them.
+        budget = self.campaign.until.budget() or 0
+        planned = len(self.state.manifests) - self.state.elsewhere
+        return next(n for n in count(budget + 1) if n - self._kept(n) > planned)
+
+    def _kept(self, budget: int) -> int:
+        """Runs of a budget that are kept for the confirmation."""
         confirm = self.campaign.confirming
-        reserve, planned = 0, len(self.state.manifests) - self.state.elsewhere
-        if confirm is not None and confirm.runs and not self._confirmed():
-            # Not more than half: with few runs there would be nothing to confirm.
-            reserve = min(budget // 2, confirm.runs + (self.campaign.reference is not None))
-        return max(0, budget - reserve - planned)
+        if confirm is None or not confirm.runs:
+            return 0
+        # Not more than half: with few runs there would be nothing to confirm.
+        return min(budget // 2, confirm.runs + (self.campaign.reference is not None))
 
     def _confirmed(self) -> bool:
         """Whether the contenders were repeated at the end of this budget (a larger one goes on)."""

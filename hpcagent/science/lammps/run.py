@@ -21,6 +21,7 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.failures import CONTINUES
 from hpcagent.science.lammps.accuracy import force_error
+from hpcagent.science.lammps.collected import begun_anew
 from hpcagent.science.lammps.executable import command, variables
 from hpcagent.science.lammps.failures import Ended, failure_of, no_room
 from hpcagent.science.lammps.log import Log, parse_log
@@ -88,7 +89,7 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     notes = [*said_of_input, *filter(None, (refused, ranks))]
     if source is not None:
         log, said, distrusted = joined(log, source, ended.log[-2000:])
-        notes += said
+        notes += said + begun_anew(settings, source.step)
     _check_atoms(log, ended, change=bool(settings.get("atoms_change")))
     production = _production(log, settings["production"], ended, needed=not settings["columns"])
     _check_numeric(production, ended)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import hpcagent as ha
 from hpcagent.apps.base import App
@@ -19,6 +22,7 @@ from hpcagent.campaign.decisions import replays
 from hpcagent.campaign.extending import before_and_after
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.warm import read_earlier
+from hpcagent.cli import cli
 from hpcagent.errors import BadInput, BudgetSpent
 from hpcagent.model.extended import superseded
 from hpcagent.model.records import Manifest, Observation
@@ -131,6 +135,31 @@ def test_what_cannot_go_on_is_refused_before_anything_is_started(tmp_path: Path)
         Campaign(plain, ha.maximize("y"), policy={"name": "bayes", "extend": True}, until={"max_runs": 3})
     with pytest.raises(BadInput, match="argument `run`"):
         ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"}, extendable=True)(lambda x: {"y": x})
+
+
+@pytest.mark.parametrize(
+    ("confirm", "needed"),
+    # 4 runs and one more; where a larger budget keeps 2 runs for its confirmation, those besides.
+    [(None, 5), (ha.types.Confirm(top=1, replicates=2), 7)],
+)
+def test_of_a_campaign_that_has_ended_the_error_is_the_way_on(
+    tmp_path: Path, confirm: ha.types.Confirm | None, needed: int
+) -> None:
+    folder = tmp_path / "a run"
+    given = campaign(4).model_copy(update={"confirm": confirm, "site": "threads"})
+    ended = ha.run(given, run_dir=folder, progress=False)
+    first = next(r for r in ended.results if r.ok)
+    index = str(first.manifest.index)
+    shell = CliRunner().invoke(cli, ["extend", str(folder), index])
+    assert shell.exit_code != 0 and isinstance(shell.exception, BudgetSpent)
+    (command,) = re.findall("`(hpcagent extend [^`]*)`", str(shell.exception))
+    words = shlex.split(command)[1:]
+    assert words == ["extend", str(folder), index, "--set", f"until.max_runs={needed}"]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert "before," in done.output
+    results = read_run(folder).results
+    assert len(results) == len(ended.results) + 1 and results[-1].manifest.role == "extended"
 
 
 def test_a_campaign_that_varies_the_length_cannot_extend() -> None:

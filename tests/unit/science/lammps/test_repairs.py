@@ -13,6 +13,7 @@ from hpcagent.errors import BadInput
 from hpcagent.model.repairs import Repairs
 from hpcagent.science.lammps.contract import packaged_inputs
 from hpcagent.science.lammps.executable import installed
+from hpcagent.science.lammps.log import parse_log
 from hpcagent.science.lammps.repairs import refused, repaired, studied
 from hpcagent.science.lammps.restart import restart_step
 from hpcagent.science.lammps.script import commands
@@ -94,9 +95,51 @@ def test_a_repair_is_said_with_its_numbers() -> None:
     assert made is not None and made.changed == "timestep from 5 to 2.5, 4 to 2 fs"
     again = repaired("half_timestep", made.settings, 2, {"dt": 5.0})
     assert again is not None and again.changed == "timestep from 2.5 to 1.25, 2 to 1 fs"
-    formula = {"script": "timestep $(v_a/2)\nrun 1\n", "units": "metal"}  # what only LAMMPS can work out
+    formula = {"script": "timestep $(random(1,v_a,3))\nrun 1\n", "units": "metal"}  # only LAMMPS can work it out
     found = repaired("half_timestep", formula, 1, {"a": 5.0})
-    assert found is not None and found.changed == "timestep from $(v_a/2) to $(0.5*(v_a/2)) ps"
+    assert found is not None
+    assert found.changed == "timestep from $(random(1,v_a,3)) to $(0.5*(random(1,v_a,3))) ps"
+
+
+def test_a_timestep_that_other_variables_decide_is_said_with_its_numbers() -> None:
+    text = "variable base index 0.01\nvariable stp equal v_base*2\ntimestep ${stp}\nrun 1\n"
+    made = repaired("half_timestep", {"script": text}, 1)
+    assert made is not None and made.changed == "timestep from 0.02 to 0.01 tau"
+    again = repaired("half_timestep", made.settings, 2, {"base": 0.005})
+    assert again is not None and again.changed == "timestep from 0.005 to 0.0025 tau"
+
+
+FOLLOWS = """\
+timestep 0.025
+variable rate equal c_m[4]/(6*step*dt)
+fix move all nvt temp 1 1 $(100.0*dt)
+fix f all addforce 0 0 v_push
+variable push equal sin(0.1*step*dt)
+thermo_style custom step temp v_rate
+run 100
+run $(round(20.0/dt))
+"""
+
+
+def test_what_else_follows_the_timestep_is_said_with_its_numbers() -> None:
+    made = repaired("half_timestep", {"script": FOLLOWS}, 1)
+    assert made is not None
+    # 20 tau are 800 steps of 0.025 and 1600 of 0.0125; 100 steps of them are 2.5 and 1.25 tau.
+    assert made.changed == (
+        "timestep from 0.025 to 0.0125 tau, run from 800 to 1600 steps, "
+        "fix move (nvt) $(100.0*dt) from 2.5 to 1.25"
+    )
+    assert "the time simulated there is 20 tau as before" in made.note
+    assert "where it is a plain number, the time is half as long" in made.note
+    assert "fix move (nvt)" in made.note and "other physics" in made.note
+    before = repaired("half_timestep", {"script": "fix 1 all nvt temp 1 1 $(100*dt)\ntimestep 0.1\nrun 5\n"}, 1)
+    assert before is not None and before.changed == "timestep from 0.1 to 0.05 tau"  # LAMMPS's own, of before
+    assert before.note.startswith("as many steps of half the length: the time simulated is half as long")
+    often = repaired("half_timestep", {"script": "timestep 0.1\nthermo $(10/dt)\nrun 500\n"}, 1)
+    assert often is not None and often.changed == "timestep from 0.1 to 0.05 tau, thermo $(10/dt) from 100 to 200"
+    assert "written follows `dt`, too (thermo)" in often.note and "physics" not in often.note
+    through = "timestep 0.1\nvariable n equal ${t}/dt\nvariable t index 10\nrun ${n}\n"
+    assert "follows `dt` in a way" in refused("half_timestep", {"script": through})  # LAMMPS: no variable t yet
 
 
 def test_larger_pages_change_nothing_that_is_studied() -> None:
@@ -111,7 +154,8 @@ def test_larger_pages_change_nothing_that_is_studied() -> None:
 def test_minimising_comes_where_all_is_set_up_and_nothing_has_begun() -> None:
     found = words(dict(ha.lammps("lj_argon").settings), "minimize")
     at = [w[0] for w in found].index("minimize")
-    assert [w[0] for w in found[at - 1 : at + 3]] == ["min_style", "minimize", "reset_timestep", "fix"]
+    around = ["min_style", "variable", "variable", "minimize", "reset_timestep", "fix"]
+    assert [w[0] for w in found[at - 3 : at + 3]] == around
     assert repaired("minimize", {"script": HOT}, 2) is None  # a minimum is a minimum
 
 
@@ -130,6 +174,18 @@ def test_pages_grow_from_the_scripts_own_or_from_lammps_defaults() -> None:
         ("minimize", "fix a all shake 1e-4 10 0 b 1\nrun 1\n", "holds what a minimisation would move"),
         ("minimize", "fix a all nve\npair_coeff * * 1 1\nrun 1\n", "stands after the first fix"),
         ("minimize", "label a\nrun 1\nnext b\njump SELF a\n", "repeated with its loop"),
+        ("minimize", "fix a all nve\nfix w all wall/lj93 zlo 0 1 1 2.5\nrun 1\n", "`fix w all wall/lj93` stands"),
+        ("minimize", "fix a all nve\nfix p g setforce 0.0 NULL NULL\nrun 1\n", "`fix p g setforce` stands"),
+        ("minimize", "fix a mobile nve\nrun 1\ngroup mobile type 1\n", "'mobile' is not defined before"),
+        ("minimize", "group b type 1\nfix a b nve\nrun 1\nfix a all nve\nrun 1\n", "runs integrate other groups"),
+        ("minimize", "group b type 1\nif ${x} then 'fix a b nve'\nrun 1\n", "an `if` decides"),
+        ("minimize", "fix a all nve\nneigh_modify exclude group w w\nrun 1\n", "stands after the first fix"),
+        ("minimize", "compute d all msd\npair_style zero 2\nrun 1\n", "or compute of displacements"),
+        ("minimize", "run 0\n", "known to integrate"),
+        ("half_timestep", "timestep 0.1\nfix a all nvt temp 1 1 $(dt*random(1,2,3))\nrun 1\n", "only LAMMPS can"),
+        ("half_timestep", "timestep 0.1\nrun $(lx/dt)\n", "`run $(lx/dt)` follows `dt`"),
+        ("half_timestep", "timestep 0.1\nif \"$(dt) > 0.06\" then 'run 1'\nrun 1\n", "`if` decides by `dt`"),
+        ("half_timestep", "timestep 0.1\nvariable f equal 2*dt\nfix a all addforce v_f 0 0\nrun 1\n", "by v_f"),
         ("larger_page", "neigh_modify one ${n}\nrun 1\n", "no plain number"),
     ],
 )
@@ -226,6 +282,47 @@ def test_an_overflow_gets_larger_pages_and_the_same_physics(tmp_path: Path) -> N
     near = ran(script(tmp_path), {"NeighborListOverflow": "larger_page"}, tmp_path, skin=0.3, **still)
     assert not near.repairs
     assert wide["pressure_reduced"] == pytest.approx(near["pressure_reduced"], rel=1e-6)
+
+
+WALL = HOT.replace(
+    "displace_atoms all",
+    """region bottom block INF INF INF INF INF 0.9
+group wall region bottom
+group mobile subtract all wall
+displace_atoms mobile""",
+)
+WALL = WALL.replace(
+    "fix 1 all nve", "compute z all property/atom z\ncompute top wall reduce max c_z\nfix 1 mobile nve"
+)
+WALL = WALL.replace("pe etotal press", "pe etotal press c_top")
+
+
+@needs_lammps
+@pytest.mark.parametrize("how", ["left out", "set to no force"])
+def test_atoms_that_the_script_holds_stay_where_they_are(tmp_path: Path, how: str) -> None:
+    text = WALL
+    if how == "set to no force":
+        text = text.replace("fix 1 mobile nve", "fix 1 all nve\nfix 2 wall setforce 0.0 0.0 0.0")
+        text = text.replace("velocity all", "velocity mobile")
+    result = ran(script(tmp_path, text), {"LostAtoms": "minimize", "NonNumeric": "minimize"}, tmp_path)
+    assert result.ok, result.failure
+    (made,) = result.repairs
+    assert made.repair == "minimize" and "held" in made.changed
+    steps = parse_log((Path(result.workdir) / "log.lammps").read_text()).runs[-1]
+    # Two layers of an fcc lattice of density 0.8442: z = 0 and half of (4 / 0.8442)^(1/3).
+    assert steps["c_top"] == pytest.approx((4 / 0.8442) ** (1 / 3) / 2, abs=1e-4)
+
+
+@needs_lammps
+def test_a_minimisation_leaves_the_length_of_the_run_as_it_is(tmp_path: Path) -> None:
+    text = HOT.replace("fix 1", "reset_timestep 100000 time 12.5\nfix 1").replace("run 100", "run 100100 upto")
+    text = text.replace("step temp", "step time temp")
+    result = ran(script(tmp_path, text), {"LostAtoms": "minimize", "NonNumeric": "minimize"}, tmp_path)
+    assert result.ok, result.failure
+    assert [r.repair for r in result.repairs] == ["minimize"]
+    steps = parse_log((Path(result.workdir) / "log.lammps").read_text()).runs[-1]
+    assert (steps["Step"][0], steps["Step"][-1], steps.steps) == (100000, 100100, 100)
+    assert steps["Time"][0] == 12.5
 
 
 RESTARTED = """\
