@@ -7,6 +7,7 @@ slots know nothing of each other, so that one which fails, hangs or dies keeps n
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import selectors
@@ -23,10 +24,13 @@ from typing import IO, Any, Literal
 
 from hpcagent.apps.launch import Launch, not_started, prepared
 from hpcagent.apps.ranks.wire import ADDRESS, SECRET, Wire, answered, challenge, newcomer
+from hpcagent.errors import AppFailed
 from hpcagent.lifeline import FORKS, end_tree, node_name
 
-__all__ = ["Event", "Group", "words_of"]
+__all__ = ["MPI4PY", "Event", "Group", "refuse_without_mpi4py", "words_of"]
 
+MPI4PY = "pip install 'hpcagent[lammps]', or mpi4py of the machine's MPI"
+"""Where mpi4py comes from."""
 START_S = 120.0
 """So long may a launch take until its ranks have said who they are, in seconds."""
 STRANGERS_S = 20.0
@@ -64,6 +68,21 @@ def words_of(ranks_of_a_slot: int) -> list[str]:
     """The program that a launch starts on every rank."""
     # -P: a file of the run called `mpi4py.py` must not be imported in place of the package.
     return [sys.executable, "-P", "-m", "hpcagent.apps.ranks.process", str(ranks_of_a_slot)]
+
+
+def refuse_without_mpi4py(who: str) -> None:
+    """Raise `AppFailed` (`NoEngine`) where this Python, which is that of the ranks, has no mpi4py.
+
+    Args:
+        who: What needs it, as the beginning of a sentence.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise AppFailed(
+            f"{who} needs mpi4py, which is not installed on {node_name()}.",
+            kind="infrastructure",
+            name="NoEngine",
+            repair=MPI4PY,
+        )
 
 
 def addresses() -> list[str]:
