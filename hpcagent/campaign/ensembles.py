@@ -408,8 +408,10 @@ class Ensembles:
         if manifest is None or not isinstance(answer, dict):
             return []
         one.cost.pay(answer)
-        one.metrics[name] = answer.get("metrics") or {}
-        one.units.update(answer.get("units") or {})
+        # Whether it is a result is asked where it is recorded; one that is none must not keep others from there.
+        metrics, units = answer.get("metrics"), answer.get("units")
+        one.metrics[name] = metrics if isinstance(metrics, dict) else {}
+        one.units.update(units if isinstance(units, dict) else {})
         future: Future[Any] = Future()
         future.set_result(answer)
         return [(manifest, future)]

@@ -31,6 +31,7 @@ from hpcagent.apps.ranks.group import Event
 from hpcagent.campaign import ensembles
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.extending import from_the_end_of
+from hpcagent.campaign.launch_costs import LaunchCost
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.repairing import repaired_app
 from hpcagent.errors import AppFailed, BadInput
@@ -633,6 +634,15 @@ def test_a_rank_that_answers_nonsense_costs_its_run(tmp_path: Path) -> None:
     for said in ({"x": 1}, {"failure": 5}, {"os_error": []}, {"size": 3}):
         event = Event("lost", 0, answer=said, aborted=True)
         assert ensemble._crash(flight, launch, event).kind in ("infrastructure", "simulation")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("answer", [{"metrics": 5}, {"units": "x"}, {"cost": 5}, {"cost": {"node_hours": "x"}}])
+def test_an_answer_of_another_form_is_handed_on_for_its_run_alone(tmp_path: Path, answer: dict[str, Any]) -> None:
+    cost = LaunchCost.of(Resources(), 1)
+    one = ensembles._Flying(tmp_path, Resources(), {"a": "manifest"}, 1, True, cost)  # type: ignore[dict-item]
+    ((_, given),) = ensembles.Ensembles._answer(None, one, "a", answer)  # type: ignore[arg-type]
+    assert given.result() == answer
+    ensembles._write_metrics(one)
 
 
 def test_what_waits_through_many_blocks_that_have_ended_well_is_not_lost(tmp_path: Path, monkeypatch: Any) -> None:
