@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -21,7 +22,7 @@ from typing import Any
 from hpcagent.apps.hooks import LAMMPS, lammps
 from hpcagent.apps.launch import Launch, Limit, planned
 from hpcagent.apps.lines import Lines, new_lines
-from hpcagent.apps.ranks.group import Event, Group, words_of
+from hpcagent.apps.ranks.group import Event, Group, refuse_without_mpi4py, words_of
 from hpcagent.apps.run import Run
 from hpcagent.apps.worker import broken_off, execute
 from hpcagent.beside import as_told, told
@@ -68,9 +69,21 @@ def execute_ensemble(request: Mapping[str, Any]) -> list[tuple[str, dict[str, An
         block did not suffice.
 
     Raises:
-        AppFailed: The launch could not be started.
+        AppFailed: The launch could not be started; `LaunchFailed`: there is an error in what drives it, which is
+            no run's own; `NoEngine`: its ranks need mpi4py, which is not there.
+        OSError, MemoryError: The machine's.
     """
-    return _Ensemble(request).all()
+    try:
+        return _Ensemble(request).all()
+    except (AppFailed, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise AppFailed(
+            f"the launch has ended by an error of what drives it, not of a run: {type(error).__name__}: {error}",
+            kind="infrastructure",
+            name="LaunchFailed",
+            log_tail=traceback.format_exc()[-4000:],
+        ) from None
 
 
 class _Ensemble:
@@ -113,9 +126,10 @@ class _Ensemble:
 
     def _step(self) -> None:
         if self._group is None:
-            self._group = Group(_tolerant(planned(
-                self._run, words_of(self._ranks), app=self._app, env={"PYTHONFAULTHANDLER": "1"}
-            )), slots=self._slots, ranks=self._ranks)  # fmt: skip
+            launch = planned(self._run, words_of(self._ranks), app=self._app, env={"PYTHONFAULTHANDLER": "1"})
+            if launch.launcher is not None:
+                refuse_without_mpi4py(f"the launch of {self._slots} x {self._ranks} rank(s)")
+            self._group = Group(_tolerant(launch), slots=self._slots, ranks=self._ranks)
             self._starts += 1
             self._following = 0.0
         group = self._group
@@ -128,6 +142,9 @@ class _Ensemble:
             return
         if not worn:
             self._give(group)
+        late = group.late()
+        if late is not None:
+            self._write({"late": late})
         self._answers.flush()
         lost = self._heard(group, self._until())
         if lost:
@@ -174,11 +191,11 @@ class _Ensemble:
         if flight is None or answer.get("key") != flight.key:
             return
         del self._flying[slot]
-        if "value" in answer:
+        if isinstance(answer.get("value"), dict):
             self._end(flight, dict(answer["value"]))
             return
         failure = AppFailed(
-            f"its rank process could not run it: {answer.get('error')}",
+            f"its rank process could not run it: {answer.get('error', 'what it answers is no result')}",
             kind="infrastructure",
             name="LaunchFailed",
             log_tail=str(answer.get("traceback") or ""),
@@ -265,13 +282,14 @@ class _Ensemble:
     def _more(self) -> bool:
         """Take what the coordinator has added. Returns False: it stands first in the condition of a loop."""
         said: list[dict[str, Any]] = []
-        # A look that fails is made up for by the next; runs of a damaged line are sent again by who has sent them.
+        # A look that fails is made up for by the next; runs of a line that is damaged, or no order, are sent again
+        # by who has sent them.
         with contextlib.suppress(OSError):
             said, self._read = new_lines(self._folder / MORE, self._read)
         for line in said:
             if line.get("drop"):
                 self._drop()
-            elif isinstance(line.get("order"), dict):
+            elif _is_order(line.get("order")):
                 self._waiting.append(line["order"])
         if said:
             self._waiting.sort(key=_expected, reverse=True)
@@ -324,6 +342,22 @@ def _table(order: Mapping[str, Any]) -> str:
 
 def _id(order: Mapping[str, Any]) -> str:
     return str(order["manifest"]["execution_id"])
+
+
+def _is_order(said: Any) -> bool:
+    """Whether a line has all that is asked here of an order; what else it says is the matter of its run."""
+    try:
+        return bool(
+            isinstance(said["function"], str)
+            and isinstance(said["settings"], dict)
+            and isinstance(said["manifest"]["execution_id"], str)
+            and math.isfinite(_expected(said))
+            and _table(said)
+            and _run_of(said)
+            and Limit.of(_run_of(said)).seconds is not None
+        )
+    except Exception:  # whatever is wrong with it
+        return False
 
 
 def _expected(order: Mapping[str, Any]) -> float:
@@ -392,7 +426,8 @@ def _crash(flight: _Flight, group: Group, event: Event) -> AppFailed:
     if event.answer:
         from hpcagent.apps.over_ranks import failure_of_a_rank
 
-        return failure_of_a_rank(event.answer, _text(Path(flight.order["workdir"]) / "output.txt", 4000))
+        with contextlib.suppress(Exception):  # no failure of a rank: then it is one that has gone without a word
+            return failure_of_a_rank(event.answer, _text(Path(flight.order["workdir"]) / "output.txt", 4000))
     printed = _said_by(flight) or group.printed()
     number = _signal_of(flight) or 9
     if flight.order["function"] == LAMMPS:

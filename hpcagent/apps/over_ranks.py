@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import importlib.util
 import json
 import os
 import pickle
@@ -29,6 +28,7 @@ from typing import Any
 from hpcagent.apps.carried import Carried, carry
 from hpcagent.apps.launch import Finished, Launch, Limit, finish, planned
 from hpcagent.apps.printed import read_tail, reading
+from hpcagent.apps.ranks.group import refuse_without_mpi4py
 from hpcagent.apps.ranks.inside import Inside, inside
 from hpcagent.apps.ranks.surroundings import of_a_run
 from hpcagent.apps.run import Outcome, Run, note, noted, noting
@@ -60,14 +60,7 @@ def over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) ->
             `Walltime`, `BlockEnded`, `Killed`, `FunctionCrashed`, `FunctionExited`.
         OSError, MemoryError: As a rank raised it.
     """
-    if importlib.util.find_spec("mpi4py") is None:
-        raise AppFailed(
-            f"app {order['manifest']['app']!r} runs on MPI ranks (mpi=True) and needs mpi4py, which is not "
-            f"installed on {node_name()}.",
-            kind="infrastructure",
-            name="NoEngine",
-            repair="pip install 'hpcagent[lammps]', or mpi4py of the machine's MPI",
-        )
+    refuse_without_mpi4py(f"app {order['manifest']['app']!r} runs on MPI ranks (mpi=True) and")
     here = inside()
     if here is not None:
         return _in_a_slot(order, params, run, here)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import os
+import sys
 import threading
 import time
 import uuid
@@ -19,13 +21,15 @@ from hpcagent.apps.base import App
 from hpcagent.apps.ensemble import ANSWERS, MORE, execute_ensemble
 from hpcagent.apps.hooks import LAMMPS
 from hpcagent.apps.lines import Lines, new_lines
+from hpcagent.apps.ranks.group import MPI4PY
 from hpcagent.campaign.ensemble_table import Ensemble, refuse_ensemble
 from hpcagent.campaign.launch_costs import LaunchCost
-from hpcagent.errors import BadInput, SiteFailed
+from hpcagent.errors import AppFailed, BadInput, SiteFailed
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import MOST_LOST
 from hpcagent.model.records import Cost, Manifest
 from hpcagent.science.lammps.executable import is_another
+from hpcagent.sites.ended import failure_of
 from hpcagent.sites.several import Sites
 from hpcagent.sites.site import Site
 from hpcagent.sites.workers.fair_share import Turn
@@ -52,6 +56,23 @@ def refuse_site(site: Site, app: App) -> None:
         )
     if app.function == LAMMPS:
         _refuse_other_lammps(site)
+
+
+def _refuse_no_mpi4py(site: Site, app: App, launch: Resources) -> None:
+    """Refuse a site on this machine whose ranks, in this Python, have no mpi4py.
+
+    Others are asked by their worker, before its first launch.
+    """
+    alone = launch.nodes * launch.ranks_per_node == 1 and not app.mpi
+    if alone or importlib.util.find_spec("mpi4py") is not None:
+        return
+    profile = site.profile
+    if profile.batch or any(one.python or one.worker_init for one in profile.executors.values()):
+        return
+    raise BadInput(
+        f"mode 'ensemble' needs mpi4py, which {sys.executable} has not got: {MPI4PY}. Or leave the mode out.",
+        value=profile.name,
+    )
 
 
 def _refuse_other_lammps(site: Site) -> None:
@@ -163,7 +184,8 @@ class Ensembles:
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._launch(app.contract.resources)
+        launch, _ = self._launch(app.contract.resources)
+        _refuse_no_mpi4py(site, app, launch)
 
     def add(self, manifests: Sequence[Manifest], *, again: bool = False) -> None:
         """Take runs; `go` sends them."""
@@ -368,6 +390,8 @@ class Ensembles:
                 one.begun.add(str(line["begun"]))
             elif "launch" in line:
                 one.cost.hear(line["launch"])
+            elif "late" in line:
+                self._tell(f"The ensemble {one.folder.name}: {line['late']}")
             else:
                 found += self._answer(one, str(line.get("execution_id")), line.get("answer"))
         return found
@@ -384,8 +408,10 @@ class Ensembles:
         if manifest is None or not isinstance(answer, dict):
             return []
         one.cost.pay(answer)
-        one.metrics[name] = answer.get("metrics") or {}
-        one.units.update(answer.get("units") or {})
+        # Whether it is a result is asked where it is recorded; one that is none must not keep others from there.
+        metrics, units = answer.get("metrics"), answer.get("units")
+        one.metrics[name] = metrics if isinstance(metrics, dict) else {}
+        one.units.update(units if isinstance(units, dict) else {})
         future: Future[Any] = Future()
         future.set_result(answer)
         return [(manifest, future)]
@@ -395,7 +421,7 @@ class Ensembles:
         assert one.task is not None
         error: BaseException | None = SiteFailed(f"The ensemble {one.folder.name} was cancelled.")
         if not one.task.cancelled():
-            error = one.task.exception()
+            error = _of_the_launch(one.folder.name, one.task.exception())
         found: list[tuple[Manifest, Future[Any]]] = []
         if error is None:
             for name, answer in one.task.result():
@@ -426,6 +452,17 @@ class Ensembles:
                 f"The metrics of the ensemble {one.folder.name} are not gathered in its metrics.h5: {error}. Each "
                 "run's result has its own."
             )
+
+
+def _of_the_launch(name: str, error: BaseException | None) -> BaseException | None:
+    """What has ended a launch, as its runs are told: an error without a name is the launch's, not theirs."""
+    if error is None or isinstance(error, (AppFailed, OSError, MemoryError)) or failure_of(error)[0] != "contract":
+        return error
+    return AppFailed(
+        f"the launch {name} has ended by an error of what drives it, not of a run: {error!r}",
+        kind="infrastructure",
+        name="LaunchFailed",
+    )
 
 
 def _write_metrics(one: _Flying) -> None:

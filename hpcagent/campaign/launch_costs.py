@@ -52,7 +52,8 @@ class LaunchCost:
 
     def pay(self, answer: Mapping[str, Any]) -> None:
         """Take in the answer of a run."""
-        hours = (answer.get("cost") or {}).get("node_hours")
+        cost = answer.get("cost")
+        hours = cost.get("node_hours") if isinstance(cost, Mapping) else None
         if isinstance(hours, (int, float)) and math.isfinite(hours):
             self.of_runs += max(0.0, hours)
 

@@ -287,7 +287,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("WrongRanks", "infrastructure", "fewer [MPI ranks](mpi.md) than asked for: choose the launcher of the program's own MPI"),
         _is("NoPlace", "infrastructure", "more nodes than the worker was given: an executor of mode `mpi` with larger blocks"),
         _is("NoLauncher", "infrastructure", "the launcher is not there: correct `launcher` in the profile, or `pip install mpich`"),
-        _is("LaunchFailed", "infrastructure", "the launcher ended before the program began: read `output.txt`"),
+        _is("LaunchFailed", "infrastructure", "the launcher ended before the program began: read `output.txt`. Of an ensemble also an error of what drives its launch, which the message names"),
         _is("LaunchLost", "infrastructure", "an [ensemble's](lammps_modes.md#many-runs-in-one-launch-ensemble) launch ended again and again while it had the run, by nobody knows which of its ranks: out of memory? Read `log_tail`", charged="no"),
         _is("Walltime", "infrastructure", "raise `walltime_s` in the contract, or make the run shorter", again=False, timed=True),
         _is("Killed", "infrastructure", "ended from outside: out of memory, or the job was stopped; in an ensemble also a rank that has ended itself by other means than `os._exit`"),

@@ -7,6 +7,7 @@ slots know nothing of each other, so that one which fails, hangs or dies keeps n
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import selectors
@@ -23,13 +24,23 @@ from typing import IO, Any, Literal
 
 from hpcagent.apps.launch import Launch, not_started, prepared
 from hpcagent.apps.ranks.wire import ADDRESS, SECRET, Wire, answered, challenge, newcomer
+from hpcagent.errors import AppFailed
 from hpcagent.lifeline import FORKS, end_tree, node_name
 
-__all__ = ["Event", "Group", "words_of"]
+__all__ = ["MPI4PY", "Event", "Group", "refuse_without_mpi4py", "words_of"]
 
+MPI4PY = "pip install 'hpcagent[lammps]', or mpi4py of the machine's MPI"
+"""Where mpi4py comes from."""
 START_S = 120.0
 """So long may a launch take until its ranks have said who they are, in seconds."""
+STRANGERS_S = 20.0
+"""So long may who has connected take to show the secret, in seconds: a rank does so at once."""
+STRANGERS = 64
+"""So many may be connected without having shown it, beyond the ranks of the launch that are awaited."""
+LATE_S = 30.0
+"""A launch whose ranks have not all connected after so many seconds says so."""
 _GRACE_S = 5.0
+_DEAF_S = 1.0
 _TAIL = 20_000
 
 
@@ -59,6 +70,21 @@ def words_of(ranks_of_a_slot: int) -> list[str]:
     return [sys.executable, "-P", "-m", "hpcagent.apps.ranks.process", str(ranks_of_a_slot)]
 
 
+def refuse_without_mpi4py(who: str) -> None:
+    """Raise `AppFailed` (`NoEngine`) where this Python, which is that of the ranks, has no mpi4py.
+
+    Args:
+        who: What needs it, as the beginning of a sentence.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise AppFailed(
+            f"{who} needs mpi4py, which is not installed on {node_name()}.",
+            kind="infrastructure",
+            name="NoEngine",
+            repair=MPI4PY,
+        )
+
+
 def addresses() -> list[str]:
     """Where ranks on this host and on others reach this process; the address that others know comes first."""
     found = []
@@ -78,6 +104,7 @@ class _Rank:
         self.slot = self.rank = -1
         self.host = ""
         self.pid = 0
+        self.since = time.monotonic()
 
 
 class Group:
@@ -105,11 +132,13 @@ class Group:
         self._selector = selectors.DefaultSelector()
         self._listening: list[socket.socket] = []
         self._ranks: dict[int, list[_Rank]] = {slot: [] for slot in range(slots)}
-        self._strangers: set[_Rank] = set()
+        self._strangers: dict[_Rank, None] = {}  # the oldest first
         self._gone: set[int] = set()
         self._events: list[Event] = []
         self._output: IO[bytes] = tempfile.TemporaryFile(prefix="ranks-")  # noqa: SIM115  (closed in `close`)
-        self._deadline = time.monotonic() + START_S
+        self._began = time.monotonic()
+        self._deaf_until: float | None = None  # no connection is taken until then
+        self._late_said = False
         try:
             env = launch.env | {
                 ADDRESS: self._listen(["127.0.0.1"] if launch.launcher is None else addresses()),
@@ -167,7 +196,15 @@ class Group:
         for rank in self._ranks[slot]:
             with contextlib.suppress(OSError):  # it is gone: `wait` says so
                 rank.wire.send({**request, "key": key}, pickled=pickled)
+            self._watch(rank)
         return key
+
+    def _watch(self, rank: _Rank) -> None:
+        """Wait for what a rank says, and for room, where it has not taken all that it was sent."""
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if rank.wire.unsent else 0)
+        with contextlib.suppress(KeyError, ValueError):  # dropped
+            if self._selector.get_key(rank.wire).events != wanted:
+                self._selector.modify(rank.wire, wanted, rank)
 
     def wait(self, timeout_s: float) -> list[Event]:
         """What has happened; nothing after so many seconds without anything.
@@ -178,13 +215,13 @@ class Group:
         while not self._events:
             left = deadline - time.monotonic()
             # Looked at now and then: a process that has never connected ends without a word.
-            for key, _ in self._selector.select(max(0.0, min(left, 0.2))):
-                self._take(key.fileobj)
+            for key, ready in self._selector.select(max(0.0, min(left, 0.2))):
+                self._take(key.fileobj, ready)
+            self._tidy_up()
             if self._process.poll() is not None and not self._events:
                 self._ended()
-            elif not self._events and self.waiting and time.monotonic() > self._deadline:
-                self.close()
-                self._events.append(Event("lost", -1))
+            elif not self._events and self.waiting and time.monotonic() > self._began + START_S:
+                self._give_up_waiting()
             if left <= 0:
                 break
         events, self._events = self._events, []
@@ -200,6 +237,22 @@ class Group:
         """Slots that are there."""
         return [s for s, there in self._ranks.items() if len(there) == self.ranks and s not in self._gone]
 
+    def late(self) -> str | None:
+        """What is waited for, in a sentence, where ranks have not connected for long; once of a launch."""
+        waiting = self.waiting
+        if self._late_said or not waiting or time.monotonic() < self._began + LATE_S:
+            return None
+        self._late_said = True
+        there = {rank.rank for slot in waiting for rank in self._ranks[slot]}
+        absent = [
+            n for slot in waiting for n in range(slot * self.ranks, (slot + 1) * self.ranks) if n not in there
+        ]
+        some = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
+        return (
+            f"{len(absent)} of the {self.slots * self.ranks} rank(s) of a launch have not connected after "
+            f"{time.monotonic() - self._began:.0f} s ({some}); they are waited for, {START_S:.0f} s in all."
+        )
+
     def printed(self) -> str:
         """The end of what the launcher, and ranks outside of runs, have printed; of one that was closed, too."""
         if self._output.closed:
@@ -210,46 +263,84 @@ class Group:
 
     # -- hearing ------------------------------------------------------------------------------
 
-    def _take(self, source: Any) -> None:
+    def _take(self, source: Any, ready: int) -> None:
         if source in self._listening:
-            with contextlib.suppress(OSError):
-                sock, _ = source.accept()
-                sock.setblocking(True)
-                rank = _Rank(newcomer(sock))
-                rank.nonce = challenge(sock)
-                self._strangers.add(rank)
-                self._selector.register(rank.wire, selectors.EVENT_READ, rank)
+            self._accept(source)
             return
         if source.fileno() < 0:  # dropped with its slot, a moment ago
             return
         rank = self._selector.get_key(source).data
         try:
-            messages = rank.wire.read()
-        except (OSError, EOFError):
+            if ready & selectors.EVENT_WRITE:
+                rank.wire.flush()
+                self._watch(rank)
+            if ready & selectors.EVENT_READ:
+                for message in rank.wire.read():
+                    self._heard(rank, message)
+        except Exception:  # whatever somebody sends is a loss of nobody else's
             self._lost(rank)
+
+    def _accept(self, listening: socket.socket) -> None:
+        if self._deaf_until is not None:  # seen together with the one that was refused
             return
-        for message in messages:
-            if rank in self._strangers:
-                if not self._known(rank, message):
-                    self._drop(rank)
-                    return
-            elif message.get("aborted"):
-                self._lost(rank, aborted=True, said=message.get("said"))
-            elif rank.slot not in self._gone:
-                self._events.append(Event("answer", rank.slot, answer=message))
+        try:
+            sock, _ = listening.accept()
+        except (BlockingIOError, ConnectionError, InterruptedError):  # gone again
+            return
+        except OSError:  # no descriptor is left, most often: it would be told of again at once, and for ever
+            if self._strangers:
+                self._drop(next(iter(self._strangers)))
+            self._deaf_until = time.monotonic() + _DEAF_S
+            for one in self._listening:
+                self._selector.unregister(one)
+            return
+        try:
+            rank = _Rank(newcomer(sock))
+            rank.nonce = challenge(sock)
+        except OSError:
+            sock.close()
+            return
+        self._strangers[rank] = None
+        self._selector.register(rank.wire, selectors.EVENT_READ, rank)
+        # As many as may be ranks on their way have a place each.
+        if len(self._strangers) > STRANGERS + self.ranks * len(self.waiting):
+            self._drop(next(iter(self._strangers)))
+
+    def _tidy_up(self) -> None:
+        """Drop who has been a stranger for too long, and take connections again after a pause."""
+        now = time.monotonic()
+        for rank in [one for one in self._strangers if now > one.since + STRANGERS_S]:
+            self._drop(rank)
+        if self._deaf_until is not None and now > self._deaf_until:
+            self._deaf_until = None
+            for one in self._listening:
+                self._selector.register(one, selectors.EVENT_READ)
+
+    def _heard(self, rank: _Rank, message: Mapping[str, Any]) -> None:
+        if rank.wire.fileno() < 0:  # dropped by what it has said before
+            return
+        if rank in self._strangers:
+            if not self._known(rank, message):
+                self._drop(rank)
+        elif message.get("aborted"):
+            self._lost(rank, aborted=True, said=message.get("said"))
+        elif rank.slot not in self._gone:
+            self._events.append(Event("answer", rank.slot, answer=message))
 
     def _known(self, rank: _Rank, hello: Mapping[str, Any]) -> bool:
         """Take in a rank that shows the secret."""
         slot, number, size = hello.get("slot"), hello.get("rank"), hello.get("size")
         if not answered(rank.nonce, self._secret, hello.get("proof")) or not isinstance(slot, int):
             return False
-        self._strangers.discard(rank)
         if size != self.slots * self.ranks or slot not in self._ranks or not isinstance(number, int):
             # Copies of one rank each, most often: the launcher and this MPI do not know each other.
-            self._events.append(Event("lost", -1, answer={"size": size}))
+            self._events.append(Event("lost", -1, answer={"size": size} if isinstance(size, int) else None))
             return False
-        rank.slot, rank.rank, rank.wire.most = slot, number, 1 << 30
+        if slot in self._gone:  # given up before it came
+            return False
         rank.host, rank.pid = str(hello.get("host")), int(hello.get("pid") or 0)
+        self._strangers.pop(rank)
+        rank.slot, rank.rank, rank.wire.most = slot, number, 1 << 30
         there = self._ranks[slot]
         there.append(rank)
         there.sort(key=lambda one: one.rank)
@@ -258,18 +349,28 @@ class Group:
         return True
 
     def _drop(self, rank: _Rank) -> None:
-        self._strangers.discard(rank)
+        self._strangers.pop(rank, None)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(rank.wire)
         rank.wire.close()
 
     def _lost(self, rank: _Rank, *, aborted: bool = False, said: Any = None) -> None:
-        if rank in self._strangers or rank.slot in self._gone:
+        if rank.slot not in self._ranks or rank.slot in self._gone:
             self._drop(rank)
             return
         slot = rank.slot
         self.end(slot)
         self._events.append(Event("lost", slot, answer=said if isinstance(said, dict) else None, aborted=aborted))
+
+    def _give_up_waiting(self) -> None:
+        """Give up the slots of which ranks have not come; those that are there go on."""
+        if not self.ready:
+            self.close()
+            self._events.append(Event("lost", -1))
+            return
+        for slot in self.waiting:
+            self.end(slot)
+            self._events.append(Event("lost", slot))
 
     def _ended(self) -> None:
         self.returncode = self._process.returncode
@@ -328,7 +429,7 @@ class Group:
         for rank in list(self._strangers):
             self._drop(rank)
         for sock in self._listening:
-            with contextlib.suppress(KeyError, ValueError):
+            with contextlib.suppress(KeyError, ValueError):  # in a pause
                 self._selector.unregister(sock)
             sock.close()
         self._listening = []

@@ -111,7 +111,10 @@ def _listen(wire: Wire, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
                 if message["what"] == "quit":
                     _exit(0)  # a launcher adds up the exit codes of its ranks; this rank has done no wrong
                 requests.put(message)
-    except (OSError, EOFError):
+    except (OSError, EOFError) as error:
+        if error.__cause__ is not None:  # an order that cannot be read here: the launch's output says why
+            traceback.print_exc()
+            sys.stderr.flush()
         _exit(0)
 
 

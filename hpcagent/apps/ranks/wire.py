@@ -6,6 +6,7 @@ rank reads, from the driver that has started it. Whoever connects shows the laun
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -34,29 +35,50 @@ class Wire:
     """One end of a connection.
 
     Args:
-        sock: The connected socket; blocking.
+        sock: The connected socket. Of one that does not block, `send` keeps what does not go yet for `flush`.
         most: Largest frame that is taken, in bytes.
     """
 
     def __init__(self, sock: socket.socket, *, most: int = LARGEST) -> None:
         self.sock, self.most = sock, most
         self._buffer = bytearray()
+        self._unsent = bytearray()
 
     def fileno(self) -> int:
         """For selectors."""
         return self.sock.fileno()
 
     def send(self, message: dict[str, Any], *, pickled: bool = False) -> None:
-        """Send a message whole.
+        """Send a message: whole on a socket that blocks, else as far as it goes.
 
         Raises:
             OSError: The other end is gone.
         """
         body = pickle.dumps(message) if pickled else json.dumps(message).encode()
-        self.sock.sendall(_HEAD.pack(len(body), _PICKLE if pickled else _JSON) + body)
+        frame = _HEAD.pack(len(body), _PICKLE if pickled else _JSON) + body
+        if self.sock.getblocking():
+            self.sock.sendall(frame)
+            return
+        self._unsent += frame
+        self.flush()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the other end had no room for yet."""
+        return len(self._unsent)
+
+    def flush(self) -> None:
+        """Send what waits, as far as it goes.
+
+        Raises:
+            OSError: The other end is gone.
+        """
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                del self._unsent[: self.sock.send(self._unsent)]
 
     def read(self, *, trusted: bool = False) -> list[dict[str, Any]]:
-        """Take what has come; blocks where nothing has.
+        """Take what has come; where nothing has, a socket that blocks waits for it.
 
         Args:
             trusted: Whether the other end is the driver that has started this process: its pickles are read.
@@ -65,10 +87,13 @@ class Wire:
             The messages that are whole by now.
 
         Raises:
-            EOFError: The other end is gone, or sent what is no message.
+            EOFError: The other end is gone, or sent what is no message, whatever it is.
             OSError: Likewise.
         """
-        piece = self.sock.recv(1 << 16)
+        try:
+            piece = self.sock.recv(1 << 16)
+        except BlockingIOError:
+            return []
         if not piece:
             raise EOFError("the connection was closed")
         self._buffer += piece
@@ -84,8 +109,8 @@ class Wire:
             del self._buffer[:end]
             try:
                 message = pickle.loads(body) if kind == _PICKLE else json.loads(body)
-            except ValueError as error:
-                raise EOFError(str(error)) from None
+            except Exception as error:  # nested too deep (RecursionError), a pickle of what is not there, ...
+                raise EOFError(f"no message of a rank: {error!r}") from error
             if not isinstance(message, dict):
                 raise EOFError("no message of a rank")
             found.append(message)
@@ -105,7 +130,8 @@ def challenge(sock: socket.socket) -> bytes:
 
 def answered(nonce: bytes, secret: str, said: object) -> bool:
     """Whether an answer to a challenge shows the secret."""
-    return isinstance(said, str) and hmac.compare_digest(said.encode(), _proof(nonce, secret).encode())
+    # Of text beyond ASCII nothing is compared: that raises, as half of a surrogate pair does when it is encoded.
+    return isinstance(said, str) and said.isascii() and hmac.compare_digest(said, _proof(nonce, secret))
 
 
 def _proof(nonce: bytes, secret: str) -> str:
@@ -146,6 +172,7 @@ def connected(address: str, secret: str, hello: dict[str, Any], *, timeout_s: fl
 
 
 def newcomer(sock: socket.socket) -> Wire:
-    """The driver's end of a connection that has not shown the secret yet."""
+    """The driver's end of a connection that has not shown the secret yet; it never blocks the driver."""
+    sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Wire(sock, most=_FIRST)

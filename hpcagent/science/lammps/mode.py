@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.util import find_spec
 from typing import Literal
 
 from hpcagent.apps.modes import ENSEMBLE, MODE
@@ -33,7 +34,7 @@ def way_of(run: Run) -> How:
         return "executable"
     if inside() is not None:
         return "inside"
-    why = not_here(run)
+    why = not_here(run) or _no_mpi4py(run)
     if asked == "auto":
         why = why or _not_worth_it(run)
         if why is None:
@@ -63,6 +64,13 @@ def not_here(run: Run) -> str | None:
     if runs_once():
         return "an endpoint starts each run in a process of its own"
     return None
+
+
+def _no_mpi4py(run: Run) -> str | None:
+    ranks = int(run.resources.get("nodes") or 1) * int(run.resources.get("ranks_per_node") or 1)
+    if ranks == 1 or find_spec("mpi4py") is not None:
+        return None
+    return f"its {ranks} ranks need mpi4py, which the Python of the worker has not got"
 
 
 def _not_worth_it(run: Run) -> str | None:

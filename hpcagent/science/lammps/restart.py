@@ -265,9 +265,8 @@ def earlier(workdir: Path, logs: list[str]) -> tuple[Earlier | None, str | None]
     for step, attempt, name in sorted(found, reverse=True):
         rows = _rows(workdir, attempt, step, logs)
         if rows is None:
-            refused = (
-                refused or f"the restart file at step {step} of attempt {attempt} is not used: its log lacks rows"
-            )
+            why = f"its log lacks rows, or its {CONTINUED} is damaged"
+            refused = refused or f"the restart file at step {step} of attempt {attempt} is not used: {why}"
             continue
         before, production, ended_at = rows
         if attempt and ended_at is not None and step >= ended_at:
@@ -288,19 +287,40 @@ def _rows(
     ended_at = int(leg["Step"][-1]) if leg.complete and len(leg) else None
     leg = replace(leg, data=leg.data[leg["Step"] <= step])
     try:
-        origin = json.loads((folder / CONTINUED).read_bytes())
-    except (OSError, ValueError):
+        origin = _origin(folder)
+    except (OSError, ValueError):  # nobody knows where it began: not at the start, if it says anything
+        return None
+    if origin is None:
         return (runs[:-1], leg, ended_at) if len(leg) else None
-    if attempt and int(origin["attempt"]) >= attempt:
+    from_attempt, from_step = origin
+    if attempt and from_attempt >= attempt:
         return None
     # What lies in `attempt-0/` is a whole run, with attempts of its own.
-    base = _rows(workdir if attempt else folder, int(origin["attempt"]), int(origin["step"]), logs)
+    base = _rows(workdir if attempt else folder, from_attempt, from_step, logs)
     if base is None:
         return None
-    whole = _stacked(base[1], leg, int(origin["step"]))
+    whole = _stacked(base[1], leg, from_step)
     if whole is not None and not attempt and leg.steps:
-        whole = _timed(whole, base[1], leg, int(origin["step"]), finished=int(origin["attempt"]) == 0)
+        whole = _timed(whole, base[1], leg, from_step, finished=from_attempt == 0)
     return None if whole is None else (base[0], whole, ended_at)
+
+
+def _origin(folder: Path) -> tuple[int, int] | None:
+    """The attempt and the step that an attempt went on from; None: it began at the start.
+
+    Raises:
+        OSError, ValueError: Its note of that cannot be read, or is damaged.
+    """
+    try:
+        said = json.loads((folder / CONTINUED).read_bytes())
+    except FileNotFoundError:
+        return None
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    attempt, step = (said.get("attempt"), said.get("step")) if isinstance(said, dict) else (None, None)
+    if type(attempt) is not int or type(step) is not int or attempt < 0 or not 0 <= step < 1 << 63:
+        raise ValueError(f"{CONTINUED} says no attempt and step")
+    return attempt, step
 
 
 def _stacked(first: Run, then: Run, step: int) -> Run | None:
@@ -386,11 +406,12 @@ def _take_logs(source: Path, target: Path, logs: list[str]) -> None:
             if (at / name).is_file():
                 _same(at / name, to / name)
         try:
-            number = int(json.loads((at / CONTINUED).read_bytes())["attempt"])
-        except FileNotFoundError:
-            return
-        except (ValueError, KeyError, TypeError) as error:
+            origin = _origin(at)
+        except ValueError as error:
             raise gone(source, f"{CONTINUED}: {error}") from None
+        if origin is None:
+            return
+        number, _ = origin
         at, to = source / f"attempt-{number}", target / f"attempt-{number}"
         if to.exists() or not at.is_dir():
             raise gone(source, f"attempt-{number} is not there")

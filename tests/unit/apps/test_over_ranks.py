@@ -16,6 +16,7 @@ import pytest
 
 from hpcagent.apps import over_ranks, worker
 from hpcagent.apps.base import App, app
+from hpcagent.apps.ranks import group
 from hpcagent.apps.rebuilt import Travelled
 from hpcagent.apps.run import Run, note
 from hpcagent.errors import AppFailed, BadInput
@@ -162,7 +163,7 @@ def test_a_call_that_somebody_else_wrote_is_not_read(tmp_path: Path, capfd: pyte
 
 
 def test_without_mpi4py_the_failure_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(over_ranks.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(group.importlib.util, "find_spec", lambda name: None)
     result = execute(summed, tmp_path, n=1)
     assert result.failure is not None and result.failure.name == "NoEngine"
     assert "pip install" in str(result.failure.repair)

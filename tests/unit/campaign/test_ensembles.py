@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import queue
@@ -24,13 +25,16 @@ import hpcagent as ha
 from hpcagent.apps import ensemble
 from hpcagent.apps.base import App
 from hpcagent.apps.ensemble import execute_ensemble
+from hpcagent.apps.launch import Limit
+from hpcagent.apps.lines import Lines
 from hpcagent.apps.ranks.group import Event
 from hpcagent.campaign import ensembles
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.extending import from_the_end_of
+from hpcagent.campaign.launch_costs import LaunchCost
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.repairing import repaired_app
-from hpcagent.errors import BadInput
+from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Result
 from hpcagent.model.repairs import Repairs
@@ -38,6 +42,7 @@ from hpcagent.runs.run import run
 from hpcagent.science.lammps.contract import lammps
 from hpcagent.science.lammps.executable import installed
 from hpcagent.sites.profile import Profile
+from hpcagent.sites.site import Site
 from hpcagent.store.gathered import read_gathered
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the package lammps is not installed")
@@ -540,6 +545,104 @@ def test_a_guard_stops_a_run_of_a_launch_and_the_slot_takes_the_next(
     result = run(load_campaign(path), run_dir=tmp_path / "run", progress=False)
     assert [r.status for r in result.results] == ["STOPPED"] * 2
     assert all(r.stopped is not None and r.stopped.reason == "limit" for r in result.results)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"order": {}},
+        {"order": {"manifest": 5}},
+        {"order": {"manifest": {}}},
+        {"order": {"manifest": {"execution_id": "x", "estimated_runtime_s": "long"}}},
+        {"order": {"manifest": {"execution_id": "x", "estimated_runtime_s": 1e400}}},
+    ],
+    ids=range(5),
+)
+def test_an_order_of_another_form_is_passed_over_and_the_others_are_run(
+    tmp_path: Path, line: dict[str, Any]
+) -> None:
+    written(tmp_path, [point(1)])
+    app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
+    good = app.order(app.manifest(point(20)), work=tmp_path / "work", site={})
+    lines = [line, {"order": {**good, "manifest": {**good["manifest"], "resources": []}}}, {"order": good}]
+    (tmp_path / "more.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    request = {"folder": tmp_path, "slots": 1, "ranks": 1, "resources": {}, "site": {}, "orders": []}
+    driver = ensemble._Ensemble(request)
+    driver._more()
+    assert [order["manifest"] for order in driver._waiting] == [json.loads(json.dumps(good["manifest"]))]
+
+
+def test_an_error_of_what_drives_a_launch_is_the_launchs_and_its_runs_are_tried_again_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_: Any) -> None:
+        raise KeyError("manifest")
+
+    monkeypatch.setattr(ensemble._Ensemble, "all", wrong)
+    with pytest.raises(AppFailed, match="KeyError: 'manifest'") as caught:
+        execute_ensemble({"folder": tmp_path, "slots": 1, "ranks": 1, "resources": {}, "site": {}, "orders": []})
+    assert (caught.value.kind, caught.value.name) == ("infrastructure", "LaunchFailed")
+
+    # Also where it is of a worker that says it as it is.
+    def gone(*_: Any, **__: Any) -> Future[Any]:
+        ended: Future[Any] = Future()
+        ended.set_exception(KeyError("manifest"))
+        return ended
+
+    monkeypatch.setattr(Site, "submit", gone)
+    result = run(load_campaign(written(tmp_path, [point(20)])), run_dir=tmp_path / "run", progress=False)
+    (one,) = result.results
+    assert one.failure is not None and (one.failure.kind, one.failure.name) == ("infrastructure", "LaunchFailed")
+    assert "KeyError('manifest')" in one.failure.message and one.attempt == 3
+    assert [e["failure"]["name"] for e in events_of(tmp_path / "run") if e["event"] == "retry"] == [
+        "LaunchFailed"
+    ] * 2
+
+
+def test_without_mpi4py_an_ensemble_is_refused_before_anything_is_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, [point(20)])
+    app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "mpi4py" else found(name, *rest)
+    )
+    with pytest.raises(BadInput, match=r"needs mpi4py.*pip install 'hpcagent\[lammps\]'"):
+        run(load_campaign(path), run_dir=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "ensembles").exists()
+    monkeypatch.setattr(ensemble, "Group", None)  # nothing is launched
+    with pytest.raises(AppFailed, match="needs mpi4py") as caught:
+        executed(tmp_path, app, [point(20)], ranks=1)
+    assert caught.value.name == "NoEngine" and "pip install" in caught.value.repair
+
+
+def test_a_rank_that_answers_nonsense_costs_its_run(tmp_path: Path) -> None:
+    written(tmp_path, [point(1)])
+    app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
+    request = {"folder": tmp_path, "slots": 1, "ranks": 1, "resources": {}, "site": {}, "orders": []}
+    driver = ensemble._Ensemble(request)
+    driver._answers = Lines(tmp_path / "answers.jsonl")
+    order = app.order(app.manifest(point(20)), work=tmp_path / "work", site={})
+    for value in (5, [], "x", None):
+        driver._flying[0] = ensemble._Flight(order, Limit.of(ensemble._run_of(order)), tmp_path / "crash", key="k")
+        driver._answered(None, 0, {"key": "k", "value": value})  # type: ignore[arg-type]
+    driver._answers.close()
+    assert names_of([answer for _, answer in driver._ended]) == ["LaunchFailed"] * 4
+    flight = ensemble._Flight(order, Limit.of(ensemble._run_of(order)), tmp_path / "crash")
+    launch = SimpleNamespace(printed=lambda: "")
+    for said in ({"x": 1}, {"failure": 5}, {"os_error": []}, {"size": 3}):
+        event = Event("lost", 0, answer=said, aborted=True)
+        assert ensemble._crash(flight, launch, event).kind in ("infrastructure", "simulation")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("answer", [{"metrics": 5}, {"units": "x"}, {"cost": 5}, {"cost": {"node_hours": "x"}}])
+def test_an_answer_of_another_form_is_handed_on_for_its_run_alone(tmp_path: Path, answer: dict[str, Any]) -> None:
+    cost = LaunchCost.of(Resources(), 1)
+    one = ensembles._Flying(tmp_path, Resources(), {"a": "manifest"}, 1, True, cost)  # type: ignore[dict-item]
+    ((_, given),) = ensembles.Ensembles._answer(None, one, "a", answer)  # type: ignore[arg-type]
+    assert given.result() == answer
+    ensembles._write_metrics(one)
 
 
 def test_what_waits_through_many_blocks_that_have_ended_well_is_not_lost(tmp_path: Path, monkeypatch: Any) -> None:

@@ -16,7 +16,9 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.ranks import warm
+from hpcagent.apps.run import Run, noted, noting
 from hpcagent.apps.worker import execute
+from hpcagent.science.lammps import mode
 from hpcagent.science.lammps.contract import lammps
 from hpcagent.science.lammps.executable import installed
 
@@ -284,3 +286,17 @@ def test_a_call_in_another_mode_does_not_pass_for_a_measurement_of_that_mode(tmp
     assert first.metrics["loop_time_s"] > 0 and again.metrics["loop_time_s"] > 0
     assert "loop_time_s" not in other.metrics and other.metrics["temperature"] == first.metrics["temperature"]
     assert "computed with mode = executable (asked for: library); so it has no" in other.notes[-1]
+
+
+def test_several_ranks_without_mpi4py_take_the_program_and_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mode, "find_spec", lambda name: None)
+    monkeypatch.setattr(mode, "not_here", lambda run: None)
+    ways = []
+    for ranks in (1, 2):
+        run = Run(workdir=tmp_path, resources={"nodes": 1, "ranks_per_node": ranks}, settings={"mode": "library"})
+        with noting():
+            ways.append((mode.way_of(run), noted()))
+    assert ways[0] == ("warm", ())
+    assert ways[1][0] == "executable" and "its 2 ranks need mpi4py" in ways[1][1][0]

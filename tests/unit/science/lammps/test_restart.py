@@ -19,6 +19,7 @@ from hpcagent.apps.worker import execute_as_result
 from hpcagent.errors import BadInput
 from hpcagent.model.failures import CONTINUES
 from hpcagent.model.records import Result
+from hpcagent.science.lammps import restart
 from hpcagent.science.lammps.contract import lammps, packaged_inputs
 from hpcagent.science.lammps.executable import command, installed
 from hpcagent.science.lammps.log import read_log
@@ -192,6 +193,31 @@ def test_a_file_whose_rows_are_lost_is_not_taken_and_that_is_said(app: App, tmp_
     assert again.ok and again["n_samples"] == 201
     assert "is not used: its log lacks rows" in " ".join(again.notes)
     assert read_log(Path(again.workdir) / "log.lammps").runs[-1]["Step"][0] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[]", "null", "{}", '{"attempt":"x","step":1}', '{"attempt":1e400,"step":1}', "[[[", "[" * 5000),
+        *('{"attempt":1,"step":1.5}', '{"attempt":1,"step":1' + "0" * 400 + "}", '{"attempt":-1,"step":1}'),
+    ],
+    ids=range(10),
+)
+def test_an_attempt_whose_beginning_is_not_known_is_not_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    folder = tmp_path / "attempt-2"
+    folder.mkdir()
+    log = "Step Temp\n0 1.0\n10 1.0\n20 1.0\nLoop time of 1 on 1 procs for 20 steps with 8 atoms\n"
+    (folder / "log.lammps").write_text(
+        f"run 20 upto\nPer MPI rank memory allocation (min/avg/max) = 1 | 1 | 1\n{log}"
+    )
+    assert restart._rows(tmp_path, 2, 20, []) is not None
+    (folder / "continued.json").write_text(text)
+    assert restart._rows(tmp_path, 2, 20, []) is None
+    monkeypatch.setattr(restart, "restart_step", lambda path: 20 if path.name == "restart.a" else None)
+    source, why = restart.earlier(tmp_path, [])
+    assert source is None and "continued.json is damaged" in (why or "")
 
 
 def test_rows_that_were_lost_in_between_are_said(app: App, tmp_path: Path) -> None:
