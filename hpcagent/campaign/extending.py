@@ -151,13 +151,20 @@ def before_and_after(campaign: Campaign, before: Result, after: Result) -> list[
         before: The run that was extended.
         after: The extended run.
     """
-    lines = []
+    lines = [f"  length: {length(campaign, before)} before, {length(campaign, after)} now"]
     for metric in campaign.shown:
         if metric in before.metrics and metric in after.metrics:
             old, new = (with_error(r.metrics[metric], r.uncertainty.get(metric)) for r in (before, after))
             unit = campaign.app.contract.metric(metric).unit
             lines.append(f"  {metric}: {old} before, {new} now{'' if unit == '1' else f' ({unit})'}")
     return lines + [f"  note: {note}" for note in after.notes if note not in before.notes]
+
+
+def length(campaign: Campaign, result: Result) -> str:
+    """How long a run is in all: in its steps where the app has them, of which its parameters have an ordinary run's."""
+    settings, m = campaign.app.settings, result.manifest
+    steps = steps_in_all(settings, m.params, m.times)
+    return f"{m.times:g} x an ordinary run" if steps is None else f"{settings['restart']['steps']} = {steps}"
 
 
 def wanted(campaign: Campaign, state: State, point: Longer, work: Path | None) -> tuple[Extension | None, str]:

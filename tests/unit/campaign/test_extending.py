@@ -78,7 +78,8 @@ def test_by_hand_a_run_goes_on_and_takes_the_place_of_what_it_extends(tmp_path: 
     assert [r.manifest.times for r in (first, second, third)] == [1.0, 2.0, 3.0]
     assert third.manifest.extends == second.manifest.execution_id and third.manifest.role == "extended"
     assert third.manifest.seed == first.manifest.seed and third.manifest.identity == third.manifest.execution_id
-    (line,) = before_and_after(campaign(), first, second)
+    length, line = before_and_after(campaign(), first, second)
+    assert length == "  length: 1 x an ordinary run before, 2 x an ordinary run now"
     assert line.split() == ["y:", "5", "±", "0.1", "before,", "10", "±", "0.05", "now"]
     # On record are three; one counts.
     read = read_run(folder)

@@ -92,7 +92,8 @@ def test_an_extended_run_says_what_is_of_its_added_part_only(tmp_path: Path) -> 
     for name in ("step 200", "fix av (ave/time)", "fix rd (ave/time, rdf.dat)", "dump d (d.lammpstrj)"):
         assert name in said
     assert "fix long" not in said
-    assert f"  note: {said}" in before_and_after(campaign("temp"), first, longer)
+    told = before_and_after(campaign("temp"), first, longer)
+    assert f"  note: {said}" in told and told[0].startswith("  length: ") and told[0].endswith(" = 400 now")
     assert {note.split()[0] for note in longer.notes if "not of the whole run" in note} == {
         "fav",
         "twice",
