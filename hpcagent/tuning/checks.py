@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from hpcagent.apps.base import App
+from hpcagent.campaign.numbers import with_error
 from hpcagent.campaign.record import Campaign
 from hpcagent.errors import AppFailed
 from hpcagent.model.records import Result
@@ -20,9 +21,9 @@ from hpcagent.science.lammps.settings import Settings
 from hpcagent.statistics.points import key
 from hpcagent.statistics.replicates import mean_error
 
-__all__ = ["SPEED", "Agreement", "Confirmed", "agreement", "averages_differ", "confirmed", "timed"]
+__all__ = ["FORCE_RATIO", "SPEED", "Agreement", "Confirmed", "agreement", "averages_differ", "confirmed", "timed"]
 
-SPEED = "timesteps_per_s"
+SPEED, FORCE_RATIO = "timesteps_per_s", "force_error_ratio"
 
 ROUND_OFF = 1e-9
 """Of two energies that are equal but for the order of their sums, relative to the kinetic and potential energy."""
@@ -91,7 +92,8 @@ def agreement(
     """Compare the energies of the first steps with other settings with those of the script as it came.
 
     Settings that change no force must leave the energies as they are. Where others are changed too, it is said how
-    far they move the energy and the pressure of the start; whether they are as accurate is told by `force_error`.
+    far they move the energy and the pressure of the start; whether they are as accurate is told by
+    `force_error_ratio`.
 
     Args:
         settings: Of the script as it came.
@@ -175,11 +177,7 @@ def averages_differ(campaign: Campaign, results: Sequence[Result], params: Param
     at = key(campaign.complete(params))
     tuned = [r for r in results if r.ok and key(r.manifest.params) == at]
     own = [r for r in results if r.ok and r.manifest.role == "reference"]
-    if tuned and own and all("force_error" in r.metrics for r in (*tuned, *own)):
-        then, came = (fmean(r.metrics["force_error"] for r in runs) for runs in (tuned, own))
-        forces = [f"rms error of the forces over the rms force: {then:.2e}; of the script as it came {came:.2e}"]
-    else:
-        forces = []
+    forces = _forces_said(tuned)
     names = [
         n
         for n in (tuned[0].metrics if tuned else {})
@@ -203,6 +201,19 @@ def averages_differ(campaign: Campaign, results: Sequence[Result], params: Param
     if apart:
         lines.append(f"averages that DIFFER by more than {_APART:g} standard errors: {', '.join(apart)}")
     return lines
+
+
+def _forces_said(tuned: Sequence[Result]) -> list[str]:
+    """How large the error of the forces is, beside that of the script as it came at the same positions."""
+    if not tuned or any(FORCE_RATIO not in r.metrics for r in tuned):
+        return []
+    then, ratio = (fmean(r.metrics[n] for r in tuned) for n in ("force_error", FORCE_RATIO))
+    errors = [r.uncertainty.get(FORCE_RATIO, 0.0) for r in tuned]
+    error = math.hypot(*errors) / len(errors)
+    return [
+        f"rms error of the forces over the rms force: {then:.2e}, {with_error(ratio, error)} times that of the "
+        "script as it came at the same positions"
+    ]
 
 
 def _other_energy(own: Sequence[Result], tuned: Sequence[Result]) -> str:

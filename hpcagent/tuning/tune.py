@@ -27,7 +27,7 @@ from hpcagent.tuning.asked import CAMPAIGN, digest, taken
 from hpcagent.tuning.checks import averages_differ
 from hpcagent.tuning.probe import Probe, read_probe
 from hpcagent.tuning.site import alone, cores_of
-from hpcagent.tuning.tuned import SURE, Tuned, settings_rows
+from hpcagent.tuning.tuned import SURE, Tuned, judged, settings_rows
 from hpcagent.tuning.work import Place, Work, brief
 
 __all__ = ["tune"]
@@ -259,7 +259,8 @@ def _checked(work: Work, found: _Found, *, repeats: int, told: Callable[[str], N
         knobs=made,
         probe=found.probe.said,
     )
-    for point in _contenders(campaign, found.result.points)[:_CONTENDERS]:
+    points = judged(found.result.points, campaign.objective, made)
+    for point in _contenders(campaign, points)[:_CONTENDERS]:
         values = campaign.complete(point.params)
         if not work.words(made, values) and Place.of(made, values, work.now) == work.now:
             said.append("nothing that was tried is faster than the script as it came")

@@ -13,19 +13,50 @@ from hpcagent.campaign.compare import ESTIMATE_BIAS, estimated_at
 from hpcagent.campaign.numbers import number, with_error
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.table import Table
+from hpcagent.model.objective import Objective
 from hpcagent.science.lammps.knobs import Knob
+from hpcagent.science.lammps.rewritten import PHYSICAL
 from hpcagent.science.lammps.settings import Settings
 from hpcagent.statistics.points import key
 from hpcagent.statistics.recommend import Estimate
 from hpcagent.store.files import write_whole
-from hpcagent.tuning.checks import Confirmed
+from hpcagent.tuning.checks import FORCE_RATIO, Confirmed
 
-__all__ = ["Tuned", "settings_rows"]
+__all__ = ["Tuned", "judged", "settings_rows"]
 
 MOST_ROWS = 10
 
 SURE = 0.9
 """P(as accurate as the script as it came) from which a point is taken."""
+
+_ESTIMATED, _ELSEWHERE = "estimated from CPU time", " on other ranks or threads"
+
+# Relative standard deviation of a speed-up by other ranks or threads that is worked out from CPU time: timed in
+# turn, such ones came out 2 to 3.6 times too high, as it is not seen how long ranks wait for each other or a core.
+_OTHER_CORES = 0.4
+_GUESSES = (
+    f"{_ESTIMATED}{_ELSEWHERE}: how long ranks wait for each other or for a core is not seen; timed in turn, such "
+    "speed-ups came out up to 3.6 times too high, so their order among other ranks and threads says little"
+)
+
+
+def judged(points: Sequence[Estimate], objective: Objective, made: Sequence[Knob]) -> list[Estimate]:
+    """The points, those with the force settings of the script as it came not judged by the error of their forces.
+
+    It is the same by construction; what other points say of theirs, through a model, is no evidence against them.
+    """
+    others = tuple(c for c in objective.constraints if c.metric != FORCE_RATIO)
+    if others == objective.constraints:
+        return list(points)
+    names = [k for k in made if k.setting in PHYSICAL]
+    found = []
+    for p in points:
+        if p.runs and all(number(p.params.get(k.name, k.own)) == number(k.own) for k in names):
+            alone = math.prod(c.probability(p.metrics[c.metric], p.uncertainty.get(c.metric, 0.0)) for c in others)
+            least = alone * p.runs / (p.runs + p.failed)
+            p = p.model_copy(update={"probability_feasible": max(least, p.probability_feasible)})
+        found.append(p)
+    return found
 
 
 def settings_rows(settings: Settings, made: Sequence[Knob]) -> tuple[tuple[str, str, str], ...]:
@@ -126,7 +157,8 @@ class Tuned:
             return Table("", [], [])
         own = self._own_speed()
         header = ["speed-up", "", *(k.setting for k in self.knobs), "as accurate", "runs"]
-        points = [p for p in self.result.points if p.runs and not self._is_own(p)]
+        points = judged(self.result.points, self.result.campaign.objective, self.knobs)
+        points = [p for p in points if p.runs and not self._is_own(p)]
         points = sorted(points, key=lambda p: (p.probability_feasible < SURE, -p.score))
         rows = [self._row(p, points[0], own) for p in points[:MOST_ROWS]]
         rows.append(["1", "as it came", *(number(k.own) for k in self.knobs), "itself", str(self._own_runs())])
@@ -139,11 +171,8 @@ class Tuned:
     def _row(self, p: Estimate, first: Estimate, own: float) -> list[str]:
         sure = p.probability_feasible >= SURE
         tie = sure and p is not first and first.score - p.score < 2 * math.hypot(first.score_error, p.score_error)
-        guessed = self._is_estimated(p)
-        # Repeats do not average out how far such estimates are off together, least of all on other ranks.
-        error = math.hypot(p.score_error, ESTIMATE_BIAS * p.score if guessed else 0.0)
-        factor = with_error(p.score / own, error / own) if own else "-"
-        marks = ["tie"] * tie + ["estimated from CPU time"] * guessed
+        factor = with_error(p.score / own, self._error(p) / own) if own else "-"
+        marks = ["tie"] * tie + list(filter(None, [self._how(p)]))
         cells = [number(p.params.get(k.name, k.own)) for k in self.knobs]
         accurate = f"yes (P = {p.probability_feasible:.2f})" if sure else f"NO (P = {p.probability_feasible:.2f})"
         return [factor, ", ".join(marks), *cells, accurate, str(p.runs)]
@@ -154,6 +183,23 @@ class Tuned:
             return False
         campaign = self.result.campaign
         return key(campaign.complete(p.params)) in estimated_at(campaign, self.result.results)
+
+    def _elsewhere(self, p: Estimate) -> bool:
+        """Whether it is on other ranks or threads than the script as it came."""
+        places = [k for k in self.knobs if k.setting in ("ranks", "threads")]
+        return any(p.params.get(k.name, k.own) != k.own for k in places)
+
+    def _how(self, p: Estimate) -> str:
+        """How its speed is known, where it is not by the clock."""
+        if not self._is_estimated(p):
+            return ""
+        return f"{_ESTIMATED}{_ELSEWHERE}" if self._elsewhere(p) else _ESTIMATED
+
+    def _error(self, p: Estimate) -> float:
+        """Standard error of its speed; repeats do not average out how far estimates are off together."""
+        if not self._is_estimated(p):
+            return p.score_error
+        return math.hypot(p.score_error, p.score * (_OTHER_CORES if self._elsewhere(p) else ESTIMATE_BIAS))
 
     def _own_speed(self) -> float:
         compared = self.result.comparison if self.result is not None else None
@@ -167,16 +213,47 @@ class Tuned:
         """Whether the tuned script was slower than the script as it came when they were timed in turn."""
         return self.confirmed is not None and self.confirmed.slower
 
+    @property
+    def faster(self) -> bool:
+        """Whether it was faster beyond the noise of that timing."""
+        return self.confirmed is not None and self.confirmed.faster
+
     def _verdict(self) -> list[str]:
         if self.script is None:
             return ["no settings were found that are faster and as accurate; the script stays as it came"]
-        if self.slower:
+        about = [*self._beside_the_table(), *self._crowds()]
+        if not self.faster:
+            begin = "NOT faster" if self.slower else "nothing proved faster, keep the script as it came"
             return [
-                f"NOT faster: {self.confirmed}, timed in turn",
-                "keep the script as it came, or tune again while nothing else runs here (ranks that share a core "
-                f"wait for each other); what was tried is in {self.script}",
+                f"{begin}: {self.confirmed}, timed in turn",
+                *about,
+                "keep the script as it came, or tune again while nothing else runs here (--wait-quiet; ranks that "
+                f"share a core wait for each other); what was tried is in {self.script}",
             ]
-        return [f"tuned: {self.confirmed}", f"the tuned script: {self.script}", f"run it with: {self.command}"]
+        return [
+            f"tuned: {self.confirmed}",
+            *about,
+            f"the tuned script: {self.script}",
+            f"run it with: {self.command}",
+        ]
+
+    def _beside_the_table(self) -> list[str]:
+        """What the campaign said of the point that was timed in turn, and whether the two agree."""
+        own = self._own_speed()
+        if self.best is None or self.confirmed is None or not own:
+            return []
+        factor, error = self.best.score / own, self._error(self.best) / own
+        how = self._how(self.best)
+        said = f"the table below has {with_error(factor, error)} for it{f', {how}' if how else ''}"
+        timed = 0.0 if math.isnan(self.confirmed.error) else self.confirmed.error
+        if abs(factor - self.confirmed.factor) <= 2 * math.hypot(error, timed):
+            return [said]
+        why = "; CPU time does not tell how long ranks wait for each other or for a core" if how else ""
+        return [f"{said}: the two differ by more than their errors, and what was timed in turn counts{why}"]
+
+    def _crowds(self) -> list[str]:
+        busy = () if self.result is None else self.result.busy
+        return [f"it began on a busy machine ({words} measured then may be too low" for words in busy]
 
     def __str__(self) -> str:
         names = ["setting", "in the script", "tried"]

@@ -13,11 +13,15 @@ import pytest
 import hpcagent as ha
 from hpcagent.campaign.largest import most_cores
 from hpcagent.errors import AppFailed, BadInput
-from hpcagent.science.lammps.accuracy import force_error
+from hpcagent.science.lammps.accuracy import force_errors
+from hpcagent.science.lammps.knobs import Knob
 from hpcagent.science.lammps.log import parse_log
+from hpcagent.science.lammps.rewritten import PHYSICAL, force_files, rewritten
 from hpcagent.science.lammps.timeable import read_settings
+from hpcagent.statistics.recommend import Estimate
 from hpcagent.tuning.checks import ROUND_OFF, Confirmed, _apart, _Row, agreement, confirmed
 from hpcagent.tuning.site import alone
+from hpcagent.tuning.tuned import judged
 from hpcagent.tuning.work import Place, Work
 
 MELT = """units lj
@@ -191,13 +195,84 @@ def test_the_error_of_forces_is_that_of_the_same_atoms(tmp_path):
     head = "ITEM: TIMESTEP\n0\nITEM: ATOMS id fx fy fz\n"
     (tmp_path / "a").write_text(head + "2 0 3 0\n1 4 0 0\n")
     (tmp_path / "b").write_text(head + "1 3 0 0\n2 0 3 0\n")
-    assert force_error(tmp_path, files) == pytest.approx(np.sqrt(1 / 18))
+    assert force_errors(tmp_path, files).values == {"force_error": pytest.approx(np.sqrt(1 / 18))}
+    # Beside them forces with an error of 2 on another atom: half as large, and unsure, as it is one atom's each.
+    (tmp_path / "c").write_text(head + "1 3 0 0\n2 0 5 0\n")
+    found = force_errors(tmp_path, files | {"beside": "c"})
+    assert found.values["force_error_ratio"] == pytest.approx(0.5)
+    assert found.uncertainty["force_error_ratio"] >= 0.5
+    with pytest.raises(AppFailed, match="have no error"):
+        force_errors(tmp_path, files | {"beside": "b"})
     (tmp_path / "b").write_text(head + "1 3 0 0\n3 0 3 0\n")
     with pytest.raises(AppFailed, match="the same atoms"):
-        force_error(tmp_path, files)
+        force_errors(tmp_path, files)
     (tmp_path / "b").write_text(head + "1 0 0 0\n2 0 0 0\n")
     with pytest.raises(AppFailed, match="zero"):
-        force_error(tmp_path, files)
+        force_errors(tmp_path, files)
+
+
+def test_the_error_of_a_ratio_of_force_errors_is_how_much_it_scatters_over_samples(tmp_path):
+    rng, ratios, errors = np.random.default_rng(5), [], []
+    names = {"computed": "a", "converged": "b", "beside": "c"}
+    for _ in range(60):
+        forces = rng.normal(size=(200, 3))
+        for name, size in (("a", 0.02), ("b", 0.0), ("c", 0.01)):
+            rows = forces + size * rng.normal(size=forces.shape)
+            lines = [f"{i} {x} {y} {z}" for i, (x, y, z) in enumerate(rows, 1)]
+            (tmp_path / name).write_text("\n".join(["ITEM: ATOMS id fx fy fz", *lines]) + "\n")
+        found = force_errors(tmp_path, names)
+        ratios.append(found.values["force_error_ratio"])
+        errors.append(found.uncertainty["force_error_ratio"])
+    assert np.mean(ratios) == pytest.approx(2.0, rel=0.02)
+    # Independent atoms: half of it is for what those of a mesh have in common.
+    assert np.mean(errors) / 2 == pytest.approx(np.std(ratios), rel=0.3)
+
+
+def test_the_forces_of_the_same_settings_have_the_same_error_wherever_the_atoms_have_gone(tmp_path):
+    # A pair has a Lennard-Jones cutoff of its own, which another `pair_style` of LAMMPS's would take from it.
+    (tmp_path / "in.salt").write_text(SALT.replace("0.1\n", "0.1\npair_coeff 1 1 1.0 0.1 2.0\n"))
+    settings = read_settings(tmp_path / "in.salt")
+    table = "[forces]\n" + "".join(f'{k} = "{v}"\n' for k, v in force_files(PHYSICAL).items())
+    (tmp_path / "forces.toml").write_text(table)
+    found = {}
+    with ha.open_site(alone("laptop"), run_dir=tmp_path / "runs"):
+        for name, steps, words in (
+            ("here", "20", {}),
+            ("there", "4000", {"skin": "1.5"}),
+            ("coarse", "20", {"accuracy": "8e-4"}),
+            ("long", "20", {"coulomb": "5.5"}),
+        ):
+            text = rewritten(settings, words, steps=steps, measure_forces=True, varied=PHYSICAL, atoms=64)
+            (tmp_path / f"in.{name}").write_text(text)
+            md = ha.lammps(tmp_path / f"in.{name}", contract=tmp_path / "forces.toml", name=name)
+            found[name] = md().result()
+    assert all(r.ok for r in found.values()), [r.failure for r in found.values()]
+    errors, ratios = ({n: r.metrics[m] for n, r in found.items()} for m in ("force_error", "force_error_ratio"))
+    assert abs(errors["there"] / errors["here"] - 1) > 0.01  # of one setting, at two configurations
+    for name in ("here", "there"):
+        assert ratios[name] == pytest.approx(1.0, abs=1e-6)
+        assert found[name].uncertainty["force_error_ratio"] < 1e-5
+    # After so few steps the atoms are still where those of the script as it came are.
+    for name in ("coarse", "long"):
+        assert ratios[name] == pytest.approx(errors[name] / errors["here"], rel=1e-3) and ratios[name] > 1.05
+    assert found["coarse"].uncertainty["force_error_ratio"] > 0.01
+
+
+def test_a_point_with_the_scripts_own_force_settings_is_not_failed_by_the_error_of_its_forces():
+    objective = ha.types.Objective.model_validate(
+        {
+            "maximize": "timesteps_per_s",
+            "subject_to": {"unsafe_builds": {"at_most": 0.5}, "force_error_ratio": {"at_most": 1.05}},
+        }
+    )
+    made = [Knob("ranks", "ranks", 1), Knob("order", "order", 5)]
+
+    def at(builds, **params):
+        metrics = {"unsafe_builds": builds, "force_error_ratio": 1.0}
+        return Estimate(params=params, runs=1, metrics=metrics, score=1.0, probability_feasible=0.3)
+
+    points = [at(0.0, ranks=2, order=5), at(0.0, ranks=2, order=6), at(3.0, ranks=2, order=5)]
+    assert [p.probability_feasible for p in judged(points, objective, made)] == [1.0, 0.3, 0.3]
 
 
 def test_the_largest_run_keeps_the_constraints_on_its_resources():
