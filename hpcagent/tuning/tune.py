@@ -273,6 +273,7 @@ def _checked(work: Work, found: _Found, *, repeats: int, told: Callable[[str], N
         script, command = work.write_tuned(made, values)
         told(f"{script.name}: timed beside the script as it came, {repeats} times each")
         timing = work.confirm(made, values, script, found.probe.steps, repeats)
+        command = command if timing.faster else ""
         return replace(tuned, best=point, script=script, command=command, confirmed=timing, checks=tuple(said))
     return replace(tuned, checks=tuple(said))
 

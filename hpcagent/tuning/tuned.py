@@ -125,7 +125,7 @@ class Tuned:
         knobs: What was tried.
         best: The point that was taken.
         script: The tuned script.
-        command: How it is run.
+        command: How it is run; empty where it did not prove faster.
         confirmed: The tuned script timed beside the script as it came.
         checks: What was compared with the script as it came, in sentences.
         probe: What the first run of the script as it came told.
@@ -223,12 +223,12 @@ class Tuned:
             return ["no settings were found that are faster and as accurate; the script stays as it came"]
         about = [*self._beside_the_table(), *self._crowds()]
         if not self.faster:
-            begin = "NOT faster" if self.slower else "nothing proved faster, keep the script as it came"
+            begin = "NOT faster" if self.slower else "nothing proved faster"
             return [
-                f"{begin}: {self.confirmed}, timed in turn",
+                f"{begin}, keep the script as it came: {self.confirmed}, timed in turn",
                 *about,
-                "keep the script as it came, or tune again while nothing else runs here (--wait-quiet; ranks that "
-                f"share a core wait for each other); what was tried is in {self.script}",
+                "or tune again while nothing else runs here (--wait-quiet; ranks that share a core wait for each "
+                f"other), with more --repeats; what was tried is in {self.script}",
             ]
         return [
             f"tuned: {self.confirmed}",
@@ -263,10 +263,8 @@ class Tuned:
         lines += self.probe
         if self.result is None:
             return "\n".join([*lines, "dry run: nothing was written or run"])
-        lines += ["", str(self.table), "", *self.checks]
-        lines += [
-            f"it began on a busy machine ({words} measured then may be too low" for words in self.result.busy
-        ]
+        lines += ["", str(self.table), *([_GUESSES] if _ELSEWHERE in str(self.table) else []), "", *self.checks]
+        lines += self._crowds() if self.script is None else []
         lines += [f"runs that failed: {name} {n} time(s)" for name, n in self.result.failures.items()]
         return "\n".join([*lines, f"everything is in {self.folder}; again: hpcagent run {self.folder}/tune.toml"])
 
@@ -278,7 +276,8 @@ class Tuned:
             "settings": [dict(zip(("setting", "script", "tried"), row, strict=True)) for row in self.settings],
             "left": [{"setting": what, "why": why} for what, why in self.left],
             "tuned": None if self.script is None else str(self.script),
-            "command": "" if self.slower else self.command,
+            "command": self.command if self.faster else "",
+            "faster": self.faster,
             "slower": self.slower,
             "params": None if self.best is None else self.best.params,
             "confirmed": None if self.confirmed is None else _finite(asdict(self.confirmed)),
