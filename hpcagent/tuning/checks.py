@@ -34,9 +34,8 @@ _PRINTED = 1e-15
 # Differences of averages that are looked into, in their standard errors.
 _APART = 4.0
 
-# A total energy is constant where its error is a smaller part of that of the potential energy, which takes it from
-# the kinetic energy. In a thermostat it is the larger of the two.
-_CONSTANT = 0.2
+# Total energies are the same within such a part of the error of the potential energy, which moves with them.
+_SAME_ENERGY = 0.2
 
 
 def timed(app: App) -> Result:
@@ -172,8 +171,17 @@ def _apart(one: Sequence[_Row], other: Sequence[_Row]) -> float:
     return max(gaps) / (max(abs(e) for row in one for e in row[:2]) or 1.0)
 
 
-def averages_differ(campaign: Campaign, results: Sequence[Result], params: Params) -> list[str]:
-    """Compare forces and averages of the runs at a point with those of the script as it came, in words."""
+def averages_differ(
+    campaign: Campaign, results: Sequence[Result], params: Params, *, constant_energy: bool
+) -> list[str]:
+    """Compare forces and averages of the runs at a point with those of the script as it came, in words.
+
+    Args:
+        campaign: Of the runs.
+        results: All of them.
+        params: The point.
+        constant_energy: Whether the run that is timed keeps the energy with which it begins.
+    """
     at = key(campaign.complete(params))
     tuned = [r for r in results if r.ok and key(r.manifest.params) == at]
     own = [r for r in results if r.ok and r.manifest.role == "reference"]
@@ -186,9 +194,8 @@ def averages_differ(campaign: Campaign, results: Sequence[Result], params: Param
     ]
     if not own or not names:
         return [*forces, "averages: too few thermo rows for an error of any, so none was compared"]
-    kept = _other_energy(own, tuned)
-    if kept:
-        return [*forces, kept]
+    if constant_energy and (why := _other_energy(own, tuned)):
+        return [*forces, why]
     said: list[str] = []
     apart: list[str] = []
     for n in names:
@@ -217,24 +224,21 @@ def _forces_said(tuned: Sequence[Result]) -> list[str]:
 
 
 def _other_energy(own: Sequence[Result], tuned: Sequence[Result]) -> str:
-    """Why averages say nothing: runs at constant energy have those of the energy with which they began.
+    """Why averages of runs at constant energy say nothing: they are those of the energy with which each began.
 
-    Such a run's errors are those of fluctuations at its energy. A run that begins at another one, as after a
+    The errors of such a run are those of fluctuations at its energy. One that begins at another, as after a
     thermostat with random forces on other ranks, has other averages, however long it is.
     """
 
     def of(prefix: str) -> str:
-        return next((n for n in tuned[0].uncertainty if n.startswith(prefix)), "")
+        return next((n for n in tuned[0].metrics if n.startswith(prefix)), "")
 
-    total, potential = of("total_energy"), of("potential_energy")
-    runs = (*own, *tuned)
-    if not total or not potential or any(n not in r.uncertainty for n in (total, potential) for r in runs):
-        return ""
-    if any(r.uncertainty[total] > _CONSTANT * r.uncertainty[potential] for r in runs):
+    total, potential, runs = of("total_energy"), of("potential_energy"), (*own, *tuned)
+    if any(total not in r.metrics or potential not in r.uncertainty for r in runs):
         return ""
     came, then = (fmean(r.metrics[total] for r in some) for some in (own, tuned))
     error = math.hypot(*(fmean(r.uncertainty[potential] for r in some) for some in (own, tuned)))
-    if abs(then - came) <= _CONSTANT * error:
+    if abs(then - came) <= _SAME_ENERGY * error:
         return ""
     return (
         f"averages were not compared: the run that is timed is at constant energy, and began at another one "

@@ -269,7 +269,10 @@ def _checked(work: Work, found: _Found, *, repeats: int, told: Callable[[str], N
         if differ.refused:
             said.append(f"{brief(made, values)}: not taken, {differ.refused}")
             continue
-        said += [*differ.said, *averages_differ(campaign, found.result.results, point.params)]
+        said += differ.said
+        said += averages_differ(
+            campaign, found.result.results, point.params, constant_energy=work.settings.constant_energy
+        )
         script, command = work.write_tuned(made, values)
         told(f"{script.name}: timed beside the script as it came, {repeats} times each")
         timing = work.confirm(made, values, script, found.probe.steps, repeats)

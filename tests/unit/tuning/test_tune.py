@@ -19,7 +19,15 @@ from hpcagent.science.lammps.log import parse_log
 from hpcagent.science.lammps.rewritten import PHYSICAL, force_files, rewritten
 from hpcagent.science.lammps.timeable import read_settings
 from hpcagent.statistics.recommend import Estimate
-from hpcagent.tuning.checks import ROUND_OFF, Confirmed, _apart, _Row, agreement, confirmed
+from hpcagent.tuning.checks import (
+    ROUND_OFF,
+    Confirmed,
+    _apart,
+    _Row,
+    agreement,
+    averages_differ,
+    confirmed,
+)
 from hpcagent.tuning.site import alone
 from hpcagent.tuning.tuned import judged
 from hpcagent.tuning.work import Place, Work
@@ -334,3 +342,28 @@ def _hotter(work):
     return lambda name, text, *place: work.app(
         name, text.replace("create 1.44", "create 1.45") if name.endswith("tuned") else text, *place
     )
+
+
+def _averages(*, shift: float, constant_energy: bool) -> str:
+    """What is said of two runs whose averages differ, of which the second began at another energy."""
+
+    def run(role, ranks, total, potential):
+        return SimpleNamespace(
+            ok=True,
+            manifest=SimpleNamespace(role=role, params={"ranks": ranks}),
+            metrics={"total_energy_epsilon_per_atom": total, "potential_energy_epsilon_per_atom": potential},
+            uncertainty={"potential_energy_epsilon_per_atom": 0.002},  # none of the total energy: it hardly moves
+        )
+
+    runs = [run("reference", 1, -4.2832, -5.289), run("suggested", 2, -4.2832 + shift, -5.268)]
+    campaign = SimpleNamespace(complete=dict)
+    return " ".join(averages_differ(campaign, runs, {"ranks": 2}, constant_energy=constant_energy))
+
+
+def test_averages_at_constant_energy_are_compared_where_the_runs_have_the_same_energy_only():
+    # As found: a thermostat with random forces on other ranks, then constant energy (fix langevin, unfix, nve).
+    assert "not compared" in _averages(shift=0.031, constant_energy=True)
+    assert "DIFFER" not in _averages(shift=0.031, constant_energy=True)
+    assert "DIFFER" in _averages(shift=0.0, constant_energy=True)
+    # In a thermostat the energy is an average like others.
+    assert "DIFFER" in _averages(shift=0.031, constant_energy=False)
