@@ -32,10 +32,9 @@ def contract_table(
         threads: Of each rank, where they are not tried.
         walltime_s: The most that one run may take.
     """
-    forces = probe.force_error is not None
     names = {k.setting: k.name for k in made}
     files = force_files(names)
-    compared = forces and "beside" in files
+    compared = probe.force_error is not None and "beside" in files
     resources = {"ranks_per_node": names["ranks"]}
     if "threads" in names:
         resources["threads_per_rank"] = names["threads"]
@@ -44,7 +43,7 @@ def contract_table(
         "name": name,
         "description": f"The input {name} with its settings of speed as parameters.",
         "script": f"in.{name}",
-        "metrics": [*metrics, *(["force_error"] if forces else []), *([FORCE_RATIO] if compared else [])],
+        "metrics": [*metrics, *(["force_error", FORCE_RATIO] if compared else [])],
         "vary": [k.name for k in made if len(k.values) != 1],
         "estimated_runtime_s": max(1.0, round(2.0 * probe.steps / probe.metrics[SPEED], 1)),
         "resources": {"walltime_s": walltime_s} | ({} if "threads" in names else {"threads_per_rank": threads}),
@@ -59,7 +58,7 @@ def contract_table(
             }
         },
     }  # fmt: skip
-    if forces:
+    if compared:
         table["forces"] = files
     return table
 

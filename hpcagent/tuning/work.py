@@ -156,7 +156,7 @@ class Work:
             earlier=self.earlier,
             room=room_for(self.settings, probe.system, made),
             head=head,
-            measure_forces=probe.force_error is not None,
+            measure_forces=probe.force_error is not None and any(k.setting in PHYSICAL for k in made),
             varied=[k.setting for k in made],
             atoms=probe.system.atoms,
         )

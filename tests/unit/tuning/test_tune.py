@@ -28,6 +28,7 @@ from hpcagent.tuning.checks import (
     averages_differ,
     confirmed,
 )
+from hpcagent.tuning.quiet import wait_quiet
 from hpcagent.tuning.site import alone
 from hpcagent.tuning.tuned import judged
 from hpcagent.tuning.work import Place, Work
@@ -181,6 +182,38 @@ def test_a_dry_run_says_what_the_script_has_and_writes_nothing(tmp_path):
     (tmp_path / "in.melt").write_text(MELT)
     said = str(ha.tune(tmp_path / "in.melt", dry_run=True))
     assert "on (LAMMPS's default)" in said and "0.3" in said and list(tmp_path.iterdir()) == [tmp_path / "in.melt"]
+
+
+def test_with_the_same_forces_nothing_is_tried_that_changes_one(tmp_path):
+    (tmp_path / "in.salt").write_text(SALT)
+    tried = {k.setting for k in ha.tune(tmp_path / "in.salt", dry_run=True).knobs}
+    same = ha.tune(tmp_path / "in.salt", dry_run=True, same_forces=True)
+    assert {k.setting for k in same.knobs} == tried - set(PHYSICAL) < tried
+    assert ("Coulomb cutoff", "5", "as it came") in same.settings
+
+
+def test_a_quiet_machine_is_waited_for_no_longer_than_asked():
+    def waited(loads, seconds, profile="laptop"):
+        now, said, left = [0.0], [], iter(loads)
+        wait_quiet(
+            alone(profile),
+            seconds,
+            said.append,
+            load=lambda: {"load": next(left)},
+            sleep=lambda s: now.__setitem__(0, now[0] + s),
+            clock=lambda: now[0],
+        )
+        return now[0], said
+
+    assert waited([0.0], 60) == (0.0, []) and waited([], 0) == (0.0, [])
+    took, said = waited([1.0, 1.0, 0.1], 60)
+    assert (
+        took == 10.0 and said[0].startswith("this machine is busy (load") and said[1].endswith("quiet after 10 s")
+    )
+    took, said = waited([1.0] * 9, 12)
+    assert took == 12.0 and "still busy after 12 s" in said[1] and said[1].endswith("going on")
+    with pytest.raises(BadInput, match="wait_quiet=-1"):
+        ha.tune("in.melt", wait_quiet=-1)
 
 
 def test_energies_that_differ_beyond_round_off_are_seen():
