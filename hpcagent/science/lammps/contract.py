@@ -480,9 +480,7 @@ def _stem(script: Path) -> str:
 
 
 def _space(read: Script, file: ContractFile, given: Mapping[str, Parameter], where: str, folder: Path) -> Space:
-    parameters: dict[str, Parameter] = {}
-    for name, variable in file.variables.items():
-        parameters[name] = _parameter(name, variable, where, folder)
+    parameters = _parameters(file, where, folder)
     for name, parameter in given.items():
         if not isinstance(parameter, Parameter):
             raise BadInput(
@@ -502,14 +500,39 @@ def _space(read: Script, file: ContractFile, given: Mapping[str, Parameter], whe
     return Space(parameters=tuple(with_defaults))
 
 
+def _parameters(file: ContractFile, where: str, folder: Path) -> dict[str, Parameter]:
+    """The contract's own variables; what is wrong with them is told of all at once."""
+    parameters: dict[str, Parameter] = {}
+    lacking: list[str] = []
+    wrong: list[BadInput] = []
+    for name, variable in file.variables.items():
+        if variable.unit is None and _kind(variable) != "choice":
+            lacking.append(f"variables.{name}")
+            continue
+        try:
+            parameters[name] = _parameter(name, variable, where, folder)
+        except BadInput as error:
+            wrong.append(error)
+    if lacking:
+        said = f"{where}, {', '.join(lacking)}: the key 'unit' is missing; write '1' for a pure number."
+        wrong.insert(0, BadInput(said))
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        raise BadInput(" ".join(error.message for error in wrong))
+    return parameters
+
+
+def _kind(variable: Variable) -> str:
+    return variable.kind or ("choice" if variable.choices or variable.files else "float")
+
+
 def _parameter(name: str, variable: Variable, where: str, folder: Path) -> Parameter:
     data: dict[str, Any] = with_file_choices(variable.model_dump(exclude_none=True), folder, f"{where}, {name}")
-    kind = variable.kind or ("choice" if data["choices"] else "float")
-    if variable.unit is None:
-        if kind != "choice":
-            raise BadInput(f"{where}, variables.{name}: the key 'unit' is missing; write '1' for a pure number.")
-        data["unit"] = "1"
-    return build(Parameter, data | {"name": name, "kind": kind}, where=f"{where}, variables.{name}")
+    unit = "1" if variable.unit is None else variable.unit
+    return build(
+        Parameter, data | {"name": name, "kind": _kind(variable), "unit": unit}, where=f"{where}, variables.{name}"
+    )
 
 
 def _with_default(read: Script, parameter: Parameter) -> Parameter:
