@@ -256,6 +256,8 @@ class Confirmed:
         own: Steps per second of each run of the script as it came.
         tuned: And of the tuned one.
         unsafe_builds: Of the tuned runs, the most.
+        cores: Share of their cores that the runs used, of the script of which it is less; NaN where LAMMPS does
+            not say, and of several threads, which rest beside what is not threaded.
     """
 
     factor: float
@@ -263,6 +265,7 @@ class Confirmed:
     own: tuple[float, ...]
     tuned: tuple[float, ...]
     unsafe_builds: float
+    cores: float = math.nan
 
     @property
     def faster(self) -> bool:
@@ -280,8 +283,15 @@ class Confirmed:
         return f"{self.factor:.2f}{error} times the script as it came{tie}"
 
 
-def confirmed(own: App, tuned: App, *, repeats: int) -> Confirmed:
-    """Time two apps in turn, in pairs, and compare them pair by pair: machines change speed within minutes."""
+def confirmed(own: App, tuned: App, *, repeats: int, threads: tuple[int, int] = (1, 1)) -> Confirmed:
+    """Time two apps in turn, in pairs, and compare them pair by pair: machines change speed within minutes.
+
+    Args:
+        own: The script as it came.
+        tuned: The tuned one.
+        repeats: How many pairs.
+        threads: OpenMP threads of each rank of the one and the other.
+    """
     pairs = []
     for i in range(repeats):
         first, second = (own, tuned) if i % 2 == 0 else (tuned, own)
@@ -295,6 +305,14 @@ def confirmed(own: App, tuned: App, *, repeats: int) -> Confirmed:
         own=tuple(a.metrics[SPEED] for a, _ in pairs),
         tuned=tuple(b.metrics[SPEED] for _, b in pairs),
         unsafe_builds=max(b.metrics.get("unsafe_builds", math.nan) for _, b in pairs),
+        cores=min(
+            (
+                fmean(r.metrics.get("cpu_use_percent", math.nan) for r in runs) / 100
+                for runs, n in zip(zip(*pairs, strict=True), threads, strict=True)
+                if n == 1
+            ),
+            default=math.nan,
+        ),
     )
 
 

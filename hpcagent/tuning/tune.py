@@ -272,7 +272,7 @@ def _checked(work: Work, found: _Found, *, repeats: int, told: Callable[[str], N
         probe=found.probe.said,
     )
     points = judged(found.result.points, campaign.objective, made)
-    for point in _contenders(campaign, points)[:_CONTENDERS]:
+    for point in _contenders(campaign, points, tuned.order)[:_CONTENDERS]:
         values = campaign.complete(point.params)
         if not work.words(made, values) and Place.of(made, values, work.now) == work.now:
             said.append("nothing that was tried is faster than the script as it came")
@@ -294,7 +294,9 @@ def _checked(work: Work, found: _Found, *, repeats: int, told: Callable[[str], N
     return replace(tuned, checks=tuple(said))
 
 
-def _contenders(campaign: Campaign, points: Sequence[Estimate]) -> list[Estimate]:
-    """Points that were run and keep the limits, the fastest first."""
+def _contenders(
+    campaign: Campaign, points: Sequence[Estimate], order: Callable[[Estimate], float]
+) -> list[Estimate]:
+    """Points that were run and keep the limits, those first that are surest to be fast."""
     sure = [p for p in points if p.runs and p.probability_feasible >= SURE and campaign.full(p.params)]
-    return sorted(sure, key=lambda p: -p.score)
+    return sorted(sure, key=order, reverse=True)

@@ -34,6 +34,8 @@ _ESTIMATED, _ELSEWHERE = "estimated from CPU time", " on other ranks or threads"
 # Relative standard deviation of a speed-up by other ranks or threads that is worked out from CPU time: timed in
 # turn, such ones came out 2 to 3.6 times too high, as it is not seen how long ranks wait for each other or a core.
 _OTHER_CORES = 0.4
+# Share of their cores below which it is said that runs used no more.
+_CORES = 0.8
 _GUESSES = (
     f"{_ESTIMATED}{_ELSEWHERE}: how long ranks wait for each other or for a core is not seen; timed in turn, such "
     "speed-ups came out up to 3.6 times too high, so their order among other ranks and threads says little"
@@ -201,6 +203,10 @@ class Tuned:
             return p.score_error
         return math.hypot(p.score_error, p.score * (_OTHER_CORES if self._elsewhere(p) else ESTIMATE_BIAS))
 
+    def order(self, p: Estimate) -> float:
+        """By what points are taken, larger first: estimates on other ranks or threads by what is sure of them."""
+        return p.score - (self._error(p) if self._is_estimated(p) and self._elsewhere(p) else 0.0)
+
     def _own_speed(self) -> float:
         compared = self.result.comparison if self.result is not None else None
         return compared.value if compared is not None and compared.value > 0 else 0.0
@@ -253,7 +259,11 @@ class Tuned:
 
     def _crowds(self) -> list[str]:
         busy = () if self.result is None else self.result.busy
-        return [f"it began on a busy machine ({words} measured then may be too low" for words in busy]
+        said = []
+        if self.confirmed is not None and self.confirmed.cores < _CORES:
+            share = f"the runs timed in turn used {self.confirmed.cores:.0%} of their cores"
+            said = [f"{share}: something else ran here, or ranks waited for each other"]
+        return said + [f"it began on a busy machine ({words} measured then may be too low" for words in busy]
 
     def __str__(self) -> str:
         names = ["setting", "in the script", "tried"]

@@ -238,6 +238,7 @@ class Work:
             self.app(f"{self.name}.as_it_came_again", self.own(steps), self.now.ranks, self.now.threads),
             self.app(f"{self.name}.tuned_short", text, then.ranks, then.threads),
             repeats=repeats,
+            threads=(self.now.threads, then.threads),
         )
 
 
