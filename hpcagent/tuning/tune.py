@@ -29,7 +29,7 @@ from hpcagent.tuning.checks import averages_differ
 from hpcagent.tuning.probe import Probe, read_probe
 from hpcagent.tuning.quiet import wait_quiet as until_quiet
 from hpcagent.tuning.site import alone, cores_of
-from hpcagent.tuning.tuned import SURE, Tuned, judged, settings_rows
+from hpcagent.tuning.tuned import SURE, Tuned, contenders, judged, settings_rows
 from hpcagent.tuning.work import Place, Work, brief
 
 __all__ = ["tune"]
@@ -272,9 +272,15 @@ def _checked(work: Work, found: _Found, *, repeats: int, told: Callable[[str], N
         probe=found.probe.said,
     )
     points = judged(found.result.points, campaign.objective, made)
-    for point in _contenders(campaign, points, tuned.order)[:_CONTENDERS]:
+
+    def as_it_came(p: Estimate) -> bool:
+        values = campaign.complete(p.params)
+        return not work.words(made, values) and Place.of(made, values, work.now) == work.now
+
+    sure = [p for p in points if p.runs and p.probability_feasible >= SURE and campaign.full(p.params)]
+    for point in contenders(sure, as_it_came, tuned.order)[:_CONTENDERS]:
         values = campaign.complete(point.params)
-        if not work.words(made, values) and Place.of(made, values, work.now) == work.now:
+        if as_it_came(point):
             said.append("nothing that was tried is faster than the script as it came")
             break
         differ = work.agrees(made, values)
@@ -292,11 +298,3 @@ def _checked(work: Work, found: _Found, *, repeats: int, told: Callable[[str], N
         command = command if timing.faster else ""
         return replace(tuned, best=point, script=script, command=command, confirmed=timing, checks=tuple(said))
     return replace(tuned, checks=tuple(said))
-
-
-def _contenders(
-    campaign: Campaign, points: Sequence[Estimate], order: Callable[[Estimate], float]
-) -> list[Estimate]:
-    """Points that were run and keep the limits, those first that are surest to be fast."""
-    sure = [p for p in points if p.runs and p.probability_feasible >= SURE and campaign.full(p.params)]
-    return sorted(sure, key=order, reverse=True)

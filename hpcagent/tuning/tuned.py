@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from hpcagent.statistics.recommend import Estimate
 from hpcagent.store.files import write_whole
 from hpcagent.tuning.checks import FORCE_RATIO, Confirmed
 
-__all__ = ["Tuned", "judged", "settings_rows"]
+__all__ = ["Tuned", "contenders", "judged", "settings_rows"]
 
 MOST_ROWS = 10
 
@@ -59,6 +59,21 @@ def judged(points: Sequence[Estimate], objective: Objective, made: Sequence[Knob
             p = p.model_copy(update={"probability_feasible": max(least, p.probability_feasible)})
         found.append(p)
     return found
+
+
+def contenders(
+    sure: Sequence[Estimate], as_it_came: Callable[[Estimate], bool], order: Callable[[Estimate], float]
+) -> list[Estimate]:
+    """Points that seem faster than the script as it came, those first that are surest to be; else that one itself.
+
+    Args:
+        sure: Points that were run and keep the limits.
+        as_it_came: Whether a point is the script as it came.
+        order: By what the points are taken, larger first.
+    """
+    own = [p for p in sure if as_it_came(p)]
+    least = max((p.score for p in own), default=-math.inf)
+    return sorted((p for p in sure if p.score > least), key=order, reverse=True) or own
 
 
 def settings_rows(settings: Settings, made: Sequence[Knob]) -> tuple[tuple[str, str, str], ...]:

@@ -30,7 +30,7 @@ from hpcagent.tuning.checks import (
 )
 from hpcagent.tuning.quiet import wait_quiet
 from hpcagent.tuning.site import alone
-from hpcagent.tuning.tuned import judged
+from hpcagent.tuning.tuned import contenders, judged
 from hpcagent.tuning.work import Place, Work
 
 MELT = """units lj
@@ -408,3 +408,19 @@ def test_averages_at_constant_energy_are_compared_where_the_runs_have_the_same_e
     assert "DIFFER" in _averages(shift=0.0, constant_energy=True)
     # In a thermostat the energy is an average like others.
     assert "DIFFER" in _averages(shift=0.031, constant_energy=False)
+
+
+def test_measured_speeds_are_timed_first_and_unsure_ones_not_left_out():
+    own, measured, guessed, slow = (
+        Estimate(params={"ranks": n}, runs=1, metrics={}, score=score)
+        for n, score in ((1, 10.0), (2, 15.0), (4, 16.0), (8, 9.0))
+    )
+
+    def order(p):
+        return p.score * (0.6 if p is guessed else 1.0)  # less than the script as it came is sure to have
+
+    def found(*points):
+        return contenders(points, lambda p: p is own, order)
+
+    assert found(own, guessed, measured, slow) == [measured, guessed]
+    assert found(own, guessed) == [guessed] and found(slow, own) == [own]
