@@ -31,6 +31,7 @@ __all__ = [
     "busy",
     "chosen_site",
     "crowd",
+    "crowded",
     "going_on",
     "machine_load",
     "note_site",
@@ -212,14 +213,18 @@ def crowd(campaign: Campaign, site: Site, load: Mapping[str, float]) -> str:
     speeds = [m for m in campaign.judged if campaign.app.contract.metric(m).undisturbed is not None]
     if not speeds or site.profile.kind not in ("local", "threads"):
         return ""  # on a cluster the runs are on other machines
+    words = crowded(load)
+    return f"{words}): {' and '.join(speeds)}" if words else ""
+
+
+def crowded(load: Mapping[str, float]) -> str:
+    """How busy a machine with such a `machine_load` is, in words; empty where it is quiet."""
     cores = os.cpu_count() or 1
     idle = cores * max(0.0, 1.0 - load["load"])
     if load["load"] < BUSY and load.get("pressure", 0.0) < WAITED:
         return ""
-    return (
-        f"load {load['load'] * cores:.1f} on {cores} core(s), {idle:.1f} of them free"
-        + (f"; processes waited for a core {load['pressure']:.0%} of the time" if "pressure" in load else "")
-        + f"): {' and '.join(speeds)}"
+    return f"load {load['load'] * cores:.1f} on {cores} core(s), {idle:.1f} of them free" + (
+        f"; processes waited for a core {load['pressure']:.0%} of the time" if "pressure" in load else ""
     )
 
 

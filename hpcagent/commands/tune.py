@@ -58,6 +58,13 @@ def tune(
     repeats: Annotated[
         int, typer.Option("--repeats", help="Times that the tuned script is timed at the end.")
     ] = 5,
+    same_forces: Annotated[
+        bool, typer.Option("--same-forces", help="Try only settings that change no force.")
+    ] = False,
+    wait_quiet: Annotated[
+        float,
+        typer.Option("--wait-quiet", help="Longest wait for a quiet machine, in seconds.", metavar="SECONDS"),
+    ] = 0.0,
     folder: Annotated[Path | None, typer.Option("--folder", help="tuned/NAME by default.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the policy.")] = 1,
     site: SiteOption = None,
@@ -84,6 +91,8 @@ def tune(
         threads_now=threads_now,
         variables=named_values(variables, "--var"),
         repeats=repeats,
+        same_forces=same_forces,
+        wait_quiet=wait_quiet,
         folder=folder,
         seed=seed,
         dry_run=dry_run,

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from hpcagent.apps.base import App
+from hpcagent.campaign.numbers import with_error
 from hpcagent.campaign.record import Campaign
 from hpcagent.errors import AppFailed
 from hpcagent.model.records import Result
@@ -20,9 +21,9 @@ from hpcagent.science.lammps.settings import Settings
 from hpcagent.statistics.points import key
 from hpcagent.statistics.replicates import mean_error
 
-__all__ = ["SPEED", "Agreement", "Confirmed", "agreement", "averages_differ", "confirmed", "timed"]
+__all__ = ["FORCE_RATIO", "SPEED", "Agreement", "Confirmed", "agreement", "averages_differ", "confirmed", "timed"]
 
-SPEED = "timesteps_per_s"
+SPEED, FORCE_RATIO = "timesteps_per_s", "force_error_ratio"
 
 ROUND_OFF = 1e-9
 """Of two energies that are equal but for the order of their sums, relative to the kinetic and potential energy."""
@@ -33,9 +34,8 @@ _PRINTED = 1e-15
 # Differences of averages that are looked into, in their standard errors.
 _APART = 4.0
 
-# A total energy is constant where its error is a smaller part of that of the potential energy, which takes it from
-# the kinetic energy. In a thermostat it is the larger of the two.
-_CONSTANT = 0.2
+# Total energies are the same within such a part of the error of the potential energy, which moves with them.
+_SAME_ENERGY = 0.2
 
 
 def timed(app: App) -> Result:
@@ -91,7 +91,8 @@ def agreement(
     """Compare the energies of the first steps with other settings with those of the script as it came.
 
     Settings that change no force must leave the energies as they are. Where others are changed too, it is said how
-    far they move the energy and the pressure of the start; whether they are as accurate is told by `force_error`.
+    far they move the energy and the pressure of the start; whether they are as accurate is told by
+    `force_error_ratio`.
 
     Args:
         settings: Of the script as it came.
@@ -170,16 +171,21 @@ def _apart(one: Sequence[_Row], other: Sequence[_Row]) -> float:
     return max(gaps) / (max(abs(e) for row in one for e in row[:2]) or 1.0)
 
 
-def averages_differ(campaign: Campaign, results: Sequence[Result], params: Params) -> list[str]:
-    """Compare forces and averages of the runs at a point with those of the script as it came, in words."""
+def averages_differ(
+    campaign: Campaign, results: Sequence[Result], params: Params, *, constant_energy: bool
+) -> list[str]:
+    """Compare forces and averages of the runs at a point with those of the script as it came, in words.
+
+    Args:
+        campaign: Of the runs.
+        results: All of them.
+        params: The point.
+        constant_energy: Whether the run that is timed keeps the energy with which it begins.
+    """
     at = key(campaign.complete(params))
     tuned = [r for r in results if r.ok and key(r.manifest.params) == at]
     own = [r for r in results if r.ok and r.manifest.role == "reference"]
-    if tuned and own and all("force_error" in r.metrics for r in (*tuned, *own)):
-        then, came = (fmean(r.metrics["force_error"] for r in runs) for runs in (tuned, own))
-        forces = [f"rms error of the forces over the rms force: {then:.2e}; of the script as it came {came:.2e}"]
-    else:
-        forces = []
+    forces = _forces_said(tuned)
     names = [
         n
         for n in (tuned[0].metrics if tuned else {})
@@ -188,9 +194,8 @@ def averages_differ(campaign: Campaign, results: Sequence[Result], params: Param
     ]
     if not own or not names:
         return [*forces, "averages: too few thermo rows for an error of any, so none was compared"]
-    kept = _other_energy(own, tuned)
-    if kept:
-        return [*forces, kept]
+    if constant_energy and (why := _other_energy(own, tuned)):
+        return [*forces, why]
     said: list[str] = []
     apart: list[str] = []
     for n in names:
@@ -205,25 +210,35 @@ def averages_differ(campaign: Campaign, results: Sequence[Result], params: Param
     return lines
 
 
-def _other_energy(own: Sequence[Result], tuned: Sequence[Result]) -> str:
-    """Why averages say nothing: runs at constant energy have those of the energy with which they began.
+def _forces_said(tuned: Sequence[Result]) -> list[str]:
+    """How large the error of the forces is, beside that of the script as it came at the same positions."""
+    if not tuned or any(FORCE_RATIO not in r.metrics for r in tuned):
+        return []
+    then, ratio = (fmean(r.metrics[n] for r in tuned) for n in ("force_error", FORCE_RATIO))
+    errors = [r.uncertainty.get(FORCE_RATIO, 0.0) for r in tuned]
+    error = math.hypot(*errors) / len(errors)
+    return [
+        f"rms error of the forces over the rms force: {then:.2e}, {with_error(ratio, error)} times that of the "
+        "script as it came at the same positions"
+    ]
 
-    Such a run's errors are those of fluctuations at its energy. A run that begins at another one, as after a
+
+def _other_energy(own: Sequence[Result], tuned: Sequence[Result]) -> str:
+    """Why averages of runs at constant energy say nothing: they are those of the energy with which each began.
+
+    The errors of such a run are those of fluctuations at its energy. One that begins at another, as after a
     thermostat with random forces on other ranks, has other averages, however long it is.
     """
 
     def of(prefix: str) -> str:
-        return next((n for n in tuned[0].uncertainty if n.startswith(prefix)), "")
+        return next((n for n in tuned[0].metrics if n.startswith(prefix)), "")
 
-    total, potential = of("total_energy"), of("potential_energy")
-    runs = (*own, *tuned)
-    if not total or not potential or any(n not in r.uncertainty for n in (total, potential) for r in runs):
-        return ""
-    if any(r.uncertainty[total] > _CONSTANT * r.uncertainty[potential] for r in runs):
+    total, potential, runs = of("total_energy"), of("potential_energy"), (*own, *tuned)
+    if any(total not in r.metrics or potential not in r.uncertainty for r in runs):
         return ""
     came, then = (fmean(r.metrics[total] for r in some) for some in (own, tuned))
     error = math.hypot(*(fmean(r.uncertainty[potential] for r in some) for some in (own, tuned)))
-    if abs(then - came) <= _CONSTANT * error:
+    if abs(then - came) <= _SAME_ENERGY * error:
         return ""
     return (
         f"averages were not compared: the run that is timed is at constant energy, and began at another one "
@@ -241,6 +256,8 @@ class Confirmed:
         own: Steps per second of each run of the script as it came.
         tuned: And of the tuned one.
         unsafe_builds: Of the tuned runs, the most.
+        cores: Share of their cores that the runs used, of the script of which it is less; NaN where LAMMPS does
+            not say, and of several threads, which rest beside what is not threaded.
     """
 
     factor: float
@@ -248,6 +265,7 @@ class Confirmed:
     own: tuple[float, ...]
     tuned: tuple[float, ...]
     unsafe_builds: float
+    cores: float = math.nan
 
     @property
     def faster(self) -> bool:
@@ -265,8 +283,15 @@ class Confirmed:
         return f"{self.factor:.2f}{error} times the script as it came{tie}"
 
 
-def confirmed(own: App, tuned: App, *, repeats: int) -> Confirmed:
-    """Time two apps in turn, in pairs, and compare them pair by pair: machines change speed within minutes."""
+def confirmed(own: App, tuned: App, *, repeats: int, threads: tuple[int, int] = (1, 1)) -> Confirmed:
+    """Time two apps in turn, in pairs, and compare them pair by pair: machines change speed within minutes.
+
+    Args:
+        own: The script as it came.
+        tuned: The tuned one.
+        repeats: How many pairs.
+        threads: OpenMP threads of each rank of the one and the other.
+    """
     pairs = []
     for i in range(repeats):
         first, second = (own, tuned) if i % 2 == 0 else (tuned, own)
@@ -280,6 +305,14 @@ def confirmed(own: App, tuned: App, *, repeats: int) -> Confirmed:
         own=tuple(a.metrics[SPEED] for a, _ in pairs),
         tuned=tuple(b.metrics[SPEED] for _, b in pairs),
         unsafe_builds=max(b.metrics.get("unsafe_builds", math.nan) for _, b in pairs),
+        cores=min(
+            (
+                fmean(r.metrics.get("cpu_use_percent", math.nan) for r in runs) / 100
+                for runs, n in zip(zip(*pairs, strict=True), threads, strict=True)
+                if n == 1
+            ),
+            default=math.nan,
+        ),
     )
 
 

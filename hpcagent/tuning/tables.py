@@ -9,13 +9,13 @@ from typing import Any
 from hpcagent.model.base import Scalar
 from hpcagent.model.constraints import Constraint
 from hpcagent.science.lammps.knobs import Knob
-from hpcagent.science.lammps.rewritten import CONVERGED, FORCES, OWN
-from hpcagent.tuning.checks import SPEED
+from hpcagent.science.lammps.rewritten import OWN, force_files
+from hpcagent.tuning.checks import FORCE_RATIO, SPEED
 from hpcagent.tuning.probe import Probe
 
 __all__ = ["campaign_table", "contract_table"]
 
-# How much larger than the script's own an error of the forces may be measured to be: so well is it known.
+# How much larger than that of the script as it came an error of the forces may be.
 FORCES_ALIKE = 1.05
 
 
@@ -32,8 +32,9 @@ def contract_table(
         threads: Of each rank, where they are not tried.
         walltime_s: The most that one run may take.
     """
-    forces = probe.force_error is not None
     names = {k.setting: k.name for k in made}
+    files = force_files(names)
+    compared = probe.force_error is not None and "beside" in files
     resources = {"ranks_per_node": names["ranks"]}
     if "threads" in names:
         resources["threads_per_rank"] = names["threads"]
@@ -42,7 +43,7 @@ def contract_table(
         "name": name,
         "description": f"The input {name} with its settings of speed as parameters.",
         "script": f"in.{name}",
-        "metrics": [*metrics, "force_error"] if forces else metrics,
+        "metrics": [*metrics, *(["force_error", FORCE_RATIO] if compared else [])],
         "vary": [k.name for k in made if len(k.values) != 1],
         "estimated_runtime_s": max(1.0, round(2.0 * probe.steps / probe.metrics[SPEED], 1)),
         "resources": {"walltime_s": walltime_s} | ({} if "threads" in names else {"threads_per_rank": threads}),
@@ -57,8 +58,8 @@ def contract_table(
             }
         },
     }  # fmt: skip
-    if forces:
-        table["forces"] = {"computed": FORCES, "converged": CONVERGED}
+    if compared:
+        table["forces"] = files
     return table
 
 
@@ -92,8 +93,8 @@ def campaign_table(
     names = {k.setting: k.name for k in made}
     own = {k.name: k.own for k in made}
     limits: dict[str, Any] = {"unsafe_builds": {"at_most": 0.5}}
-    if probe.force_error is not None:
-        limits["force_error"] = {"at_most": FORCES_ALIKE * probe.force_error}
+    if probe.force_error is not None and "beside" in force_files(names):
+        limits[FORCE_RATIO] = {"at_most": FORCES_ALIKE}
     rules = []
     if "threads" in names:
         rules.append(f"{names['ranks']} * {names['threads']} <= {cores}")

@@ -17,6 +17,7 @@ from hpcagent.runs.run import run as run_campaign
 from hpcagent.science.lammps.contract import packaged_inputs
 from hpcagent.science.lammps.executable import installed_styles
 from hpcagent.science.lammps.knobs import UNKNOWN, Knob, System, knobs, pair_names, rank_counts
+from hpcagent.science.lammps.rewritten import PHYSICAL
 from hpcagent.science.lammps.settings import Settings
 from hpcagent.science.lammps.timeable import read_settings
 from hpcagent.sites.opening import open_site
@@ -26,8 +27,9 @@ from hpcagent.statistics.recommend import Estimate
 from hpcagent.tuning.asked import CAMPAIGN, digest, taken
 from hpcagent.tuning.checks import averages_differ
 from hpcagent.tuning.probe import Probe, read_probe
+from hpcagent.tuning.quiet import wait_quiet as until_quiet
 from hpcagent.tuning.site import alone, cores_of
-from hpcagent.tuning.tuned import SURE, Tuned, settings_rows
+from hpcagent.tuning.tuned import SURE, Tuned, contenders, judged, settings_rows
 from hpcagent.tuning.work import Place, Work, brief
 
 __all__ = ["tune"]
@@ -50,6 +52,8 @@ def tune(
     threads_now: int | None = None,
     variables: Mapping[str, Scalar] | None = None,
     repeats: int = 5,
+    same_forces: bool = False,
+    wait_quiet: float = 0.0,
     folder: str | Path | None = None,
     seed: int = 1,
     dry_run: bool = False,
@@ -77,6 +81,10 @@ def tune(
         threads_now: With how many OpenMP threads each; by default one, or those of its `package omp`.
         variables: Values of variables that the script is given on the command line (`-var`).
         repeats: How often the tuned script is timed beside the script as it came at the end.
+        same_forces: Whether only settings are tried that change no force; those of k-space and the Coulomb cutoff
+            stay as they came.
+        wait_quiet: The longest time that is waited, before the first run and before the timing at the end, until
+            nothing else runs on this machine, in seconds. Not on a cluster, whose runs are on other machines.
         folder: Where everything is written; `tuned/NAME` by default.
         seed: Of the policy.
         dry_run: Read the script, and run nothing.
@@ -93,6 +101,8 @@ def tune(
     """
     path = _script(script)
     _refuse(runs=runs, steps=steps, earlier=earlier, seconds=seconds, longest=longest, repeats=repeats)
+    if not 0 <= wait_quiet < math.inf:
+        raise BadInput(f"tune: wait_quiet={wait_quiet} must be 0 or more seconds.", value=wait_quiet)
     given = _given(variables or {})
     settings = read_settings(path, given)
     name = as_name(path.name.removeprefix("in."))
@@ -103,10 +113,11 @@ def tune(
     ways = _accelerators(settings, profile)
 
     def made_of(system: System) -> tuple[Knob, ...]:
-        return knobs(
+        made = knobs(
             settings, system, ranks=counts, cores=cores,
             ranks_now=now.ranks, threads_now=now.threads, accelerators=ways,
         )  # fmt: skip
+        return tuple(k for k in made if not (same_forces and k.setting in PHYSICAL))
 
     if dry_run:
         made = made_of(UNKNOWN)
@@ -114,7 +125,7 @@ def tune(
     asked = {
         "script": digest(settings), "variables": given, "site": profile.name, "ranks": counts, "runs": runs,
         "steps": steps, "earlier": earlier, "seconds": seconds, "ranks_now": now.ranks, "threads_now": now.threads,
-        "seed": seed,
+        "seed": seed, "same_forces": same_forces,
     }  # fmt: skip
     told = say or (lambda line: None)
     wanted = Path(folder) if folder is not None else Path("tuned") / name
@@ -123,10 +134,11 @@ def tune(
         work.copy_files()
         with open_site(profile, run_dir=where / "checks") as opened:
             try:
+                until_quiet(profile, wait_quiet, told)
                 probe = _probe(work, steps, seconds, told)
                 made = made_of(probe.system)
                 found = _found(work, opened, made, probe, runs=runs, seed=seed, told=told, progress=progress)
-                return _checked(work, found, repeats=repeats, told=told).written()
+                return _checked(work, found, repeats=repeats, told=told, wait_quiet=wait_quiet).written()
             except Interrupted as error:
                 if not (where / CAMPAIGN).exists():
                     raise
@@ -245,7 +257,7 @@ def _found(
     return _Found(campaign, result, made, probe)
 
 
-def _checked(work: Work, found: _Found, *, repeats: int, told: Callable[[str], None]) -> Tuned:
+def _checked(work: Work, found: _Found, *, repeats: int, told: Callable[[str], None], wait_quiet: float) -> Tuned:
     """Hold the best points against the script as it came; write the first that agrees and time it."""
     campaign, made = found.campaign, found.made
     said: list[str] = []
@@ -259,24 +271,30 @@ def _checked(work: Work, found: _Found, *, repeats: int, told: Callable[[str], N
         knobs=made,
         probe=found.probe.said,
     )
-    for point in _contenders(campaign, found.result.points)[:_CONTENDERS]:
+    points = judged(found.result.points, campaign.objective, made)
+
+    def as_it_came(p: Estimate) -> bool:
+        values = campaign.complete(p.params)
+        return not work.words(made, values) and Place.of(made, values, work.now) == work.now
+
+    sure = [p for p in points if p.runs and p.probability_feasible >= SURE and campaign.full(p.params)]
+    for point in contenders(sure, as_it_came, tuned.order)[:_CONTENDERS]:
         values = campaign.complete(point.params)
-        if not work.words(made, values) and Place.of(made, values, work.now) == work.now:
+        if as_it_came(point):
             said.append("nothing that was tried is faster than the script as it came")
             break
         differ = work.agrees(made, values)
         if differ.refused:
             said.append(f"{brief(made, values)}: not taken, {differ.refused}")
             continue
-        said += [*differ.said, *averages_differ(campaign, found.result.results, point.params)]
+        said += differ.said
+        said += averages_differ(
+            campaign, found.result.results, point.params, constant_energy=work.settings.constant_energy
+        )
         script, command = work.write_tuned(made, values)
+        until_quiet(work.profile, wait_quiet, told)
         told(f"{script.name}: timed beside the script as it came, {repeats} times each")
         timing = work.confirm(made, values, script, found.probe.steps, repeats)
+        command = command if timing.faster else ""
         return replace(tuned, best=point, script=script, command=command, confirmed=timing, checks=tuple(said))
     return replace(tuned, checks=tuple(said))
-
-
-def _contenders(campaign: Campaign, points: Sequence[Estimate]) -> list[Estimate]:
-    """Points that were run and keep the limits, the fastest first."""
-    sure = [p for p in points if p.runs and p.probability_feasible >= SURE and campaign.full(p.params)]
-    return sorted(sure, key=lambda p: -p.score)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,67 @@ from hpcagent.campaign.compare import ESTIMATE_BIAS, estimated_at
 from hpcagent.campaign.numbers import number, with_error
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.table import Table
+from hpcagent.model.objective import Objective
 from hpcagent.science.lammps.knobs import Knob
+from hpcagent.science.lammps.rewritten import PHYSICAL
 from hpcagent.science.lammps.settings import Settings
 from hpcagent.statistics.points import key
 from hpcagent.statistics.recommend import Estimate
 from hpcagent.store.files import write_whole
-from hpcagent.tuning.checks import Confirmed
+from hpcagent.tuning.checks import FORCE_RATIO, Confirmed
 
-__all__ = ["Tuned", "settings_rows"]
+__all__ = ["Tuned", "contenders", "judged", "settings_rows"]
 
 MOST_ROWS = 10
 
 SURE = 0.9
 """P(as accurate as the script as it came) from which a point is taken."""
+
+_ESTIMATED, _ELSEWHERE = "estimated from CPU time", " on other ranks or threads"
+
+# Relative standard deviation of a speed-up by other ranks or threads that is worked out from CPU time: timed in
+# turn, such ones came out 2 to 3.6 times too high, as it is not seen how long ranks wait for each other or a core.
+_OTHER_CORES = 0.4
+# Share of their cores below which it is said that runs used no more.
+_CORES = 0.8
+_GUESSES = (
+    f"{_ESTIMATED}{_ELSEWHERE}: how long ranks wait for each other or for a core is not seen; timed in turn, such "
+    "speed-ups came out up to 3.6 times too high, so their order among other ranks and threads says little"
+)
+
+
+def judged(points: Sequence[Estimate], objective: Objective, made: Sequence[Knob]) -> list[Estimate]:
+    """The points, those with the force settings of the script as it came not judged by the error of their forces.
+
+    It is the same by construction; what other points say of theirs, through a model, is no evidence against them.
+    """
+    others = tuple(c for c in objective.constraints if c.metric != FORCE_RATIO)
+    if others == objective.constraints:
+        return list(points)
+    names = [k for k in made if k.setting in PHYSICAL]
+    found = []
+    for p in points:
+        if p.runs and all(number(p.params.get(k.name, k.own)) == number(k.own) for k in names):
+            alone = math.prod(c.probability(p.metrics[c.metric], p.uncertainty.get(c.metric, 0.0)) for c in others)
+            least = alone * p.runs / (p.runs + p.failed)
+            p = p.model_copy(update={"probability_feasible": max(least, p.probability_feasible)})
+        found.append(p)
+    return found
+
+
+def contenders(
+    sure: Sequence[Estimate], as_it_came: Callable[[Estimate], bool], order: Callable[[Estimate], float]
+) -> list[Estimate]:
+    """Points that seem faster than the script as it came, those first that are surest to be; else that one itself.
+
+    Args:
+        sure: Points that were run and keep the limits.
+        as_it_came: Whether a point is the script as it came.
+        order: By what the points are taken, larger first.
+    """
+    own = [p for p in sure if as_it_came(p)]
+    least = max((p.score for p in own), default=-math.inf)
+    return sorted((p for p in sure if p.score > least), key=order, reverse=True) or own
 
 
 def settings_rows(settings: Settings, made: Sequence[Knob]) -> tuple[tuple[str, str, str], ...]:
@@ -94,7 +142,7 @@ class Tuned:
         knobs: What was tried.
         best: The point that was taken.
         script: The tuned script.
-        command: How it is run.
+        command: How it is run; empty where it did not prove faster.
         confirmed: The tuned script timed beside the script as it came.
         checks: What was compared with the script as it came, in sentences.
         probe: What the first run of the script as it came told.
@@ -126,7 +174,8 @@ class Tuned:
             return Table("", [], [])
         own = self._own_speed()
         header = ["speed-up", "", *(k.setting for k in self.knobs), "as accurate", "runs"]
-        points = [p for p in self.result.points if p.runs and not self._is_own(p)]
+        points = judged(self.result.points, self.result.campaign.objective, self.knobs)
+        points = [p for p in points if p.runs and not self._is_own(p)]
         points = sorted(points, key=lambda p: (p.probability_feasible < SURE, -p.score))
         rows = [self._row(p, points[0], own) for p in points[:MOST_ROWS]]
         rows.append(["1", "as it came", *(number(k.own) for k in self.knobs), "itself", str(self._own_runs())])
@@ -139,11 +188,8 @@ class Tuned:
     def _row(self, p: Estimate, first: Estimate, own: float) -> list[str]:
         sure = p.probability_feasible >= SURE
         tie = sure and p is not first and first.score - p.score < 2 * math.hypot(first.score_error, p.score_error)
-        guessed = self._is_estimated(p)
-        # Repeats do not average out how far such estimates are off together, least of all on other ranks.
-        error = math.hypot(p.score_error, ESTIMATE_BIAS * p.score if guessed else 0.0)
-        factor = with_error(p.score / own, error / own) if own else "-"
-        marks = ["tie"] * tie + ["estimated from CPU time"] * guessed
+        factor = with_error(p.score / own, self._error(p) / own) if own else "-"
+        marks = ["tie"] * tie + list(filter(None, [self._how(p)]))
         cells = [number(p.params.get(k.name, k.own)) for k in self.knobs]
         accurate = f"yes (P = {p.probability_feasible:.2f})" if sure else f"NO (P = {p.probability_feasible:.2f})"
         return [factor, ", ".join(marks), *cells, accurate, str(p.runs)]
@@ -154,6 +200,27 @@ class Tuned:
             return False
         campaign = self.result.campaign
         return key(campaign.complete(p.params)) in estimated_at(campaign, self.result.results)
+
+    def _elsewhere(self, p: Estimate) -> bool:
+        """Whether it is on other ranks or threads than the script as it came."""
+        places = [k for k in self.knobs if k.setting in ("ranks", "threads")]
+        return any(p.params.get(k.name, k.own) != k.own for k in places)
+
+    def _how(self, p: Estimate) -> str:
+        """How its speed is known, where it is not by the clock."""
+        if not self._is_estimated(p):
+            return ""
+        return f"{_ESTIMATED}{_ELSEWHERE}" if self._elsewhere(p) else _ESTIMATED
+
+    def _error(self, p: Estimate) -> float:
+        """Standard error of its speed; repeats do not average out how far estimates are off together."""
+        if not self._is_estimated(p):
+            return p.score_error
+        return math.hypot(p.score_error, p.score * (_OTHER_CORES if self._elsewhere(p) else ESTIMATE_BIAS))
+
+    def order(self, p: Estimate) -> float:
+        """By what points are taken, larger first: estimates on other ranks or threads by what is sure of them."""
+        return p.score - (self._error(p) if self._is_estimated(p) and self._elsewhere(p) else 0.0)
 
     def _own_speed(self) -> float:
         compared = self.result.comparison if self.result is not None else None
@@ -167,16 +234,51 @@ class Tuned:
         """Whether the tuned script was slower than the script as it came when they were timed in turn."""
         return self.confirmed is not None and self.confirmed.slower
 
+    @property
+    def faster(self) -> bool:
+        """Whether it was faster beyond the noise of that timing."""
+        return self.confirmed is not None and self.confirmed.faster
+
     def _verdict(self) -> list[str]:
         if self.script is None:
             return ["no settings were found that are faster and as accurate; the script stays as it came"]
-        if self.slower:
+        about = [*self._beside_the_table(), *self._crowds()]
+        if not self.faster:
+            begin = "NOT faster" if self.slower else "nothing proved faster"
             return [
-                f"NOT faster: {self.confirmed}, timed in turn",
-                "keep the script as it came, or tune again while nothing else runs here (ranks that share a core "
-                f"wait for each other); what was tried is in {self.script}",
+                f"{begin}, keep the script as it came: {self.confirmed}, timed in turn",
+                *about,
+                "or tune again while nothing else runs here (--wait-quiet; ranks that share a core wait for each "
+                f"other), with more --repeats; what was tried is in {self.script}",
             ]
-        return [f"tuned: {self.confirmed}", f"the tuned script: {self.script}", f"run it with: {self.command}"]
+        return [
+            f"tuned: {self.confirmed}",
+            *about,
+            f"the tuned script: {self.script}",
+            f"run it with: {self.command}",
+        ]
+
+    def _beside_the_table(self) -> list[str]:
+        """What the campaign said of the point that was timed in turn, and whether the two agree."""
+        own = self._own_speed()
+        if self.best is None or self.confirmed is None or not own:
+            return []
+        factor, error = self.best.score / own, self._error(self.best) / own
+        how = self._how(self.best)
+        said = f"the table below has {with_error(factor, error)} for it{f', {how}' if how else ''}"
+        timed = 0.0 if math.isnan(self.confirmed.error) else self.confirmed.error
+        if abs(factor - self.confirmed.factor) <= 2 * math.hypot(error, timed):
+            return [said]
+        why = "; CPU time does not tell how long ranks wait for each other or for a core" if how else ""
+        return [f"{said}: the two differ by more than their errors, and what was timed in turn counts{why}"]
+
+    def _crowds(self) -> list[str]:
+        busy = () if self.result is None else self.result.busy
+        said = []
+        if self.confirmed is not None and self.confirmed.cores < _CORES:
+            share = f"the runs timed in turn used {self.confirmed.cores:.0%} of their cores"
+            said = [f"{share}: something else ran here, or ranks waited for each other"]
+        return said + [f"it began on a busy machine ({words} measured then may be too low" for words in busy]
 
     def __str__(self) -> str:
         names = ["setting", "in the script", "tried"]
@@ -186,10 +288,8 @@ class Tuned:
         lines += self.probe
         if self.result is None:
             return "\n".join([*lines, "dry run: nothing was written or run"])
-        lines += ["", str(self.table), "", *self.checks]
-        lines += [
-            f"it began on a busy machine ({words} measured then may be too low" for words in self.result.busy
-        ]
+        lines += ["", str(self.table), *([_GUESSES] if _ELSEWHERE in str(self.table) else []), "", *self.checks]
+        lines += self._crowds() if self.script is None else []
         lines += [f"runs that failed: {name} {n} time(s)" for name, n in self.result.failures.items()]
         return "\n".join([*lines, f"everything is in {self.folder}; again: hpcagent run {self.folder}/tune.toml"])
 
@@ -201,7 +301,8 @@ class Tuned:
             "settings": [dict(zip(("setting", "script", "tried"), row, strict=True)) for row in self.settings],
             "left": [{"setting": what, "why": why} for what, why in self.left],
             "tuned": None if self.script is None else str(self.script),
-            "command": "" if self.slower else self.command,
+            "command": self.command if self.faster else "",
+            "faster": self.faster,
             "slower": self.slower,
             "params": None if self.best is None else self.best.params,
             "confirmed": None if self.confirmed is None else _finite(asdict(self.confirmed)),

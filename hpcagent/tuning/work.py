@@ -20,7 +20,7 @@ from hpcagent.science.lammps.contract import lammps
 from hpcagent.science.lammps.executable import variables
 from hpcagent.science.lammps.knobs import Knob, room_for, system_of
 from hpcagent.science.lammps.potentials import elsewhere
-from hpcagent.science.lammps.rewritten import CONVERGED, FORCES, given_words, rewritten
+from hpcagent.science.lammps.rewritten import PHYSICAL, force_files, given_words, rewritten
 from hpcagent.science.lammps.settings import Settings
 from hpcagent.science.lammps.timeable import read_settings
 from hpcagent.sites.profile import Profile
@@ -39,8 +39,6 @@ _LEAST_STEPS = 20
 # A run of the campaign that takes so many times as long as the script as it came is no contender.
 _HOPELESS = 10
 _LEAST_WALLTIME_S = 60.0
-# Settings that change forces: within the accuracy that is measured, but not to round-off.
-_PHYSICAL = ("kspace", "accuracy", "order", "diff", "coulomb")
 # Settings that are words of how a run is started, not of the script, unless the script has a variable for them.
 _STARTED_WITH = ("ranks", "threads")
 
@@ -106,7 +104,7 @@ class Work:
         contract = None
         if forces:
             contract = self.folder / f"{name}.toml"
-            write_whole(contract, tomli_w.dumps({"forces": {"computed": FORCES, "converged": CONVERGED}}))
+            write_whole(contract, tomli_w.dumps({"forces": force_files(())}))
         return lammps(
             path,
             contract=contract,
@@ -158,7 +156,8 @@ class Work:
             earlier=self.earlier,
             room=room_for(self.settings, probe.system, made),
             head=head,
-            measure_forces=probe.force_error is not None,
+            measure_forces=probe.force_error is not None and any(k.setting in PHYSICAL for k in made),
+            varied=[k.setting for k in made],
             atoms=probe.system.atoms,
         )
         write_whole(self.folder / f"in.{self.name}", text)
@@ -183,7 +182,7 @@ class Work:
             if (k.driven or k.setting not in _STARTED_WITH)
             and k.name in values
             and values[k.name] != k.own
-            and not (neutral and k.setting in _PHYSICAL)
+            and not (neutral and k.setting in PHYSICAL)
         }
         way = next((k for k in made if k.setting == "accelerator"), None)
         if way is not None and not way.driven and self.settings.threads is not None:
@@ -239,6 +238,7 @@ class Work:
             self.app(f"{self.name}.as_it_came_again", self.own(steps), self.now.ranks, self.now.threads),
             self.app(f"{self.name}.tuned_short", text, then.ranks, then.threads),
             repeats=repeats,
+            threads=(self.now.threads, then.threads),
         )
 
 

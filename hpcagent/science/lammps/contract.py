@@ -112,10 +112,24 @@ class Structure(Record):
 
 
 class Forces(Record):
-    """The `[forces]` table: two dumps of the forces on the same atoms, for the metric `force_error`."""
+    """The `[forces]` table: dumps of the forces on the same atoms, for the metrics of their errors.
+
+    Attributes:
+        computed: The forces as the run computed them.
+        converged: Converged ones at the same positions, for `force_error`.
+        beside: Forces of other settings at the same positions, for `force_error_ratio`.
+        beside_converged: What those converge to, where it is not `converged`.
+    """
 
     computed: str
     converged: str
+    beside: str | None = None
+    beside_converged: str | None = None
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics that these dumps give."""
+        return (_FORCE_ERROR, *(() if self.beside is None else (_FORCE_ERROR_RATIO,)))
 
 
 class ContractFile(Record):
@@ -137,7 +151,7 @@ class ContractFile(Record):
         structure: The structure that a run takes and gives, if it does.
         artifacts: Name -> file that a run must have written into its directory; the final structure is made
             from `data` (`write_data`), or else from `trajectory` (`dump`).
-        forces: The dumps from which `force_error` is measured, if the script writes them.
+        forces: The dumps from which `force_error` and `force_error_ratio` are measured, if the script writes them.
         resources: What one run occupies.
         resources_from: Resource -> the variable that decides it, e.g. `ranks_per_node = "ranks"`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
@@ -317,7 +331,7 @@ def lammps(
     if kept:
         settings["artifacts"] = kept
     if file.forces is not None:
-        settings["forces"] = file.forces.model_dump()
+        settings["forces"] = file.forces.model_dump(exclude_none=True)
     settings = with_mode(made.name, LAMMPS, settings, file.mode if mode is None else mode)
     return App(
         contract=made,
@@ -466,9 +480,7 @@ def _stem(script: Path) -> str:
 
 
 def _space(read: Script, file: ContractFile, given: Mapping[str, Parameter], where: str, folder: Path) -> Space:
-    parameters: dict[str, Parameter] = {}
-    for name, variable in file.variables.items():
-        parameters[name] = _parameter(name, variable, where, folder)
+    parameters = _parameters(file, where, folder)
     for name, parameter in given.items():
         if not isinstance(parameter, Parameter):
             raise BadInput(
@@ -488,14 +500,39 @@ def _space(read: Script, file: ContractFile, given: Mapping[str, Parameter], whe
     return Space(parameters=tuple(with_defaults))
 
 
+def _parameters(file: ContractFile, where: str, folder: Path) -> dict[str, Parameter]:
+    """The contract's own variables; what is wrong with them is told of all at once."""
+    parameters: dict[str, Parameter] = {}
+    lacking: list[str] = []
+    wrong: list[BadInput] = []
+    for name, variable in file.variables.items():
+        if variable.unit is None and _kind(variable) != "choice":
+            lacking.append(f"variables.{name}")
+            continue
+        try:
+            parameters[name] = _parameter(name, variable, where, folder)
+        except BadInput as error:
+            wrong.append(error)
+    if lacking:
+        said = f"{where}, {', '.join(lacking)}: the key 'unit' is missing; write '1' for a pure number."
+        wrong.insert(0, BadInput(said))
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        raise BadInput(" ".join(error.message for error in wrong))
+    return parameters
+
+
+def _kind(variable: Variable) -> str:
+    return variable.kind or ("choice" if variable.choices or variable.files else "float")
+
+
 def _parameter(name: str, variable: Variable, where: str, folder: Path) -> Parameter:
     data: dict[str, Any] = with_file_choices(variable.model_dump(exclude_none=True), folder, f"{where}, {name}")
-    kind = variable.kind or ("choice" if data["choices"] else "float")
-    if variable.unit is None:
-        if kind != "choice":
-            raise BadInput(f"{where}, variables.{name}: the key 'unit' is missing; write '1' for a pure number.")
-        data["unit"] = "1"
-    return build(Parameter, data | {"name": name, "kind": kind}, where=f"{where}, variables.{name}")
+    unit = "1" if variable.unit is None else variable.unit
+    return build(
+        Parameter, data | {"name": name, "kind": _kind(variable), "unit": unit}, where=f"{where}, variables.{name}"
+    )
 
 
 def _with_default(read: Script, parameter: Parameter) -> Parameter:
@@ -686,11 +723,12 @@ def _metrics(read: Script, file: ContractFile, asked: tuple[str, ...] | None, wh
     except BadInput as error:
         raise BadInput(f"{read.path}: units: {error.message}", value=read.units) from None
     names = tuple(asked) if asked is not None else file.metrics
-    more = {**file.columns, **({} if file.forces is None else {_FORCE_ERROR.name: file.forces})}
+    forces = () if file.forces is None else file.forces.metrics
+    more = (*file.columns, *(m.name for m in forces))
     for name in names:
         if name not in units and name not in more:
             other = f" (it exists, but not in `units {read.units}`)" if name in METRICS else ""
-            other = " (it needs the contract's table [forces])" if name == _FORCE_ERROR.name else other
+            other = _LACKING.get(name, other)
             raise BadInput(
                 f"{where}: unknown metric {name!r}{other}; {nearest(name, [*units, *more])}", value=name
             )
@@ -700,7 +738,7 @@ def _metrics(read: Script, file: ContractFile, asked: tuple[str, ...] | None, wh
         Metric(name=n, unit=c.unit, description=c.description or f"{c.reduce} of thermo column {c.column}")
         for n, c in file.columns.items()
     ]
-    return (*found, *own, *([] if file.forces is None else [_FORCE_ERROR]))
+    return (*found, *own, *forces)
 
 
 _FORCE_ERROR = Metric(
@@ -708,6 +746,15 @@ _FORCE_ERROR = Metric(
     unit="1",
     description="rms(f - f_converged) / rms(f_converged), of the two dumps that `[forces]` names",
 )
+_FORCE_ERROR_RATIO = Metric(
+    name="force_error_ratio",
+    unit="1",
+    description="`force_error` over that of other settings at the same positions, the dump `beside` of `[forces]`",
+)
+_LACKING = {
+    _FORCE_ERROR.name: " (it needs the contract's table [forces])",
+    _FORCE_ERROR_RATIO.name: " (it needs the key 'beside' in the contract's table [forces])",
+}
 
 
 def averages(metrics: Sequence[Metric]) -> tuple[str, ...]:

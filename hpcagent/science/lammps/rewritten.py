@@ -6,13 +6,13 @@ script whose settings are parameters and the one in which they have their values
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from hpcagent.science.lammps.script import Command, commands, nested
 from hpcagent.science.lammps.settings import ALONE, Cutoffs, Kspace, Settings
 from hpcagent.science.lammps.timeable import moves
 
-__all__ = ["CONVERGED", "FORCES", "GRIDS", "OWN", "as_rebuild", "check_script", "given_words", "rewritten"]
+__all__ = ["GRIDS", "OWN", "PHYSICAL", "as_rebuild", "check_script", "force_files", "given_words", "rewritten"]
 
 OWN = "as_it_came"
 """The choice that leaves a setting as the script has it."""
@@ -20,8 +20,13 @@ OWN = "as_it_came"
 GRIDS = {"x": "* 1 1", "y": "1 * 1", "z": "1 1 *", "xy": "* * 1", "xz": "* 1 *", "yz": "1 * *"}
 """Along which edges the box is cut; the words of `processors`."""
 
-FORCES, CONVERGED = "tune.forces", "tune.forces_converged"
-"""Files of the forces after the measured run: as they were computed, and converged."""
+PHYSICAL = ("kspace", "accuracy", "order", "diff", "coulomb")
+"""Settings that change forces, within the accuracy that is measured. No other one does, but for round-off."""
+
+# Files of the forces after the measured run: as they were computed, and converged; at the same positions with the
+# settings of the script as it came.
+_FORCES, _CONVERGED = "tune.forces", "tune.forces_converged"
+_OWN_FORCES, _OWN_CONVERGED = "tune.forces_as_it_came", "tune.forces_as_it_came_converged"
 
 # How much tighter the converged forces are asked for than those of the script.
 _TIGHTER = 100.0
@@ -94,6 +99,7 @@ def rewritten(
     head: Sequence[str] = (),
     command_line: bool = False,
     measure_forces: bool = False,
+    varied: Container[str] = (),
     atoms: int = 10**9,
 ) -> str:
     """The script with other settings.
@@ -114,6 +120,8 @@ def rewritten(
         command_line: Whether the variables that the script is given come from the command line again; else they
             are written into it.
         measure_forces: Whether the forces after the last run are written beside converged ones.
+        varied: Settings that are not as the script came; where one of them changes forces, those of the script as
+            it came are written too, at the same positions.
         atoms: How many there are, by which the way to converged forces is chosen.
     """
     lines = _Lines(settings.read.text)
@@ -130,7 +138,22 @@ def rewritten(
         if earlier is not None and command.first < settings.run.first:
             _shorten(settings, lines, command, earlier)
     text = "".join(f"{line}\n" for line in top) + lines.text()
-    return text + (_forces(settings, atoms) if measure_forces else "")
+    return text + (_forces(settings, atoms, varied) if measure_forces else "")
+
+
+def force_files(varied: Container[str]) -> dict[str, str]:
+    """The files that a script with `measure_forces` writes, as the table `[forces]` of its contract.
+
+    Example:
+        >>> force_files(["skin"])
+        {'computed': 'tune.forces', 'converged': 'tune.forces_converged'}
+    """
+    files = {"computed": _FORCES, "converged": _CONVERGED}
+    if any(name in varied for name in PHYSICAL):
+        files["beside"] = _OWN_FORCES
+    if "coulomb" in varied:
+        files["beside_converged"] = _OWN_CONVERGED
+    return files
 
 
 def given_words(settings: Settings, values: Mapping[str, str]) -> dict[str, str]:
@@ -312,8 +335,12 @@ def _long_range(settings: Settings, lines: _Lines, values: Mapping[str, str], wh
         lines.replace(settings.named("pair_style")[-1], [*_said(why, "coulomb"), " ".join(words)])
 
 
-def _forces(settings: Settings, atoms: int) -> str:
-    """After the run: the forces as they are computed, and converged, at the same positions of the same atoms."""
+def _forces(settings: Settings, atoms: int, varied: Container[str]) -> str:
+    """After the run: the forces as they are computed, and converged, at the same positions of the same atoms.
+
+    Where settings that change forces are varied, those of the script as it came follow: the error of a mesh
+    differs from one configuration to another by several percent, so two settings are compared at the same one.
+    """
     kspace = settings.kspace
     if kspace is None:
         return ""
@@ -322,18 +349,31 @@ def _forces(settings: Settings, atoms: int) -> str:
     kept = [_without(words, ("order", "diff")) for words in kspace.kept]
     again = [f"kspace_modify {' '.join(words)}" for words in kept if words]
     order = [] if solver == "ewald" else ["kspace_modify order 7 diff ik"]
+    converged = [f"kspace_style {solver} {tight:g}", *again, *order]
+    own = [
+        f"kspace_style {kspace.style} {kspace.accuracy:.15g}",
+        *again,
+        f"kspace_modify order {kspace.order} diff {kspace.diff}",
+    ]
+    files, cutoffs = force_files(varied), settings.cutoffs
     gone = [f"unfix {name}" for name in settings.random_fixes]
     said = "# The forces as this run computed them, and converged ones at the same positions."
     made = [
         "",
         said,
         *gone,
-        *_written("tune_forces", FORCES),
-        f"kspace_style {solver} {tight:g}",
-        *again,
-        *order,
-        *_written("tune_converged", CONVERGED),
+        *_written("tune_forces", files["computed"]),
+        *converged,
+        *_written("tune_converged", files["converged"]),
     ]
+    if "beside_converged" in files and cutoffs is not None:
+        # LAMMPS gives pairs with a cutoff of their own the common one here; that changes both of what follows, by
+        # the same.
+        made.append(" ".join(["pair_style", cutoffs.style, *cutoffs.before, f"{cutoffs.coulomb:.15g}"]))
+    if "beside" in files:
+        made += [*own, *_written("tune_own", files["beside"])]
+    if "beside_converged" in files:
+        made += [*converged, *_written("tune_own_converged", files["beside_converged"])]
     return "\n".join(made) + "\n"
 
 

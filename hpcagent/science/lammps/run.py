@@ -20,8 +20,12 @@ from hpcagent.apps.ranks.warm import inside_lammps, warm_lammps
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.failures import CONTINUES
+<<<<<<< HEAD
 from hpcagent.science.lammps.accuracy import force_error
 from hpcagent.science.lammps.collected import begun_anew
+=======
+from hpcagent.science.lammps.accuracy import force_errors
+>>>>>>> 4ce4130426bc176cc0909b5a91674b2286929b94
 from hpcagent.science.lammps.executable import command, variables
 from hpcagent.science.lammps.failures import Ended, failure_of, no_room
 from hpcagent.science.lammps.log import Log, parse_log
@@ -104,12 +108,14 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         if math.isfinite(error):
             uncertainty[name] = error
     if settings.get("forces"):
-        metrics["force_error"] = force_error(run.workdir, settings["forces"])
+        found = force_errors(run.workdir, settings["forces"])
+        metrics |= found.values
+        uncertainty |= found.uncertainty
     artifacts = given(run)
     return Outcome(
         metrics=metrics,
         units=dict(measured.units)
-        | ({"force_error": "1"} if "force_error" in metrics else {})
+        | {n: "1" for n in ("force_error", "force_error_ratio") if n in metrics}
         | {n: how["unit"] for n, how in settings["columns"].items()},
         uncertainty=uncertainty,
         artifacts={

@@ -30,6 +30,14 @@ _RANDOM_FIXES = (
     "pour",     "temp/csvr", "temp/csld", "widom", "mc", "sgcmc", "ttm", "srd", "lb/fluid", "qtb", "qbmsst",
     "bond/react", "charge/regulation", "neighbor/swap", "stochastic", "propel", "spin", "precession", "drag",
 )  # fmt: skip
+# Fixes that keep the energy: those that move atoms, and those that only look or hold a length.
+_MOVING = (
+    "nve", "nve/sphere", "nve/asphere", "nve/body", "rigid", "rigid/nve", "rigid/small", "rigid/nve/small",
+)  # fmt: skip
+_LOOKING = (
+    "ave/atom", "ave/chunk", "ave/correlate", "ave/grid", "ave/histo", "ave/time", "halt", "print", "rattle",
+    "shake", "store/force", "store/state", "vector",
+)  # fmt: skip
 _RANDOM_PAIRS = ("dpd", "edpd", "mdpd", "tdpd", "brownian", "lubricateU", "sdpd", "local/density/random")
 # Pair styles with long-range Coulomb: how many cutoffs stand before the Coulomb cutoff, and words before those.
 _COULOMB = {
@@ -258,6 +266,23 @@ class Settings:
             w for c in self.named("pair_style") for w in c.words[1:] if plain_style(w).startswith(_RANDOM_PAIRS)
         ]
         return (*found, *pairs)
+
+    @cached_property
+    def constant_energy(self) -> bool:
+        """Whether the measured run keeps the energy with which it begins; False where that cannot be told."""
+        if self.named("include") or self.inside("fix") or self.inside("unfix"):
+            return False
+        there: dict[str, str] = {}
+        for command in self.commands:
+            if command.first >= self.run.first:
+                break
+            if command.name == "fix" and len(command.words) > 3:
+                there[command.words[1]] = plain_style(self.value(command.words[3]))
+            for name in command.words[1:] if command.name == "unfix" else ():
+                there.pop(name, None)
+        styles = set(there.values())
+        random_pair = any(name not in there for name in self.random if plain_style(name).startswith(_RANDOM_PAIRS))
+        return bool(styles & {*_MOVING}) and styles <= {*_MOVING, *_LOOKING} and not random_pair
 
     @cached_property
     def random_fixes(self) -> tuple[str, ...]:

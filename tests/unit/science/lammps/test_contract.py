@@ -110,6 +110,18 @@ def test_a_wrong_contract_is_refused_in_one_sentence(tmp_path: Path, contract: s
     assert message[-1] in ".?"
 
 
+def test_all_variables_that_are_wrong_are_told_of_at_once(tmp_path: Path) -> None:
+    bounds = "low = 1\nhigh = 9\n"
+    contract = f"[variables.timestep]\n{bounds}[variables.steps]\n{bounds}[variables.mode]\nchoices = ['a', 'a']\n"
+    with pytest.raises(BadInput) as error:
+        app_of(tmp_path, contract + f"[variables.level]\n{bounds}")
+    assert (
+        "variables.timestep, variables.steps, variables.level: the key 'unit' is missing; write '1' for a pure number"
+        in str(error.value)
+    )
+    assert "'mode' lists a choice twice" in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [

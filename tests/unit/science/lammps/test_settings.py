@@ -49,6 +49,26 @@ def test_settings_are_what_the_script_says_or_the_default(salt):
     assert read.steps == 2000 and read.left == ()
 
 
+@pytest.mark.parametrize(
+    ("fixes", "constant"),
+    [
+        ("fix move all nve", True),
+        ("fix heat all langevin 1 1 1 5\nfix move all nve/omp\nrun 10\nunfix heat\nfix look all print 10 x", True),
+        ("fix heat all langevin 1 1 1 5\nfix move all nve", False),
+        ("fix move all nvt temp 1 1 1", False),
+        ("fix move all npt temp 1 1 1 iso 0 0 1\nrun 10\nunfix move\nfix move all nve", True),
+        ('fix move all nve\nif "1 == 1" then "fix heat all langevin 1 1 1 5"', False),
+        ("fix move all nve\nfix more all addforce 1 0 0", False),
+        ("", False),
+    ],
+)
+def test_whether_the_timed_run_keeps_its_energy_is_told_by_the_fixes_that_are_there_then(
+    tmp_path, fixes, constant
+):
+    (tmp_path / "in.x").write_text(f"units lj\npair_style lj/cut 2.5\n{fixes}\nrun 100\n")
+    assert read_settings(tmp_path / "in.x").constant_energy is constant
+
+
 def test_only_the_lines_that_are_set_change(salt):
     read = read_settings(salt)
     text = rewritten(read, {"skin": "3", "coulomb": "10", "rebuild": "every1_delay0", "newton": "off"}, steps="7")
