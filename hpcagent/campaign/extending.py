@@ -161,7 +161,7 @@ def before_and_after(campaign: Campaign, before: Result, after: Result) -> list[
 
 
 def length(campaign: Campaign, result: Result) -> str:
-    """How long a run is in all, in steps where the app has them; its parameters say how long an ordinary run is."""
+    """How long a run is in all: in steps where the app has them, which its parameters have of an ordinary run."""
     settings, m = campaign.app.settings, result.manifest
     steps = steps_in_all(settings, m.params, m.times)
     return f"{m.times:g} x an ordinary run" if steps is None else f"{settings['restart']['steps']} = {steps}"

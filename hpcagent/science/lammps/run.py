@@ -20,12 +20,8 @@ from hpcagent.apps.ranks.warm import inside_lammps, warm_lammps
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.failures import CONTINUES
-<<<<<<< HEAD
-from hpcagent.science.lammps.accuracy import force_error
-from hpcagent.science.lammps.collected import begun_anew
-=======
 from hpcagent.science.lammps.accuracy import force_errors
->>>>>>> 4ce4130426bc176cc0909b5a91674b2286929b94
+from hpcagent.science.lammps.collected import begun_anew
 from hpcagent.science.lammps.executable import command, variables
 from hpcagent.science.lammps.failures import Ended, failure_of, no_room
 from hpcagent.science.lammps.log import Log, parse_log
