@@ -190,9 +190,10 @@ def signalled(number: int, workdir: Path) -> Callable[[], None]:
                     continue
                 try:
                     inside = str(Path(f"/proc/{entry.name}/cwd").readlink())
-                except OSError:
+                    begun = inside.startswith(str(workdir)) and (Path(inside) / "log.lammps").stat().st_size
+                except OSError:  # it has ended, or has no log yet
                     continue
-                if inside.startswith(str(workdir)) and (Path(inside) / "log.lammps").stat().st_size:
+                if begun:
                     os.kill(int(entry.name), number)
                     found.append(int(entry.name))
                     return
@@ -214,7 +215,7 @@ def signalled(number: int, workdir: Path) -> Callable[[], None]:
 )
 def test_a_crash_costs_its_run_only(tmp_path: Path, number: int, ranks: int, name: str) -> None:
     sent = signalled(number, tmp_path / "crashes")
-    crashed, _ = run_in(tmp_path / "crashes", "library", ranks=ranks, steps=10_000_000, equil_steps=0, every=1000)
+    crashed, _ = run_in(tmp_path / "crashes", "library", ranks=ranks, steps=10_000_000, equil_steps=0, every=20)
     sent()
     assert crashed["failure"]["name"] == name and crashed["failure"]["log_tail"], crashed
     after, _ = run_in(tmp_path / "after", "library", ranks=ranks, **SHORT)
