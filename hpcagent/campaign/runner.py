@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,21 @@ def _answers(manifests: Sequence[Manifest], future: Future[Any]) -> Iterator[tup
 def _near(inputs: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     """The endpoint that inputs of a run lie on; what lies here can be sent anywhere."""
     return frozenset(str(one["remote"]["site"]) for one in inputs if one.get("remote"))
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Answers that have come: those to be recorded with their events, those to be sent again, parts of chains."""
+
+    results: list[Result] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    again: list[tuple[Result, bool]] = field(default_factory=list)
+    parts: list[tuple[Result, bool]] = field(default_factory=list)
+
+    def add(self, result: Result, event: dict[str, Any]) -> None:
+        """Record a result."""
+        self.results.append(result)
+        self.events.append(event)
 
 
 class Runner:
@@ -579,67 +595,81 @@ class Runner:
         ended = self._arrived()
         if retry and self._asked:
             self._admit()
-        results, events, again = [], [], []
-        parts: list[tuple[Result, bool]] = []
         answers = ((m, a) for pack in ended for m, a in _answers(*pack))
         read = [self._result(m, a) for m, a in answers if m.execution_id not in self._ignored]
         starved = {r.manifest.execution_id for r, _ in read if r.failure and r.failure.means.charged == "culprit"}
         culprit = self._suspects.culprit(starved) if starved else None
+        taken = _Taken()
         for result, event in read:
-            manifest = result.manifest
-            inner = self._inner.get(manifest.execution_id)
-            self.running.pop(manifest.execution_id, None)
-            self._chains.pop(manifest.execution_id, None)
-            found = event.pop("found", False)
-            means = None if result.failure is None else result.failure.means
-            charged = means is None or means.charged != "no"
-            if self._spread is not None and self._spread.took(result):
-                charged = False
-            if means is not None and means.cut and not self._more_time(result):
-                result, event = self._had_a_block(result)
-                self._suspects.done(manifest.execution_id)
-                if inner is not None:
-                    parts.append((result, False))
-                    continue
-                self.given_up.add(manifest.execution_id)
-                results.append(result)
-                events.append(event)
-                continue
-            if manifest.execution_id in starved:
-                charged = manifest.execution_id == culprit
-            if self._worth_retrying(result, charged):
-                if retry:
-                    again.append((result, charged))
-                continue
-            self._suspects.done(manifest.execution_id)
-            if inner is not None:
-                if retry or result.final:
-                    parts.append((result, found))
-                continue
-            if not result.final:
-                self.given_up.add(manifest.execution_id)
-            results.append(result)
-            events.append(event)
-        self._record(results, events)
+            identity = result.manifest.execution_id
+            self.running.pop(identity, None)
+            self._chains.pop(identity, None)
+            charged = identity == culprit if identity in starved else None
+            self._sort(taken, result, event, charged=charged, retry=retry)
+        self._record(taken.results, taken.events)
         self._book_launches()
-        again = self._allowed(again, results, parts)
+        again = self._allowed(taken.again, taken.results, taken.parts)
         if again:  # what their workers may have written before they were lost, once for all of them
             self._ended.look(self._state.final)
-        ready = self._parts_ended(parts)
+        ready = self._parts_ended(taken.parts)
         # Before the first of them is sent, which may fail with the site: see `move`.
         self.running.update((r.manifest.execution_id, r.manifest) for r, _ in again if not self._is_inner(r))
-        for result, charged in again:
-            self._retry(result, charged, suspect=result.manifest.execution_id in starved)
-        for execution_id in self._suspects.release() if retry else ():
-            self._submit_again(execution_id)
+        for result, counts in again:
+            self._retry(result, counts, suspect=result.manifest.execution_id in starved)
         if retry:
-            self._send(ready)
-            self._start_chains()
-            if self._spread is not None:
-                self._spread.go()
-            if self._ensembles is not None:
-                self._ensembles.go()
-        return results
+            self._go_on(ready)
+        return taken.results
+
+    def _sort(
+        self, taken: _Taken, result: Result, event: dict[str, Any], *, charged: bool | None, retry: bool
+    ) -> None:
+        """Put the answer of one run where it belongs: to be recorded, to be sent again, or part of a chain.
+
+        Args:
+            taken: Where it is put.
+            result: What came.
+            event: What the journal is told of it.
+            charged: Whether the attempt counts against the run, where only a look at several runs has told it.
+            retry: Whether runs are sent again.
+        """
+        identity, inner = result.manifest.execution_id, self._is_inner(result)
+        found = event.pop("found", False)
+        means = None if result.failure is None else result.failure.means
+        elsewhere = self._spread is not None and self._spread.took(result)
+        if means is not None and means.cut and not self._more_time(result):
+            result, event = self._had_a_block(result)
+            self._suspects.done(identity)
+            if inner:
+                taken.parts.append((result, False))
+                return
+            self.given_up.add(identity)
+            taken.add(result, event)
+            return
+        if charged is None:
+            charged = not elsewhere and (means is None or means.charged != "no")
+        if self._worth_retrying(result, charged):
+            if retry:
+                taken.again.append((result, charged))
+            return
+        self._suspects.done(identity)
+        if inner:
+            if retry or result.final:
+                taken.parts.append((result, found))
+            return
+        if not result.final:
+            self.given_up.add(identity)
+        taken.add(result, event)
+
+    def _go_on(self, ready: Sequence[Inner]) -> None:
+        """Send what has waited for the answers: suspects, chains and their runs, what sites and launches take."""
+        for execution_id in self._suspects.release():
+            self._submit_again(execution_id)
+        self._send(ready)
+        self._start_chains()
+        if self._spread is not None:
+            self._spread.go()
+        if self._ensembles is not None:
+            self._ensembles.go()
 
     def _arrived(self) -> list[Pack]:
         """What is in the queue: the answers of runs; calls of chains are set aside for `_admit`."""
