@@ -76,8 +76,12 @@ def arguments(lane: Lane, lanes: dict[str, Lane]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Of all tests. They start thousands of processes, and one without bytecode takes twice as long to start."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    """Of all tests. They start thousands of processes, and one without bytecode takes twice as long to start.
+
+    BLAS has one thread: several processes share the cores, and threads that wait for each other in small matrices spin.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {"OPENBLAS_NUM_THREADS": "1"} | kept
 
 
 def lines_of(process: subprocess.Popen[bytes], tell: Callable[[str], None]) -> Iterator[str]:

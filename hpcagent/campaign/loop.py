@@ -148,10 +148,10 @@ class Loop:
         campaign = self._session.campaign
         if campaign.in_flight is not None:
             return campaign.in_flight
-        policy = self._suggester
-        mean_s = self._state.recent.mean_s
-        if policy.sure or not policy.takes_s:
+        policy, mean_s = self._suggester, self._state.recent.mean_s
+        if mean_s is not None and (policy.sure or not policy.takes_s):
             return in_flight(workers, mean_s, policy.takes_s)
-        # Whether it is slow or only had to import things is not known: enough to find out.
+        # What the contract says of the time of a run may be wrong, and a first question that took long may only
+        # have had to import things: at most as many as in a batch.
         expected_s = mean_s or campaign.app.contract.estimated_runtime_s
-        return in_flight(workers, expected_s, policy.takes_s, most_ahead=1)
+        return in_flight(workers, expected_s, policy.takes_s, most_ahead=4 if policy.sure else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -71,6 +72,7 @@ class Suggester:
         self._thread: threading.Thread | None = None
         self._took = Pace(RECENT)
         self._answers = 0
+        self._sure = False
 
     @property
     def busy(self) -> bool:
@@ -84,8 +86,8 @@ class Suggester:
 
     @property
     def sure(self) -> bool:
-        """Whether `takes_s` tells how long the next takes: the very first also imports what the policy needs."""
-        return self._answers > 1
+        """Whether `takes_s` tells how long the next takes: a question that imports modules does not."""
+        return self._sure
 
     def ask(self, question: Callable[[], list[Params]]) -> None:
         """Have the question answered."""
@@ -110,10 +112,11 @@ class Suggester:
         """Return the answer, or raise what the policy raised."""
         answer, self._answer = self._answer, None
         assert answer is not None and answer.there.is_set()
-        if self._answers == 1:
+        if not self._sure:
             self._took.clear()
         self._took.add(answer.took_s)
         self._answers += 1
+        self._sure = self._sure or answer.imported == 0 or self._answers > 1
         if answer.error is not None:
             raise answer.error
         return answer.points
@@ -137,12 +140,12 @@ class Suggester:
             question, answer = asked
             if answer is not self._answer:
                 continue  # forgotten before its turn
-            began = time.perf_counter()
+            began, modules = time.perf_counter(), len(sys.modules)
             try:
                 answer.points = question()
             except BaseException as error:  # the owner raises it
                 answer.error = error
-            answer.took_s = time.perf_counter() - began
+            answer.took_s, answer.imported = time.perf_counter() - began, len(sys.modules) - modules
             answer.there.set()
             if answer.wake:
                 try:
@@ -159,4 +162,5 @@ class _Answer:
         self.points: list[Params] = []
         self.error: BaseException | None = None
         self.took_s = 0.0
+        self.imported = 0
         self.wake = False

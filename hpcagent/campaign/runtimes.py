@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, TypeAlias
 
 from hpcagent.campaign.record import Campaign
@@ -98,24 +99,33 @@ class Load:
             return 1.0
         if room <= 0:
             return 0.0
-        mean = np.maximum(self.mean, 1e-100)
-        # A sum of log-normal times is nearly log-normal: Fenton, IRE Trans. Commun. Syst. 8 (1960) 57.
-        square = np.log1p(self.variance / mean**2)
-        width = np.sqrt(np.maximum(square, 1e-12))
-        return float(chance((math.log(room) - np.log(mean) + square / 2) / width).mean())
+        middle, width = self._logarithms()
+        return float(chance((math.log(room) - middle) / width).mean())
 
     def quantile(self, p: float) -> float:
         """Node-hours that they stay below with probability `p`."""
         if not self.mean.any():
             return 0.0
-        low, high = math.log(float(self.mean.min()) + 1e-100) - 12, math.log(float(self.mean.max())) + 12
-        for _ in range(40):
-            middle = (low + high) / 2
-            if self.within(math.exp(middle)) < p:
-                low = middle
+        middle, width = self._logarithms()
+        # A mixture's quantile lies between those of its parts.
+        each = middle + NormalDist().inv_cdf(p) * width
+        low, high = float(each.min()), float(each.max())
+        while high - low > 1e-6:
+            between = (low + high) / 2
+            if chance((between - middle) / width).mean() < p:
+                low = between
             else:
-                high = middle
+                high = between
         return min(math.exp(high), self.most)
+
+    def _logarithms(self) -> tuple[Array, Array]:
+        """Mean and width of the logarithm of the node-hours, of each draw.
+
+        A sum of log-normal times is nearly log-normal: Fenton, IRE Trans. Commun. Syst. 8 (1960) 57.
+        """
+        mean = np.maximum(self.mean, 1e-100)
+        square = np.log1p(self.variance / mean**2)
+        return np.log(mean) - square / 2, np.sqrt(np.maximum(square, 1e-12))
 
 
 class RunTimes:

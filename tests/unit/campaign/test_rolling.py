@@ -6,8 +6,10 @@ import json
 import os
 import random
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +191,27 @@ def test_an_answer_that_was_given_up_is_not_taken_for_the_next():
     gate.set()
     assert wakes.wait(PATIENCE_S) and suggester.wait(PATIENCE_S) and suggester.take() == [{"k": 2}]
     suggester.close()
+
+
+def test_a_question_that_imports_modules_does_not_tell_how_long_the_next_takes(monkeypatch):
+    def asked(suggester: Suggester, question: Callable[[], list[Any]]) -> None:
+        suggester.ask(question)
+        assert suggester.wait(PATIENCE_S)
+        suggester.take()
+
+    def importing() -> list[Any]:
+        monkeypatch.setitem(sys.modules, "imported_by_this_question", sys)
+        return []
+
+    plain, late = Suggester(lambda: None), Suggester(lambda: None)
+    asked(plain, list)
+    assert plain.sure
+    asked(late, importing)
+    assert not late.sure and late.takes_s > 0
+    asked(late, list)
+    assert late.sure
+    plain.close()
+    late.close()
 
 
 def test_more_runs_are_in_flight_where_suggestions_are_slow_or_runs_short():
