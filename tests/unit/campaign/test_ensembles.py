@@ -364,8 +364,9 @@ def test_runs_of_a_function_of_several_ranks_share_launches(
     well = {x: answer for x, answer in enumerate(answers) if x not in failed}
     assert {x: answer["metrics"]["y"] for x, answer in well.items()} == {x: 2 * x + 1 for x in well}
     assert len({answer["metrics"]["pid"] for answer in well.values()}) < len(well)  # ranks take run after run
-    printed = (Path(well[0]["workdir"]) / "output.txt").read_text().splitlines()
-    assert sorted(printed) == ["rank 0 True", "rank 1 True"]
+    # Two ranks share the file: what one prints may come between the words of the other.
+    printed = (Path(well[0]["workdir"]) / "output.txt").read_text().split()
+    assert sorted(printed) == sorted(["rank", "0", "True", "rank", "1", "True"])
 
 
 def test_a_walltime_is_held_by_the_driver_and_the_next_run_has_ranks(tmp_path: Path) -> None:
