@@ -85,11 +85,21 @@ class RunDir:
 
         Raises:
             StoreFull: It cannot be made or written.
-            BadInput: It was there, and another user owns or may write it: nothing is run before that is said.
+            BadInput: It was there, and another user owns or may write it: nothing is run before that is said. Or
+                it has runs, but no record of the campaign they belong to.
         """
         with refusing_clearly(self.root):
             make_folder(self.work)
+            left = sorted(entry.name for entry in os.scandir(self.work))
         self.require_own()
+        # In this order: the journal of a campaign that begins at this moment is there before its first run.
+        if left and not self.exists:
+            raise BadInput(
+                f"{self.root} has what runs left ({len(left)} entries in {self.work.name}/, the first is {left[0]}), "
+                f"but no {self.events.name}: it was lost, and which runs have ended is not known. Put it back from a "
+                "backup, or name another --run-dir; runs there begin anew.",
+                value=str(self.root),
+            )
 
 
 class Lock:

@@ -187,3 +187,13 @@ def test_a_record_costs_one_stat_however_many_events_it_has(tmp_path, monkeypatc
     journal.close()
     # The folder beside it is looked at once a second at most.
     assert calls["events.jsonl"] == 20 and calls["work"] <= 1
+
+
+def test_a_folder_with_runs_but_without_its_journal_is_no_new_campaign(tmp_path: Path) -> None:
+    done = ha.run(campaign(), site="threads", run_dir=tmp_path / "run", progress=False)
+    assert len(done.results) == 12
+    delete_journal(tmp_path / "run")
+    with pytest.raises(ha.BadInput, match="no events.jsonl: it was lost.*Put it back from a backup"):
+        ha.run(campaign(), site="threads", run_dir=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "events.jsonl").exists()
+    assert any((tmp_path / "run" / "work").iterdir())
