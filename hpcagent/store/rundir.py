@@ -95,9 +95,9 @@ class RunDir:
         # In this order: the journal of a campaign that begins at this moment is there before its first run.
         if left and not self.exists:
             raise BadInput(
-                f"{self.root} has what runs left ({len(left)} entries in {self.work.name}/, the first is {left[0]}), "
-                f"but no {self.events.name}: it was lost, and which runs have ended is not known. Put it back from a "
-                "backup, or name another --run-dir; runs there begin anew.",
+                f"{self.root} has what runs left ({len(left)} entries in {self.work.name}/, the first is "
+                f"{left[0]}), but no {self.events.name}: it was lost, and which runs have ended is not known. Put it "
+                "back from a backup, or name another --run-dir; runs there begin anew.",
                 value=str(self.root),
             )
 

@@ -193,7 +193,7 @@ def test_a_folder_with_runs_but_without_its_journal_is_no_new_campaign(tmp_path:
     done = ha.run(campaign(), site="threads", run_dir=tmp_path / "run", progress=False)
     assert len(done.results) == 12
     delete_journal(tmp_path / "run")
-    with pytest.raises(ha.BadInput, match="no events.jsonl: it was lost.*Put it back from a backup"):
+    with pytest.raises(ha.BadInput, match=r"no events\.jsonl: it was lost.*Put it back from a backup"):
         ha.run(campaign(), site="threads", run_dir=tmp_path / "run", progress=False)
     assert not (tmp_path / "run" / "events.jsonl").exists()
     assert any((tmp_path / "run" / "work").iterdir())
