@@ -96,8 +96,8 @@ class RunDir:
         if left and not self.exists:
             raise BadInput(
                 f"{self.root} has what runs left ({len(left)} entries in {self.work.name}/, the first is "
-                f"{left[0]}), but no {self.events.name}: it was lost, and which runs have ended is not known. Put it "
-                "back from a backup, or name another --run-dir; runs there begin anew.",
+                f"{left[0]}), but no {self.events.name}: it was lost, and which runs have ended is not known. Put "
+                "it back from a backup, or name another --run-dir; runs there begin anew.",
                 value=str(self.root),
             )
 
