@@ -61,6 +61,7 @@ _WHERE = {
     "Text": "hpcagent.model.space",
     "tune": "hpcagent.tuning.tune",
     "watch": "hpcagent.campaign.view",
+    "Workspace": "hpcagent.workspace.client",
 }
 _MODULES = ("apps", "errors", "output", "policies", "runs", "types", "until")
 # Names of before -> the module that has it, and what is written now.
@@ -168,6 +169,7 @@ if TYPE_CHECKING:
     from hpcagent.science.lammps.contract import lammps as lammps
     from hpcagent.sites.opening import open_site as open_site
     from hpcagent.tuning.tune import tune as tune
+    from hpcagent.workspace.client import Workspace as Workspace
 
 
 def __getattr__(name: str) -> Any:

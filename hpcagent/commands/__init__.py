@@ -19,6 +19,7 @@ GROUPS: tuple[str, ...] = (
     "runs_commands",
     "fetch",
     "site_template",
+    "workspace",
 )
 
 

@@ -8,15 +8,17 @@ import pickle
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.errors import HpcAgentError, SiteFailed
+from hpcagent.sites.launch import python_command
 from hpcagent.store.files import open_plain, refusing_clearly
 
-__all__ = ["Detached", "apart", "detach", "heard_from"]
+__all__ = ["Detached", "Spawned", "apart", "detach", "heard_from", "spawned"]
 
 _STARTED = b"started"
 
@@ -161,3 +163,44 @@ def apart(work: Callable[[Callable[[], None]], int], output: int, told: int) -> 
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+class Spawned:
+    """A process that `spawned` has started.
+
+    Attributes:
+        pid: The process.
+        code: How it ended, once it has: its exit code, negative for a signal.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.code: int | None = None
+        # Nobody else waits for it: without this it would stay a zombie of a long session.
+        threading.Thread(target=self._reap, name="spawned", daemon=True).start()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            _, status = os.waitpid(self.pid, 0)
+            self.code = os.waitstatus_to_exitcode(status)
+
+
+def spawned(module: str, *arguments: str, log: Path) -> Spawned:
+    """Start a module's `main()` in a process and session of its own; what it prints is added to `log`."""
+    with refusing_clearly(log):
+        output = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    command = python_command(module, *arguments)
+    moved = [(nothing, 0), (output, 1), (output, 2)]
+    try:
+        pid = os.posix_spawn(
+            command[0],
+            command,
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, a, b) for a, b in moved],
+            setsid=True,
+        )
+    finally:
+        os.close(output)
+        os.close(nothing)
+    return Spawned(pid)

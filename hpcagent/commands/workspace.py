@@ -1,0 +1,196 @@
+"""`hpcagent workspace`: runs and campaigns behind the gate, approvals, costs; `hpcagent serve`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpcagent.commands.common import JsonOption, SiteOption, say
+
+if TYPE_CHECKING:
+    from hpcagent.workspace.client import Workspace
+
+__all__ = ["add"]
+
+WHAT = {
+    "init": "make a workspace",
+    "about": "the workspace and its service",
+    "run": "APP NAME=VALUE...: start a run",
+    "estimate": "APP NAME=VALUE...: what it would take; nothing is run",
+    "start": "CAMPAIGN: start a campaign",
+    "list": "runs, the newest first",
+    "status": "RUN: state, metrics, failure, the log's last lines",
+    "cancel": "RUN: keep it from being done, or end it",
+    "stop": "CAMPAIGN_ID: stop a campaign",
+    "files": "RUN: its files",
+    "fetch": "RUN PATH [TO]: a file of a run",
+    "approvals": "what waits for a person, and what was decided",
+    "approve": "APPROVAL: grant it",
+    "deny": "APPROVAL: deny it",
+    "costs": "spent, committed, estimated against actual",
+    "expire": "remove folders of runs that are older than retention_days",
+    "end": "end the service",
+}
+
+WorkspaceOption = Annotated[
+    Path | None,
+    typer.Option("--workspace", metavar="DIR", help="By default $HPCAGENT_WORKSPACE, or .hpcagent."),
+]
+
+
+def add(cli: typer.Typer) -> None:
+    """Add the commands."""
+    cli.command()(workspace)
+    cli.command()(serve)
+
+
+def workspace(
+    what: Annotated[
+        str, typer.Argument(help="; ".join(f"{name}: {words}" for name, words in WHAT.items()), metavar="WHAT")
+    ],
+    words: Annotated[list[str] | None, typer.Argument(help="As WHAT says.", metavar="[...]")] = None,
+    where: WorkspaceOption = None,
+    site: SiteOption = None,
+    as_: Annotated[str, typer.Option("--as", metavar="NAME", help="Speak for somebody of workspace.toml.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="run, start: until it has ended.")] = False,
+    why: Annotated[
+        str, typer.Option("--why", metavar="TEXT", help="run, start, approve, deny: what is said of it.")
+    ] = "",
+    state: Annotated[str, typer.Option("--state", metavar="STATE", help="list: only those in this state.")] = "",
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="start: in place of the campaign's own.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run apps and campaigns in a workspace, behind its gate; see what they took, approve, deny."""
+    from hpcagent.errors import BadInput, nearest
+    from hpcagent.workspace.client import Workspace
+    from hpcagent.workspace.folder import Folder, find_folder
+
+    given = list(words or ())
+    if what not in WHAT:
+        raise BadInput(f"`hpcagent workspace {what}`: {nearest(what, WHAT)}", value=what)
+    if what == "init":
+        folder = Folder(find_folder(given[0] if given else where))
+        new = folder.create()
+        say(f"{folder.root}: {'made' if new else 'was there'}; its rules are in {folder.rules}")
+        return
+    there = Workspace(where, as_=as_)
+    if what == "end":
+        there.end()
+        say("the service has ended")
+        return
+    found = _done(there, what, given, site or "", why, state, changes or [], wait)
+    say(json.dumps(found) if as_json else _shown(what, found))
+    if isinstance(found, dict) and wait and found.get("state") not in (None, "completed"):
+        raise typer.Exit(1)
+
+
+def _done(
+    there: Workspace,
+    what: str,
+    given: list[str],
+    site: str,
+    why: str,
+    state: str,
+    changes: list[str],
+    wait: bool,
+) -> Any:
+    """What the service answers."""
+    from hpcagent.errors import BadInput
+
+    if what in ("about", "costs", "expire"):
+        return getattr(there, what)()
+    if what == "list":
+        return there.list(state=state)
+    if what == "approvals":
+        return there.approvals()
+    if not given:
+        raise BadInput(f"`hpcagent workspace {what}` needs more words: {WHAT[what]}.")
+    first, rest = given[0], given[1:]
+    if what in ("run", "estimate"):
+        app = str(Path(first).absolute()) if Path(first).is_file() else first
+        params = _params(app, rest)
+        if what == "estimate":
+            return there.estimate(app, params, site=site)
+        begun = there.run(app, params, site=site, why=why)
+        return there.wait(begun["id"]) if wait else begun
+    if what == "start":
+        begun = there.start(first, changes=_changes(changes), site=site, why=why)
+        return there.wait(begun["id"]) if wait else begun
+    if what == "fetch":
+        if not rest:
+            raise BadInput("`hpcagent workspace fetch RUN PATH [TO]`: the path is missing.")
+        to = Path(rest[1] if len(rest) > 1 else Path(rest[0]).name)
+        there.fetch(first, rest[0], to)
+        return {"path": str(to)}
+    calls = {"approve": "grant", "deny": "deny"}
+    if what in calls:
+        return getattr(there, calls[what])(first, why)
+    return getattr(there, {"files": "artifacts"}.get(what, what))(first)
+
+
+def _params(app: str, words: list[str]) -> dict[str, Any]:
+    """Parameters as a person writes them, read by the app's contract."""
+    from hpcagent.campaign.enqueued import point_in
+    from hpcagent.catalog import find_app
+
+    artifacts = dict(word.split("=", 1) for word in words if "=artifact:" in word)
+    plain = [word for word in words if "=artifact:" not in word]
+    return {**point_in(find_app(app.partition("@")[0]).contract.space, plain), **artifacts}
+
+
+def _changes(words: list[str]) -> dict[str, Any]:
+    import tomllib
+
+    from hpcagent.errors import BadInput
+
+    found = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise BadInput(f"--set {word}: it is written KEY=VALUE, e.g. until.max_runs=12.", value=word)
+        try:
+            found[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key] = text
+    return found
+
+
+def _shown(what: str, found: Any) -> str:
+    """For a person: tables of what is a list, lines of what is one thing."""
+    rows = found.get("runs") if what == "list" else found if isinstance(found, list) else None
+    if rows is not None:
+        if not rows:
+            return "none"
+        names = [n for n in rows[0] if n not in ("request", "digest", "asked_at", "expires_at", "ended_at")]
+        table = [names, *([str(row.get(name) or "") for name in names] for row in rows)]
+        widths = [max(len(line[i]) for line in table) for i in range(len(names))]
+        return "\n".join(
+            "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in table
+        )
+    lines = []
+    for name, value in found.items():
+        if name == "log_tail":
+            lines += ["log:", *(f"  {line}" for line in value)]
+        elif name == "metrics":
+            units, errors = found.get("units", {}), found.get("uncertainty", {})
+            for metric, number in value.items():
+                error = f" ± {errors[metric]:.2g}" if metric in errors else ""
+                lines.append(f"{metric}: {number:.6g}{error} {units.get(metric, '')}".rstrip())
+        elif name not in ("units", "uncertainty") and value not in (None, "", [], {}):
+            lines.append(f"{name}: {json.dumps(value) if isinstance(value, (dict, list)) else value}")
+    return "\n".join(lines)
+
+
+def serve(where: WorkspaceOption = None) -> None:
+    """Serve a workspace in the foreground; scripts start one by themselves where none is."""
+    from hpcagent.workspace.folder import Folder, find_folder
+    from hpcagent.workspace.service import serve_here
+
+    folder = Folder(find_folder(where))
+    folder.read_rules()
+    serve_here(folder.root, lambda: say(f"serving {folder.root}; Ctrl-C ends it", flush=True))

@@ -1,0 +1,187 @@
+"""The gate: contract, caller, approval, quota, sandbox, in this order, before anything reaches a site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from hpcagent.gate.accounts import Accounts
+from hpcagent.gate.approvals import Approval, Approvals
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.request import Request
+from hpcagent.gate.rules import Caller, Right, Rules
+
+__all__ = ["Admission", "Gate"]
+
+# What a sandbox tier keeps from whom; a higher one has what the lower ones have.
+TIERS = ("none", "limits", "bubblewrap")
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that was let through.
+
+    Attributes:
+        request: What may run.
+        approval: The approval that it uses; None where none was needed.
+        tier: The sandbox that it runs in.
+    """
+
+    request: Request
+    approval: Approval | None
+    tier: str
+
+
+class Gate:
+    """Lets requests through, or refuses them; every refusal is recorded with its reason.
+
+    Args:
+        rules: What holds.
+        approvals: Where approvals stand.
+        accounts: What is spent and committed.
+        clock: Unix time, in seconds.
+        record: Is given an event for each refusal.
+        tiers: Sandbox tiers that there are here, each with "" or why it is not to be had.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        approvals: Approvals,
+        accounts: Accounts,
+        *,
+        clock: Callable[[], float],
+        record: Callable[[dict[str, Any]], None],
+        tiers: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self.rules, self.approvals, self.accounts = rules, approvals, accounts
+        self._clock, self._record, self._tiers = clock, record, tiers
+
+    def admit(self, request: Request, caller: Caller) -> Admission:
+        """Let a request through, or refuse it. The contract has been held against it by whoever made it.
+
+        Raises:
+            NotAllowed: Which check, field and value; what is allowed; what to do.
+        """
+        with self.recorded(caller, request):
+            self.require(caller, "run")
+            self._caller(request, caller)
+            tier = self._sandbox(request)
+            self._quota(request, caller)
+            why = self.rules.approval_for(request, caller)
+            # Last: an approval is not asked for what would be refused anyway.
+            approval = self.approvals.use(request, caller.name, why) if why else None
+            return Admission(request, approval, tier)
+
+    def recorded(self, caller: Caller, request: Request | None = None, what: str = "") -> _Recorded:
+        """Has a refusal within the block written down."""
+        return _Recorded(self._record, self._clock, caller, request, what)
+
+    def require(self, caller: Caller, right: Right) -> None:
+        """Refuse a caller whose role does not have a right.
+
+        Raises:
+            NotAllowed: The role and the roles that have it.
+        """
+        if right in self.rules.rights(caller.role).may:
+            return
+        roles = ["admin", "planner", "executor", "viewer", *self.rules.roles]
+        having = [role for role in dict.fromkeys(roles) if right in self.rules.rights(role).may]
+        raise NotAllowed(
+            "caller",
+            f"{caller.name} has the role {caller.role}, which may not {right.replace('_', ' ')}",
+            field="role",
+            value=caller.role,
+            allowed=", ".join(having) or "no role",
+            do="ask somebody with such a role, or have it changed in workspace.toml",
+        )
+
+    def sees(self, caller: Caller, owner: str) -> bool:
+        """Whether somebody's runs are there for the caller at all."""
+        return owner == caller.name or "see_all" in self.rules.rights(caller.role).may
+
+    def may_use(self, caller: Caller, what: str, name: str) -> bool:
+        """Whether a caller's role has an app, site or resource of this name."""
+        return any(fnmatchcase(name, pattern) for pattern in getattr(self.rules.rights(caller.role), what))
+
+    def _caller(self, request: Request, caller: Caller) -> None:
+        rights = self.rules.rights(caller.role)
+        if not self.may_use(caller, "apps", request.app):
+            raise NotAllowed(
+                "caller",
+                f"the role {caller.role} may not run this app",
+                field="app",
+                value=request.app,
+                allowed=", ".join(rights.apps) or "none",
+                do="use another app, or have the right added in workspace.toml",
+            )
+        known = self.rules.sites
+        if known and request.site not in known:
+            raise NotAllowed(
+                "caller",
+                "this workspace does not use the site",
+                field="site",
+                value=request.site,
+                allowed=", ".join(known),
+                do="name one of them, or add it to workspace.toml",
+            )
+        if not self.may_use(caller, "sites", request.site):
+            raise NotAllowed(
+                "caller",
+                f"the role {caller.role} may not use this site",
+                field="site",
+                value=request.site,
+                allowed=", ".join(rights.sites) or "none",
+                do="name another site, or have the right added in workspace.toml",
+            )
+
+    def _sandbox(self, request: Request) -> str:
+        wanted = self.rules.require_sandbox if request.own else "none"
+        if wanted == "none":
+            return wanted
+        lacking = self._tiers().get(wanted, "it is not known here")
+        if lacking:
+            raise NotAllowed(
+                "sandbox",
+                f"code that the library does not bring runs in the sandbox {wanted} here, which is not to be had: "
+                f"{lacking}",
+                field="require_sandbox",
+                value=wanted,
+                allowed="no lower tier",
+                do="install what is missing, or have the rule changed in workspace.toml",
+            )
+        return wanted
+
+    def _quota(self, request: Request, caller: Caller) -> None:
+        now = self._clock()
+        person = self.rules.people.get(caller.name)
+        if person is not None and person.quota is not None:
+            self.accounts.of(caller.name).check(person.quota, request, caller.name, now)
+        self.accounts.whole.check(self.rules.quota, request, "the workspace", now)
+
+
+class _Recorded:
+    """Writes down what is refused within it."""
+
+    def __init__(
+        self,
+        record: Callable[[dict[str, Any]], None],
+        clock: Callable[[], float],
+        caller: Caller,
+        request: Request | None,
+        what: str,
+    ) -> None:
+        self._record, self._clock, self._caller, self._request, self._what = record, clock, caller, request, what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, NotAllowed):
+            return
+        event = {"event": "refused", "by": self._caller.name, "role": self._caller.role, "at": self._clock()}
+        event |= {} if self._request is None else {"app": self._request.app, "digest": self._request.digest}
+        event |= {"what": self._what} if self._what else {}
+        self._record(event | error.plain())

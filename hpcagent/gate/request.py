@@ -1,0 +1,76 @@
+"""What somebody wants to run, as the gate sees it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hpcagent.model.base import Record, canonical_json
+from hpcagent.model.texts import Name
+
+__all__ = ["Effect", "Request"]
+
+Effect = Literal["writes_outside", "network", "destructive", "open_world"]
+"""Side effects beyond an app's declared outputs."""
+
+
+class Request(Record):
+    """One run, or one campaign as a whole.
+
+    Attributes:
+        kind: A single run, or a campaign.
+        app: The app's name.
+        version: Its semantic version.
+        work: What decides the result: a run's execution id, a campaign's digest.
+        params: Parameters of a run; of a campaign what it varies, for people to read.
+        site: The site's profile.
+        runs: Runs at most; None without a bound.
+        nodes: Nodes of one run.
+        node_hours: Node-hours at most: a run's walltime, a campaign's cap. None where nothing ends it.
+        expected_node_hours: As forecast.
+        usd: Cost at most in US dollars, where the site has a price.
+        effects: Side effects beyond declared outputs.
+        own: Whether it is code that the library does not bring: a script or function of somebody's own.
+        why: What the caller says it is for.
+    """
+
+    kind: Literal["run", "campaign"] = "run"
+    app: Name
+    version: str
+    work: str
+    params: dict[str, Any] = Field(default_factory=dict)
+    site: str = ""
+    runs: int | None = 1
+    nodes: int = 1
+    node_hours: float | None = None
+    expected_node_hours: float = 0.0
+    usd: float | None = None
+    effects: tuple[Effect, ...] = ()
+    own: bool = False
+    why: str = Field(default="", max_length=2000)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that an approval is bound to; a forecast, which changes by itself, is not in it.
+
+        Example:
+            >>> one = Request(app="synthetic", version="1.0.0", work="w", node_hours=1.0)
+            >>> one.digest == one.model_copy(update={"expected_node_hours": 0.5}).digest
+            True
+            >>> one.digest == one.model_copy(update={"node_hours": 2.0}).digest
+            False
+        """
+        fields = self.model_dump(mode="json", exclude={"expected_node_hours", "why"})
+        return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
+
+    def words(self) -> str:
+        """What would run, where, at what cost at most, in a line."""
+        what = "a run" if self.kind == "run" else "a campaign"
+        most = "without a bound" if self.node_hours is None else f"at most {self.node_hours:.4g} node-hours"
+        cost = "" if self.usd is None else f" ({self.usd:.2f} USD)"
+        runs = "" if self.kind == "run" else f", {'any number of' if self.runs is None else self.runs} runs"
+        effects = f", {' and '.join(self.effects)}" if self.effects else ""
+        where = f" on {self.site}" if self.site else ""
+        return f"{what} of {self.app} {self.version}{where}{runs}, {most}{cost}{effects}"

@@ -1,0 +1,209 @@
+"""`workspace.toml`: who may run what, where, at what cost, and what a person has to approve."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from hpcagent.gate.request import Effect, Request
+from hpcagent.model.base import Record
+from hpcagent.model.texts import Name
+
+__all__ = ["ApprovalRule", "Caller", "Person", "Quota", "Right", "Rights", "Rules", "SiteRule"]
+
+Right = Literal["run", "read", "write", "approve", "see_all", "manage"]
+"""run: start and cancel one's own runs; read, write: resources and contexts; approve: grant and deny; see_all:
+what belongs to others; manage: tools, people's quotas, retention."""
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Caller(Record):
+    """Who asks, as a door has found out.
+
+    Attributes:
+        name: The person or program.
+        role: Its role in this workspace.
+        client: The program it asks with, and its version.
+        trace: An id of its own for what it does, kept with each call.
+    """
+
+    name: Name
+    role: Name = "viewer"
+    client: str = Field(default="", max_length=200)
+    trace: str = Field(default="", max_length=200)
+
+
+class Rights(Record):
+    """What a role may do. Names may have `*` and `?`.
+
+    Attributes:
+        may: Rights.
+        apps: Apps that it may run and see described.
+        sites: Sites on which.
+        resources: Resources that it may use, by name.
+    """
+
+    may: tuple[Right, ...] = ("read",)
+    apps: tuple[str, ...] = ("*",)
+    sites: tuple[str, ...] = ("*",)
+    resources: tuple[str, ...] = ("*",)
+
+
+ROLES: dict[str, Rights] = {
+    "admin": Rights(may=("run", "read", "write", "approve", "see_all", "manage")),
+    "planner": Rights(may=("run", "read", "write")),
+    # It stores the results of what it runs, so it may write; what it may not is plan: start what nobody planned.
+    "executor": Rights(may=("run", "read", "write")),
+    "viewer": Rights(may=("read",)),
+}
+
+
+class Person(Record):
+    """Somebody who is known to the workspace.
+
+    Attributes:
+        role: Their role.
+        uid: Their numeric user id on this machine; None: they come through a door only.
+        quota: What they may use; beside the workspace's own.
+    """
+
+    role: Name = "viewer"
+    uid: int | None = None
+    quota: Quota | None = None
+
+
+class Quota(Record):
+    """What may be used; a key that is not there sets no bound.
+
+    Attributes:
+        node_hours: Spent and committed.
+        usd: Likewise, on sites that have a price.
+        runs_at_once: Runs that wait or go.
+        per_minute: Submissions within 60 s.
+        gigabytes: Of files in the folders of runs.
+    """
+
+    node_hours: Amount | None = None
+    usd: Amount | None = None
+    runs_at_once: int | None = Field(default=None, ge=0)
+    per_minute: int | None = Field(default=None, ge=1)
+    gigabytes: Amount | None = None
+
+
+class SiteRule(Record):
+    """A site that may be used.
+
+    Attributes:
+        profile: Name or path of its profile; by default the table's name.
+        usd_per_node_hour: Its price.
+    """
+
+    profile: str = ""
+    usd_per_node_hour: Amount | None = None
+
+
+class ApprovalRule(Record):
+    """A request that a person has to approve: one that meets all keys that are there.
+
+    Attributes:
+        app: Of such an app; may have `*` and `?`.
+        nodes_times_hours: Above so many node-hours, or without a bound.
+        usd: Above such a cost.
+        effects: With one of these side effects.
+        own: Code that the library does not bring.
+        roles: Asked for by one of these roles.
+        because: Why it is asked for; shown to whoever decides.
+    """
+
+    app: str = "*"
+    nodes_times_hours: Amount | None = None
+    usd: Amount | None = None
+    effects: tuple[Effect, ...] = ()
+    own: bool | None = None
+    roles: tuple[Name, ...] = ()
+    because: str = Field(default="", max_length=500)
+
+    def reason(self, request: Request, caller: Caller) -> str:
+        """Why this request needs an approval by this rule; empty if it does not."""
+        if not fnmatchcase(request.app, self.app) or (self.roles and caller.role not in self.roles):
+            return ""
+        if self.own is not None and request.own != self.own:
+            return ""
+        why = [] if self.app == "*" else [f"it is a run of {request.app}"]
+        why += [f"{caller.role} asks for it"] if self.roles else []
+        why += ["it is code of somebody's own"] if self.own else []
+        for limit, asked, unit in (
+            (self.nodes_times_hours, request.node_hours, "node-hours"),
+            (self.usd, request.usd if request.usd is not None or self.usd is None else 0.0, "USD"),
+        ):
+            if limit is None:
+                continue
+            if asked is not None and asked <= limit:
+                return ""
+            most = f"without a bound of {unit}" if asked is None else f"{asked:.4g} {unit} at most"
+            why.append(f"it takes {most}, above {limit:g}")
+        if self.effects:
+            found = [effect for effect in request.effects if effect in self.effects]
+            if not found:
+                return ""
+            why.append(f"its side effects: {', '.join(found)}")
+        return self.because or " and ".join(why) or "every request has to be approved"
+
+
+class Rules(Record):
+    """The whole of `workspace.toml`.
+
+    Attributes:
+        name: The workspace's name.
+        people: Who is who; whoever is not here and owns the folder is `admin`.
+        roles: Role -> rights, beside `admin`, `planner`, `executor` and `viewer`, or in their place.
+        sites: Sites that may be used; without the table, all.
+        default_site: Where runs go that name none.
+        quota: Of the workspace as a whole.
+        approval: Requests that a person has to approve.
+        approval_expires_s: So long after it was asked for or granted an approval holds, in seconds.
+        require_sandbox: Tier for code that the library does not bring; refused where it is not to be had.
+        retention_days: Folders of runs older than this are removed by `Workspace.expire`; None: kept.
+        retries: How often a run is started again after an infrastructure failure.
+        idle_s: A service that has nothing to do ends after so long, in seconds; None: it stays.
+    """
+
+    name: Name = "workspace"
+    people: dict[Name, Person] = Field(default_factory=dict)
+    roles: dict[Name, Rights] = Field(default_factory=dict)
+    sites: dict[Name, SiteRule] = Field(default_factory=dict)
+    default_site: str = "laptop"
+    quota: Quota = Quota()
+    approval: tuple[ApprovalRule, ...] = ()
+    approval_expires_s: float = Field(default=7 * 86400.0, gt=0, allow_inf_nan=False)
+    require_sandbox: Literal["none", "limits", "bubblewrap"] = "none"
+    retention_days: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    retries: int = Field(default=2, ge=0, le=20)
+    idle_s: float | None = Field(default=3600.0, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _known_roles(self) -> Rules:
+        for name, person in self.people.items():
+            if person.role not in self.roles and person.role not in ROLES:
+                known = ", ".join([*ROLES, *self.roles])
+                raise ValueError(f"people.{name}.role: there is no role {person.role!r}; roles: {known}")
+        return self
+
+    def rights(self, role: str) -> Rights:
+        """What a role may do; nothing, if it is unknown."""
+        return self.roles.get(role) or ROLES.get(role) or Rights(may=())
+
+    def approval_for(self, request: Request, caller: Caller) -> str:
+        """Why a person has to approve the request; empty if nobody has to."""
+        return "; ".join(filter(None, (rule.reason(request, caller) for rule in self.approval)))
+
+    def price(self, site: str) -> float | None:
+        """US dollars for a node-hour on a site."""
+        rule = self.sites.get(site)
+        return None if rule is None else rule.usd_per_node_hour
+
+
+Person.model_rebuild()

@@ -1,0 +1,124 @@
+"""Files of a run, read safely: below its folder only, never through a link, no devices."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from hpcagent.errors import BadInput, in_brief
+from hpcagent.shown import plain
+
+__all__ = ["list_files", "read_piece", "tail_of"]
+
+LARGEST_PIECE = 8 << 20
+MOST_FILES = 10_000
+TAIL_BYTES = 1 << 16
+LOGS = ("log.lammps", "output.txt", "stderr.txt", "stdout.txt")
+
+
+def list_files(folder: Path) -> list[dict[str, Any]]:
+    """Regular files below a folder: path, bytes; the first ten thousand by name."""
+    found: list[dict[str, Any]] = []
+    for where, folders, files in os.walk(folder, followlinks=False):
+        folders.sort()
+        for name in sorted(files):
+            try:
+                status = Path(where, name).lstat()
+            except OSError:
+                continue  # gone meanwhile
+            if stat.S_ISREG(status.st_mode):
+                path = str(Path(where, name).relative_to(folder))
+                found.append({"path": path, "bytes": status.st_size})
+            if len(found) >= MOST_FILES:
+                return found
+    return found
+
+
+def opened(folder: Path, path: str) -> int:
+    """A descriptor of a regular file below a folder; no part of its path is followed as a link.
+
+    Raises:
+        BadInput: The path leads elsewhere, or there is no such file.
+    """
+    parts = path.split("/")
+    if (
+        not path
+        or path.startswith("/")
+        or any(part in ("", ".", "..") for part in parts)
+        or not path.isprintable()
+        or "\\" in path
+    ):
+        raise BadInput(
+            f"{in_brief(path)} is no path of a file of this run: it is relative to the run's folder, without "
+            "`..`, backslashes and control characters.",
+            value=path,
+        )
+    here = -1
+    try:
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for part in parts[:-1]:
+            there = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = there
+        # Not blocking: a pipe that nobody writes would keep the service.
+        file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
+    except OSError as error:
+        raise BadInput(
+            f"the run has no file {in_brief(path)} that can be read ({error.strerror}); links are not followed.",
+            value=path,
+        ) from None
+    finally:
+        if here >= 0:
+            os.close(here)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise BadInput(f"{in_brief(path)} is no regular file.", value=path)
+    return file
+
+
+def read_piece(folder: Path, path: str, offset: int, length: int) -> dict[str, Any]:
+    """A piece of a file, in base64; `next` is the offset of the piece behind it, None at the end.
+
+    Raises:
+        BadInput: There is no such file, or offset or length is out of range.
+    """
+    if not 0 <= length <= LARGEST_PIECE or offset < 0:
+        raise BadInput(
+            f"offset={offset}, length={length}: offset is 0 or more, length 0 to {LARGEST_PIECE} bytes.",
+            value=[offset, length],
+        )
+    file = opened(folder, path)
+    try:
+        size = os.fstat(file).st_size
+        data = os.pread(file, length, offset)
+    finally:
+        os.close(file)
+    after = offset + len(data)
+    return {
+        "path": path,
+        "bytes": size,
+        "offset": offset,
+        "data": base64.b64encode(data).decode(),
+        "next": after if after < size else None,
+    }
+
+
+def tail_of(folder: Path, lines: int) -> list[str]:
+    """The last lines of a run's log, without control characters; empty where there is none yet."""
+    for name in LOGS:
+        try:
+            file = opened(folder, name)
+        except BadInput:
+            continue
+        try:
+            size = os.fstat(file).st_size
+            data = os.pread(file, TAIL_BYTES, max(0, size - TAIL_BYTES))
+        finally:
+            os.close(file)
+        if data:
+            text = data.decode("utf-8", "replace").splitlines()
+            return [plain(line) for line in text[-lines:]]
+    return []

@@ -1,0 +1,373 @@
+"""The workspace as scripts, notebooks and the shell use it: a connection to the process that serves it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcagent import errors
+from hpcagent.apps.base import App
+from hpcagent.elsewhere.detach import spawned
+from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.lifeline import node_name
+from hpcagent.model.base import read_json
+from hpcagent.workspace.folder import Folder, find_folder
+from hpcagent.workspace.service import CALLS, SERVED
+
+__all__ = ["Workspace"]
+
+STARTS_WITHIN_S = 30.0
+LONGEST_WAIT_S = 300.0
+TRIES = 3
+
+Answer = dict[str, Any]
+
+
+class Workspace:
+    """A workspace by its folder; its service is started when it is needed, and may end at any time.
+
+    Args:
+        where: The folder; by default `$HPCAGENT_WORKSPACE`, else `.hpcagent` here.
+        as_: Somebody of `workspace.toml` to speak for.
+        client: Program and version, written down with each call.
+        create: Make the workspace if there is none.
+
+    Raises:
+        BadInput: There is no workspace, or another user owns it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     workspace = Workspace(folder + "/ws", create=True)
+        ...     run = workspace.run("synthetic", {"x": 0.3}, site="threads")
+        ...     status = workspace.wait(run["id"], 60)
+        ...     workspace.end()
+        >>> status["state"], status["metrics"]["value"]
+        ('completed', 25.2)
+    """
+
+    def __init__(
+        self,
+        where: str | Path | None = None,
+        *,
+        as_: str = "",
+        client: str = "hpcagent",
+        create: bool = False,
+    ) -> None:
+        self.folder = Folder(find_folder(where))
+        if create:
+            self.folder.create()
+        self.folder.read_rules()
+        self._as, self._client = as_, client
+        self._turn = threading.Lock()
+        self._stream: Any = None
+        self._pid = os.getpid()
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # -- runs ---------------------------------------------------------------------------------
+
+    def run(
+        self,
+        app: str | App,
+        params: Mapping[str, Any] | None = None,
+        *,
+        site: str = "",
+        seed: int = 0,
+        replicate: int = 0,
+        inputs: Sequence[str] = (),
+        why: str = "",
+    ) -> Answer:
+        """Start a run, or find the one that did the same work; returns at once.
+
+        Args:
+            app: Its name (`lj_argon`, `lj_argon@0.2.0`), the path of a script, or `module:function`.
+            params: In the units of its contract; those not given take their defaults. A file of an earlier run is
+                `artifact:RUN/PATH`.
+            site: Where it runs; by default as `workspace.toml` says.
+            seed: Random seed.
+            replicate: A counter for deliberate repetitions.
+            inputs: Ids of the runs that it takes as input.
+            why: What it is for, for whoever approves it.
+
+        Returns:
+            `id`, `state`, `found` (whether the same work was known), `workdir`.
+
+        Raises:
+            NotAllowed: The gate refuses it: `check`, `field`, `value`, `allowed`, `do`, `approval`.
+        """
+        return self._one(
+            "run",
+            app=_reference(app),
+            params=dict(params or {}),
+            site=site,
+            seed=seed,
+            replicate=replicate,
+            inputs=list(inputs),
+            why=why,
+        )
+
+    def estimate(self, app: str | App, params: Mapping[str, Any] | None = None, **more: Any) -> Answer:
+        """What a run would take, and what the gate would say; nothing is run. Arguments as `run`."""
+        return self._one("estimate", app=_reference(app), params=dict(params or {}), **more)
+
+    def status(self, identity: str, *, lines: int = 40) -> Answer:
+        """State, metrics with units and errors, failure, cost, the last lines of the log."""
+        return self._one("status", identity=identity, lines=lines)
+
+    def wait(self, identity: str, timeout_s: float | None = None) -> Answer:
+        """Its status once it has ended.
+
+        Raises:
+            TimeoutError: It has not ended within `timeout_s`.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = LONGEST_WAIT_S if until is None else until - time.monotonic()
+            status = self._one("wait", identity=identity, timeout_s=max(0.0, min(left, LONGEST_WAIT_S)))
+            if status["ended_at"] is not None:
+                return status
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"run {identity} has not ended within {timeout_s:g} s ({status['state']}).")
+
+    def list(self, *, state: str = "", app: str = "", after: str = "", most: int = 100) -> Answer:
+        """Runs, the newest first, a page at a time: `runs`, and `after` for the next page."""
+        return self._one("list", state=state, app=app, after=after, most=most)
+
+    def cancel(self, identity: str) -> Answer:
+        """Keep a run from being done, or end it."""
+        return self._one("cancel", identity=identity)
+
+    def artifacts(self, identity: str) -> Any:
+        """Files of a run: `path`, `bytes`."""
+        return self._call("artifacts", identity=identity)
+
+    def fetch(self, identity: str, path: str, to: str | Path | None = None) -> bytes | Path:
+        """A file of a run, as bytes, or written to `to`."""
+        pieces: list[bytes] = []
+        at: int | None = 0
+        with contextlib.ExitStack() as stack:
+            file = None if to is None else stack.enter_context(Path(to).open("xb"))
+            while at is not None:
+                piece = self._call("fetch", identity=identity, path=path, offset=at, length=1 << 20)
+                data = base64.b64decode(piece["data"])
+                if file is None:
+                    pieces.append(data)
+                else:
+                    file.write(data)
+                at = piece["next"] if data else None
+        return b"".join(pieces) if to is None else Path(to)
+
+    # -- campaigns ----------------------------------------------------------------------------
+
+    def start(
+        self,
+        campaign: str | Path,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        site: str = "",
+        why: str = "",
+    ) -> Answer:
+        """Start a campaign in a process of its own; `ha.attach(workdir)` follows it."""
+        path = Path(campaign)
+        named = str(path.absolute()) if path.is_file() else str(campaign)
+        return self._one("start", campaign=named, changes=dict(changes or {}), site=site, why=why)
+
+    def stop(self, identity: str) -> Answer:
+        """Stop a campaign; what has finished is kept."""
+        return self._one("stop", identity=identity)
+
+    # -- approvals, costs ---------------------------------------------------------------------
+
+    def approvals(self, *, pending: bool = False) -> Any:
+        """Approvals: what would run, where, at what cost at most, why a person has to decide."""
+        return self._call("approvals", pending=pending)
+
+    def grant(self, identity: str, note: str = "") -> Answer:
+        """Grant an approval: it holds once, for that very request."""
+        return self._one("decide", identity=identity, grant=True, note=note)
+
+    def deny(self, identity: str, note: str = "") -> Answer:
+        """Deny an approval."""
+        return self._one("decide", identity=identity, grant=False, note=note)
+
+    def costs(self) -> Answer:
+        """Spent and committed by person, and how good the estimates were by app."""
+        return self._one("costs")
+
+    def expire(self) -> Answer:
+        """Remove folders of runs that are older than `retention_days`."""
+        return self._one("expire")
+
+    def about(self) -> Answer:
+        """The workspace and its service."""
+        return self._one("about")
+
+    def end(self) -> None:
+        """End the service; the next call starts another, which takes up what had not ended."""
+        if self._connected(start=False):
+            pid = int(self._call("about")["pid"])
+            self._call("end")
+            self.close()
+            until = time.monotonic() + STARTS_WITHIN_S
+            while time.monotonic() < until and _alive(pid):
+                time.sleep(0.02)
+
+    def close(self) -> None:
+        """Close the connection; the service goes on."""
+        with self._turn:
+            if self._stream is not None:
+                with contextlib.suppress(OSError):
+                    self._stream.close()
+                self._stream = None
+
+    # -- the connection -----------------------------------------------------------------------
+
+    def _one(self, do: str, /, **args: Any) -> Answer:
+        found: Answer = self._call(do, **args)
+        return found
+
+    def _call(self, do: str, /, **args: Any) -> Any:
+        assert do in CALLS or do in ("about", "end"), do
+        request = {"do": do, "args": args, "as": self._as, "client": self._client}
+        line = json.dumps(request).encode() + b"\n"
+        for _ in range(TRIES):
+            self._connected(start=True)
+            with self._turn:
+                stream = self._stream
+                try:
+                    stream.write(line)
+                    stream.flush()
+                    answer = stream.readline()
+                except (OSError, ValueError, AttributeError):
+                    answer = b""
+                if not answer:
+                    # The service ended under the request. To ask again is harmless: what it had written down is
+                    # found by its work, not run twice.
+                    self._drop()
+                    continue
+            found = json.loads(answer)
+            if "error" in found:
+                raise _raised(found["error"])
+            return found["ok"]
+        raise SiteFailed(
+            f"the service of {self.folder.root} ended {TRIES} times under a request; see {self.folder.log}."
+        )
+
+    def _drop(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self._stream.close()
+        self._stream = None
+
+    def _connected(self, *, start: bool) -> bool:
+        with self._turn:
+            if self._pid != os.getpid():
+                self._stream, self._pid = None, os.getpid()  # of the process that has forked
+            if self._stream is not None:
+                return True
+            until = time.monotonic() + STARTS_WITHIN_S
+            started = None
+            while True:
+                self._stream = self._opened()
+                if self._stream is not None:
+                    return True
+                if not start:
+                    return False
+                if started is None:
+                    started = spawned("hpcagent.workspace.service", str(self.folder.root), log=self.folder.log)
+                elif started.code not in (None, SERVED):
+                    tail = self.folder.log.read_text(errors="replace").strip().splitlines()[-1:]
+                    raise BadInput(f"the service of {self.folder.root} did not start: {''.join(tail)}")
+                if time.monotonic() > until:
+                    raise SiteFailed(
+                        f"the service of {self.folder.root} has not answered within {STARTS_WITHIN_S:g} s; see "
+                        f"{self.folder.log}."
+                    )
+                time.sleep(0.02)
+
+    def _opened(self) -> Any:
+        """A connection to the service that is there; None if there is none."""
+        try:
+            about = read_json(self.folder.service)
+            place, host = str(about["socket"]), str(about["host"])
+        except (HpcAgentError, OSError, KeyError, TypeError):
+            return None
+        if host != node_name():
+            raise BadInput(
+                f"the service of {self.folder.root} runs on {host}, and this is {node_name()}: log in there, "
+                "or end it there (`hpcagent workspace end`).",
+                value=host,
+            )
+        _refuse_foreign(Path(place))
+        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            one.connect(place)
+        except OSError:
+            one.close()
+            return None
+        stream = one.makefile("rwb")
+        one.close()  # once the stream is
+        return stream
+
+
+def _refuse_foreign(place: Path) -> None:
+    """Refuse a socket that another user may have put there, or may use."""
+    try:
+        status = place.lstat()
+    except OSError:
+        return
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise BadInput(
+            f"{place} belongs to user {status.st_uid} with mode {status.st_mode & 0o777:o}; it has to be yours "
+            "with mode 600. Remove it, and ask again: the service is started anew.",
+            value=str(place),
+        )
+
+
+def _reference(app: str | App) -> str:
+    """The app by a name that the service finds, wherever it runs."""
+    if isinstance(app, App):
+        source = app.source or app.function or ""
+        if not source or "<" in source:
+            raise BadInput(
+                f"the app {app.name!r} is a function of this script or notebook, which the service cannot import: "
+                "move it into a module, and name it 'package.module:function'.",
+                value=app.name,
+            )
+        app = app.name if source.startswith("hpcagent.") else source
+    name, at, version = app.partition("@")
+    path = Path(name).expanduser()
+    return f"{path.absolute()}{at}{version}" if path.is_file() else app
+
+
+def _raised(error: Mapping[str, Any]) -> HpcAgentError:
+    if error["kind"] == "NotAllowed":
+        return NotAllowed.of(dict(error["refused"]))
+    kind = getattr(errors, error["kind"], HpcAgentError)
+    if not (isinstance(kind, type) and issubclass(kind, HpcAgentError)):
+        kind = HpcAgentError
+    found: HpcAgentError = kind(error["message"])
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,298 @@
+"""One site of a workspace: opened when it is first needed, kept busy, and never given more than it can do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hpcagent.apps.base import App
+from hpcagent.apps.chain import ChainRun, inner_manifest
+from hpcagent.apps.parts import Part
+from hpcagent.apps.worker import execute, execute_as_result
+from hpcagent.errors import HpcAgentError
+from hpcagent.model.failures import meaning
+from hpcagent.model.records import Failure, Manifest, Result
+from hpcagent.sites.ended import failure_of
+from hpcagent.sites.opening import open_site
+from hpcagent.sites.site import Site
+
+__all__ = ["Desk", "Job"]
+
+# So many runs wait at the site for each that goes: a worker has its next one before it has ended the last.
+AHEAD = 1
+
+# A site that could not be opened is tried again after so long.
+AGAIN_S = 10.0
+
+
+@dataclass(slots=True)
+class Job:
+    """A run on its way.
+
+    Attributes:
+        app: What runs.
+        manifest: As it was asked for.
+        inputs: Results that it takes as input, as plain data.
+        ended: Called once with its result.
+        began: Called when it is handed to the site.
+        owner: Whose turn it takes.
+        attempt: 1, or more after infrastructure failures.
+    """
+
+    app: App
+    manifest: Manifest
+    inputs: Sequence[Mapping[str, Any]]
+    ended: Callable[[Result], None]
+    began: Callable[[], None]
+    owner: str = ""
+    attempt: int = 1
+    charged: int = 0
+    gone: bool = field(default=False)
+
+
+class Desk:
+    """Hands runs to one site, in turn among their owners.
+
+    Args:
+        profile: The site's profile.
+        folder: Where its ledger and Parsl's logs are.
+        work: The folder with a directory for each execution id.
+        retries: How often a run is started again after an infrastructure failure.
+        tell: Is given a sentence of what happens to the site.
+    """
+
+    def __init__(
+        self, profile: str, folder: Path, work: Path, *, retries: int, tell: Callable[[str], None]
+    ) -> None:
+        self._profile, self._folder, self._work = profile, folder, work
+        self._retries, self._tell = retries, tell
+        self._lock = threading.Condition()
+        self._waiting: dict[str, deque[Job]] = {}  # by owner, in the order of their turns
+        self._going: dict[str, Job] = {}
+        self._site: Site | None = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, job: Job) -> None:
+        """Have a run done; its `ended` is called in another thread."""
+        with self._lock:
+            self._waiting.setdefault(job.owner, deque()).append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work_on, name=f"desk {self._profile}", daemon=True)
+                self._thread.start()
+            self._lock.notify_all()
+
+    @property
+    def busy(self) -> int:
+        """Runs that wait or go."""
+        with self._lock:
+            return len(self._going) + sum(map(len, self._waiting.values()))
+
+    def cancel(self, execution_id: str) -> str:
+        """Keep a run from being done, or end it; say how far that went: `waiting`, `ended`, `left`."""
+        with self._lock:
+            for queue in self._waiting.values():
+                for job in queue:
+                    if job.manifest.execution_id == execution_id:
+                        queue.remove(job)
+                        return "waiting"
+            going = self._going.get(execution_id)
+            if going is None:
+                return "left"
+            going.gone = True
+            site = self._site
+        if site is not None:
+            site.cancel([execution_id])
+        pid = _holder(self._work / execution_id)
+        if pid is None:
+            return "left"
+        os.kill(pid, signal.SIGTERM)
+        return "ended"
+
+    def close(self) -> None:
+        """End what goes and close the site; nobody is told of what had not ended."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+            thread, site = self._thread, self._site
+        if site is not None:
+            site.close()
+        if thread is not None:
+            thread.join(5.0)
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _work_on(self) -> None:
+        while True:
+            with self._lock:
+                while not self._closed and not any(self._waiting.values()):
+                    self._lock.wait()
+                if self._closed:
+                    return
+            try:
+                site = self._opened()
+            except HpcAgentError as error:
+                self._tell(f"the site {self._profile} cannot be opened: {error}")
+                with self._lock:
+                    self._lock.wait(AGAIN_S)
+                continue
+            with self._lock:
+                job = self._next(site)
+                if job is None:
+                    self._lock.wait(1.0)
+                    continue
+                self._going[job.manifest.execution_id] = job
+            self._send(site, job)
+
+    def _opened(self) -> Site:
+        if self._site is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            site = open_site(self._profile, run_dir=self._folder, private=True)
+            with self._lock:
+                self._site = site
+                if self._closed:
+                    site.close()
+        assert self._site is not None
+        for sentence in self._site.news():
+            self._tell(sentence)
+        return self._site
+
+    def _next(self, site: Site) -> Job | None:
+        """The next run whose site has room for it: owners take turns."""
+        for owner in list(self._waiting):
+            queue = self._waiting[owner]
+            if not queue:
+                del self._waiting[owner]
+                continue
+            job = queue[0]
+            if not job.app.chain and len(self._going) >= (1 + AHEAD) * site.workers_for(job.manifest.resources):
+                continue
+            queue.popleft()
+            self._waiting[owner] = self._waiting.pop(owner)  # to the end
+            return job
+        return None
+
+    def _send(self, site: Site, job: Job) -> None:
+        job.began()
+        try:
+            if job.app.chain:
+                self._send_chain(site, job)
+                return
+            future = self._submitted(site, job.app, job.manifest, job.inputs, job.attempt)
+        except HpcAgentError as error:
+            self._ended(job, _failed(job.manifest, error))
+            return
+        future.add_done_callback(lambda done: self._answered(job, done))
+
+    def _submitted(
+        self,
+        site: Site,
+        app: App,
+        manifest: Manifest,
+        inputs: Sequence[Mapping[str, Any]],
+        attempt: int = 1,
+    ) -> Future[Any]:
+        label, needs = site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
+        order = app.order(manifest, work=self._work, site=site.about, attempt=attempt)
+        return site.submit(execute, order, *inputs, executor=label, needs=needs)
+
+    def _send_chain(self, site: Site, job: Job) -> None:
+        """A chain's function runs here in a thread; its inner runs go to the site."""
+
+        def ask(
+            inner: App,
+            inputs: tuple[Any, ...],
+            params: Mapping[str, Any],
+            seed: int | None,
+            replicate: int | None,
+        ) -> Part:
+            asked = inner_manifest(job.manifest, job.app, inner, inputs, params, seed, replicate, site.about)
+            part = Part(inner.name, asked.execution_id)
+            plain = [one.model_dump(mode="json") if isinstance(one, Result) else one.fields for one in inputs]
+            future = self._submitted(site, inner, asked, plain)
+            future.add_done_callback(lambda done: part.set_result(_result(asked, done)))
+            return part
+
+        running = ChainRun(job.app, tuple(job.inputs), ask)
+
+        def run() -> None:
+            try:
+                order = job.app.order(job.manifest, work=self._work, site=site.about) | {
+                    "function": running.function,
+                    "account": running.account,
+                }
+                result = execute_as_result(order)
+            except Exception as error:
+                result = _failed(job.manifest, error)
+            self._ended(job, result)
+
+        threading.Thread(target=run, name=f"chain {job.app.name}", daemon=True).start()
+
+    def _answered(self, job: Job, done: Future[Any]) -> None:
+        result = _result(job.manifest, done)
+        failure = result.failure
+        if failure is not None and not job.gone and not self._closed:
+            what = meaning(failure.kind, failure.name, failure.repair)
+            job.charged += what.charged != "no"
+            if what.again and job.charged <= self._retries and job.attempt <= 3 * (self._retries + 1):
+                job.attempt += 1
+                with self._lock:
+                    self._going.pop(job.manifest.execution_id, None)
+                    self._waiting.setdefault(job.owner, deque()).appendleft(job)
+                    self._lock.notify_all()
+                return
+        self._ended(job, result)
+
+    def _ended(self, job: Job, result: Result) -> None:
+        with self._lock:
+            self._going.pop(job.manifest.execution_id, None)
+            closed = self._closed
+            self._lock.notify_all()
+        if not closed:
+            job.ended(result)
+
+
+def _result(manifest: Manifest, done: Future[Any]) -> Result:
+    """What has come back, as a result; an error is a failed one."""
+    error = done.exception()
+    if error is not None:
+        return _failed(manifest, error)
+    fields = done.result()
+    if isinstance(fields, Result):
+        return fields
+    try:
+        return Result.model_validate({"manifest": manifest} | dict(fields))
+    except ValidationError as wrong:
+        return _failed(manifest, wrong)
+
+
+def _failed(manifest: Manifest, error: BaseException) -> Result:
+    kind, name, message = failure_of(error)
+    now = time.time()
+    failure = Failure.model_validate({"kind": kind, "name": name, "message": message})
+    return Result(manifest=manifest, status="FAILED", failure=failure, started_at=now, ended_at=now)
+
+
+def _holder(folder: Path) -> int | None:
+    """The process of this machine that holds a run's directory (Linux: proc(5), /proc/locks); None: not seen."""
+    try:
+        status = folder.stat()
+        locks = Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in locks.splitlines():
+        words = line.split()
+        if len(words) > 5 and words[1] == "FLOCK" and words[5] == place:
+            return int(words[4])
+    return None

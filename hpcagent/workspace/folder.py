@@ -1,0 +1,113 @@
+"""Where a workspace is, and the files in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hpcagent.errors import BadInput
+from hpcagent.gate.rules import Rules
+from hpcagent.model.base import build, read_toml
+from hpcagent.owners import require_own
+from hpcagent.store.files import make_folder, refusing_clearly, write_whole
+
+__all__ = ["Folder", "find_folder"]
+
+HERE = ".hpcagent"
+VARIABLE = "HPCAGENT_WORKSPACE"
+
+TEMPLATE = """\
+# Who may run what, where, at what cost, and what a person has to approve. All keys: docs/reference/workspace.md
+name = "{name}"
+default_site = "laptop"
+
+# [people.ada]
+# role = "planner"            # admin, planner, executor, viewer, or a role of your own
+# quota = {{ node_hours = 50, runs_at_once = 20 }}
+
+# [sites.laptop]              # with such a table only the sites named here may be used
+
+[quota]                       # of the workspace as a whole
+# node_hours = 500
+# per_minute = 60
+
+# [[approval]]
+# nodes_times_hours = 10      # a person approves what may take more than 10 node-hours
+"""
+
+
+def find_folder(where: str | Path | None = None) -> Path:
+    """The folder of a workspace: as named, as `$HPCAGENT_WORKSPACE` says, or `.hpcagent` here.
+
+    Example:
+        >>> find_folder("/scratch/group").as_posix()
+        '/scratch/group'
+    """
+    named = where if where is not None else os.environ.get(VARIABLE) or HERE
+    return Path(named).expanduser().absolute()
+
+
+class Folder:
+    """The files of a workspace.
+
+    Attributes:
+        root: The folder; only its owner may enter it.
+        rules: `workspace.toml`.
+        journal: `journal.jsonl`, the append-only truth: runs, campaigns, approvals, refusals.
+        work: A directory for each execution id.
+        campaigns: A run directory for each campaign.
+        sites: What each site writes.
+        service: `service.json`: which process serves it, and where.
+        log: What that process prints.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.rules = root / "workspace.toml"
+        self.journal = root / "journal.jsonl"
+        self.work = root / "work"
+        self.campaigns = root / "campaigns"
+        self.sites = root / "sites"
+        self.service = root / "service.json"
+        self.log = root / "service.log"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a workspace."""
+        return self.rules.is_file()
+
+    def create(self, name: str = "") -> bool:
+        """Make it, unless it is there; return whether it is new.
+
+        Raises:
+            BadInput: Something else is there, or another user owns or may write it.
+            StoreFull: It cannot be written.
+        """
+        if self.root.exists() and not self.root.is_dir():
+            raise BadInput(f"{self.root} is a file; a workspace is a folder.", value=str(self.root))
+        new = not self.exists
+        if new:
+            with refusing_clearly(self.root):
+                self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if not any(self.root.iterdir()):
+                    self.root.chmod(0o700)
+            shown = name or self.root.parent.name if self.root.name == HERE else name or self.root.name
+            write_whole(self.rules, TEMPLATE.format(name="".join(c for c in shown if c.isalnum() or c in "-_.")))
+        require_own(self.root, self.rules, self.journal, what="what it lets run")
+        for folder in (self.work, self.campaigns, self.sites):
+            make_folder(folder)
+        return new
+
+    def read_rules(self) -> Rules:
+        """What `workspace.toml` says.
+
+        Raises:
+            BadInput: There is no workspace, or a key or value is wrong.
+        """
+        if not self.exists:
+            raise BadInput(
+                f"{self.root} is no workspace (it has no workspace.toml); `hpcagent workspace init` makes one, "
+                f"${VARIABLE} or --workspace names another.",
+                value=str(self.root),
+            )
+        return build(Rules, read_toml(self.rules), where=str(self.rules))

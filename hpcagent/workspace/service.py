@@ -1,0 +1,259 @@
+"""The one process that has a workspace: answers over a Unix socket of its owner's, one JSON line a request.
+
+    {"do": "run", "args": {"app": "synthetic", "params": {"x": 0.3}}, "as": "", "client": "hpcagent 0.1.0"}
+    {"ok": {"id": "r-...", "state": "pending", ...}}
+    {"error": {"kind": "NotAllowed", "message": "...", "refused": {...}}}
+
+A request is in the journal before it is answered. What is asked of it it does by `Core`; here is no rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.rules import Caller
+from hpcagent.lifeline import node_name
+from hpcagent.shown import plain
+from hpcagent.store.files import write_whole
+from hpcagent.workspace.core import Core
+from hpcagent.workspace.folder import Folder
+
+__all__ = ["CALLS", "SERVED", "Service", "main", "serve_here"]
+
+LONGEST_REQUEST = 4 << 20
+LONGEST_WAIT_S = 600.0
+LOOK_S = 1.0
+MOST_CLIENTS = 256
+SERVED = 3
+"""Exit code where another process serves the workspace."""
+# The path of a Unix socket has at most 107 bytes (Linux: unix(7)).
+LONGEST_PATH = 100
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "run": Core.run,
+    "estimate": Core.estimate,
+    "status": Core.status,
+    "list": Core.listed,
+    "cancel": Core.cancel,
+    "artifacts": Core.artifacts,
+    "fetch": Core.fetch,
+    "decide": Core.decide,
+    "approvals": Core.approval_list,
+    "costs": Core.costs,
+    "apps": Core.apps,
+    "wait": Core.wait,
+    "start": Core.start,
+    "stop": Core.stop,
+    "expire": Core.expire,
+}
+"""What may be asked: each is called with the caller and the arguments of the request."""
+
+
+class Service:
+    """Serves a workspace until it is told to end, or has had nothing to do for long enough.
+
+    Args:
+        root: The workspace's folder.
+
+    Raises:
+        RunDirLocked: Another process serves it.
+        BadInput: It is no workspace, or `workspace.toml` is wrong.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.core = Core(root)
+        self._folder = Folder(root)
+        self._ending = threading.Event()
+        self._clients = 0
+        self._turn = threading.Lock()
+        self._private: str | None = None
+        self._place = self._socket_path()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._place.unlink()  # of a service that was killed: the lock is ours
+            self._socket.bind(str(self._place))
+        finally:
+            os.umask(before)
+        self._socket.listen(MOST_CLIENTS)
+        self._socket.settimeout(LOOK_S)
+        about = {
+            "host": node_name(),
+            "pid": os.getpid(),
+            "socket": str(self._place),
+            "since": time.time(),
+        }
+        write_whole(self._folder.service, json.dumps(about) + "\n", private=True)
+
+    def _socket_path(self) -> Path:
+        """In the folder, where its path is short enough and the file system has sockets; else in a private one."""
+        inside = self._folder.root / "service.sock"
+        if len(os.fsencode(inside)) <= LONGEST_PATH and _takes_sockets(self._folder.root):
+            return inside
+        self._private = tempfile.mkdtemp(prefix="hpcagent-", dir=os.environ.get("XDG_RUNTIME_DIR"))
+        return Path(self._private) / "service.sock"
+
+    def serve(self) -> None:
+        """Answer until `end` is called, or nothing was asked and nothing goes for `idle_s`."""
+        idle_s = self.core.rules.idle_s
+        last = time.monotonic()
+        try:
+            while not self._ending.is_set():
+                try:
+                    connection, _ = self._socket.accept()
+                except TimeoutError:
+                    self.core.look()
+                    if self._clients or self.core.busy:
+                        last = time.monotonic()
+                    if idle_s is not None and time.monotonic() - last > idle_s:
+                        return
+                    continue
+                last = time.monotonic()
+                threading.Thread(target=self._attend, args=(connection,), daemon=True).start()
+        finally:
+            self.close()
+
+    def end(self) -> None:
+        """Have `serve` return."""
+        self._ending.set()
+
+    def close(self) -> None:
+        """Close the socket and the workspace; harmless when called twice."""
+        self._socket.close()
+        for path in (self._place, self._folder.service):
+            with contextlib.suppress(OSError):
+                path.unlink()
+        if self._private is not None:
+            with contextlib.suppress(OSError):
+                Path(self._private).rmdir()
+        self.core.close()
+
+    def _attend(self, connection: socket.socket) -> None:
+        """One client, request by request."""
+        with self._turn:
+            self._clients += 1
+            crowded = self._clients > MOST_CLIENTS
+        try:
+            with connection, connection.makefile("rwb") as stream:
+                _, uid, _ = struct.unpack(
+                    "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+                )
+                while line := stream.readline(LONGEST_REQUEST):
+                    if crowded:
+                        answer = _error(BadInput(f"{MOST_CLIENTS} clients are connected; try again later."))
+                    else:
+                        answer = self.answer(line, uid)
+                    stream.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+                    stream.flush()
+                    if crowded or len(line) == LONGEST_REQUEST:
+                        return
+        except (OSError, ValueError):
+            return  # the client has gone
+        finally:
+            with self._turn:
+                self._clients -= 1
+
+    def answer(self, line: bytes, uid: int) -> dict[str, Any]:
+        """The answer to a request of a user."""
+        try:
+            try:
+                asked = json.loads(line)
+                do, args = asked["do"], asked.get("args") or {}
+                who = {name: str(asked.get(name) or "") for name in ("as", "client", "trace")}
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise BadInput(
+                    'a request is a line like {"do": "status", "args": {"identity": "r-..."}}.'
+                ) from None
+            if do == "about":
+                return {"ok": self.core.about()}
+            if do == "end":
+                self._may_end(self.core.caller(uid, **_named(who)))
+                self.end()
+                return {"ok": {}}
+            call = CALLS.get(do)
+            if call is None or not isinstance(args, dict):
+                raise BadInput(f"there is no call {do!r}; calls: {', '.join(CALLS)}.", value=do)
+            caller = self.core.caller(uid, **_named(who))
+            if do == "wait":
+                args["timeout_s"] = min(float(args.get("timeout_s", LONGEST_WAIT_S)), LONGEST_WAIT_S)
+            return {"ok": call(self.core, caller, **args)}
+        except HpcAgentError as error:
+            return _error(error)
+        except TypeError as error:
+            # Arguments that a call does not have: it says which.
+            return _error(BadInput(f"{plain(str(error))}."))
+        except Exception as error:  # the next request is answered all the same
+            print(f"{type(error).__name__}: {plain(str(error))}", file=sys.stderr, flush=True)
+            return _error(HpcAgentError(f"{type(error).__name__}: {plain(str(error))} (see service.log)."))
+
+    def _may_end(self, caller: Caller) -> None:
+        self.core.gate.require(caller, "manage")
+
+
+def _named(who: dict[str, str]) -> dict[str, str]:
+    return {"as_": who["as"], "client": plain(who["client"])[:200], "trace": plain(who["trace"])[:200]}
+
+
+def _error(error: HpcAgentError) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": type(error).__name__, "message": error.message}
+    if isinstance(error, NotAllowed):
+        found["refused"] = error.plain()
+    return {"error": found}
+
+
+def _takes_sockets(folder: Path) -> bool:
+    """Whether the file system has sockets: some network file systems do not."""
+    path = folder / f".{secrets.token_hex(4)}.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+        try:
+            one.bind(str(path))
+        except OSError:
+            return False
+        path.unlink()
+        return True
+
+
+def serve_here(root: Path, begun: Callable[[], None]) -> None:
+    """Serve a workspace until SIGTERM, Ctrl-C or SIGHUP; `begun` is called once clients can connect.
+
+    Raises:
+        RunDirLocked: Another process serves it.
+        BadInput: It is no workspace, or `workspace.toml` is wrong.
+    """
+    service = Service(root)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: service.end())
+    begun()
+    service.serve()
+
+
+def main() -> None:
+    """Serve the workspace that is named: `python -m hpcagent.workspace.service FOLDER`."""
+    try:
+        serve_here(Path(sys.argv[1]), lambda: None)
+    except RunDirLocked as error:
+        print(error, file=sys.stderr)
+        sys.exit(SERVED)
+    except HpcAgentError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

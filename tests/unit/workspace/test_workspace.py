@@ -1,0 +1,431 @@
+"""A workspace: runs and campaigns behind the gate, through the one process that serves it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import stat
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcagent.errors import BadInput, RunDirLocked
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.store.journal import read_events
+from hpcagent.workspace.client import Workspace
+from hpcagent.workspace.core import Core
+from hpcagent.workspace.folder import Folder, find_folder
+
+PATIENCE_S = 120
+
+
+def rules(folder: Path, text: str) -> None:
+    with (folder / "workspace.toml").open("a") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "ws"
+    Folder(folder).create()
+    (folder / "workspace.toml").write_text('name = "ws"\ndefault_site = "threads"\n')
+    return folder
+
+
+@pytest.fixture
+def core(root: Path) -> Iterator[Core]:
+    one = Core(root)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def workspace(root: Path) -> Iterator[Workspace]:
+    one = Workspace(root)
+    yield one
+    one.end()
+
+
+def me(core: Core) -> Any:
+    return core.caller(os.getuid())
+
+
+# -- without a service ----------------------------------------------------------------------------
+
+
+def test_where_a_workspace_is(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert find_folder() == tmp_path / ".hpcagent"
+    monkeypatch.setenv("HPCAGENT_WORKSPACE", str(tmp_path / "other"))
+    assert find_folder() == tmp_path / "other"
+    with pytest.raises(BadInput, match=r"is no workspace.*hpcagent workspace init"):
+        Workspace()
+
+
+def test_a_new_workspace_is_private_and_its_template_is_valid(tmp_path):
+    folder = Folder(tmp_path / "ws")
+    assert folder.create() and not folder.create()
+    assert stat.S_IMODE(folder.root.stat().st_mode) == 0o700
+    assert folder.read_rules().default_site == "laptop"
+
+
+def test_a_run_is_done_once_and_found_afterwards(core):
+    first = core.run(me(core), "synthetic", {"x": 0.3})
+    assert core.wait(me(core), first["id"], PATIENCE_S)["metrics"]["value"] == pytest.approx(25.2)
+    again = core.run(me(core), "synthetic@1.0.0", {"x": 0.3, "y": 0.8})
+    assert again["id"] == first["id"] and again["found"] and not first["found"]
+    other = core.run(me(core), "synthetic", {"x": 0.3}, replicate=1)
+    assert other["id"] != first["id"]
+
+
+@pytest.mark.parametrize(
+    ("app", "params", "more", "field"),
+    [
+        ("synthetic", {"x": 7}, {}, "x"),
+        ("synthetic", {"x": "much"}, {}, "x"),
+        ("synthetic", {"z": 1}, {}, "z"),
+        ("synthetic@9.0.0", {}, {}, "version"),
+        ("nothing_of_the_kind", {}, {}, "app"),
+        ("synthetic", {}, {"inputs": ["r-none"]}, None),
+    ],
+)
+def test_what_breaks_the_contract_is_refused_and_written_down(core, app, params, more, field):
+    with pytest.raises(BadInput) as caught:
+        core.run(me(core), app, params, **more)
+    if field is not None:
+        assert isinstance(caught.value, NotAllowed)
+        assert (caught.value.check, caught.value.field) == ("contract", field)
+        assert next(e for e in read_events(core.folder.journal) if e["event"] == "refused")["field"] == field
+    assert not core.rows
+
+
+def test_what_is_not_yours_answers_as_if_it_were_not_there(root):
+    rules(root, '[people.ada]\nrole = "planner"\n[people.bob]\nrole = "planner"\n[people.eve]\nrole = "viewer"\n')
+    core = Core(root)
+    ada, bob, eve = (core.caller(os.getuid(), name) for name in ("ada", "bob", "eve"))
+    run = core.run(ada, "synthetic", {"x": 0.3})["id"]
+    core.wait(ada, run, PATIENCE_S)
+    for call in (
+        lambda: core.status(bob, run),
+        lambda: core.cancel(bob, run),
+        lambda: core.artifacts(bob, run),
+        lambda: core.fetch(bob, run, "result.json"),
+    ):
+        with pytest.raises(BadInput) as there:
+            call()
+        with pytest.raises(BadInput) as not_there:
+            core.status(bob, "r-0")
+        assert str(there.value).replace(run, "r-0") == str(not_there.value)
+    assert core.listed(bob)["runs"] == [] and len(core.listed(ada)["runs"]) == 1
+    assert len(core.listed(me(core))["runs"]) == 1  # an admin sees all
+    with pytest.raises(NotAllowed, match="viewer"):
+        core.run(eve, "synthetic", {"x": 0.4})
+    # The same work for somebody else is an own run with the same result, and is not paid for twice.
+    shared = core.run(bob, "synthetic", {"x": 0.3})
+    assert shared["id"] != run and core.status(bob, shared["id"])["state"] == "completed"
+    assert core.costs(bob)["people"]["bob"]["node_hours"] == 0.0
+    core.close()
+
+
+def test_a_user_or_person_who_is_not_known_is_refused(core):
+    with pytest.raises(NotAllowed, match="not known here"):
+        core.caller(os.getuid() + 1)
+    with pytest.raises(NotAllowed, match="cannot speak for 'ada'"):
+        core.caller(os.getuid(), "ada")
+
+
+def test_nobody_but_an_admin_grants_what_they_have_asked_for(root):
+    rules(
+        root,
+        '[people.ada]\nrole = "lead"\n[people.bob]\nrole = "lead"\n[roles.lead]\nmay = ["run", "approve"]\n'
+        '[[approval]]\napp = "*"\n',
+    )
+    core = Core(root)
+    ada, bob = core.caller(os.getuid(), "ada"), core.caller(os.getuid(), "bob")
+    with pytest.raises(NotAllowed) as asked:
+        core.run(ada, "synthetic", {"x": 0.3})
+    with pytest.raises(NotAllowed, match="nobody grants what they have asked for"):
+        core.decide(ada, asked.value.approval, grant=True)
+    core.decide(bob, asked.value.approval, grant=True, note="fine")
+    run = core.run(ada, "synthetic", {"x": 0.3})["id"]
+    assert core.wait(ada, run, PATIENCE_S)["approval"] == asked.value.approval
+    with pytest.raises(NotAllowed):
+        core.run(ada, "synthetic", {"x": 0.3}, replicate=1)  # it was for that one run
+    core.close()
+
+
+def test_a_waiting_run_is_cancelled_before_it_begins_and_a_running_one_is_ended(root):
+    rules(root, "[sites.one]\nprofile = 'laptop'\n")
+    core = Core(root)
+    who = me(core)
+    runs = [core.run(who, "synthetic", {"x": 0.1 + i / 100}, site="one", seed=i)["id"] for i in range(3)]
+    for run in runs:
+        core.wait(who, run, PATIENCE_S)
+    long = [
+        core.run(who, "synthetic", {"x": 0.5 + i / 100, "run_time_s": 10.0}, site="one")["id"] for i in range(12)
+    ]
+    last = core.cancel(who, long[-1])
+    assert last["state"] == "cancelled" and last["how"] == "it had not begun"
+    until = time.monotonic() + PATIENCE_S
+    folder = core.folder.work / core.rows[long[0]].execution_id
+    while not (folder / "manifest.json").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    began = time.monotonic()
+    assert core.cancel(who, long[0])["how"] == "its worker was ended"
+    assert core.cancel(who, long[0])["state"] == "cancelled"  # again: nothing
+    for run in long[1:-1]:
+        core.cancel(who, run)
+    assert Counter(row["state"] for row in core.listed(who)["runs"]) == {"completed": 3, "cancelled": 12}
+    core.close()
+    assert time.monotonic() - began < PATIENCE_S
+
+
+def test_files_of_a_run_are_read_below_its_folder_only(core):
+    run = core.run(me(core), "synthetic", {"x": 0.3})["id"]
+    core.wait(me(core), run, PATIENCE_S)
+    folder = core.folder.work / core.rows[run].execution_id
+    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "away").symlink_to("/etc")
+    os.mkfifo(folder / "pipe")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "data").write_bytes(bytes(range(10)))
+    found = core.fetch(me(core), run, "sub/data", offset=8, length=100)
+    assert (found["bytes"], found["next"], found["data"]) == (10, None, "CAk=")
+    assert core.fetch(me(core), run, "sub/data", offset=0, length=4)["next"] == 4
+    for path in (
+        "link",
+        "away/passwd",
+        "pipe",
+        "sub",
+        "../x",
+        "sub/../sub/data",
+        "/etc/passwd",
+        "",
+        "a\nb",
+        "sub//data",
+        "sub\\data",
+        "none",
+    ):
+        with pytest.raises(BadInput):
+            core.fetch(me(core), run, path)
+    for offset, length in ((-1, 1), (0, -1), (0, 1 << 30)):
+        with pytest.raises(BadInput, match="offset is 0 or more"):
+            core.fetch(me(core), run, "sub/data", offset=offset, length=length)
+    assert {f["path"] for f in core.artifacts(me(core), run)} == {"manifest.json", "result.json", "sub/data"}
+
+
+def test_a_file_of_an_earlier_run_is_an_input_by_its_name(core):
+    run = core.run(me(core), "synthetic", {"x": 0.3})["id"]
+    core.wait(me(core), run, PATIENCE_S)
+    path = core._file_of(me(core), f"artifact:{run}/result.json")
+    assert json.loads(Path(path).read_text())["metrics"]
+    with pytest.raises(BadInput):
+        core._file_of(me(core), f"artifact:{run}/none")
+    with pytest.raises(BadInput):
+        core._file_of(me(core), "artifact:r-0/result.json")
+
+
+def test_a_second_service_refuses_to_start(core, root):
+    with pytest.raises(RunDirLocked, match="is served by another process"):
+        Core(root)
+
+
+def test_a_damaged_journal_line_costs_that_line_only(root):
+    core = Core(root)
+    ids = [core.run(me(core), "synthetic", {"x": 0.1 + i / 10})["id"] for i in range(3)]
+    for run in ids:
+        core.wait(me(core), run, PATIENCE_S)
+    core.close()
+    lines = (root / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1][:40] + b"\n"
+    (root / "journal.jsonl").write_bytes(b"".join(lines) + b'{"event":"ended","id":"r-')
+    core = Core(root)
+    assert core.damaged >= 1 and len(core.rows) >= 2
+    assert core.about()["damaged_lines"] == core.damaged
+    core.close()
+
+
+def test_estimates_are_of_runs_on_record_and_say_what_the_gate_would(root):
+    rules(root, "[[approval]]\nnodes_times_hours = 1000\n[sites.threads]\nusd_per_node_hour = 2.0\n")
+    core = Core(root)
+    before = core.estimate(me(core), "synthetic", {"x": 0.3})
+    assert before["from"] == "the contract's estimate" and before["known"] is None
+    assert "without a bound" in before["approval"] or before["node_hours_at_most"] is not None
+    assert not core.rows
+    core.close()
+
+
+# -- the service ----------------------------------------------------------------------------------
+
+
+def test_the_service_starts_by_itself_and_only_its_owner_can_speak_to_it(workspace, root):
+    assert workspace.about()["name"] == "ws"
+    about = json.loads((root / "service.json").read_text())
+    for path in (Path(about["socket"]), root / "service.json", root / "service.log"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+    run = workspace.run("synthetic", {"x": 0.3}, why="a test")
+    assert workspace.wait(run["id"], PATIENCE_S)["state"] == "completed"
+    with pytest.raises(NotAllowed) as error:
+        workspace.run("synthetic", {"x": 7})
+    assert (error.value.field, error.value.value) == ("x", 7)
+    with pytest.raises(BadInput, match="there is no run"):
+        workspace.status("r-0")
+
+
+def test_a_socket_that_others_may_use_is_refused(workspace, root):
+    workspace.about()
+    place = Path(json.loads((root / "service.json").read_text())["socket"])
+    place.chmod(0o666)
+    with pytest.raises(BadInput, match="has to be yours with mode 600"):
+        Workspace(root).about()
+    place.chmod(0o600)
+
+
+def test_a_service_on_another_machine_is_named(workspace, root):
+    workspace.about()
+    about = json.loads((root / "service.json").read_text())
+    (root / "service.json").write_text(json.dumps(about | {"host": "login7"}))
+    with pytest.raises(BadInput, match="runs on login7"):
+        Workspace(root).about()
+    (root / "service.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"{}\n",
+        b"[]\n",
+        b"\xff\xfe\n",
+        b'{"do":"no"}\n',
+        b'{"do":"run","args":{"a":1}}\n',
+        b"{" * 9000 + b"\n",
+    ],
+)
+def test_a_request_that_is_none_gets_one_clear_error(workspace, root, line):
+    workspace.about()
+    place = json.loads((root / "service.json").read_text())["socket"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+        one.connect(place)
+        one.sendall(line)
+        answer = json.loads(one.makefile("rb").readline())
+    assert answer["error"]["message"] and "Traceback" not in answer["error"]["message"]
+    assert workspace.about()["name"] == "ws"
+
+
+def test_a_hundred_clients_at_once_are_answered(workspace, root):
+    workspace.about()
+    found: list[str] = []
+    errors: list[BaseException] = []
+
+    def ask(i: int) -> None:
+        try:
+            mine = Workspace(root)
+            run = mine.run("synthetic", {"x": 0.1 + (i % 50) / 100})
+            found.append(mine.wait(run["id"], PATIENCE_S)["state"])
+            mine.close()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and Counter(found) == {"completed": 100}
+    assert len(workspace.list(most=1000)["runs"]) == 50
+
+
+def test_pages_of_a_list_have_every_run_once(workspace):
+    ids = [workspace.run("synthetic", {"x": 0.1 + i / 100})["id"] for i in range(7)]
+    seen: list[str] = []
+    after = ""
+    while after is not None:
+        page = workspace.list(most=3, after=after)
+        seen += [row["id"] for row in page["runs"]]
+        after = page["after"]
+    assert seen == ids[::-1]
+
+
+def test_kills_at_random_moments_lose_and_repeat_nothing(root):
+    """What was acknowledged is done in the end, each work once, and an approval is used once."""
+    rules(root, '[[approval]]\napp = "synthetic"\n')
+    random.seed(7)
+    workspace = Workspace(root)
+    acknowledged: dict[str, float] = {}
+    for _ in range(20):
+        pid = workspace.about()["pid"]
+        timer = threading.Timer(random.uniform(0.0, 0.15), os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        for _ in range(3):
+            x = round(random.uniform(0.05, 0.95), 6)
+            try:
+                workspace.run("synthetic", {"x": x})
+            except NotAllowed as error:
+                workspace.grant(error.approval)
+                acknowledged[workspace.run("synthetic", {"x": x})["id"]] = x
+        timer.join()
+        timer.cancel()
+    for run, x in acknowledged.items():
+        status = workspace.wait(run, PATIENCE_S)
+        assert (status["state"], status["params"]["x"]) == ("completed", x)
+    events = list(read_events(root / "journal.jsonl"))
+    assert max(Counter(e["id"] for e in events if e["event"] == "ended").values()) == 1
+    assert max(Counter(e["work"] for e in events if e["event"] == "asked").values()) == 1
+    assert max(Counter(e["id"] for e in events if e["event"] == "approval_used").values()) == 1
+    assert len({e["id"] for e in events if e["event"] == "asked"}) == len(acknowledged) == 60
+    workspace.end()
+
+
+def test_a_campaign_is_approved_as_a_whole_and_outlives_the_service(root, tmp_path):
+    rules(root, "[[approval]]\nnodes_times_hours = 0.5\n")
+    workspace = Workspace(root)
+    with pytest.raises(NotAllowed, match="without a bound of node-hours"):
+        workspace.start("synthetic")
+    more = {"until.max_runs": 12, "fixed.run_time_s": 0.1}
+    with pytest.raises(NotAllowed) as asked:
+        workspace.start("synthetic", changes=more)
+    workspace.grant(asked.value.approval)
+    begun = workspace.start("synthetic", changes=more)
+    os.kill(workspace.about()["pid"], signal.SIGKILL)
+    status = workspace.wait(begun["id"], PATIENCE_S)
+    assert status["state"] == "completed" and "12 runs" in status["notes"][0]
+    assert workspace.start("synthetic", changes=more)["found"]
+    assert workspace.costs()["people"][""]["node_hours"] > 0
+    workspace.end()
+
+
+def test_an_idle_service_ends_by_itself(root):
+    rules(root, "idle_s = 1.0\n")
+    workspace = Workspace(root)
+    workspace.about()
+    workspace.close()
+    until = time.monotonic() + PATIENCE_S
+    while (root / "service.json").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not (root / "service.json").exists()
+    assert workspace.about()["runs"] == {}
+    workspace.end()
+
+
+def test_old_folders_go_when_their_time_is_over_and_their_records_stay(root):
+    rules(root, "retention_days = 1\n")
+    now = [time.time()]
+    core = Core(root, clock=lambda: now[0])
+    old = core.run(me(core), "synthetic", {"x": 0.3})["id"]
+    core.wait(me(core), old, PATIENCE_S)
+    now[0] += 2 * 86400
+    young = core.run(me(core), "synthetic", {"x": 0.4})["id"]
+    core.wait(me(core), young, PATIENCE_S)
+    assert core.expire(me(core))["removed"] == [old]
+    assert core.status(me(core), old)["metrics"]["value"] == pytest.approx(25.2)
+    assert core.artifacts(me(core), young) and not core.artifacts(me(core), old)
+    core.close()
