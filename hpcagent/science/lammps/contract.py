@@ -280,7 +280,7 @@ def lammps(
     made = build(
         Contract,
         {
-            "name": name or file.name or _stem(script_path),
+            "name": name or file.name or stem_of(script_path),
             "version": file.version,
             "app_type": "simulation",
             "description": file.description,
@@ -449,7 +449,7 @@ def _find(script: Path, contract: str | Path | None) -> tuple[Path, Path | None]
             raise BadInput(f"{contract}: no such contract file.", value=str(contract))
         return script, Path(contract)
     if not script.is_dir():
-        for beside in (script.with_name(script.name + ".toml"), script.with_name(_stem(script) + ".toml")):
+        for beside in (script.with_name(script.name + ".toml"), script.with_name(stem_of(script) + ".toml")):
             if beside.is_file():
                 return script, beside
     return script, None
@@ -471,7 +471,13 @@ def _contract_file(path: Path, script: Path | None = None) -> ContractFile:
     return build(ContractFile, data, where=str(path))
 
 
-def _stem(script: Path) -> str:
+def stem_of(script: Path) -> str:
+    """The name that a script has by its file: that of its app, and of a contract beside it.
+
+    Example:
+        >>> stem_of(Path("in.melt")), stem_of(Path("melt.in")), stem_of(Path("in.v1.2"))
+        ('melt', 'melt', 'v1_2')
+    """
     name = script.name
     for ending in (".in", ".lmp", ".lammps", ".txt"):
         name = name.removesuffix(ending)
