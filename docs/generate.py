@@ -50,6 +50,7 @@ KINDS = {
     "dft": "calculation",
     "mlip": "calculation",
     "landscape": "stand-in",
+    "oscillator": "stand-in",
     "plots": "plot",
 }
 # What of hpcagent's extras an app needs beyond what its kind does.

@@ -29,6 +29,7 @@ BUILT_IN = {
     "mlip_md": "hpcagent.science.mlip.md",
     "mlip_relax": "hpcagent.science.mlip.relax",
     "synthetic": "hpcagent.apps.landscape",
+    "oscillator": "hpcagent.apps.oscillator",
     # analyse
     "thermo": "hpcagent.science.analysis.thermo",
     "averages": "hpcagent.science.analysis.averages",

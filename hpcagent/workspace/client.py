@@ -90,6 +90,7 @@ class Workspace:
         replicate: int = 0,
         inputs: Sequence[str] = (),
         why: str = "",
+        label: str = "",
     ) -> Answer:
         """Start a run, or find the one that did the same work; returns at once.
 
@@ -102,6 +103,7 @@ class Workspace:
             replicate: A counter for deliberate repetitions.
             inputs: Ids of the runs that it takes as input.
             why: What it is for, for whoever approves it.
+            label: What the caller calls it; need not be unique.
 
         Returns:
             `id`, `state`, `found` (whether the same work was known), `workdir`.
@@ -118,6 +120,7 @@ class Workspace:
             replicate=replicate,
             inputs=list(inputs),
             why=why,
+            label=label,
         )
 
     def estimate(self, app: str | App, params: Mapping[str, Any] | None = None, **more: Any) -> Answer:
@@ -170,6 +173,30 @@ class Workspace:
                     file.write(data)
                 at = piece["next"] if data else None
         return b"".join(pieces) if to is None else Path(to)
+
+    def simulation_run(
+        self,
+        name: str = "default_simulation",
+        max_steps: int = 1000,
+        seed: int | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """Start the simulation that needs nothing (`oscillator`) under a name of one's own; returns at once.
+
+        Args:
+            name: A label; the newest of that name is found by it, `run_id` is what is unique.
+            max_steps: Steps to make.
+            seed: Draws the start; without it one is drawn, and stands in `config`.
+            params: `timestep` (fs), `mass` (u), `spring` (eV/angstrom^2), `temperature` (K).
+
+        Returns:
+            `status`, `run_id`, `steps_completed`, `config`, `simulation_status`, `results` with units, `error`.
+        """
+        return self._one("simulation_run", name=name, max_steps=max_steps, seed=seed, params=params)
+
+    def simulation_get_results(self, name: str = "default_simulation") -> Answer:
+        """How a simulation stands, by its `run_id` or its name; see `simulation_run`."""
+        return self._one("simulation_get_results", name=name)
 
     # -- campaigns ----------------------------------------------------------------------------
 

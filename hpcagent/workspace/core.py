@@ -19,7 +19,7 @@ from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.catalog import find_app, list_apps
-from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
+from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreError
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
 from hpcagent.gate.gate import Gate
@@ -40,6 +40,7 @@ __all__ = ["Core", "Row"]
 
 OVER = ("completed", "failed", "stopped", "cancelled")
 LIST_MOST = 1000
+SIMULATION = "oscillator"
 # So often campaigns are looked at.
 LOOK_S = 5.0
 
@@ -63,6 +64,8 @@ class Row:
         shares: The run whose work it shares, where that was asked for before.
         inputs: Ids of the runs that it takes as input.
         note: What is to be said of it.
+        approval: The approval that it used.
+        label: What its owner calls it; not unique.
     """
 
     id: str
@@ -81,6 +84,7 @@ class Row:
     inputs: tuple[str, ...] = ()
     note: str = ""
     approval: str = ""
+    label: str = ""
 
     @property
     def over(self) -> bool:
@@ -140,6 +144,7 @@ class Core:
         self.touched_at = time.monotonic()
         self.accounts = Accounts()
         self._closed = False
+        self._late: list[tuple[Row, Result]] = []  # results that are not in the journal yet
         self._looked_at = -LOOK_S
         self._listeners: list[Callable[[dict[str, Any]], None]] = []
         events = read_events(self.folder.journal) if self.folder.journal.exists() else ()
@@ -199,6 +204,7 @@ class Core:
             inputs=tuple(event.get("inputs", ())),
             note=event.get("note", ""),
             approval=event.get("approval", ""),
+            label=event.get("label", ""),
         )
         self.rows[row.id] = row
         self._newest.append(row.id)
@@ -357,7 +363,9 @@ class Core:
         )
         return found, manifest, asked, taken
 
-    def run(self, caller: Caller, app: str, params: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    def run(
+        self, caller: Caller, app: str, params: Mapping[str, Any], *, label: str = "", **more: Any
+    ) -> dict[str, Any]:
         """Start a run, or find the one that did the same work; returns at once.
 
         Raises:
@@ -369,7 +377,7 @@ class Core:
                 found, manifest, asked, taken = self.request(caller, app, params, **more)
             known = self._same_work(manifest.execution_id)
             mine = [row for row in known if row.owner == caller.name]
-            if mine:
+            if mine and mine[0].label == label:
                 return self._said(mine[0], found=True)
             admission = self.gate.admit(asked, caller)
             identity = f"r-{secrets.token_urlsafe(12)}"
@@ -390,6 +398,8 @@ class Core:
                 "inputs": list(more.get("inputs", ())),
                 "tier": admission.tier,
             }
+            if label:
+                event["label"] = label
             events = [event]
             if known:
                 event["shares"] = known[0].id
@@ -461,6 +471,78 @@ class Core:
         read_piece(self._workdir(row), path, 0, 0)  # that it is there, and a file of this run
         return str(self._workdir(row) / path)
 
+    def simulation_run(
+        self,
+        caller: Caller,
+        *,
+        name: str = "default_simulation",
+        max_steps: int = 1000,
+        seed: int | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Start the simulation that needs nothing (`oscillator`) under a name of one's own; returns at once.
+
+        Without a seed one is drawn, and said: the same seed and parameters give the same result. The name is a
+        label of the caller's; `run_id` is what is unique.
+
+        Raises:
+            NotAllowed: `max_steps`, the seed, the name or a parameter is not allowed.
+        """
+        with self.gate.recorded(caller, what="simulation_run"):
+            if not isinstance(name, str) or not name.strip() or len(name) > 200 or not name.isprintable():
+                raise NotAllowed("contract", "a name has 1 to 200 printable characters", field="name", value=name)
+            most = self.app(SIMULATION).contract.space["max_steps"]
+            if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+                raise NotAllowed(
+                    "contract",
+                    "max_steps is a positive whole number",
+                    field="max_steps",
+                    value=max_steps,
+                    allowed=most.range,
+                )
+            if params is not None and (not isinstance(params, Mapping) or "max_steps" in params):
+                raise NotAllowed(
+                    "contract",
+                    "params is a table of the simulation's other parameters",
+                    field="params",
+                    value=params,
+                    allowed=", ".join(n for n in self.app(SIMULATION).contract.space.names if n != "max_steps"),
+                )
+        drawn = secrets.randbelow(2**31) if seed is None else seed
+        begun = self.run(caller, SIMULATION, {**(params or {}), "max_steps": max_steps}, seed=drawn, label=name)
+        return self.simulation_get_results(caller, name=begun["id"])
+
+    def simulation_get_results(self, caller: Caller, *, name: str) -> dict[str, Any]:
+        """How a simulation stands, by its `run_id`, or the newest of the caller's by its name; reads only."""
+        with self._turn:
+            mine = (self.rows[i] for i in reversed(self._newest))
+            row = self.rows.get(name) or next(
+                (one for one in mine if one.label == name and one.owner == caller.name), None
+            )
+            if row is None or not self.gate.sees(caller, row.owner) or row.app != SIMULATION:
+                raise BadInput(f"there is no simulation {name!r}; simulation_run starts one.", value=name)
+            result = row.result or {}
+            failure = result.get("failure") or {}
+            failed = row.state in ("failed", "stopped", "cancelled")
+            params = dict(row.manifest["params"])
+            found = {
+                "status": "error" if failed else "success",
+                "run_id": row.id,
+                "steps_completed": int(result.get("metrics", {}).get("steps_completed", 0)),
+                "config": {
+                    "name": row.label,
+                    "max_steps": params.pop("max_steps"),
+                    "seed": row.manifest["seed"],
+                    "params": params,
+                },
+                "simulation_status": row.state,
+                "results": {
+                    n: {"value": v, "unit": result.get("units", {}).get(n, "1")}
+                    for n, v in result.get("metrics", {}).items()
+                },
+            }
+            return found | ({"error": failure.get("message") or row.note or row.state} if failed else {})
+
     # -- what happens -------------------------------------------------------------------------
 
     def _take_up(self) -> None:
@@ -496,9 +578,21 @@ class Core:
 
         def ended(result: Result) -> None:
             with self._turn:
-                self._result(row, result)
+                self._late.append((row, result))
+                self._take_late()
 
         self._desk(row.site).add(Job(app, manifest, taken, ended, began, owner=row.owner))
+
+    def _take_late(self) -> None:
+        """Record results; what a full disk does not take waits for `look`, and lies in the run's folder."""
+        while self._late:
+            try:
+                self._result(*self._late[0])
+            except StoreError as error:
+                if not self.news or self.news[-1] != error.message:
+                    self.news.append(error.message)
+                return
+            self._late.pop(0)
 
     def _desk(self, site: str) -> Desk:
         desk = self._desks.get(site)
@@ -784,6 +878,8 @@ class Core:
     def look(self) -> None:
         """See which campaigns have ended, and book what they took. A coordinator needs no service to go on."""
         now = time.monotonic()
+        with self._turn:
+            self._take_late()
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now

@@ -57,6 +57,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "costs": Core.costs,
     "apps": Core.apps,
     "wait": Core.wait,
+    "simulation_run": Core.simulation_run,
+    "simulation_get_results": Core.simulation_get_results,
     "start": Core.start,
     "stop": Core.stop,
     "expire": Core.expire,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hpcagent.errors import BadInput, RunDirLocked
+from hpcagent.errors import BadInput, RunDirLocked, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.client import Workspace
@@ -429,3 +429,91 @@ def test_old_folders_go_when_their_time_is_over_and_their_records_stay(root):
     assert core.status(me(core), old)["metrics"]["value"] == pytest.approx(25.2)
     assert core.artifacts(me(core), young) and not core.artifacts(me(core), old)
     core.close()
+
+
+# -- the simulation that needs nothing ------------------------------------------------------------
+
+
+def test_a_simulation_gives_a_handle_at_once_and_its_results_by_name_or_id(core):
+    who = me(core)
+    begun = core.simulation_run(who, name="spring", max_steps=500, seed=3)
+    assert begun["simulation_status"] in ("pending", "running", "completed") and begun["status"] == "success"
+    core.wait(who, begun["run_id"], PATIENCE_S)
+    found = core.simulation_get_results(who, name="spring")
+    assert found == core.simulation_get_results(who, name=begun["run_id"])
+    assert (found["steps_completed"], found["simulation_status"]) == (500, "completed")
+    assert found["config"]["max_steps"] == 500 and found["config"]["seed"] == 3
+    assert found["results"]["position"]["unit"] == "angstrom"
+    again = core.simulation_run(who, name="spring", max_steps=500, seed=3)
+    assert again["run_id"] == begun["run_id"]
+    other = core.simulation_run(who, name="other", max_steps=500, seed=3)  # the same work by another name
+    assert other["run_id"] != begun["run_id"] and other["results"] == found["results"]
+
+
+def test_without_a_seed_one_is_drawn_and_said(core):
+    first, second = (core.simulation_run(me(core), max_steps=10)["config"]["seed"] for _ in range(2))
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"max_steps": 0}, "max_steps"),
+        ({"max_steps": -3}, "max_steps"),
+        ({"max_steps": 2.5}, "max_steps"),
+        ({"max_steps": True}, "max_steps"),
+        ({"max_steps": 10**9}, "max_steps"),
+        ({"name": ""}, "name"),
+        ({"name": "a\nb"}, "name"),
+        ({"params": [1]}, "params"),
+        ({"params": {"max_steps": 3}}, "params"),
+        ({"params": {"mass": "heavy"}}, "mass"),
+        ({"params": {"colour": 1}}, "colour"),
+    ],
+)
+def test_what_a_simulation_cannot_be_given_is_refused_by_field(core, more, field):
+    with pytest.raises(NotAllowed) as caught:
+        core.simulation_run(me(core), **more)
+    assert (caught.value.check, caught.value.field) == ("contract", field)
+    assert not core.rows
+
+
+def test_a_simulation_that_fails_says_at_which_step(core):
+    begun = core.simulation_run(me(core), max_steps=5000, params={"timestep": 100.0, "mass": 1.0})
+    core.wait(me(core), begun["run_id"], PATIENCE_S)
+    found = core.simulation_get_results(me(core), name="default_simulation")
+    assert found["status"] == "error" and found["error"].startswith("step ") and not found["results"]
+    with pytest.raises(BadInput, match="there is no simulation 'none'"):
+        core.simulation_get_results(me(core), name="none")
+
+
+# -- a disk that refuses --------------------------------------------------------------------------
+
+
+def test_with_a_full_disk_nothing_is_acknowledged_and_what_ends_is_recorded_later(core, monkeypatch):
+    who = me(core)
+    begun = core.run(who, "synthetic", {"x": 0.3, "run_time_s": 0.3})["id"]
+    full = StoreFull("No space left on device.", path="journal.jsonl")
+
+    def refuse(events: object) -> None:
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core._journal, "append", refuse)
+        with pytest.raises(StoreFull):
+            core.run(who, "synthetic", {"x": 0.4})
+        assert len(core.rows) == 1  # what is not written down is not there
+        until = time.monotonic() + PATIENCE_S
+        while not core.news and time.monotonic() < until:
+            time.sleep(0.02)
+        assert core.news == [str(full)] and not core.rows[begun].over
+    core.look()
+    assert core.status(who, begun)["state"] == "completed"
+    assert core.run(who, "synthetic", {"x": 0.4})["found"] is False
+
+
+def test_a_folder_that_others_may_write_is_refused(root):
+    root.chmod(0o777)
+    with pytest.raises(BadInput, match="can be written by every user"):
+        Core(root)
+    root.chmod(0o700)
