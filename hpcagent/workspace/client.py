@@ -213,6 +213,59 @@ class Workspace:
         named = str(path.absolute()) if path.is_file() else str(campaign)
         return self._one("start", campaign=named, changes=dict(changes or {}), site=site, why=why)
 
+    def bayesian_optimize(
+        self,
+        objective_function: str | App,
+        objective: Mapping[str, Any],
+        budget: int,
+        *,
+        search_space: Mapping[str, Any] | None = None,
+        constraints: Sequence[str] = (),
+        fixed: Mapping[str, Any] | None = None,
+        node_hours: float | None = None,
+        seed: int = 0,
+        site: str = "",
+        why: str = "",
+    ) -> Answer:
+        """Look for the best point of an app with Gaussian processes: a campaign, approved as a whole.
+
+        Args:
+            objective_function: An app by name: never code.
+            objective: E.g. `{"maximize": "value", "subject_to": {"error": {"at_most": 1.0}}}`.
+            budget: Runs at most.
+            search_space: Parameter -> `{"low": ..., "high": ...}`; by default what the app varies.
+            constraints: Conditions between parameters.
+            fixed: Values of other parameters.
+            node_hours: Cap.
+            seed: Of the policy.
+            site: Where it runs.
+            why: What it is for.
+
+        Returns:
+            As `start`; `answer` has the best point, `recommend` the next ones with their expected improvement.
+        """
+        return self._one(
+            "bayesian_optimize",
+            objective_function=_reference(objective_function),
+            objective=dict(objective),
+            budget=budget,
+            search_space=search_space and dict(search_space),
+            constraints=list(constraints),
+            fixed=dict(fixed or {}),
+            node_hours=node_hours,
+            seed=seed,
+            site=site,
+            why=why,
+        )
+
+    def answer(self, identity: str) -> Answer:
+        """A campaign's answer so far: the best point with errors, P(feasible), expected regret, node-hours."""
+        return self._one("answer", identity=identity)
+
+    def recommend(self, identity: str, n: int = 1) -> Answer:
+        """Points that a campaign's policy would run next, with their expected improvement; nothing is run."""
+        return self._one("recommend", identity=identity, n=n)
+
     def stop(self, identity: str) -> Answer:
         """Stop a campaign; what has finished is kept."""
         return self._one("stop", identity=identity)

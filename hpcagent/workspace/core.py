@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
 import os
 import secrets
 import shutil
@@ -27,11 +28,14 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
 from hpcagent.gate.rules import Caller, Rules
 from hpcagent.model.records import Manifest, Result
+from hpcagent.model.texts import as_name
 from hpcagent.runs.attached import run_detached
 from hpcagent.runs.stopped import stop_run
 from hpcagent.shown import plain
+from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
+from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.desk import Desk, Job
 from hpcagent.workspace.folder import Folder
@@ -40,6 +44,7 @@ __all__ = ["Core", "Row"]
 
 OVER = ("completed", "failed", "stopped", "cancelled")
 LIST_MOST = 1000
+MOST_POINTS = 64
 SIMULATION = "oscillator"
 # So often campaigns are looked at.
 LOOK_S = 5.0
@@ -862,6 +867,85 @@ class Core:
                 raise
             row.state = "running"
             return self._said(row, found=False)
+
+    def bayesian_optimize(
+        self,
+        caller: Caller,
+        *,
+        objective_function: str,
+        objective: Mapping[str, Any],
+        budget: int,
+        search_space: Mapping[str, Any] | None = None,
+        constraints: Sequence[str] = (),
+        fixed: Mapping[str, Any] | None = None,
+        node_hours: float | None = None,
+        seed: int = 0,
+        site: str = "",
+        why: str = "",
+    ) -> dict[str, Any]:
+        """Look for the best point of an app with Gaussian processes: a campaign, approved as a whole.
+
+        Args:
+            objective_function: An app that this caller may run, by name: never code.
+            objective: `maximize` or `minimize` a metric, `subject_to` limits, as in a campaign's TOML.
+            budget: Runs at most.
+            search_space: Parameter -> table with `low`, `high`, `log`, `choices`; by default what the app varies.
+            constraints: Conditions between parameters.
+            fixed: Values of other parameters.
+            node_hours: Cap.
+            seed: Of the policy.
+            site: Where it runs.
+            why: What it is for.
+
+        Raises:
+            NotAllowed: The gate refuses it; nothing has begun.
+        """
+        with self.gate.recorded(caller, what=f"bayesian_optimize {objective_function}"):
+            if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+                raise NotAllowed(
+                    "contract",
+                    "a budget is a whole number of runs",
+                    field="budget",
+                    value=budget,
+                    allowed="1 or more",
+                )
+            app = self.app(objective_function)
+            try:
+                text = campaign_toml(
+                    objective_function.partition("@")[0],
+                    objective,
+                    search_space=search_space,
+                    constraints=constraints,
+                    fixed=fixed or {},
+                    budget=budget,
+                    node_hours=node_hours,
+                    seed=seed,
+                    name=as_name(f"optimize-{app.name}"),
+                )
+            except BadInput as error:
+                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+        asked = self.folder.root / "asked"
+        asked.mkdir(mode=0o700, exist_ok=True)
+        path = asked / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
+        write_whole(path, text, private=True)
+        return self.start(caller, str(path), site=site, why=why)
+
+    def answer(self, caller: Caller, identity: str) -> dict[str, Any]:
+        """A campaign's answer so far: the best point with errors, P(feasible), expected regret, node-hours."""
+        return answer_of(self._workdir(self._campaign(caller, identity)))
+
+    def recommend(self, caller: Caller, identity: str, *, n: int = 1) -> dict[str, Any]:
+        """Points that a campaign's policy would run next, with their expected improvement; nothing is run."""
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_POINTS:
+            raise BadInput(f"n={n!r} must be 1 to {MOST_POINTS}.", value=n)
+        return next_points(self._workdir(self._campaign(caller, identity)), n)
+
+    def _campaign(self, caller: Caller, identity: str) -> Row:
+        with self._turn:
+            row = self._row(caller, identity)
+        if row.kind != "campaign":
+            raise BadInput(f"{identity} is a single run, not a campaign: ask for its status.", value=identity)
+        return row
 
     def stop(self, caller: Caller, identity: str) -> dict[str, Any]:
         """Ask the coordinator of a campaign to end, as Ctrl-C would; what has finished is kept."""

@@ -517,3 +517,50 @@ def test_a_folder_that_others_may_write_is_refused(root):
     with pytest.raises(BadInput, match="can be written by every user"):
         Core(root)
     root.chmod(0o700)
+
+
+# -- optimisation ---------------------------------------------------------------------------------
+
+GOAL = {"maximize": "value", "subject_to": {"error": {"at_most": 1.0}}}
+
+
+def test_the_best_point_of_an_app_is_looked_for_and_answered_with_errors(core):
+    who = me(core)
+    begun = core.bayesian_optimize(
+        who, objective_function="synthetic", objective=GOAL, budget=16, search_space={"x": {}, "y": {}}
+    )
+    core.look()
+    until = time.monotonic() + PATIENCE_S
+    while not core.rows[begun["id"]].over and time.monotonic() < until:
+        time.sleep(0.1)
+        core.look()
+    answer = core.answer(who, begun["id"])
+    best = answer["best"]
+    # 60 at x = 0.6, y = 0.4 (docstring of the app) with the style plain.
+    assert 55 < best["metrics"]["value"] <= 60 and best["probability_feasible"] > 0.9
+    assert answer["runs"] == {"completed": 16} and answer["node_hours"] > 0
+    assert answer["expected_regret"]["at_most_95"] >= 0
+    found = core.recommend(who, begun["id"], n=2)
+    assert len(found["recommended_points"]) == 2 and found["unit"] == "1"
+    assert found["expected_improvement"] is None or found["expected_improvement"] >= 0
+    assert {"x", "y"} == set(found["recommended_points"][0]["params"])
+    with pytest.raises(BadInput, match="must be 1 to 64"):
+        core.recommend(who, begun["id"], n=0)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"budget": 0}, "whole number of runs"),
+        ({"objective_function": "no_such_app"}, "no app 'no_such_app'"),
+        ({"objective_function": "lambda x: x"}, "lambda x"),
+        ({"objective": {"maximize": "beauty"}}, "beauty"),
+        ({"search_space": {"colour": {}}}, "colour"),
+        ({"fixed": {"x": object}}, "allowed"),
+    ],
+)
+def test_an_optimisation_is_refused_by_what_is_wrong_with_it(core, more, words):
+    asked = {"objective_function": "synthetic", "objective": GOAL, "budget": 4} | more
+    with pytest.raises(NotAllowed, match=words):
+        core.bayesian_optimize(me(core), **asked)
+    assert not core.rows
