@@ -234,7 +234,7 @@ def _within(space: Any, name: str, of: Any) -> bool:
 
 def _app(reference: str, asked: _Asked) -> Any:
     """What a new sweep runs; variables of a bare script of LAMMPS are declared by their values."""
-    from hpcagent.catalog import find_app, is_executable
+    from hpcagent.catalog import find_app, is_executable, not_deprecated
     from hpcagent.science.lammps.contract import lammps, packaged_inputs
 
     path = Path(reference).expanduser()
@@ -242,13 +242,15 @@ def _app(reference: str, asked: _Asked) -> Any:
     if not packaged and (not path.is_file() or is_executable(path)):
         _refuse_for_scripts(asked)
         return find_app(reference)
-    values = _values(asked)
+    values, known = _values(asked), None
     try:
         known = lammps(reference, seed_variables=asked.seed_variables)
         if all(n in known.contract.space for n in values) and not asked.units:
-            return known
+            return not_deprecated(known, reference)
     except BadInput:
-        pass  # it uses variables that are declared below
+        if known is not None and known.contract.deprecated is not None:
+            raise
+        # else it uses variables that are declared below
     return _script(reference, values, asked.units, asked.seed_variables)
 
 
