@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -243,15 +244,11 @@ def _app(reference: str, asked: _Asked) -> Any:
         _refuse_for_scripts(asked)
         return find_app(reference)
     values, known = _values(asked), None
-    try:
+    with contextlib.suppress(BadInput):  # it uses variables that are declared below
         known = lammps(reference, seed_variables=asked.seed_variables)
-        if all(n in known.contract.space for n in values) and not asked.units:
-            return not_deprecated(known, reference)
-    except BadInput:
-        if known is not None and known.contract.deprecated is not None:
-            raise
-        # else it uses variables that are declared below
-    return _script(reference, values, asked.units, asked.seed_variables)
+    if known is None or asked.units or not all(n in known.contract.space for n in values):
+        known = _script(reference, values, asked.units, asked.seed_variables)
+    return not_deprecated(known, reference)
 
 
 def _refuse_for_scripts(asked: _Asked) -> None:
