@@ -43,7 +43,8 @@ class ContractDocument(Displayed, Record):
         estimated_cost_usd: These at `usd_per_node_hour`, in US dollars; None where no price was given.
         usd_per_node_hour: The price that was given, in US dollars for a node-hour, or None.
         estimated_from: Where the estimates come from, in words: recorded runs and their number, or the contract.
-        determinism: `deterministic`: the same manifest, seed included, gives the same metrics, measured times aside.
+        determinism: `deterministic`: the same manifest, seed included, gives the same metrics (measured times
+            aside); or `stochastic`.
         side_effects: What a run may touch beside its own directory; see `hpcagent.model.contract.SIDE_EFFECTS`.
         failure_modes: Names of the failures that are its own; any run may also end by its machine or walltime.
         deprecated: Why it should not be used any more, or None.
@@ -109,8 +110,8 @@ class ContractDocument(Displayed, Record):
         Args:
             app: The app, with its settings.
             runs: Recorded runs: the completed ones of this app and version give runtime and cost, as their means.
-                Without any, the contract's estimate does; where that has no node-hours, a run's nodes, taken whole,
-                for its expected time.
+                Without any the contract's estimate does; where that has no node-hours, they are a run's nodes, taken
+                whole, times its expected time.
             usd_per_node_hour: Price, in US dollars.
             runs_of: Where the runs come from, for `estimated_from`.
 
@@ -184,14 +185,12 @@ class ContractDocument(Displayed, Record):
     def _card(self) -> Card:
         price = self.estimated_cost_usd
         cost = "" if price is None else f", {price:.3g} USD at {self.usd_per_node_hour:g} USD for a node-hour"
+        takes = f"{self.estimated_runtime_sec:.3g} s, {self.estimated_node_hours:.3g} node-hours{cost}"
         facts = [
             ("about", self.description),
             ("deprecated", self.deprecated or ""),
             ("type", self.tool_type),
-            (
-                "a run takes",
-                f"{self.estimated_runtime_sec:.3g} s, {self.estimated_node_hours:.3g} node-hours{cost}",
-            ),
+            ("a run takes", takes),
             ("by", self.estimated_from),
             ("determinism", self.determinism),
             ("side effects", self.side_effects),
@@ -200,13 +199,7 @@ class ContractDocument(Displayed, Record):
         ]
         needed = self.input_schema.get("required", ())
         inputs = [
-            [
-                name,
-                _unit(of),
-                _allowed(of),
-                "required" if name in needed else _default(of),
-                of.get("description", ""),
-            ]
+            [name, _unit(of), _allowed(of), "required" if name in needed else _default(of), _about(of)]
             for name, of in _properties(self.input_schema).items()
         ]
         metrics = _properties(_properties(self.output_schema).get("metrics", {}))
@@ -215,7 +208,7 @@ class ContractDocument(Displayed, Record):
             Rows(
                 "",
                 ["metric", "unit", "about"],
-                [[n, _unit(m), m.get("description", "")] for n, m in metrics.items()],
+                [[n, _unit(m), _about(m)] for n, m in metrics.items()],
             ),
         )
         return Card(
@@ -270,7 +263,7 @@ def _estimate(app: App, runs: Sequence[Result], runs_of: str) -> tuple[float, fl
 
 
 def _took(run: Result) -> float:
-    """Seconds from its start to its end; of a chain the cost is the sum of runs that may have been side by side."""
+    """Seconds from start to end; the cost of a chain is the sum of runs that may have been side by side."""
     return max(0.0, run.ended_at - run.started_at) if run.parts else run.cost.wall_s
 
 
@@ -320,6 +313,10 @@ def _allowed(schema: Mapping[str, Any]) -> str:
     if "minimum" in schema:
         return f"[{schema['minimum']:g}, {schema['maximum']:g}]"
     return "ids of runs" if schema.get("type") == "array" else "id" if "x-artifact" in schema else "text"
+
+
+def _about(schema: Mapping[str, Any]) -> str:
+    return str(schema.get("description", ""))
 
 
 def _default(schema: Mapping[str, Any]) -> str:

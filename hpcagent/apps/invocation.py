@@ -1,9 +1,8 @@
-"""One call of an app as an agent hands it over: what is to be run, by whom asked, and a digest that notices changes."""
+"""One call of an app as an agent hands it over: what is to be run, asked by whom, with a digest of it all."""
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -55,7 +54,8 @@ class Invocation(Displayed, Record):
         approval: Reference of the approval under which it may run; empty where none was needed.
         budget: Node-hours that it may take at most; None: no limit of its own.
         record: The rest of our manifest, so that nothing is lost; what of it is not said is as a new run has it.
-        digest: SHA-256 of the canonical JSON of all this without itself.
+        digest: SHA-256 of the canonical JSON of all this without itself: keys sorted, no spaces, ASCII, whole
+            numbers without a point.
 
     Raises:
         BadInput: The digest is not that of the content: it was changed, or was made otherwise.
@@ -122,6 +122,7 @@ class Invocation(Displayed, Record):
         approval: str = "",
         budget: float | None = None,
         allow_deprecated: bool = False,
+        site: Mapping[str, Any] | None = None,
     ) -> Invocation:
         """Write down a call of an app, checked against its contract.
 
@@ -136,11 +137,14 @@ class Invocation(Displayed, Record):
             approval: Reference of an approval.
             budget: Node-hours that it may take at most.
             allow_deprecated: Whether the app may be one that is deprecated.
+            site: Environment of engines where it will run, see `App.manifest`.
 
         Raises:
             BadInput: An input is unknown, missing or not allowed, or the app is deprecated.
         """
         _refuse_deprecated(app.contract, allow_deprecated)
+        if not requested_by.strip():
+            raise BadInput("requested_by is empty; say which role or person asks.", value=requested_by)
         if priority not in _PRIORITY:
             raise BadInput(f"priority={in_brief(priority)} must be low, normal or high.", value=priority)
         params, upstream = _split(app.contract, inputs)
@@ -151,6 +155,7 @@ class Invocation(Displayed, Record):
             upstream=upstream,
             requested_by=requested_by,
             priority=_PRIORITY[priority],
+            site=site,
         )
         return cls.of(manifest, app.contract, approval=approval, budget=budget)
 
@@ -179,11 +184,11 @@ class Invocation(Displayed, Record):
             "tool_name": manifest.app,
             "tool_version": manifest.app_version,
             "inputs": {**manifest.params, **_named(contract, manifest.upstream)},
-            "requested_by": manifest.requested_by or "user",
+            "requested_by": manifest.requested_by,
             "random_seed": manifest.seed,
             "resource_class": _class_of(manifest.resources),
             "priority": priority,
-            "created_at": manifest.created_at or time.time(),
+            "created_at": manifest.created_at,
             "approval": approval,
             "budget": budget,
             "record": rest,
@@ -200,12 +205,15 @@ class Invocation(Displayed, Record):
         """
         return build(cls, json_object(text, "the invocation"), where="the invocation")
 
-    def manifest(self, app: App, *, allow_deprecated: bool = False) -> Manifest:
+    def manifest(
+        self, app: App, *, allow_deprecated: bool = False, site: Mapping[str, Any] | None = None
+    ) -> Manifest:
         """The manifest to run, checked against the app as it is here.
 
         Args:
             app: The app that is to do it.
             allow_deprecated: Whether it may be one that is deprecated.
+            site: Environment of engines where it will run, see `App.manifest`.
 
         Raises:
             BadInput: It was changed; the app has another name or version, or is deprecated; an input is not
@@ -223,6 +231,7 @@ class Invocation(Displayed, Record):
             upstream=upstream,
             extends=rest.extends,
             times=rest.times,
+            site=site,
         )
         if rest.origin:  # told, not run: what it was told of stands in its record
             made = made.model_copy(update={"input_digest": rest.input_digest})
@@ -278,8 +287,17 @@ class Invocation(Displayed, Record):
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    plain = {k: v for k, v in content.items() if k != "digest"}
-    return hashlib.sha256(canonical_json(to_jsonable_python(plain)).encode()).hexdigest()
+    plain = to_jsonable_python({k: v for k, v in content.items() if k != "digest"})
+    return hashlib.sha256(canonical_json(_whole(plain)).encode()).hexdigest()
+
+
+def _whole(value: Any) -> Any:
+    """With 1 in place of 1.0: programs in other languages know one kind of number, and write it so."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, dict):
+        return {k: _whole(v) for k, v in value.items()}
+    return [_whole(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def _class_of(resources: Resources) -> ResourceClass:
@@ -291,8 +309,8 @@ def _class_of(resources: Resources) -> ResourceClass:
 def _refuse_other(name: str, version: str, contract: Contract) -> None:
     if (name, version) != (contract.name, contract.version):
         raise BadInput(
-            f"the call is of {name} {version}; what is here is {contract.name} {contract.version}. Ask for that, or "
-            f"install {name} {version}.",
+            f"the call is of {name} {version}; what is here is {contract.name} {contract.version}. Ask for that, "
+            f"or install {name} {version}.",
             value=f"{name} {version}",
         )
 

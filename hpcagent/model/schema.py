@@ -20,7 +20,7 @@ EXECUTION_ID = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 ARTIFACT = EXECUTION_ID[:-1] + "/.+$"
 """What the id of an artifact looks like: the run's id and the artifact's name."""
 
-# Of what `str.isprintable` refuses that which a text may come with: control characters, other spaces and line ends.
+# What `str.isprintable` refuses and a text may well have: control characters, other spaces, ends of lines.
 _PRINTABLE = r"^[^\u0000-\u001f\u007f-\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f\u3000\ufeff]*$"
 _SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _BOUND = {"<": "exclusiveMaximum", "<=": "maximum", ">": "exclusiveMinimum", ">=": "minimum"}

@@ -40,12 +40,11 @@ def contract_document(
     # What was found in a cache is no run of this folder, but it took what it took.
     runs = [*state.results.values(), *state.part_results.values()]
     document = ContractDocument.of(app, runs=runs, usd_per_node_hour=usd_per_node_hour, runs_of=run_dir)
-    if not any(
-        r.ok and (r.manifest.app, r.manifest.app_version) == (app.name, app.contract.version) for r in runs
-    ):
-        there = sorted({f"{r.manifest.app} {r.manifest.app_version}" for r in runs if r.ok})
+    wanted = f"{app.name} {app.contract.version}"
+    there = sorted({f"{r.manifest.app} {r.manifest.app_version}" for r in runs if r.ok and not r.manifest.origin})
+    if wanted not in there:
         raise BadInput(
-            f"{run_dir} has no completed run of {app.name} {app.contract.version} to estimate from; "
+            f"{run_dir} has no completed run of {wanted} to estimate from; "
             + (f"it has runs of {', '.join(there)}." if there else "no run has completed there.")
             + " Name another folder, or none: the contract's estimate is used then.",
             value=str(run_dir),
