@@ -110,8 +110,8 @@ class ContractDocument(Displayed, Record):
         Args:
             app: The app, with its settings.
             runs: Recorded runs: the completed ones of this app and version give runtime and cost, as their means.
-                Without any the contract's estimate does; where that has no node-hours, they are a run's whole nodes
-                times its expected time.
+                Without any the contract's estimate does; where that has no node-hours, they are whole nodes times
+                the expected time.
             usd_per_node_hour: Price, in US dollars.
             runs_of: Where the runs come from, for `estimated_from`.
 

@@ -26,8 +26,8 @@ def unequal_words(campaign: Campaign, state: State) -> tuple[str, ...]:
     for name, version in sorted({(r.manifest.app, r.manifest.app_version) for r in again}):
         inner = _contract(name, version)
         if inner is not None:
-            both = [state.part_results[r.manifest.execution_id] for r in again]
-            found += disagreements(inner, (*again, *both))
+            both = {r.manifest.execution_id: state.part_results[r.manifest.execution_id] for r in again}
+            found += disagreements(inner, (*again, *both.values()))
     said = [str(one) for one in found[:_MOST_TOLD]]
     if len(found) > _MOST_TOLD:
         said.append(f"{len(found) - _MOST_TOLD} more runs gave two results")

@@ -62,7 +62,7 @@ class Snapshot:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What could not be read of the record, was put back, changed, differs, or lies elsewhere: no full stops."""
+        """What could not be read of the record, was put back, changed, differs, lies elsewhere; no full stops."""
         guard, campaign = self.campaign.guard, self.campaign
         unguarded = "" if guard is None else guard.unwatched(campaign.app, campaign.objective)
         said = (self.campaign.app.unknown_before, damage(self.folder.jobs), unguarded, deprecated_words(campaign))

@@ -59,8 +59,8 @@ def disagreements(contract: Contract, results: Iterable[Result]) -> tuple[Disagr
 
     One execution id stands for all that decides a result, the seed included. Where the contract says that no seed
     decides it, runs that differ in seed and replicate only are compared, too. Measured times and speeds are left
-    out. Two numbers are the same if they differ by at most 1e-9 of the largest of that metric here: more digits than
-    that depend on the processor.
+    out. Two numbers are the same if they differ by at most 1e-9 of the largest of that metric here: further digits
+    depend on the processor.
 
     Args:
         contract: Of the app; one that is not deterministic promises nothing.

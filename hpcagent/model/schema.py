@@ -139,7 +139,8 @@ def output_schema(contract: Contract) -> dict[str, Any]:
         >>> schema["properties"]["metrics"]["properties"]["pressure"]["unit"]
         'GPa'
     """
-    metrics, errors = {}, {}
+    metrics: dict[str, dict[str, Any]] = {}
+    errors: dict[str, dict[str, Any]] = {}
     for m in contract.metrics:
         metrics[m.name] = {"type": "number", "unit": m.unit, "description": m.description}
         if m.direction is not None:
