@@ -10,6 +10,7 @@ class TestMyApp(AppContract):
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -64,9 +65,14 @@ class AppContract:
     @classmethod
     def again(cls, results: list[Result], tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Writes]:
         """The first run once more in another folder, where nobody has its result, and what it wrote elsewhere."""
-        folder = tmp_path_factory.mktemp("again")
-        with open_site(cls.site, workers=1, run_dir=folder), Writes(outside=folder) as writes:
-            return cls._run(cls.app, cls.points[0]), writes
+        folder, here = tmp_path_factory.mktemp("again"), Path.cwd()
+        # In an empty working directory, so that what a program leaves there is seen. Worker processes need theirs.
+        place = tmp_path_factory.mktemp("here") if cls.site == "threads" else None
+        inputs = tuple(here / i if isinstance(i, (str, Path)) else i for i in cls.inputs)
+        writes = Writes(outside=folder, watched=place)
+        with open_site(cls.site, workers=1, run_dir=folder), writes, contextlib.chdir(place or here):
+            result = cls.app(*inputs, **cls.points[0]).result(timeout=cls.timeout_s)
+        return result, writes
 
     @classmethod
     def _run(cls, app: App, point: dict[str, Any], **given: Any) -> Result:

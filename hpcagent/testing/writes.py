@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -22,7 +23,6 @@ _EVENTS = {
     "os.truncate": (0,),
 }
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_MOST_LISTED = 20_000
 
 # Hooks cannot be taken back: one for the process, which asks who listens.
 _listening: list[Writes] = []
@@ -32,9 +32,13 @@ _hooked = threading.Event()
 class Writes:
     """A context in which writes outside of a folder are noted.
 
-    What Python itself opens for writing, makes, renames or removes is seen while it happens, in all threads of this
-    process; what its programs and C libraries leave behind is seen in the working directory. Files that are there no
+    What Python itself opens for writing, makes, renames or removes is seen while it happens, in all threads of
+    this process; what programs and C libraries leave behind is seen in the watched folder. Files that are there no
     more at the end were temporary; bytecode of modules and devices do not count.
+
+    Args:
+        outside: The folder in which all may be written.
+        watched: A folder that is looked through before and after, e.g. an empty working directory; or None.
 
     Attributes:
         found: Paths that were written and are still there, or were there and are gone; sorted.
@@ -49,9 +53,10 @@ class Writes:
         True
     """
 
-    def __init__(self, *, outside: str | Path) -> None:
+    def __init__(self, *, outside: str | Path, watched: str | Path | None = None) -> None:
         self.found: tuple[str, ...] = ()
         self._inside = Path(outside).resolve()
+        self._watched = watched
         self._seen: dict[str, bool] = {}
         self._listed: dict[str, float] = {}
 
@@ -59,7 +64,7 @@ class Writes:
         if not _hooked.is_set():
             _hooked.set()
             sys.addaudithook(_heard)
-        self._listed = _listing()
+        self._listed = _listing(self._watched)
         _listening.append(self)
         return self
 
@@ -68,7 +73,7 @@ class Writes:
     ) -> None:
         _listening.remove(self)
         written = {path for path, was_there in self._seen.items() if os.path.lexists(path) or was_there}
-        now = _listing()
+        now = _listing(self._watched)
         written |= {path for path in now.keys() | self._listed.keys() if now.get(path) != self._listed.get(path)}
         self.found = tuple(sorted(path for path in written if self._counts(path)))
 
@@ -99,19 +104,13 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
     for path in paths:
         if isinstance(path, (str, bytes, os.PathLike)):
             for one in list(_listening):
-                one.note(os.path.abspath(os.fsdecode(path)))
+                one.note(str(Path(os.fsdecode(path)).absolute()))
 
 
-def _listing() -> dict[str, float]:
-    """The files below the working directory, with when each was changed; the first of very many."""
+def _listing(folder: str | Path | None) -> dict[str, float]:
+    """The files below a folder, with when each was changed."""
     found: dict[str, float] = {}
-    for folder, _, names in os.walk(Path.cwd()):
-        for name in names:
-            path = os.path.join(folder, name)
-            try:
-                found[path] = os.lstat(path).st_mtime
-            except OSError:
-                continue
-        if len(found) > _MOST_LISTED:
-            break
+    for path in () if folder is None else Path(folder).absolute().rglob("*"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            found[str(path)] = path.lstat().st_mtime
     return found
