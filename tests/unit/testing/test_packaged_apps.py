@@ -63,11 +63,17 @@ def table(folder):
 
 
 def log(folder):
-    rows = "\n".join(f"{10 * i:8d} {300 + i % 3:12.4f} {-100 + 0.01 * i:12.6f} {5.0:10.4f}" for i in range(20))
+    rng = np.random.default_rng(3)
+    kinetic, rest = rng.normal(1.2, 0.05, 400), rng.normal(-30, 0.05, 400)
+    rows = [
+        f"{10 * i:8d} {k / (46.5 * 8.617333262e-5):12.4f} {k:12.6f} {p:12.6f} {k + p:12.6f} {1000:10.2f}"
+        for i, (k, p) in enumerate(zip(kinetic, rest, strict=True))
+    ]
     (folder / "log.lammps").write_text(
-        "LAMMPS (2 Aug 2023)\nunits metal\ntimestep 0.001\nrun 190\n"
-        f"   Step          Temp          TotEng       Press\n{rows}\n"
-        "Loop time of 0.5 on 1 procs for 190 steps with 32 atoms\n"
+        "LAMMPS (2 Aug 2023)\nunits metal\ntimestep 0.001\nfix 1 all nvt temp 300 300 0.1\nrun 3990\n"
+        "   Step          Temp          KinEng         PotEng         TotEng       Volume\n"
+        + "\n".join(rows)
+        + "\nLoop time of 0.5 on 1 procs for 3990 steps with 32 atoms\n"
     )
     return (folder / "log.lammps",)
 
@@ -95,7 +101,7 @@ FRAMES = {"timestep": 2.0, "units": "metal", "species": "Ar"}
 
 # App -> points, inputs, and the module or program it needs beyond ASE.
 CASES = {
-    "build_crystal": (({"name": "Cu"}, {"name": "NaCl", "rattle": 0.05}), nothing, ""),
+    "build_crystal": (({"name": "Cu"}, {"name": "Fe", "rattle": 0.05}), nothing, ""),
     "build_slab": (({"name": "Pt"}, {"name": "Cu", "facet": "fcc100", "layers": 3}), nothing, ""),
     "build_molecule": (({"name": "H2O"},), nothing, ""),
     "smiles_to_xyz": (({"smiles": "CCO"},), nothing, "rdkit"),
@@ -104,13 +110,13 @@ CASES = {
     "place_adsorbate": (({"site": 0},), slab_and_adsorbate, "spglib"),
     "adsorption_sites": (({},), slab, "spglib"),
     "cut_slab": (({},), crystal, "spglib"),
-    "magnetic_ordering": (({"moments": "Fe 2.2"},), iron, "spglib"),
+    "magnetic_ordering": (({"moments": "Fe:2.2"},), iron, "spglib"),
     "point_defect": (({},), crystal, "spglib"),
     "deform": (({"e1": 0.01},), crystal, ""),
     "synthetic": (({"x": 0.2}, {"x": 0.9, "noise": 0.1}), nothing, ""),
     "thermo": (({},), log, ""),
     "averages": (({},), table, ""),
-    "heat_capacity": (({"ensemble": "nvt"},), table, ""),
+    "heat_capacity": (({"ensemble": "nvt"},), log, ""),
     "rdf": ((FRAMES,), trajectory, "freud"),
     "coordination": (({**FRAMES, "cutoff": 4.0},), trajectory, "freud"),
     "msd": ((FRAMES,), trajectory, ""),
