@@ -185,7 +185,7 @@ class ContractDocument(Displayed, Record):
     def _card(self) -> Card:
         price = self.estimated_cost_usd
         cost = "" if price is None else f", {price:.3g} USD at {self.usd_per_node_hour:g} USD for a node-hour"
-        takes = f"{self.estimated_runtime_sec:.3g} s, {self.estimated_node_hours:.3g} node-hours{cost}"
+        takes = f"{self.estimated_runtime_sec:.4g} s, {self.estimated_node_hours:.3g} node-hours{cost}"
         facts = [
             ("about", self.description),
             ("deprecated", self.deprecated or ""),
