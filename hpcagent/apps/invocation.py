@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -36,6 +37,10 @@ _SAID = {
     "requested_by",
     "created_at",
 }
+
+
+# Where a new manifest is not as `Manifest` is by default.
+_OF_APP = {"input_digest", "role", "resources", "estimated_runtime_s"}
 
 
 class Invocation(Displayed, Record):
@@ -175,8 +180,12 @@ class Invocation(Displayed, Record):
             BadInput: The contract is of another app or version, or the budget is no positive number.
         """
         _refuse_other(manifest.app, manifest.app_version, contract)
+        if budget is not None and not 0 < budget < math.inf:
+            raise BadInput(f"budget={in_brief(budget)} must be a positive number of node-hours.", value=budget)
         priority: Priority = "normal" if manifest.priority == 0 else "high" if manifest.priority < 0 else "low"
-        rest = manifest.model_dump(mode="json", exclude=_SAID, exclude_defaults=True)
+        whole = manifest.model_dump(mode="json", exclude=_SAID)
+        said = _OF_APP | manifest.model_dump(exclude=_SAID, exclude_defaults=True).keys()
+        rest = {name: value for name, value in whole.items() if name in said}
         if manifest.priority == _PRIORITY[priority]:
             rest.pop("priority", None)
         plain = {

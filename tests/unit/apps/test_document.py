@@ -93,7 +93,9 @@ def test_recorded_runs_of_this_app_and_version_give_the_means_and_a_price_the_do
     ]
     document = ContractDocument.of(oven, runs=[*(run(cost=c) for c in costs), *others], usd_per_node_hour=2.0)
     assert document.estimated_runtime_sec == 200.0  # (100 + 300) / 2
-    assert document.estimated_node_hours == pytest.approx(0.3) and document.estimated_cost_usd == pytest.approx(0.6)
+    assert document.estimated_node_hours == pytest.approx(0.3) and document.estimated_cost_usd == pytest.approx(
+        0.6
+    )
     assert document.estimated_from == "the mean of 2 completed runs"
 
 
