@@ -40,7 +40,7 @@ def test_it_takes_a_lammps_input_a_program_and_a_function_of_a_module(tmp_path, 
     argon = json.loads(called("lj_argon", "--json").stdout)
     assert argon["input_schema"]["properties"]["timestep"]["unit"] == "ps" and argon["determinism"] == "stochastic"
     (tmp_path / "seq.toml").write_text(
-        'command = "seq {n}"\n[parameters.n]\nkind = "int"\nlow = 1\nhigh = 9\n'
+        'command = "seq {n}"\n[parameters.n]\nkind = "int"\nlow = 1\nhigh = 9\nunit = "1"\n'
         '[metrics.last]\nregex = "^([0-9]+)$"\nunit = "1"\n'
     )
     assert json.loads(called(str(tmp_path / "seq.toml"), "--json").stdout)["tool_name"] == "seq"
@@ -76,7 +76,7 @@ def test_inner_runs_of_a_chain_count_for_their_own_app(tmp_path):
     @ha.chain(metrics={"y": "1"}, parameters={"x": ha.Float(0.1, 0.9)})
     def twice(x):
         a, b = ha.apps.synthetic(x=x, run_time_s=0.02), ha.apps.synthetic(x=x / 2, run_time_s=0.02)
-        return {"y": a["value"] + b["value"]}
+        return {"y": a.result().metrics["value"] + b.result().metrics["value"]}
 
     asked = ha.Campaign(twice, ha.maximize("y"), until=ha.until.max_runs(2), policy="random")
     ha.run(asked, site="threads", workers=1, run_dir=tmp_path / "run")

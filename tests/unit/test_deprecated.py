@@ -100,7 +100,7 @@ def test_it_is_listed_as_deprecated_and_shown_with_its_side_effects(module, monk
 def test_the_toml_of_a_program_and_a_contract_of_lammps_say_it_too(tmp_path):
     (tmp_path / "seq.toml").write_text(
         'command = "seq {n}"\nversion = "1.1.0"\ndeprecated = "use seq2"\nside_effects = "reads the network"\n'
-        '[parameters.n]\nkind = "int"\nlow = 1\nhigh = 9\n[metrics.last]\nregex = "^([0-9]+)$"\nunit = "1"\n'
+        '[parameters.n]\nkind = "int"\nlow = 1\nhigh = 9\nunit = "1"\n[metrics.last]\nregex = "^([0-9]+)$"\nunit = "1"\n'
     )
     with pytest.raises(ha.BadInput, match="deprecated: use seq2"):
         find_app(str(tmp_path / "seq.toml"))
