@@ -28,7 +28,7 @@ def contract_document(
 
     Example:
         >>> contract_document("synthetic").estimated_runtime_sec
-        1.0
+        0.01
     """
     from hpcagent.campaign.recorded import snapshot
 
