@@ -25,7 +25,7 @@ from hpcagent.apps.executable.record import PRINTED, Failing, ProgramFile, Readi
 from hpcagent.apps.made_with import sha256
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar, build, read_toml
-from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
 from hpcagent.model.files import with_file_choices
 from hpcagent.model.space import Parameter, Space
 
@@ -87,6 +87,8 @@ def executable(
     resources_from: Mapping[str, str] | None = None,
     estimated_runtime_s: float = 1.0,
     vary: Sequence[str] = (),
+    side_effects: str = OUTPUTS_ONLY,
+    deprecated: str | None = None,
     relative_to: str | Path | None = None,
 ) -> App:
     """Make an app of a program: any command that computes numbers from its arguments or input files.
@@ -122,6 +124,8 @@ def executable(
         resources_from: Resource -> the parameter that decides it, e.g. `{"ranks_per_node": "ranks"}`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
         vary: Parameters that a campaign varies if it does not say.
+        side_effects: What a run touches beside its own directory; see `@ha.app`.
+        deprecated: Why it should not be used any more; see `@ha.app`.
         relative_to: Folder that paths start from; the working directory by default.
 
     Raises:
@@ -158,6 +162,8 @@ def executable(
         "resources": resources or Resources(),
         "resources_from": _given(resources_from),
         "estimated_runtime_s": estimated_runtime_s,
+        "side_effects": side_effects,
+        "deprecated": deprecated,
         "vary": vary,
     }
     for what, given in (("parameters", parameters), ("metrics", metrics)):
@@ -292,6 +298,8 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
             "seeded": "seed" in used,
             "estimated_runtime_s": said.estimated_runtime_s,
             "failure_modes": tuple(dict.fromkeys((*FAILURE_MODES, *said.failures))),
+            "side_effects": said.side_effects,
+            "deprecated": said.deprecated,
         },
         where=where,
     )

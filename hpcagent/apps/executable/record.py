@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record, Scalar, build
-from hpcagent.model.contract import Resources
+from hpcagent.model.contract import OUTPUTS_ONLY, Resources
 from hpcagent.model.failures import mode
 from hpcagent.model.texts import Line, Lines, Name, Variable
 
@@ -344,6 +344,8 @@ class ProgramFile(Record):
         resources: What one run occupies.
         resources_from: Resource -> the parameter that decides it.
         estimated_runtime_s: Expected wall time of one run, in seconds.
+        side_effects: What a run touches beside its own directory (see `Contract.side_effects`).
+        deprecated: Why it should not be used any more; it is then found by its version only.
     """
 
     name: Name | None = None
@@ -368,6 +370,8 @@ class ProgramFile(Record):
     resources: Resources = Resources()
     resources_from: dict[str, str] = {}
     estimated_runtime_s: float = 1.0
+    side_effects: str = OUTPUTS_ONLY
+    deprecated: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> ProgramFile:

@@ -18,7 +18,7 @@ from hpcagent.apps.made_with import sha256
 from hpcagent.apps.modes import LAMMPS_MODES, with_mode
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
-from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
 from hpcagent.model.files import with_file_choices
 from hpcagent.model.space import Parameter, Space
 from hpcagent.science.lammps.failures import FAILURE_MODES
@@ -156,6 +156,8 @@ class ContractFile(Record):
         resources_from: Resource -> the variable that decides it, e.g. `ranks_per_node = "ranks"`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
         mode: How LAMMPS is started: `executable`, `library`, `auto` or `ensemble`.
+        side_effects: What a run touches beside its own directory (see `Contract.side_effects`).
+        deprecated: Why it should not be used any more; it is then found by its version only.
     """
 
     name: str | None = None
@@ -177,6 +179,8 @@ class ContractFile(Record):
     resources_from: dict[str, str] = {}
     estimated_runtime_s: float = 60.0
     mode: str = LAMMPS_MODES[0]
+    side_effects: str = OUTPUTS_ONLY
+    deprecated: str | None = None
 
 
 def packaged_inputs() -> dict[str, Path]:
@@ -293,6 +297,8 @@ def lammps(
             "seeded": bool(file.seed_variables),
             "estimated_runtime_s": file.estimated_runtime_s,
             "failure_modes": FAILURE_MODES,
+            "side_effects": file.side_effects,
+            "deprecated": file.deprecated,
         },
         where=where,
     )
