@@ -12,6 +12,10 @@ _WHERE = {
     "recalled": "hpcagent.contexts.calls",
     "Contexts": "hpcagent.contexts.contexts",
     "refer": "hpcagent.contexts.contexts",
+    "Events": "hpcagent.contexts.events",
+    "Trigger": "hpcagent.contexts.triggers",
+    "Triggers": "hpcagent.contexts.triggers",
+    "load_triggers": "hpcagent.contexts.triggers",
     "add_job": "hpcagent.contexts.document",
     "change_job": "hpcagent.contexts.document",
     "drop": "hpcagent.contexts.document",
@@ -37,6 +41,10 @@ if TYPE_CHECKING:
     from hpcagent.contexts.document import put as put
     from hpcagent.contexts.document import put_agent as put_agent
     from hpcagent.contexts.document import record_call as record_call
+    from hpcagent.contexts.events import Events as Events
+    from hpcagent.contexts.triggers import Trigger as Trigger
+    from hpcagent.contexts.triggers import Triggers as Triggers
+    from hpcagent.contexts.triggers import load_triggers as load_triggers
 
 
 def __getattr__(name: str) -> Any:

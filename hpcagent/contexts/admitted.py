@@ -146,8 +146,8 @@ def admitted(value: object, where: str, *, most: int = LARGEST_VALUE) -> Any:
 
 def _too_large(where: str, size: int, most: int) -> BadInput:
     return BadInput(
-        f"{where} has {size_text(size)}; at most {size_text(most)} stand in a record. Write it to a file of the run "
-        "and give its URI, e.g. {'uri': 'file:///...', 'sha256': ..., 'bytes': ...} "
+        f"{where} has {size_text(size)}; at most {size_text(most)} stand in a record. Write it to a file of the "
+        "run and give its URI, e.g. {'uri': 'file:///...', 'sha256': ..., 'bytes': ...} "
         "(`hpcagent.contexts.refer(path)` makes it).",
         bytes=size,
         most=most,
@@ -176,8 +176,8 @@ def _plain(value: object, where: str, depth: int, most: int) -> Any:
             raise _too_large(where, 2 * len(value), most)
         return [_plain(one, where, depth + 1, most) for one in value]
     raise BadInput(
-        f"{where} is a {type(value).__name__}; plain data is None, true or false, numbers, texts, and lists and tables "
-        "of them. Write anything else to a file and give its URI.",
+        f"{where} is a {type(value).__name__}; plain data is None, true or false, numbers, texts, and lists and "
+        "tables of them. Write anything else to a file and give its URI.",
     )
 
 
@@ -187,8 +187,8 @@ def _text(value: str, where: str, most: int) -> str:
     what = secret_in(value)
     if what:
         raise BadInput(
-            f"{where} has {what} in it, which must not stand in any record. Leave it out, and let the program that "
-            "needs it read it from where it is kept.",
+            f"{where} has {what} in it, which must not stand in any record. Leave it out, and let the program "
+            "that needs it read it from where it is kept.",
             value=HIDDEN,
         )
     found = CONTROL.search(value)
@@ -208,8 +208,8 @@ def _table(value: Mapping[Any, Any], where: str, depth: int, most: int) -> dict[
         place = f"{where}.{name}"
         if _secret_name(name) and _has_text(inner):
             raise BadInput(
-                f"{place}: by its name it is a secret, which must not stand in any record. Leave it out; a name of a "
-                "secret that is kept elsewhere may be given as "
+                f"{place}: by its name it is a secret, which must not stand in any record. Leave it out; a name "
+                "of a secret that is kept elsewhere may be given as "
                 f"{name + '_name'!r}.",
                 value=HIDDEN,
             )

@@ -1,7 +1,7 @@
-"""How a waiting process hears of a write at once: a named pipe for each listener, and a look at the size now and then.
+"""How a waiting process hears of a write: by a named pipe of its own, and by a look at the size now and then.
 
-A listener sleeps in the kernel until a byte comes. Pipes do not reach other machines: there the file's size is looked
-at every `poll_s`, by opening it, since that is when a network file system asks its server.
+A listener sleeps in the kernel until a byte comes. Pipes do not reach other machines: there the file's size is
+looked at every `poll_s`, by opening it, since that is when a network file system asks its server.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Bell:
     def _sweep(self, path: str) -> None:
         host = Path(path).name.rpartition("@")[2]
         with contextlib.suppress(OSError):
-            if host == os.uname().nodename and stat.S_ISFIFO(os.lstat(path).st_mode):  # noqa: PTH116
+            if host == os.uname().nodename and stat.S_ISFIFO(os.lstat(path).st_mode):
                 os.unlink(path)  # noqa: PTH108
 
     def listen(self, *, poll_s: float = POLL_S) -> Listener:
@@ -99,11 +99,11 @@ class Listener:
         """Whether it has a pipe; else it looks at the size only."""
         return self._pipe >= 0
 
-    def wait(self, size: int, timeout_s: float | None = None) -> bool:
+    def wait(self, size: int | None, timeout_s: float | None = None) -> bool:
         """Wait until the file has another size than this, or somebody rings.
 
         Args:
-            size: Bytes that it had when it was read.
+            size: Bytes that it had when it was read; None: it is not looked at.
             timeout_s: So long at most; None: as long as it takes.
 
         Returns:
@@ -111,7 +111,7 @@ class Listener:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            if self._size() != size:
+            if size is not None and self._size() != size:
                 return True
             rest = self._poll_s if deadline is None else min(self._poll_s, deadline - time.monotonic())
             if rest <= 0:

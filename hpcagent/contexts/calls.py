@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from pydantic import model_validator
 
@@ -102,8 +102,8 @@ def read_change(text: str) -> Change:
     found = _FORM.match(text) if len(text) < 5000 else None
     if found is None:
         raise BadInput(
-            f"{in_brief(text)} is no change; write NAME=VALUE UNIT, NAME +VALUE UNIT, NAME -VALUE UNIT, NAME xFACTOR or "
-            "NAME /FACTOR, e.g. 'temperature +50 K'.",
+            f"{in_brief(text)} is no change; write NAME=VALUE UNIT, NAME +VALUE UNIT, NAME -VALUE UNIT, NAME "
+            "xFACTOR or NAME /FACTOR, e.g. 'temperature +50 K'.",
             value=text[:200],
         )
     name = found["name"]
@@ -220,13 +220,14 @@ def again(
         The new call, with all its parameters.
 
     Raises:
-        BadInput: There is no such call; a parameter that the app does not have; a unit that is missing, unknown or of
-            another dimension; a value that is not allowed; another version of the app.
+        BadInput: There is no such call; a parameter that the app does not have; a unit that is missing, unknown or
+            of another dimension; a value that is not allowed; another version of the app.
 
     Example:
         >>> import hpcagent as ha
         >>> from hpcagent.contexts.document import Call, Document
-        >>> @ha.app(parameters={"temperature": ha.Float(50, 900, unit="K")}, metrics={"energy": "eV"}, version="1.0.0")
+        >>> kelvin = ha.Float(50, 900, unit="K")
+        >>> @ha.app(parameters={"temperature": kelvin}, metrics={"energy": "eV"}, version="1.0.0")
         ... def reaction(temperature):
         ...     return {"energy": 0.1 * temperature}
         >>> first = Call("call-1", "reaction", "1.0.0", {"temperature": 300.0}, {"temperature": "K"})
@@ -323,7 +324,8 @@ def _same_app(call: Call, contract: Contract, other_version: bool) -> tuple[str,
     what = f"call {call.id!r} was made with {call.app} {call.version}, which is {contract.version} now"
     if not other_version:
         raise BadInput(
-            f"{what}; its result may mean something else. Give other_version=True to go on with {contract.version}.",
+            f"{what}; its result may mean something else. Give other_version=True to go on with "
+            f"{contract.version}.",
             value=contract.version,
         )
     return (what,)
@@ -334,8 +336,8 @@ def _in_units_of_today(call: Call, contract: Contract) -> dict[str, Any]:
     for name, value in call.params.items():
         if name not in contract.space:
             raise BadInput(
-                f"call {call.id!r} has a parameter {name!r}, which app {contract.name} {contract.version} does not have; "
-                f"{nearest(name, contract.space.names)}",
+                f"call {call.id!r} has a parameter {name!r}, which app {contract.name} {contract.version} does "
+                f"not have; {nearest(name, contract.space.names)}",
                 value=name,
             )
         then, now = call.units.get(name, contract.space[name].unit), contract.space[name].unit
@@ -347,7 +349,8 @@ def _changed(contract: Contract, change: Change, before: Mapping[str, Any]) -> o
     name = change.field
     if name not in contract.space:
         raise BadInput(
-            f"app {contract.name} {contract.version} has no parameter {name!r}; {nearest(name, contract.space.names)}",
+            f"app {contract.name} {contract.version} has no parameter {name!r}; "
+            f"{nearest(name, contract.space.names)}",
             value=name,
         )
     parameter = contract.space[name]
@@ -377,7 +380,8 @@ def _set_value(parameter: Parameter, change: Change) -> object:
         return value
     if isinstance(value, str):
         found = _NUMBER.match(value)
-        if found is None:
+        words_only = parameter.kind == "choice" and not any(map(_is_number, parameter.choices))
+        if found is None or words_only:
             return value  # a word: the parameter says whether it is one of its choices
         value, unit = float(found["number"]), unit or found["unit"]
     if isinstance(value, bool):
@@ -393,7 +397,8 @@ def _in_unit(parameter: Parameter, value: float, unit: str, said: str, *, step: 
         if wanted == "1":
             return value
         raise BadInput(
-            f"'{said}': {parameter.name} is in {wanted}, and the number has no unit; write it, e.g. '{said} {wanted}'.",
+            f"'{said}': {parameter.name} is in {wanted}, and the number has no unit; write it, e.g. '{said} "
+            f"{wanted}'.",
             value=said,
         )
     if unit in _CELSIUS:
@@ -431,4 +436,7 @@ def _units(contract: Contract, values: Mapping[str, Any]) -> dict[str, str]:
 
 def _no_effect(contract: Contract, name: str) -> str:
     when = contract.space[name].when
-    return f"{name} of app {contract.name} {contract.version} applies only when {when}, which is not so here; leave it out."
+    return (
+        f"{name} of app {contract.name} {contract.version} applies only when {when}, which is not so here; leave "
+        "it out."
+    )

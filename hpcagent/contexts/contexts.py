@@ -29,13 +29,14 @@ __all__ = ["Context", "Contexts", "Transaction", "View", "Watch", "refer"]
 
 T = TypeVar("T")
 
-# A snapshot is written when the journal has grown by so much since the last one: then replay reads no more than this,
-# and snapshots cost less than the lines.
+# A snapshot is written when the journal has grown by so much since the last one: then replay reads no more than
+# this, and snapshots cost less than the lines.
 _SNAPSHOT_BYTES = 256 << 10
 _SNAPSHOT_TIMES = 4
 _MOST_TRIES = 10_000
 
-# Operations that overwrite what another may have written meanwhile: they need the version that they were thought of at.
+# Operations that overwrite what another may have written meanwhile: they need the version that they were thought
+# of at.
 _OVERWRITING = ("put", "drop", "agent")
 
 
@@ -53,7 +54,8 @@ class Contexts:
         >>> from hpcagent.contexts import Contexts, add_job, put
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     context = Contexts(folder).create("co2_to_methanol", intent="find a better catalyst")
-        ...     now = context.write(add_job("dft-1", app="dft_energy"), put("shared", "metal", "Cu"), by="planner", version=1)
+        ...     metal = put("shared", "metal", "Cu")
+        ...     now = context.write(add_job("dft-1", app="dft_energy"), metal, by="planner", version=1)
         ...     now.version, now.jobs[0].status, now.shared
         (2, 'pending', {'metal': 'Cu'})
     """
@@ -237,7 +239,10 @@ class View:
                     if line.n > seen:
                         seen = line.n
                         yield _read(line, self.path)
-                if not found and not listener.wait(size, timeout_s):
+                if ended is not None:
+                    if not found:
+                        listener.wait(size, poll_s)  # without a pipe nobody wakes it when it is closed
+                elif not found and not listener.wait(size, timeout_s):
                     return
 
     def _place(self, seen: int) -> tuple[int, int]:
@@ -308,8 +313,8 @@ class Context(View):
         Args:
             operations: From `put`, `drop`, `put_agent`, `add_job`, `change_job`, `record_call`, `give_result`.
             by: Who writes.
-            version: The version that the update was thought of at. It may be left out where no operation overwrites
-                anything (jobs and calls).
+            version: The version that the update was thought of at. It may be left out where no operation
+                overwrites anything (jobs and calls).
             wait_s: So long it waits for the lock.
 
         Returns:
@@ -334,8 +339,8 @@ class Context(View):
             now = self._state.version
             if version is not None and version != now:
                 raise Stale(
-                    f"context {self.id!r} has version {now}, not {version}: it was written meanwhile. Nothing of this "
-                    "update was written; read it again and decide anew (`change` does so).",
+                    f"context {self.id!r} has version {now}, not {version}: it was written meanwhile. Nothing of "
+                    "this update was written; read it again and decide anew (`change` does so).",
                     version=now,
                     given=version,
                 )
@@ -371,7 +376,7 @@ class Context(View):
                 if tries == _MOST_TRIES - 1:
                     raise
                 # Not all at the same time again.
-                time.sleep(random.uniform(0, 1e-4) * min(tries, 20))  # noqa: S311
+                time.sleep(random.uniform(0, 1e-4) * min(tries, 20))
         raise AssertionError("unreachable")
 
     @contextlib.contextmanager
@@ -387,8 +392,8 @@ class Context(View):
         with self._lock, contextlib.ExitStack() as stack:
             if self._in_transaction:
                 raise BadInput(
-                    f"context {self.id!r} is written inside of a transaction of its own; give the operations to `do` of "
-                    "that.",
+                    f"context {self.id!r} is written inside of a transaction of its own; give the operations to "
+                    "`do` of that.",
                     value=self.id,
                 )
             try:
@@ -563,8 +568,8 @@ def _read(line: Line, path: Path) -> Update:
         return read(line.n, line.data)
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(
-            f"{path}, line {line.n}: it is no update of a context ({error!r}). Another version of hpcagent, or another "
-            "program, has written it.",
+            f"{path}, line {line.n}: it is no update of a context ({error!r}). Another version of hpcagent, or "
+            "another program, has written it.",
             version=line.n - 1,
             path=str(path),
         ) from None

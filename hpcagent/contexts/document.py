@@ -380,9 +380,9 @@ class State:
             changed[part, key] = value
         if grown > 0 and self.size + grown > LARGEST_DOCUMENT:
             raise BadInput(
-                f"context {self.id!r} would have {size_text(self.size + grown)}; at most {size_text(LARGEST_DOCUMENT)} "
-                "are allowed. Drop what is done with (drop('jobs', id) for jobs that have ended), give URIs in place "
-                "of values, or begin another context for each experiment.",
+                f"context {self.id!r} would have {size_text(self.size + grown)}; at most "
+                f"{size_text(LARGEST_DOCUMENT)} are allowed. Drop what is done with (drop('jobs', id) for jobs "
+                "that have ended), give URIs in place of values, or begin another context for each experiment.",
                 bytes=self.size + grown,
             )
 
@@ -444,8 +444,8 @@ class State:
             status = given.get("status", old["status"])
             if old["status"] in ENDED and status != old["status"]:
                 raise BadInput(
-                    f"job {key!r} of context {self.id!r} is {old['status']!r} for good and cannot become {status!r}; "
-                    "add another job.",
+                    f"job {key!r} of context {self.id!r} is {old['status']!r} for good and cannot become "
+                    f"{status!r}; add another job.",
                     value=status,
                 )
             if (old["status"], status) == ("running", "pending"):
@@ -463,7 +463,8 @@ class State:
             )
         if part == "jobs" and before[0]["status"] not in ENDED:
             raise BadInput(
-                f"job {key!r} of context {self.id!r} is {before[0]['status']!r}; a job is dropped once it has ended.",
+                f"job {key!r} of context {self.id!r} is {before[0]['status']!r}; a job is dropped once it has "
+                "ended.",
                 value=key,
             )
         return part, key, None

@@ -1,7 +1,7 @@
 """A journal that several processes write: one JSON object a line, each with its number and a checksum.
 
-A write takes the kernel's lock of the file for as long as it takes to read what others have added and to append one
-line. Readers take no lock: they see whole lines only.
+A write takes the kernel's lock of the file for as long as it takes to read what others have added and to append
+one line. Readers take no lock: they see whole lines only.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class Lines:
             told[0] = size
         if size < end:
             raise Damaged(
-                f"{self.path} has {size} bytes, where {end} were read before: it was cut or replaced. Open it anew, "
-                "or put it back from a backup.",
+                f"{self.path} has {size} bytes, where {end} were read before: it was cut or replaced. Open it "
+                "anew, or put it back from a backup.",
                 version=after,
                 path=str(self.path),
             )
@@ -174,8 +174,8 @@ class Lines:
         else:
             what = "its checksum does not fit, so it is not as it was written"
         return Damaged(
-            f"{self.path}, line {n - self.first + 1} (byte {at}): {what}. What was written before it is good: read it "
-            f"up to number {n - 1}, put the file back from a backup, or set the rest aside (`repair`).",
+            f"{self.path}, line {n - self.first + 1} (byte {at}): {what}. What was written before it is good: "
+            f"read it up to number {n - 1}, put the file back from a backup, or set the rest aside (`repair`).",
             version=n - 1,
             path=str(self.path),
             at=at,
@@ -250,8 +250,8 @@ class Lines:
 
     def _busy(self, wait_s: float) -> Busy:
         return Busy(
-            f"{self.path} was locked by another process or thread for {wait_s:g} s. Nothing was written; try again, "
-            f"or see who has it (`lsof {self.path}`).",
+            f"{self.path} was locked by another process or thread for {wait_s:g} s. Nothing was written; try "
+            f"again, or see who has it (`lsof {self.path}`).",
             path=str(self.path),
         )
 
@@ -298,7 +298,8 @@ class Held:
         Args:
             n: Its number.
             data: What it says.
-            sync: Put it on the disk before this returns; else at most a second passes until then while others write.
+            sync: Put it on the disk before this returns; else at most a second passes until then while others
+                write.
 
         Raises:
             StoreFull: The disk refuses; the file is as it was before.
