@@ -13,7 +13,7 @@ from hpcagent.errors import BadInput, in_brief
 from hpcagent.model.texts import LONGEST_NAME
 from hpcagent.shown import CONTROL, HIDDEN, is_secret, size_text
 
-__all__ = ["LARGEST_VALUE", "admitted", "admitted_key", "admitted_word", "secret_in", "unsecret"]
+__all__ = ["LARGEST_VALUE", "admitted", "admitted_entry", "admitted_key", "admitted_word", "secret_in", "unsecret"]
 
 LARGEST_VALUE = 16 << 10
 """Bytes of one value, as JSON."""
@@ -144,6 +144,17 @@ def admitted(value: object, where: str, *, most: int = LARGEST_VALUE) -> Any:
     return made
 
 
+def admitted_entry(key: object, value: object, where: str, *, most: int = LARGEST_VALUE) -> Any:
+    """As `admitted`, of the value of a name, which may say that it is a secret.
+
+    Raises:
+        BadInput: See `admitted`.
+    """
+    name = admitted_key(key, where)
+    _refuse_secret_name(name, value, f"{where}.{name}")
+    return admitted(value, f"{where}.{name}", most=most)
+
+
 def _too_large(where: str, size: int, most: int) -> BadInput:
     return BadInput(
         f"{where} has {size_text(size)}; at most {size_text(most)} stand in a record. Write it to a file of the "
@@ -206,15 +217,18 @@ def _table(value: Mapping[Any, Any], where: str, depth: int, most: int) -> dict[
     for key, inner in value.items():
         name = admitted_key(key, where)
         place = f"{where}.{name}"
-        if _secret_name(name) and _has_text(inner):
-            raise BadInput(
-                f"{place}: by its name it is a secret, which must not stand in any record. Leave it out; a name "
-                "of a secret that is kept elsewhere may be given as "
-                f"{name + '_name'!r}.",
-                value=HIDDEN,
-            )
+        _refuse_secret_name(name, inner, place)
         made[name] = _plain(inner, place, depth + 1, most)
     return made
+
+
+def _refuse_secret_name(name: str, value: object, place: str) -> None:
+    if _secret_name(name) and _has_text(value):
+        raise BadInput(
+            f"{place}: by its name it is a secret, which must not stand in any record. Leave it out; the name of a "
+            f"secret that is kept elsewhere may be given as {name + '_name'!r}.",
+            value=HIDDEN,
+        )
 
 
 def _has_text(value: object) -> bool:

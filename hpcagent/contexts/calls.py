@@ -302,7 +302,11 @@ def _contract(app: HasContract | Contract) -> Contract:
 
 
 def _listed(given: Any) -> list[Change]:
-    several = [given] if isinstance(given, (str, Change, Mapping)) else list(given)
+    if not isinstance(given, (str, Change, Mapping, list, tuple)):
+        raise BadInput(f"a change is a text or a table, or a list of them; got {in_brief(given)}.", value=given)
+    several = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not several:
+        raise BadInput("no change is given; the same call again needs none of this function.")
     return [
         one
         if isinstance(one, Change)

@@ -75,7 +75,7 @@ class Contexts:
         Raises:
             BadInput: There is one with this id, or a value may not stand in a context.
         """
-        context = Context(self, _checked_id(id or uuid.uuid4().hex), make=True)
+        context = Context(self, _checked_id(uuid.uuid4().hex if id is None else id), make=True)
         # The time is there in any case, so that a context that was begun has a first line.
         facts: dict[str, object] = {"created_at": time.time(), **session}
         operations = [put("session", key, value) for key, value in facts.items()]
@@ -201,9 +201,12 @@ class View:
         Raises:
             Damaged: The first line that is not as it was written.
         """
+        return self._verified(held=False)
+
+    def _verified(self, *, held: bool) -> int:
         state = State(self.id)
         start = 0
-        for line in self._lines.each():
+        for line in self._lines.each(held=held):
             try:
                 _apply(state, _read(line, self.path), self.path)
             except Damaged as damaged:
@@ -457,7 +460,7 @@ class Context(View):
         """
         with self._lock, self._lines.held(make=False) as held:
             try:
-                good = self.verify()
+                good = self._verified(held=True)
             except Damaged as damaged:
                 held.cut(int(damaged.details["at"]))
                 with contextlib.suppress(OSError):

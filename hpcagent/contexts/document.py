@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from hpcagent.contexts.admitted import admitted, admitted_word
+from hpcagent.contexts.admitted import admitted, admitted_entry, admitted_word
 from hpcagent.errors import BadInput, nearest
 from hpcagent.shown import size_text
 
@@ -201,9 +201,7 @@ def put(part: str, key: str, value: object) -> Operation:
         ('put', 'shared', 'temperature_K', 300)
     """
     _part(part)
-    # With its name: it may say that the value is a secret.
-    made = admitted({key: value}, part)
-    return ("put", part, key, made[key])
+    return ("put", part, key, admitted_entry(key, value, part))
 
 
 def drop(part: str, key: str) -> Operation:
@@ -302,7 +300,7 @@ def give_result(id: str, result: str, *, outputs: Mapping[str, object] | None = 
 def _uri(result: object) -> str:
     if not isinstance(result, str) or not result.strip():
         raise BadInput("a result is named by its URI or execution id, a text.", value=result)
-    made: str = admitted({"result": result}, "a call", most=4096)["result"]
+    made: str = admitted(result, "a call's result", most=4096)
     return made
 
 

@@ -149,7 +149,7 @@ class EventLog:
             for first in self._firsts():
                 with self._file(first).held(make=False) as held:
                     try:
-                        for _ in self._file(first).each(after=first - 1):
+                        for _ in self._file(first).each(after=first - 1, held=True):
                             pass
                         continue
                     except Damaged as damaged:

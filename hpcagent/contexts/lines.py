@@ -109,13 +109,16 @@ class Lines:
         found = list(self.each(after=after, end=end, size=size))
         return found, size[0]
 
-    def each(self, *, after: int = 0, end: int = 0, size: list[int] | None = None) -> Iterator[Line]:
+    def each(
+        self, *, after: int = 0, end: int = 0, size: list[int] | None = None, held: bool = False
+    ) -> Iterator[Line]:
         """As `read`, one by one: the lines before a damaged one are yielded before the error.
 
         Args:
             after: See `read`.
             end: See `read`.
             size: Takes the size that the file had.
+            held: The lock is held, so there is nobody to wait for.
         """
         try:
             with os.fdopen(open_plain(self.path, os.O_RDONLY), "rb") as file:
@@ -126,6 +129,8 @@ class Lines:
                         yield line
                     return
                 except Damaged:
+                    if held:
+                        raise
                     # Without a lock a network file system may show a line of another machine before its bytes.
                     with contextlib.suppress(OSError, StoreError):
                         self._wait(descriptor, time.monotonic() + SHARED_WAIT_S, SHARED_WAIT_S, fcntl.LOCK_SH)

@@ -73,7 +73,8 @@ def test_what_is_no_secret_may_stand(text):
 
 
 @pytest.mark.parametrize(
-    "name", ["password", "api_key", "apiKey", "Authorization", "db-password", "GITHUB_TOKEN", "accessToken", "cookie"]
+    "name",
+    ["password", "api_key", "apiKey", "Authorization", "db-password", "GITHUB_TOKEN", "accessToken", "cookie"],
 )
 def test_a_name_of_a_secret_is_refused_with_a_text(name):
     for part in ({name: "abc"}, {"x": {name: {"inner": ["abc"]}}}):
@@ -85,7 +86,13 @@ def test_a_name_of_a_secret_is_refused_with_a_text(name):
 
 @pytest.mark.parametrize(
     "table",
-    [{"max_tokens": 4096}, {"token": 3}, {"auth_scope": "read"}, {"password_name": "vault/db"}, {"password": "(hidden)"}],
+    [
+        {"max_tokens": 4096},
+        {"token": 3},
+        {"auth_scope": "read"},
+        {"password_name": "vault/db"},
+        {"password": "(hidden)"},
+    ],
 )
 def test_a_number_or_the_name_of_a_secret_may_stand(table):
     assert admitted(table, "shared") == table
@@ -123,5 +130,12 @@ def test_nesting_has_an_end():
 
 
 def test_long_texts_are_searched_in_a_moment():
-    for text in ("eyJ" + "a" * 16_000, "a:" * 8_000, "://" * 5_000, "eyJ-" * 4_000, "password" * 2_000, "?key" * 4_000):
+    for text in (
+        "eyJ" + "a" * 16_000,
+        "a:" * 8_000,
+        "://" * 5_000,
+        "eyJ-" * 4_000,
+        "password" * 2_000,
+        "?key" * 4_000,
+    ):
         assert secret_in(text) == ""
