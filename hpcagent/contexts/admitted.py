@@ -225,8 +225,8 @@ def _table(value: Mapping[Any, Any], where: str, depth: int, most: int) -> dict[
 def _refuse_secret_name(name: str, value: object, place: str) -> None:
     if _secret_name(name) and _has_text(value):
         raise BadInput(
-            f"{place}: by its name it is a secret, which must not stand in any record. Leave it out; the name of a "
-            f"secret that is kept elsewhere may be given as {name + '_name'!r}.",
+            f"{place}: by its name it is a secret, which must not stand in any record. Leave it out; the name of "
+            f"a secret that is kept elsewhere may be given as {name + '_name'!r}.",
             value=HIDDEN,
         )
 

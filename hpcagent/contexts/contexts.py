@@ -235,13 +235,16 @@ class View:
     ) -> Iterator[Update]:
         with self._bell.listen(poll_s=poll_s) as listener:
             at, end = self._place(seen)
-            while ended is None or not ended.is_set():
+            while True:
+                last = ended is not None and ended.is_set()  # what is there when it is closed is told
                 found, size = self._lines.read(after=at, end=end)
                 for line in found:
                     at, end = line.n, line.end
                     if line.n > seen:
                         seen = line.n
                         yield _read(line, self.path)
+                if last:
+                    return
                 if ended is not None:
                     if not found:
                         listener.wait(size, poll_s)  # without a pipe nobody wakes it when it is closed
@@ -527,14 +530,12 @@ class Watch:
     def _run(self) -> None:
         try:
             for update in self._view._changes(self._after, None, self._poll_s, self._ended):
-                if self._ended.is_set():
-                    return
                 self._function(update)
         except BaseException as error:  # told by `error` and `close`
             self.error = error
 
     def close(self) -> None:
-        """End it; raises what has ended it before."""
+        """End it, once it has told of what is written by now; raises what has ended it before."""
         self._ended.set()
         self._view._bell.ring()
         if threading.current_thread() is not self._thread:

@@ -46,6 +46,7 @@ class EventLog:
         self._keep_s = keep_s
         self._each = min(max(keep // _PART, 1), 5000)
         self._lock = threading.RLock()
+        self._highest = 0
         # The file that is written: number of its first line, number of the last one read, where that ends.
         self._first = self._last = self._end = 0
         self._lines: dict[int, Lines] = {}
@@ -79,6 +80,10 @@ class EventLog:
                 self._take(self._file(self._first).read(after=self._last, end=self._end)[0])
             return self._last
 
+    def has(self, n: int) -> bool:
+        """Whether a line of this number was written, also if it was dropped since."""
+        return n <= self._highest or n <= self.last()
+
     def read(self, after: int, most: int) -> tuple[list[Line], int]:
         """The lines behind a number.
 
@@ -96,7 +101,9 @@ class EventLog:
         with self._lock:
             for _ in range(5):
                 with contextlib.suppress(FileNotFoundError):  # dropped this moment: look again which are there
-                    return self._read(after, most)
+                    found, missed = self._read(after, most)
+                    self._highest = max(self._highest, after + missed, *(line.n for line in found[-1:]))
+                    return found, missed
             raise StoreError(f"{self.folder} cannot be read: its files come and go.", path=str(self.folder))
 
     def _read(self, after: int, most: int) -> tuple[list[Line], int]:

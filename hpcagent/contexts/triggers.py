@@ -279,7 +279,8 @@ class Triggers:
             with self._lines.held() as held:
                 self._take(held.read(after=0, end=0))
             if self._seen is None:
-                self._write({"do": "seen", "to": events.log.last() if after is None else max(after, 0)})
+                last = events.log.last()
+                self._write({"do": "seen", "to": last if after is None else min(max(after, 0), last)})
         except BaseException:
             self._lock.release()
             raise

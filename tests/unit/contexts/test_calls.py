@@ -191,7 +191,7 @@ def test_the_last_call_of_an_app_is_found_by_its_name(context):
 def test_a_first_call_is_checked_too():
     with pytest.raises(BadInput, match="unknown parameter 'temp'"):
         new_call(app(), {"temp": 300})
-    with pytest.raises(BadInput, match="threads of app reaction 1.2.0 applies only when"):
+    with pytest.raises(BadInput, match=r"threads of app reaction 1.2.0 applies only when"):
         new_call(app(), {"temperature": 300, "threads": 2})
 
 

@@ -345,12 +345,16 @@ def test_without_pipes_a_listener_looks_at_the_size(contexts, context, monkeypat
 
     monkeypatch.setattr(os, "mkfifo", none)
     seen = []
-    with context.watch(seen.append, poll_s=0.01):
+    with context.watch(seen.append) as watch:
+        contexts.open("c").write(add_job("i"), by="me")
+    assert [u.version for u in seen] == [2]  # also of what it had not told yet when it was closed
+    seen.clear()
+    with context.watch(seen.append, poll_s=0.01) as watch:
         contexts.open("c").write(add_job("j"), by="me")
         deadline = time.monotonic() + 30
         while not seen and time.monotonic() < deadline:
             time.sleep(0.005)
-    assert [u.version for u in seen] == [2]
+        assert [u.version for u in seen] == [3] and watch.error is None
 
 
 def test_waiting_costs_next_to_nothing(context):
