@@ -279,7 +279,10 @@ class View:
         self._take(found)
 
     def _gone(self) -> StoreError:
-        return StoreError(f"{self.path} is gone: the context was deleted or moved.", path=str(self.path))
+        return StoreError(
+            f"{self.path} is gone or another file: the context was deleted, moved or replaced. Open it anew.",
+            path=str(self.path),
+        )
 
     def _take(self, found: Sequence[Line]) -> None:
         for line in found:
@@ -424,8 +427,10 @@ class Context(View):
 
     def _catch_up_held(self, held: Held) -> None:
         identity = held.identity()
-        if not self._loaded or (self._itself is not None and identity != self._itself):
-            self._load()  # also where it was deleted and begun anew
+        if self._itself is not None and identity != self._itself:
+            raise self._gone()
+        if not self._loaded:
+            self._load()
         self._itself = identity
         self._take(held.read(after=self._state.version, end=self._end))
 

@@ -261,12 +261,16 @@ def test_a_journal_that_is_cut_under_an_open_context_is_no_shorter_context(conte
         context.write(add_job("k"), by="me")
 
 
-def test_a_context_that_was_deleted_is_not_begun_anew_by_a_write(context):
+def test_a_context_that_was_deleted_is_not_begun_anew_by_a_write(contexts, context):
     context.path.unlink()
     for go in (context.read, lambda: context.write(add_job("j"), by="me")):
         with pytest.raises(StoreError, match="is gone"):
             go()
     assert not context.path.exists()
+    contexts.create("c")
+    with pytest.raises(StoreError, match="is gone or another file"):
+        context.write(add_job("j"), by="me")
+    assert contexts.open("c").write(add_job("j"), by="me").version == 2
 
 
 def test_a_snapshot_saves_the_replay_and_is_never_believed_more_than_the_journal(contexts, context, monkeypatch):
@@ -332,6 +336,7 @@ def test_a_waiting_process_is_woken_by_a_write_of_another(contexts, context):
     assert got.get(timeout=60) == "ready"
     while not list((contexts.folder / ".listening" / "c").glob("*")):
         time.sleep(0.001)
+    time.sleep(0.3)  # it has looked at the file once by now, most likely
     started = time.monotonic()
     context.write(add_job("j"), by="me")
     assert got.get(timeout=60) == 2
@@ -448,3 +453,23 @@ def test_large_values_are_given_as_uris(context, tmp_path):
     )
     with pytest.raises(BadInput, match="is no file"):
         refer(tmp_path)
+
+
+def test_one_who_waited_for_a_file_that_was_removed_writes_the_new_one(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    waiting = threading.Event()
+
+    def write():
+        lines = Lines(path)
+        waits = lines._wait
+        lines._wait = lambda *given: waiting.set() or waits(*given)
+        with lines.held() as held:
+            held.append(1, {"by": "the one who waited"})
+
+    writer = threading.Thread(target=write)
+    with Lines(path).held():
+        writer.start()
+        assert waiting.wait(30)
+        path.unlink()
+    writer.join()
+    assert [line.data["by"] for line in Lines(path).each()] == ["the one who waited"]

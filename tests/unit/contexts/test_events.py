@@ -240,6 +240,7 @@ def test_a_waiting_subscriber_is_woken_by_another_process(events):
     def tell():
         while not list((events.log.folder / ".listening").glob("*")):
             time.sleep(0.001)
+        time.sleep(0.3)  # it has looked once by now, most likely
         Events(events.folder).tell("my_event", {"at": time.monotonic()}, owner="ada")
 
     teller = FORK.Process(target=tell)
