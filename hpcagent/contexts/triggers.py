@@ -24,6 +24,7 @@ from hpcagent.contexts.filters import Filter, field_of
 from hpcagent.contexts.lines import Line, Lines
 from hpcagent.errors import BadInput, Damaged, HpcAgentError, RunDirLocked, in_brief
 from hpcagent.model.base import Record, build, read_toml
+from hpcagent.owners import require_own
 from hpcagent.store.files import make_folder
 from hpcagent.store.rundir import Lock
 
@@ -134,7 +135,7 @@ def load_triggers(path: str | Path) -> tuple[Trigger, ...]:
     """Read the triggers of a TOML: tables `[[triggers]]`.
 
     Raises:
-        BadInput: The file, a key or a value is wrong, or two have one name.
+        BadInput: The file, a key or a value is wrong, two have one name, or the file is another user's.
 
     Example:
         >>> _ = Path("triggers.toml").write_text('''
@@ -147,6 +148,7 @@ def load_triggers(path: str | Path) -> tuple[Trigger, ...]:
         >>> load_triggers("triggers.toml")[0].then.arguments
         {'structure': {'from': 'catalyst'}, 'cutoff_eV': 400}
     """
+    require_own(Path(path).expanduser(), what="what its triggers start")
     data = read_toml(Path(path).expanduser())
     rows = data.get("triggers")
     if set(data) != {"triggers"} or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -234,7 +236,7 @@ class Triggers:
 
     Raises:
         RunDirLocked: Another process has it.
-        BadInput: Two rules have one name.
+        BadInput: Two rules have one name, or a folder is another user's.
         Damaged: The record is not as it was written.
 
     Example:
@@ -274,6 +276,9 @@ class Triggers:
         self._starts: dict[str, deque[float]] = {}
         self._seen: int | None = None
         self._read_to = (0, 0)
+        # Who writes there decides what is started.
+        places = (self.folder, self._lines.path, events.folder, events.log.folder)
+        require_own(*places, what="what the triggers start")
         self._lock = self._locked()
         try:
             with self._lines.held() as held:

@@ -110,6 +110,18 @@ def test_a_toml_with_something_else_or_two_rules_of_one_name_is_refused(tmp_path
         hosted(events, [RULE, RULE], print)
 
 
+def test_what_every_user_may_write_starts_nothing(tmp_path, events):
+    path = tmp_path / "triggers.toml"
+    path.write_text("[[triggers]]\nname = 'a'\nwhen = 'b'\nthen = {tool = 'c'}\n")
+    path.chmod(0o666)
+    with pytest.raises(BadInput, match="can be written by every user"):
+        load_triggers(path)
+    promising(events)
+    events.log.folder.chmod(0o777)
+    with pytest.raises(BadInput, match="and what the triggers start would be run as you"):
+        hosted(events, [RULE], print)
+
+
 def test_a_loop_ends_at_its_depth_and_says_so(events):
     def start(job):
         promising(events, cause=job.cause)  # what it started tells the same event again
