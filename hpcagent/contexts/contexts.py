@@ -143,6 +143,7 @@ class View:
         self._lock = threading.RLock()
         self._state = State(id)
         self._end = 0
+        self._seal = ""
         self._snapshot_end = 0
         self._loaded = False
 
@@ -273,25 +274,23 @@ class View:
         if not self._loaded:
             self._load()
         try:
-            found, _ = self._lines.read(after=self._state.version, end=self._end)
+            found, _ = self._lines.read(after=self._state.version, end=self._end, seal=self._seal)
         except FileNotFoundError:
             raise self._gone() from None
         self._take(found)
 
     def _gone(self) -> StoreError:
-        return StoreError(
-            f"{self.path} is gone or another file: the context was deleted, moved or replaced. Open it anew.",
-            path=str(self.path),
-        )
+        return StoreError(f"{self.path} is gone: the context was deleted or moved.", path=str(self.path))
 
     def _take(self, found: Sequence[Line]) -> None:
         for line in found:
             _apply(self._state, _read(line, self.path), self.path)
-            self._end = line.end
+            self._end, self._seal = line.end, line.seal
 
     def _load(self) -> None:
         """Begin with the snapshot, where it fits to the journal."""
         self._state, self._end, self._snapshot_end = State(self.id), 0, 0
+        self._seal = ""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             with os.fdopen(open_plain(self._snapshot, os.O_RDONLY), "rb") as file:
                 kept = from_json(file.read())
@@ -301,6 +300,7 @@ class View:
             if fits and seal and seal_of(self.path, end) == seal:
                 self._state = State.of(kept["state"])
                 self._end = self._snapshot_end = end
+                self._seal = seal
         self._loaded = True
 
 
@@ -311,7 +311,6 @@ class Context(View):
         super().__init__(contexts, id)
         self._contexts = contexts
         self._make = make
-        self._itself: tuple[int, int] | None = None
         self._in_transaction = False
 
     def write(
@@ -426,20 +425,16 @@ class Context(View):
                 self._contexts.announce(self.id, transaction.document.version, who)
 
     def _catch_up_held(self, held: Held) -> None:
-        identity = held.identity()
-        if self._itself is not None and identity != self._itself:
-            raise self._gone()
         if not self._loaded:
             self._load()
-        self._itself = identity
-        self._take(held.read(after=self._state.version, end=self._end))
+        self._take(held.read(after=self._state.version, end=self._end, seal=self._seal))
 
     def _append(self, held: Held, operations: Sequence[Operation], by: str) -> None:
         self._state.check(operations, by)
         update = Update(self._state.version + 1, time.time(), by, tuple(operations))
         line = held.append(update.version, written(update))
         self._state.apply(update)
-        self._end = line.end
+        self._end, self._seal = line.end, line.seal
         self._make = False
         if self._end - self._snapshot_end > max(_SNAPSHOT_BYTES, _SNAPSHOT_TIMES * self._state.size):
             self._keep()

@@ -49,11 +49,13 @@ class Line:
         n: Its number, from 1; the numbers of a journal have no gap.
         data: What it says.
         end: Where it ends in the file, in bytes.
+        seal: Its checksum.
     """
 
     n: int
     data: dict[str, Any]
     end: int
+    seal: str = ""
 
 
 def sealed(n: int, data: Mapping[str, Any]) -> bytes:
@@ -90,12 +92,13 @@ class Lines:
         self._thread = threading.RLock()  # a lock of the kernel keeps processes apart, not threads
         self._synced_at = 0.0
 
-    def read(self, *, after: int, end: int) -> tuple[list[Line], int]:
+    def read(self, *, after: int, end: int, seal: str = "") -> tuple[list[Line], int]:
         """The whole lines behind a place.
 
         Args:
             after: Number of the line that ends there.
             end: The place, in bytes.
+            seal: The checksum of that line: it is looked whether it is still there.
 
         Returns:
             The lines, and the size that the file had.
@@ -106,17 +109,24 @@ class Lines:
             FileNotFoundError: There is none.
         """
         size = [end]
-        found = list(self.each(after=after, end=end, size=size))
+        found = list(self.each(after=after, end=end, seal=seal, size=size))
         return found, size[0]
 
     def each(
-        self, *, after: int = 0, end: int = 0, size: list[int] | None = None, held: bool = False
+        self,
+        *,
+        after: int = 0,
+        end: int = 0,
+        seal: str = "",
+        size: list[int] | None = None,
+        held: bool = False,
     ) -> Iterator[Line]:
         """As `read`, one by one: the lines before a damaged one are yielded before the error.
 
         Args:
             after: See `read`.
             end: See `read`.
+            seal: See `read`.
             size: Takes the size that the file had.
             held: The lock is held, so there is nobody to wait for.
         """
@@ -124,8 +134,8 @@ class Lines:
             with os.fdopen(open_plain(self.path, os.O_RDONLY), "rb") as file:
                 descriptor = file.fileno()
                 try:
-                    for line in self._each(descriptor, after, end, size):
-                        after, end = line.n, line.end
+                    for line in self._each(descriptor, after, end, size, seal):
+                        after, end, seal = line.n, line.end, line.seal
                         yield line
                     return
                 except Damaged:
@@ -134,7 +144,7 @@ class Lines:
                     # Without a lock a network file system may show a line of another machine before its bytes.
                     with contextlib.suppress(OSError, StoreError):
                         self._wait(descriptor, time.monotonic() + SHARED_WAIT_S, SHARED_WAIT_S, fcntl.LOCK_SH)
-                yield from self._each(descriptor, after, end, size)
+                yield from self._each(descriptor, after, end, size, seal)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -142,14 +152,16 @@ class Lines:
                 f"{self.path} cannot be read: {error.strerror or error}.", path=str(self.path)
             ) from error
 
-    def _each(self, descriptor: int, after: int, end: int, told: list[int] | None = None) -> Iterator[Line]:
+    def _each(
+        self, descriptor: int, after: int, end: int, told: list[int] | None = None, seal: str = ""
+    ) -> Iterator[Line]:
         size = os.fstat(descriptor).st_size
         if told is not None:
             told[0] = size
-        if size < end:
+        if size < end or (seal and _seal_at(descriptor, end) != seal):
             raise Damaged(
-                f"{self.path} has {size} bytes, where {end} were read before: it was cut or replaced. Open it "
-                "anew, or put it back from a backup.",
+                f"{self.path} does not have the line {after} any more that was read before: it was cut or "
+                "replaced. Open it anew, or put it back from a backup.",
                 version=after,
                 path=str(self.path),
             )
@@ -167,7 +179,7 @@ class Lines:
                     raise self._damaged(text, data, after + 1, end)
                 after += 1
                 end += len(text) + 1
-                yield Line(after, data, end)
+                yield Line(after, data, end, text[-10:-2].decode())
             if len(rest) > LONGEST_LINE:
                 raise self._damaged(rest, None, after + 1, end)
 
@@ -282,7 +294,7 @@ class Held:
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
 
-    def read(self, *, after: int, end: int) -> list[Line]:
+    def read(self, *, after: int, end: int, seal: str = "") -> list[Line]:
         """As `Lines.read`; a last line without its end is set aside (in `NAME.torn`): its writer was killed.
 
         Raises:
@@ -290,7 +302,7 @@ class Held:
             StoreFull: The disk refuses.
         """
         size = [end]
-        found = list(self._lines._each(self._descriptor, after, end, size))
+        found = list(self._lines._each(self._descriptor, after, end, size, seal))
         whole = found[-1].end if found else end
         if whole < size[0]:
             self._set_aside(whole, size[0], ".torn")
@@ -331,16 +343,7 @@ class Held:
             if sync or now - self._lines._synced_at > SYNC_EVERY_S:
                 os.fsync(self._descriptor)
                 self._lines._synced_at = now
-        return Line(n, {"n": n, **data}, self.size)
-
-    def identity(self) -> tuple[int, int]:
-        """Which file it is, whatever it is called."""
-        found = os.fstat(self._descriptor)
-        return found.st_dev, found.st_ino
-
-    def ends_with(self, end: int, seal: str) -> bool:
-        """Whether the line that ends at a place has this checksum."""
-        return _seal_at(self._descriptor, end) == seal
+        return Line(n, {"n": n, **data}, self.size, line[-11:-3].decode())
 
     def cut(self, end: int) -> int:
         """Move all behind a place to `NAME.damaged`; the number of bytes moved.

@@ -267,9 +267,10 @@ def test_a_context_that_was_deleted_is_not_begun_anew_by_a_write(contexts, conte
         with pytest.raises(StoreError, match="is gone"):
             go()
     assert not context.path.exists()
-    contexts.create("c")
-    with pytest.raises(StoreError, match="is gone or another file"):
-        context.write(add_job("j"), by="me")
+    contexts.create("c", intent="another one, with a longer journal")
+    for go in (context.read, lambda: context.write(add_job("j"), by="me")):
+        with pytest.raises(Damaged, match="any more that was read before: it was cut or replaced"):
+            go()
     assert contexts.open("c").write(add_job("j"), by="me").version == 2
 
 
@@ -360,6 +361,10 @@ def test_without_pipes_a_listener_looks_at_the_size(contexts, context, monkeypat
         while not seen and time.monotonic() < deadline:
             time.sleep(0.005)
         assert [u.version for u in seen] == [3] and watch.error is None
+    writer = threading.Timer(0.2, lambda: contexts.open("c").write(add_job("k"), by="me"))
+    writer.start()
+    assert next(context.changes(poll_s=0.01, timeout_s=20)).version == 4
+    writer.join()
 
 
 def test_waiting_costs_next_to_nothing(context):

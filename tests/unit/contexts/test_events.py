@@ -136,8 +136,9 @@ def test_a_cursor_that_cannot_be_read_brings_events_twice_rather_than_never(even
     complete(events, "j0")
     events.acknowledge(mine.subscription_id, 1, owner="ada")
     assert jobs(events, mine) == []
-    (events.folder / "cursors" / mine.subscription_id).write_bytes(b"")
-    assert jobs(events, mine) == ["j0"]
+    for spoilt in (b"", b"nonsense", b"00000000000000000009 00000000\n"):
+        (events.folder / "cursors" / mine.subscription_id).write_bytes(spoilt)
+        assert jobs(events, mine) == ["j0"]
 
 
 def test_the_notification_at_which_a_subscriber_was_killed_comes_again(events):
