@@ -267,7 +267,7 @@ def test_a_context_that_was_deleted_is_not_begun_anew_by_a_write(contexts, conte
         with pytest.raises(StoreError, match="is gone"):
             go()
     assert not context.path.exists()
-    contexts.create("c", intent="another one, with a longer journal")
+    contexts.create("c", intent="another one, " * 30)
     for go in (context.read, lambda: context.write(add_job("j"), by="me")):
         with pytest.raises(Damaged, match="any more that was read before: it was cut or replaced"):
             go()
