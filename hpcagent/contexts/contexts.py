@@ -48,6 +48,7 @@ class Contexts:
     Args:
         folder: The folder; made with the first context.
         announce: Called after each write as `announce(id, version, by)`, e.g. to tell of `on_context_update`.
+            What it raises is raised; the write stands.
 
     Example:
         >>> import tempfile
@@ -189,9 +190,15 @@ class View:
         Raises:
             Damaged: A line is not as it was written; those before it were yielded.
         """
-        for line in self._lines.each():
+        for line in self._each():
             if line.n > after:
                 yield _read(line, self.path)
+
+    def _each(self, *, held: bool = False) -> Iterator[Line]:
+        try:
+            yield from self._lines.each(held=held)
+        except FileNotFoundError:
+            raise self._gone() from None
 
     def verify(self) -> int:
         """Read the whole journal, whatever the snapshot says.
@@ -207,7 +214,7 @@ class View:
     def _verified(self, *, held: bool) -> int:
         state = State(self.id)
         start = 0
-        for line in self._lines.each(held=held):
+        for line in self._each(held=held):
             try:
                 _apply(state, _read(line, self.path), self.path)
             except Damaged as damaged:
@@ -235,12 +242,15 @@ class View:
         self, seen: int, timeout_s: float | None, poll_s: float, ended: threading.Event | None
     ) -> Iterator[Update]:
         with self._bell.listen(poll_s=poll_s) as listener:
-            at, end = self._place(seen)
+            at, end, seal = self._place(seen)
             while True:
                 last = ended is not None and ended.is_set()  # what is there when it is closed is told
-                found, size = self._lines.read(after=at, end=end)
+                try:
+                    found, size = self._lines.read(after=at, end=end, seal=seal)
+                except FileNotFoundError:
+                    raise self._gone() from None
                 for line in found:
-                    at, end = line.n, line.end
+                    at, end, seal = line.n, line.end, line.seal
                     if line.n > seen:
                         seen = line.n
                         yield _read(line, self.path)
@@ -252,11 +262,12 @@ class View:
                 elif not found and not listener.wait(size, timeout_s):
                     return
 
-    def _place(self, seen: int) -> tuple[int, int]:
-        """A line, and where it ends, from which reading on finds all behind `seen`."""
+    def _place(self, seen: int) -> tuple[int, int, str]:
+        """A line, where it ends and its checksum, from which reading on finds all behind `seen`."""
         with self._lock:
             self._catch_up()
-            return (self._state.version, self._end) if self._state.version <= seen else (0, 0)
+            here = self._state.version <= seen
+            return (self._state.version, self._end, self._seal) if here else (0, 0, "")
 
     def watch(
         self, function: Callable[[Update], object], after: int | None = None, *, poll_s: float = POLL_S

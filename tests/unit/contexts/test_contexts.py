@@ -204,6 +204,37 @@ with Contexts({str(contexts.folder)!r}).open("c").transaction(by="doomed") as he
     assert [job.id for job in context.write(add_job("j"), by="me").jobs] == ["j"]
 
 
+def write_and_tell(folder, who, told):
+    context = Contexts(folder).open("c")
+    with told.open("a", buffering=1) as file:
+        for i in range(100_000):
+            version = context.write(add_job(f"{who}-{i}", note="x" * 3000), by=who).version
+            file.write(f"{version} {who}-{i}\n")
+
+
+def test_what_was_written_stays_whoever_is_killed_meanwhile(contexts, context, tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "LARGEST_DOCUMENT", 1 << 30)
+    writers = []
+    for k in range(6):
+        writer = FORK.Process(target=write_and_tell, args=(contexts.folder, f"w{k}", tmp_path / f"told-{k}"))
+        writer.start()
+        writers.append(writer)
+    for k, writer in enumerate(writers):
+        told = tmp_path / f"told-{k}"
+        while not told.exists() or told.read_bytes().count(b"\n") < 20:
+            time.sleep(0.002)
+        writer.kill()
+    for writer in writers:
+        writer.join()
+    version = context.write(add_job("after"), by="me").version
+    assert contexts.view("c").verify() == version
+    done = {u.version: u.operations[0][1] for u in context.updates(after=1)}
+    for k in range(6):
+        for line in (tmp_path / f"told-{k}").read_text().splitlines():
+            at, job = line.split()
+            assert done[int(at)] == job
+
+
 def test_a_torn_last_line_is_set_aside_and_costs_nothing_else(contexts, context):
     context.write(add_job("j"), by="me")
     whole = context.path.read_bytes()
@@ -266,6 +297,11 @@ def test_a_context_that_was_deleted_is_not_begun_anew_by_a_write(contexts, conte
     for go in (context.read, lambda: context.write(add_job("j"), by="me")):
         with pytest.raises(StoreError, match="is gone"):
             go()
+    for wait in (context.changes(after=0, timeout_s=0), context.updates()):
+        with pytest.raises(StoreError, match="is gone"):
+            next(wait)
+    with pytest.raises(StoreError, match="is gone"):
+        context.verify()
     assert not context.path.exists()
     contexts.create("c", intent="another one, " * 30)
     for go in (context.read, lambda: context.write(add_job("j"), by="me")):
