@@ -63,7 +63,7 @@ _WHERE = {
     "watch": "hpcagent.campaign.view",
     "Workspace": "hpcagent.workspace.client",
 }
-_MODULES = ("apps", "errors", "output", "policies", "runs", "types", "until")
+_MODULES = ("apps", "contexts", "errors", "output", "policies", "runs", "types", "until")
 # Names of before -> the module that has it, and what is written now.
 _BEFORE = {
     "all_of": ("hpcagent.policies.stop", "until.all_of"),
@@ -126,6 +126,7 @@ __all__ = sorted([*_WHERE, *_MODULES])
 
 if TYPE_CHECKING:
     from hpcagent import apps as apps
+    from hpcagent import contexts as contexts
     from hpcagent import errors as errors
     from hpcagent import output as output
     from hpcagent import policies as policies

@@ -13,7 +13,10 @@
     │   ├── RunDirChanged   it belongs to another campaign
     │   │   └── InputsChanged   code or files have another content than its runs were computed with
     │   ├── RunDirGone      it was deleted, moved or written by somebody else under its coordinator
-    │   └── StoreFull       the disk, the quota or the permissions refuse a write
+    │   ├── StoreFull       the disk, the quota or the permissions refuse a write
+    │   ├── Stale           a context was written by somebody else since it was read
+    │   ├── Busy            another process holds a context's lock for too long
+    │   └── Damaged         a line of a journal is not as it was written
     ├── FetchFailed         a file of a run did not come from the endpoint where it lies
     ├── BudgetSpent         a script asks for more runs than the campaign's budget has room for
     ├── Interrupted         Ctrl-C, SIGTERM or SIGHUP stopped the campaign
@@ -37,6 +40,8 @@ __all__ = [
     "BadInput",
     "BlockLost",
     "BudgetSpent",
+    "Busy",
+    "Damaged",
     "FetchFailed",
     "HpcAgentError",
     "InputsChanged",
@@ -46,6 +51,7 @@ __all__ = [
     "RunDirGone",
     "RunDirLocked",
     "SiteFailed",
+    "Stale",
     "StoreError",
     "StoreFull",
     "in_brief",
@@ -165,6 +171,34 @@ class RunDirGone(StoreError):
 
 class StoreFull(StoreError):
     """A record could not be written: disk full, quota, or a read-only folder."""
+
+
+class Stale(StoreError):
+    """A context was written since it was read: nothing of this write was done.
+
+    Args:
+        message: Which, both versions, and what to do.
+        version: The version that it has now.
+    """
+
+    def __init__(self, message: str, *, version: int = 0, **details: Any) -> None:
+        super().__init__(message, version=version, **details)
+
+
+class Busy(StoreError):
+    """Another process holds the lock of a journal for longer than is waited for; nothing was written."""
+
+
+class Damaged(StoreError):
+    """A line of a journal is not as it was written; what comes after it is not believed.
+
+    Args:
+        message: The file, the line, what is wrong with it, and what to do.
+        version: The last version before the damage.
+    """
+
+    def __init__(self, message: str, *, version: int = 0, **details: Any) -> None:
+        super().__init__(message, version=version, **details)
 
 
 class FetchFailed(HpcAgentError):
