@@ -2,6 +2,7 @@
 
     HpcAgentError
     ├── BadInput            something a person wrote is wrong: a file, a key, a value (exit code 2)
+    ├── NotPermitted        a role may not do that with a resource (exit code 2)
     ├── NoSite              an app was called with neither a site nor a Parsl configuration open
     ├── SiteFailed          the site could not start, or stopped working
     │   ├── BlockLost       a job of the site ended under the runs in it; says how (walltime, memory, node, …)
@@ -13,7 +14,8 @@
     │   ├── RunDirChanged   it belongs to another campaign
     │   │   └── InputsChanged   code or files have another content than its runs were computed with
     │   ├── RunDirGone      it was deleted, moved or written by somebody else under its coordinator
-    │   └── StoreFull       the disk, the quota or the permissions refuse a write
+    │   ├── StoreFull       the disk, the quota or the permissions refuse a write
+    │   └── ContentChanged  what is stored is not what its checksum was taken of
     ├── FetchFailed         a file of a run did not come from the endpoint where it lies
     ├── BudgetSpent         a script asks for more runs than the campaign's budget has room for
     ├── Interrupted         Ctrl-C, SIGTERM or SIGHUP stopped the campaign
@@ -37,11 +39,13 @@ __all__ = [
     "BadInput",
     "BlockLost",
     "BudgetSpent",
+    "ContentChanged",
     "FetchFailed",
     "HpcAgentError",
     "InputsChanged",
     "Interrupted",
     "NoSite",
+    "NotPermitted",
     "RunDirChanged",
     "RunDirGone",
     "RunDirLocked",
@@ -118,6 +122,18 @@ class NoSite(HpcAgentError):
     exit_code = 2
 
 
+class NotPermitted(HpcAgentError):
+    """The caller's role does not have the permission for this on a resource. Nothing was changed.
+
+    Args:
+        message: Who, as what, wanted what, and which roles may.
+        action: What was wanted.
+        resource: Name of the resource.
+    """
+
+    exit_code = 2
+
+
 class SiteFailed(HpcAgentError):
     """The site could not start its workers, or lost them for good."""
 
@@ -165,6 +181,10 @@ class RunDirGone(StoreError):
 
 class StoreFull(StoreError):
     """A record could not be written: disk full, quota, or a read-only folder."""
+
+
+class ContentChanged(StoreError):
+    """What a resource holds is not what was written through it: somebody has changed or removed it by hand."""
 
 
 class FetchFailed(HpcAgentError):

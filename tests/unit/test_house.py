@@ -27,7 +27,7 @@ FLOORS = {
             ("endings", "offered", "owners", "packaged", "surroundings", "units"),
             ("beside", "model"),
             ("statistics", "store"),
-            ("policies", "apps"),
+            ("policies", "apps", "resources"),
             ("science", "output", "until"),
             ("catalog", "sites"),
             ("campaign", "testing"),
