@@ -35,6 +35,8 @@ def held(path: Path, *, mode: int = 0o600, within_s: float | None = 60.0) -> Ite
     with refusing_clearly(path):
         descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, mode)
     try:
+        if os.fstat(descriptor).st_uid == os.getuid():
+            os.fchmod(descriptor, mode)  # whatever the umask is
         yield _taken(descriptor, path, within_s)
     finally:
         os.close(descriptor)  # frees it

@@ -167,7 +167,9 @@ class Notebook:
 
     def create(self) -> None:
         """Make the empty notebook."""
-        self._place.write(self._path, b"")
+        with refusing_clearly(self._path):
+            os.close(open_plain(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._place.file_mode))
+            self._path.chmod(self._place.file_mode)
         self._place.write(self._head, canonical_json({"entries": 0, "sha256": _START}).encode())
 
     def _read(self) -> list[Entry]:

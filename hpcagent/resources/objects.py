@@ -266,10 +266,11 @@ class ObjectStore:
             raise BadInput(
                 f"{path} cannot be stored: {error.strerror} (links are not followed).", value=str(path)
             ) from None
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(descriptor)
+            raise BadInput(f"{path} is no regular file, so it cannot be stored.", value=str(path))
         with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise BadInput(f"{path} is no regular file, so it cannot be stored.", value=str(path))
             data = b"" if found.st_size > most else file.read(most + 1)
         if found.st_size > most or len(data) > most:
             raise BadInput(
