@@ -16,6 +16,7 @@
     │   ├── RunDirGone      it was deleted, moved or written by somebody else under its coordinator
     │   ├── StoreFull       the disk, the quota or the permissions refuse a write
     │   └── ContentChanged  what is stored is not what its checksum was taken of
+    ├── SourceFailed        a database does not answer, or not by its protocol
     ├── FetchFailed         a file of a run did not come from the endpoint where it lies
     ├── BudgetSpent         a script asks for more runs than the campaign's budget has room for
     ├── Interrupted         Ctrl-C, SIGTERM or SIGHUP stopped the campaign
@@ -50,6 +51,7 @@ __all__ = [
     "RunDirGone",
     "RunDirLocked",
     "SiteFailed",
+    "SourceFailed",
     "StoreError",
     "StoreFull",
     "in_brief",
@@ -185,6 +187,15 @@ class StoreFull(StoreError):
 
 class ContentChanged(StoreError):
     """What a resource holds is not what was written through it: somebody has changed or removed it by hand."""
+
+
+class SourceFailed(HpcAgentError):
+    """A database of materials does not answer, refuses the question, or answers against its protocol.
+
+    Args:
+        message: Which, what it was asked, what came.
+        source: Its address.
+    """
 
 
 class FetchFailed(HpcAgentError):

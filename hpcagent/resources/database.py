@@ -84,6 +84,11 @@ class Database:
         return self._place.record.name
 
     @property
+    def uri(self) -> str:
+        """Of the resource, by which records speak of it."""
+        return self._place.record.identity.uri
+
+    @property
     def fields(self) -> tuple[Field, ...]:
         """Its columns, without those that every table has."""
         return tuple(self._fields.values())

