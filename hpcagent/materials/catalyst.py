@@ -286,18 +286,26 @@ def _new(resources: Resources, plan: _Plan, threshold_ev: float) -> Catalyst:
         result = _computed(resources, plan)
         stored = _content(plan, result)
         objects.put(plan.key, stored, run_id=run_id)
-    uri = f"{objects.name}/{plan.key}"
+    info = objects.info(plan.key)
     energy, notes = float(stored["metrics"]["adsorption_energy"]), tuple(stored["notes"])
-    row = _added(resources.database(_TABLE), plan, energy, uri)
     notebook = resources.notebook(_NOTEBOOK)
     before = notebook.entries(experiment_id=run_id, limit=1000).items
-    written = [e for e in before if e["output_uri"] == uri and not e.content.get("found")]
-    entry = written[-1] if written else notebook.append(_entry(plan, uri) | {"adsorption_energy_ev": energy})
+    written = [e for e in before if e["output_uri"] == info.uri and e.at >= info.created_at]
+    entry = written[-1] if written else notebook.append(_entry(plan, info.uri) | {"adsorption_energy_ev": energy})
     event = None
     if energy < threshold_ev:
-        event = PromisingCatalyst(plan.catalyst, plan.adsorbate, energy, uri, float(threshold_ev))
-        resources.tell(_TABLE, EVENT, **asdict(event), adsorption_energy_unit="eV", item=row.id)
-    return Catalyst(False, row, energy, uri, event, entry, notes)
+        event = PromisingCatalyst(plan.catalyst, plan.adsorbate, energy, info.uri, float(threshold_ev))
+        _tell_once(resources, event, since=info.created_at)
+    # The row is last: with it everything is done, and nobody looks further.
+    row = _added(resources.database(_TABLE), plan, energy, info.uri)
+    return Catalyst(False, row, energy, info.uri, event, entry, notes)
+
+
+def _tell_once(resources: Resources, event: PromisingCatalyst, *, since: float) -> None:
+    for before in resources.history(_TABLE):
+        if before["event"] == EVENT and before["result_uri"] == event.result_uri and before["at"] >= since:
+            return
+    resources.tell(_TABLE, EVENT, **asdict(event), adsorption_energy_unit="eV")
 
 
 def _stored(objects: ObjectStore, plan: _Plan) -> dict[str, Any] | None:
@@ -313,8 +321,8 @@ def _computed(resources: Resources, plan: _Plan) -> Result:
 
     if current_dfk() is None:
         raise NoSite(
-            f"{plan.catalyst} and {plan.adsorbate} are not in {_TABLE} and have to be computed, but no site is open."
-            " Write `with ha.open_site('laptop'):` around the call."
+            f"{plan.catalyst} and {plan.adsorbate} are not in {_TABLE} and have to be computed, but no site is "
+            "open. Write `with ha.open_site('laptop'):` around the call."
         )
     params: dict[str, Any] = dict(plan.manifest.params)
     inputs: tuple[Any, ...] = ()

@@ -70,7 +70,7 @@ class Optimade:
         max_mb: float = 20.0,
     ) -> None:
         try:
-            parts = urllib.parse.urlsplit(address)
+            parts = urllib.parse.urlsplit(str(address))
             port = parts.port
         except (ValueError, AttributeError, TypeError):
             raise BadInput(f"{in_brief(address)} is no address of a provider.", value=in_brief(address)) from None
