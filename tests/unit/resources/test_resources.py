@@ -605,8 +605,13 @@ def test_a_notebook_that_was_forged_whole_is_noticed_by_a_head_kept_elsewhere(tm
     mine.append(ENTRY)
     head = mine.head
     forged.append(ENTRY | {"experiment_id": "e9"})
-    for name in ("entries.jsonl", "head.json"):
-        (tmp_path / "a" / "lab_notebook" / name).write_bytes((tmp_path / "b" / "lab_notebook" / name).read_bytes())
+    there, here = (tmp_path / f / "lab_notebook" for f in ("b", "a"))
+    (here / "entries.jsonl").write_bytes((there / "entries.jsonl").read_bytes())
+    with pytest.raises(ContentChanged, match="entry 1 is not the last one that was written"):
+        mine.verify()
+    with pytest.raises(ContentChanged, match="the digests differ"):
+        mine.append(ENTRY)
+    (here / "head.json").write_bytes((there / "head.json").read_bytes())
     assert mine.verify() == 1
     with pytest.raises(ContentChanged, match="written anew"):
         mine.verify(head=head)
@@ -709,6 +714,33 @@ def test_eight_processes_write_at_once_and_nothing_is_lost(tmp_path):
         events = [e["event"] for e in resources.history(name)]
         assert len(events) == 97 and events.count("provisioned") == 1
     assert not list(tmp_path.glob(".*")), "what lost the race to make a resource is gone"
+
+
+REPLACER = """
+import sys
+from hpcagent.resources import Resources
+folder, name = sys.argv[1:]
+resources = Resources.open(folder, caller=name, role="planner")
+row = resources.database().query().items[0]
+for i in range(10):
+    resources.objects().put("a.json", {"by": name, "i": i}, replace=True)
+    resources.database().replace(row.id, dict(row.values) | {"reference": f"{name}-{i}"})
+"""
+
+
+def test_versions_that_are_written_at_once_are_all_kept(tmp_path):
+    resources = opened(tmp_path)
+    row = resources.database().add(CU)
+    names = [f"w{i}" for i in range(4)]
+    writers = [subprocess.Popen([sys.executable, "-c", REPLACER, str(tmp_path), name]) for name in names]
+    assert [writer.wait(300) for writer in writers] == [0] * 4
+    wanted = {(name, i) for name in names for i in range(10)}
+    store = resources.objects()
+    kept = [store.get("a.json", version=s.version) for s in store.versions("a.json")]
+    assert len(kept) == 40 and {(k["by"], k["i"]) for k in kept} == wanted
+    versions = resources.database().versions(row.id)
+    assert [v.version for v in versions] == list(range(1, 42))
+    assert {v["reference"] for v in versions[1:]} == {f"{name}-{i}" for name, i in wanted}
 
 
 def test_a_claim_is_held_by_one_at_a_time(tmp_path):
