@@ -474,7 +474,7 @@ def test_what_a_provider_warns_of_is_told_and_does_nothing_to_a_terminal(provide
 
 def test_an_answer_that_is_too_large_or_too_slow_is_given_up(provider):
     provider.answers.append(one(*(entry(i) for i in range(100))))
-    with pytest.raises(SourceFailed, match="more than 0.001 MB"):
+    with pytest.raises(SourceFailed, match=r"more than 0\.001 MB"):
         Optimade(provider.url, max_mb=0.001).find(_asked())
     import socket
 

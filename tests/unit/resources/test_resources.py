@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpcagent.errors import BadInput, ContentChanged, NotPermitted, StoreFull
-from hpcagent.resources import Caller, Field, Range, Resource, Resources
+from hpcagent.resources import Caller, Database, Field, Range, Resource, Resources
 from hpcagent.resources.record import BUILT_IN, CATALYST_DB, DFT_RESULTS, LAB_NOTEBOOK
 
 DAY = 86400.0
@@ -179,6 +179,22 @@ def test_a_resource_is_made_on_first_use_once_and_says_who_made_it(tmp_path):
     Resources.open(resources.folder, caller="bob", role="owner").database().add(CU)
     assert resources.record("catalyst_db").provenance.created_by == "anna (planner)"
     assert [e["event"] for e in resources.history("catalyst_db")] == ["provisioned", "added"]
+
+
+def test_of_two_who_make_it_at_once_one_has_made_it_and_both_use_it(tmp_path, monkeypatch):
+    real, others = Database.create, []
+
+    def create(table):
+        if not others:
+            others.append(Resources.open(tmp_path, caller="bob", role="planner"))
+            others[0].database().add(CU)
+        real(table)
+
+    monkeypatch.setattr(Database, "create", create)
+    resources = opened(tmp_path)
+    assert resources.database().query().total == 1
+    assert resources.record("catalyst_db").provenance.created_by == "bob (planner)"
+    assert [p.name for p in tmp_path.iterdir()] == ["catalyst_db"]
 
 
 def test_one_who_may_only_read_makes_nothing(tmp_path):
@@ -694,6 +710,7 @@ for i in range(12):
 """
 
 
+@pytest.mark.slow
 def test_eight_processes_write_at_once_and_nothing_is_lost(tmp_path):
     """They make the resources, too: all eight begin in an empty folder."""
     writers = [
@@ -728,6 +745,7 @@ for i in range(10):
 """
 
 
+@pytest.mark.slow
 def test_versions_that_are_written_at_once_are_all_kept(tmp_path):
     resources = opened(tmp_path)
     row = resources.database().add(CU)
