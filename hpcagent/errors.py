@@ -2,6 +2,7 @@
 
     HpcAgentError
     ├── BadInput            something a person wrote is wrong: a file, a key, a value (exit code 2)
+    ├── NotPermitted        a role may not do that with a resource (exit code 2)
     ├── NoSite              an app was called with neither a site nor a Parsl configuration open
     ├── SiteFailed          the site could not start, or stopped working
     │   ├── BlockLost       a job of the site ended under the runs in it; says how (walltime, memory, node, …)
@@ -16,7 +17,9 @@
     │   ├── StoreFull       the disk, the quota or the permissions refuse a write
     │   ├── Stale           a context was written by somebody else since it was read
     │   ├── Busy            another process holds a context's lock for too long
-    │   └── Damaged         a line of a journal is not as it was written
+    │   ├── Damaged         a line of a journal is not as it was written
+    │   └── ContentChanged  what is stored is not what its checksum was taken of
+    ├── SourceFailed        a database does not answer, or not by its protocol
     ├── FetchFailed         a file of a run did not come from the endpoint where it lies
     ├── BudgetSpent         a script asks for more runs than the campaign's budget has room for
     ├── Interrupted         Ctrl-C, SIGTERM or SIGHUP stopped the campaign
@@ -42,16 +45,19 @@ __all__ = [
     "BudgetSpent",
     "Busy",
     "Damaged",
+    "ContentChanged",
     "FetchFailed",
     "HpcAgentError",
     "InputsChanged",
     "Interrupted",
     "NoSite",
+    "NotPermitted",
     "RunDirChanged",
     "RunDirGone",
     "RunDirLocked",
     "SiteFailed",
     "Stale",
+    "SourceFailed",
     "StoreError",
     "StoreFull",
     "in_brief",
@@ -120,6 +126,18 @@ class BadInput(HpcAgentError, ValueError):
 
 class NoSite(HpcAgentError):
     """An app was called, but neither a site of ours nor a Parsl configuration is open."""
+
+    exit_code = 2
+
+
+class NotPermitted(HpcAgentError):
+    """The caller's role does not have the permission for this on a resource. Nothing was changed.
+
+    Args:
+        message: Who, as what, wanted what, and which roles may.
+        action: What was wanted.
+        resource: Name of the resource.
+    """
 
     exit_code = 2
 
@@ -199,6 +217,19 @@ class Damaged(StoreError):
 
     def __init__(self, message: str, *, version: int = 0, **details: Any) -> None:
         super().__init__(message, version=version, **details)
+
+
+class ContentChanged(StoreError):
+    """What a resource holds is not what was written through it: somebody has changed or removed it by hand."""
+
+
+class SourceFailed(HpcAgentError):
+    """A database of materials does not answer, refuses the question, or answers against its protocol.
+
+    Args:
+        message: Which, what it was asked, what came.
+        source: Its address.
+    """
 
 
 class FetchFailed(HpcAgentError):

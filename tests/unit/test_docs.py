@@ -191,6 +191,7 @@ NEEDS = {
     "analysis.md": ("ase", "freud", "matplotlib"),
     "chains.md": ("ase", "tblite"),
     "dft.md": ("ase", "tblite"),
+    "materials_and_resources.md": ("ase",),
     "mpi.md": ("mpi4py",),
     "other_optimizers.md": ("optuna", "gest_api"),
     "wrap-your-own-code.md": ("ase",),
