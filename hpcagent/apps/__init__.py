@@ -28,6 +28,8 @@ BUILT_IN = {
     "dft_bands": "hpcagent.science.dft.bands",
     "mlip_md": "hpcagent.science.mlip.md",
     "mlip_relax": "hpcagent.science.mlip.relax",
+    "simulate_micromagnetics": "hpcagent.science.micromagnetics.run",
+    "magnetization_dynamics": "hpcagent.science.micromagnetics.run",
     "synthetic": "hpcagent.apps.landscape",
     # analyse
     "thermo": "hpcagent.science.analysis.thermo",
