@@ -30,6 +30,8 @@ BUILT_IN = {
     "mlip_relax": "hpcagent.science.mlip.relax",
     "simulate_micromagnetics": "hpcagent.science.micromagnetics.run",
     "magnetization_dynamics": "hpcagent.science.micromagnetics.run",
+    "simulate_chemical_reaction": "hpcagent.science.chemistry.reaction",
+    "calculate": "hpcagent.science.arithmetic",
     "synthetic": "hpcagent.apps.landscape",
     # analyse
     "thermo": "hpcagent.science.analysis.thermo",
