@@ -48,6 +48,7 @@ BUILT_IN = {
     "phonon_properties": "hpcagent.science.analysis.phonons",
     "vibration_modes": "hpcagent.science.analysis.vibrations",
     "adsorption_energy_of": "hpcagent.science.analysis.adsorption",
+    "plot_data": "hpcagent.science.plot_numbers",
     **dict.fromkeys(
         (
             "plot_rdf",

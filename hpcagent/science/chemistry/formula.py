@@ -282,6 +282,4 @@ def written(terms: Sequence[Term], coefficients: Sequence[Fraction]) -> str:
         >>> written([Term("H2", "g"), Term("O2", "g")], [Fraction(1), Fraction(1, 2)])
         'H2(g) + 1/2 O2(g)'
     """
-    return " + ".join(
-        f"{'' if n == 1 else f'{n} '}{term}" for term, n in zip(terms, coefficients, strict=True)
-    )
+    return " + ".join(f"{'' if n == 1 else f'{n} '}{term}" for term, n in zip(terms, coefficients, strict=True))

@@ -62,7 +62,9 @@ _HALOGENS = {"F2": "F", "Cl2": "Cl", "Br2": "Br", "I2": "I"}
             description="reaction enthalpy for one mole of the reactant that is named first",
         ),
         "gas_moles_change": Metric(
-            name="gas_moles_change", unit="1", description="moles of gas of the products less those of the reactants"
+            name="gas_moles_change",
+            unit="1",
+            description="moles of gas of the products less those of the reactants",
         ),
     },
     app_type="database",
@@ -154,9 +156,7 @@ def simulate_chemical_reaction(
 def _in_table(terms: Sequence[Term]) -> list[tuple[Term, Substance]]:
     """Each term with its row; the term then has the row's formula and phase."""
     rows = [substance(term) for term in terms]
-    return [
-        (Term(row.formula, row.phase, term.coefficient), row) for term, row in zip(terms, rows, strict=True)
-    ]
+    return [(Term(row.formula, row.phase, term.coefficient), row) for term, row in zip(terms, rows, strict=True)]
 
 
 def _coefficients(left: Sequence[Term], right: Sequence[Term]) -> tuple[list[Fraction], list[Fraction]]:

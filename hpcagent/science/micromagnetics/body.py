@@ -204,7 +204,5 @@ def _cone(rng: np.random.Generator, n: int, axis: _Array, spread: float) -> _Arr
     u = np.cross(axis, helper)
     u /= np.linalg.norm(u)
     v = np.cross(axis, u)
-    result: _Array = (
-        cosine[:, None] * axis + sine[:, None] * (np.cos(phi)[:, None] * u + np.sin(phi)[:, None] * v)
-    )
+    result: _Array = cosine[:, None] * axis + sine[:, None] * (np.cos(phi)[:, None] * u + np.sin(phi)[:, None] * v)
     return result

@@ -101,8 +101,8 @@ class Magnet:
         both = self._inside[low] * self._inside[high]
         same = self.body.grain[low] == self.body.grain[high]
         coupling = np.where(same, 1.0, self.body.coupling)
-        result: _Array = both * coupling * (
-            2.0 * self.material.exchange / (self.material.ms * self.body.cell[axis] ** 2)
+        result: _Array = (
+            both * coupling * (2.0 * self.material.exchange / (self.material.ms * self.body.cell[axis] ** 2))
         )
         return result
 

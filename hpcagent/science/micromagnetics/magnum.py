@@ -116,7 +116,6 @@ class Magnumnp:
         if n > max_steps:
             raise AppFailed(
                 f"{n} stretches of {self._FOLLOW * 1e12:g} ps are more than max_steps={max_steps}.",
-                kind="contract",
                 name="TooManySteps",
                 repair="more max_steps, or a shorter duration",
             )

@@ -116,7 +116,10 @@ def material_at(
                 repair="give the constants at this temperature, or temperature_law = kuzmin with "
                 "curie_temperature and curve_shape",
             )
-        return given, f"material constants as given for {constants_at:g} K; nothing is assumed of other temperatures"
+        return (
+            given,
+            f"material constants as given for {constants_at:g} K; nothing is assumed of other temperatures",
+        )
     assert curie is not None and shape is not None and power is not None
     there, here = (reduced_magnetization(t, curie, shape, power) for t in (temperature, constants_at))
     ratio = there / here

@@ -70,7 +70,9 @@ def demag_factors(edges: Triple) -> tuple[float, float, float]:
 
 def _differences(shape: tuple[int, ...], cell: tuple[float, ...]) -> _Array:
     """Newell's formula: second differences of f and g along each axis, in the longest type there is."""
-    axes = [np.arange(-1, n + 1).astype(np.longdouble) * np.longdouble(e) for n, e in zip(shape, cell, strict=True)]
+    axes = [
+        np.arange(-1, n + 1).astype(np.longdouble) * np.longdouble(e) for n, e in zip(shape, cell, strict=True)
+    ]
     x, y, z = np.meshgrid(*axes, indexing="ij", sparse=True)
     x, y, z = np.broadcast_arrays(x, y, z)
     scale = -4 * np.pi * cell[0] * cell[1] * cell[2]

@@ -183,12 +183,16 @@ _NUDGE = 3e-3
         "remanence": Metric(
             name="remanence", unit="1", description="magnetisation along the field at field 0, over Ms"
         ),
-        "remanent_magnetization": Metric(name="remanent_magnetization", unit="kA/m", description="the same times Ms"),
+        "remanent_magnetization": Metric(
+            name="remanent_magnetization", unit="kA/m", description="the same times Ms"
+        ),
         "saturation": Metric(
             name="saturation", unit="1", description="magnetisation along the field at field_max, over Ms"
         ),
         "loop_area": Metric(
-            name="loop_area", unit="J/m^3", description="energy lost in one loop, for a volume of magnetic material"
+            name="loop_area",
+            unit="J/m^3",
+            description="energy lost in one loop, for a volume of magnetic material",
         ),
         "largest_torque": Metric(name="largest_torque", unit="T", description="|m x B| that was left, at most"),
         "n_relaxations": Metric(name="n_relaxations", unit="1", description="states at rest that were computed"),
@@ -310,7 +314,9 @@ def hysteresis(run: Run, **given: Any) -> Outcome:
             for axis in "xyz"
         },
         "energy": Metric(name="energy", unit="kJ/m^3", description="energy density at the end"),
-        "energy_change": Metric(name="energy_change", unit="kJ/m^3", description="since time 0, in the applied field"),
+        "energy_change": Metric(
+            name="energy_change", unit="kJ/m^3", description="since time 0, in the applied field"
+        ),
         "norm_error": Metric(
             name="norm_error", unit="1", description="largest | |m| - 1 | of a step, before it is made 1 again"
         ),

@@ -222,8 +222,6 @@ def test_a_time_step_that_lets_the_energy_rise_is_a_failure(tmp_path, monkeypatc
 # ---- magnum.np
 
 
-
-
 def test_without_magnumnp_its_absence_is_said(tmp_path):
     if find_spec("magnumnp") is not None:
         pytest.skip("magnum.np is installed")
