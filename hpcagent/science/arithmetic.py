@@ -73,12 +73,12 @@ class Result:
     estimated_runtime_s=0.01,
 )
 def calculate(expression: str, digits: int, run: Run) -> Outcome:
-    """Value of an arithmetic expression: exact where it is a fraction, else with digits that are known to be right.
+    """Value of an arithmetic expression: exact where it is a fraction, else with digits known to be right.
 
     Decimal numbers are taken as they are written (0.1 is 1/10). The four operations, whole powers, roots and
     logarithms that come out even are exact; all else is computed between two bounds, with more and more digits
-    until `digits` of them are right to one unit of the last. Functions: abs, atan, cbrt, ceil, comb, cos, exp, factorial,
-    floor, gcd, ln, log10, log2, max, min, sin, sqrt, tan (angles in radians).
+    until `digits` of them are right to one unit of the last. Functions: abs, atan, cbrt, ceil, comb, cos, exp,
+    factorial, floor, gcd, ln, log10, log2, max, min, sin, sqrt, tan (angles in radians).
 
     Numbers are pure: a unit in the expression is refused, not dropped. The text is parsed, never run as code; its
     length, the size of numbers and powers are limited.

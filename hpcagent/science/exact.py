@@ -28,7 +28,7 @@ _LARGEST_ANGLE = 10**15
 _LARGEST_EXPONENT = 100_000
 
 
-class NeedsDigits(Exception):  # noqa: N818  (no error: the sum is done again with more digits)
+class NeedsDigits(Exception):
     """Two numbers cannot be told apart with the digits that are worked with."""
 
 
@@ -49,7 +49,8 @@ def _failed(message: str, name: str, repair: str | None = None) -> AppFailed:
 
 def _too_large(what: str) -> AppFailed:
     return _failed(
-        f"{what} is larger than what is computed (fractions of {MOST_BITS} bits, exponents of {_LARGEST_EXPONENT}).",
+        f"{what} is larger than what is computed (fractions of {MOST_BITS} bits, exponents of "
+        f"{_LARGEST_EXPONENT}).",
         "TooLarge",
         "its logarithm, or a smaller expression",
     )
@@ -408,7 +409,7 @@ def _whole_root(number: int, n: int) -> int:
 @functools.lru_cache(maxsize=8)
 def _pi(digits: int) -> int:
     """pi times 10^digits, right to a unit or two, by Machin's formula: 16 atan(1/5) - 4 atan(1/239)."""
-    one = 10 ** (digits + 10)
+    one: int = 10 ** (digits + 10)
 
     def atan(inverse: int) -> int:
         term = total = one // inverse

@@ -60,7 +60,7 @@ def plot_data(
     y_unit: str,
     y_scale: str,
     look: str,
-    format: str,  # noqa: A002  (the parameter's name)
+    format: str,
     run: Run,
 ) -> Outcome:
     """Draw y against x, numbers that are given, with labels that have units.
@@ -71,8 +71,8 @@ def plot_data(
     Artifacts: `plot` (`plot.png` or `plot.svg`), `data` (CSV with the columns x and y, all digits).
 
     Raises:
-        AppFailed: `BadData`: no numbers, not as many y as x, a number that is not finite or above 1e300, one that a
-            logarithmic axis does not have. `NoEngine`: matplotlib is not installed.
+        AppFailed: `BadData`: no numbers, not as many y as x, a number that is not finite or above 1e300, one
+            that a logarithmic axis does not have. `NoEngine`: matplotlib is not installed.
     """
     first, second = numbers_of(x, "x"), numbers_of(y, "y")
     if len(first) != len(second):
@@ -86,7 +86,8 @@ def plot_data(
         below = np.flatnonzero(values <= 0)
         if scale == "log" and below.size:
             raise AppFailed(
-                f"number {int(below[0]) + 1} of {name} is {values[below[0]]:g}, which a logarithmic axis does not have.",
+                f"number {int(below[0]) + 1} of {name} is {values[below[0]]:g}, which a logarithmic axis does not "
+                "have.",
                 kind="contract",
                 name="BadData",
                 repair=f"{name}_scale = linear, or numbers above 0",

@@ -107,7 +107,7 @@ def drawing(
         axes = figure.subplots(rows, columns, squeeze=False, **panels)
         yield figure, [a for row in axes for a in row]
         # The same picture is the same file: no date in it.
-        undated = {"metadata": {"Date": None}} if file.endswith(".svg") else {}
+        undated: dict[str, Any] = {"metadata": {"Date": None}} if file.endswith(".svg") else {}
         figure.savefig(run.workdir / file, dpi=150, **undated)
 
 

@@ -14,10 +14,10 @@ from hpcagent.errors import AppFailed, nearest
 __all__ = ["ELEMENTS", "PHASES", "Term", "balanced", "composition", "read_side", "written"]
 
 ELEMENTS = frozenset(
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr "
-    "Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir "
-    "Pt Au Hg Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl "
-    "Mc Lv Ts Og".split()
+    """H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y
+    Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os
+    Ir Pt Au Hg Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh
+    Fl Mc Lv Ts Og""".split()  # noqa: SIM905  (118 texts in quotes cannot be read)
 )
 PHASES = {"g": "gas", "l": "liquid", "s": "solid", "aq": "in water"}
 CHARGE = "charge"
@@ -95,8 +95,8 @@ def _counted(formula: str, body: str) -> dict[str, int]:
         piece = _PIECE.match(body, at)
         if piece is None:
             raise _bad(
-                f"{formula!r} is no formula (at {body[at:]!r}): elements, numbers, brackets, a charge after ^, as in "
-                "Ca(OH)2 or SO4^2-.",
+                f"{formula!r} is no formula (at {body[at:]!r}): elements, numbers, brackets, a charge after ^, as "
+                "in Ca(OH)2 or SO4^2-.",
                 repair="' + ' between substances has blanks around it",
             )
         at = piece.end()
@@ -212,8 +212,8 @@ def balanced(left: Sequence[Term], right: Sequence[Term]) -> tuple[list[Fraction
         raise _unbalanced(left, right, kinds, matrix)
     if len(vectors) > 1:
         raise _bad(
-            f"{' + '.join(names[: len(left)])} -> {' + '.join(names[len(left) :])} can be balanced in more than one "
-            f"way ({len(vectors)} independent reactions).",
+            f"{' + '.join(names[: len(left)])} -> {' + '.join(names[len(left) :])} can be balanced in more than "
+            f"one way ({len(vectors)} independent reactions).",
             "AmbiguousReaction",
             "write the coefficients, or one reaction at a time",
         )
@@ -223,8 +223,8 @@ def balanced(left: Sequence[Term], right: Sequence[Term]) -> tuple[list[Fraction
     if any(n <= 0 for n in vector):
         wrong = [name for name, n in zip(names, vector, strict=True) if n <= 0]
         raise _bad(
-            f"{', '.join(wrong)} can only be balanced with a coefficient that is 0 or negative: on the other side, or "
-            "without part in the reaction.",
+            f"{', '.join(wrong)} can only be balanced with a coefficient that is 0 or negative: on the other "
+            "side, or without part in the reaction.",
             "NotBalanced",
         )
     scale = Fraction(math.lcm(*(n.denominator for n in vector)))

@@ -42,16 +42,16 @@ _HALOGENS = {"F2": "F", "Cl2": "Cl", "Br2": "Br", "I2": "I"}
             "liquid",
             "gas",
             default="not_said",
-            description="phase of water where the products are not given: liquid gives the higher heating value, gas "
-            "the lower",
+            description="phase of water where the products are not given: liquid gives the higher heating value, "
+            "gas the lower",
         ),
     },
     metrics={
         "reaction_enthalpy": Metric(
             name="reaction_enthalpy",
             unit="kJ/mol",
-            description="enthalpy of products less that of reactants for one mole of the reaction as it is written; "
-            "negative: heat is given off",
+            description="enthalpy of products less that of reactants for one mole of the reaction as it is "
+            "written; negative: heat is given off",
         ),
         "energy_released": Metric(
             name="energy_released", unit="kJ/mol", description="heat given off: minus reaction_enthalpy"
@@ -147,8 +147,8 @@ def simulate_chemical_reaction(
         notes=(
             f"{equation}, {change:.6g} kJ per mole of it at {temperature:g} K ({how})",
             f"enthalpies of formation: {sources}{heat}",
-            "standard states at 1 bar, gases ideal; that these phases exist at the temperature and pressure is not "
-            "checked",
+            "standard states at 1 bar, gases ideal; that these phases exist at the temperature and pressure is "
+            "not checked",
         ),
     )
 
@@ -210,8 +210,8 @@ def _inferred(found: Sequence[Substance], water: str) -> tuple[list[Term], str]:
             raise _unused(water)
         return [Term(f"H{_HALOGENS[halogen[0].formula]}", "g")], "hydrogen and a halogen, to its hydride as a gas"
     raise AppFailed(
-        f"what {' and '.join(map(str, found))} become is not certain: products are known of themselves only of one "
-        "fuel of C, H and O with O2 (complete combustion), and of H2 with a halogen.",
+        f"what {' and '.join(map(str, found))} become is not certain: products are known of themselves only of "
+        "one fuel of C, H and O with O2 (complete combustion), and of H2 with a halogen.",
         kind="contract",
         name="AmbiguousReaction",
         repair="give products, e.g. products = 'CO2(g) + H2O(l)'",

@@ -134,7 +134,7 @@ class Magnet:
         return field, along
 
     def field_and_energy(self, m: _Array, applied: _Array) -> tuple[_Array, float, float]:
-        """Effective field (T); total energy density but for a constant, and what its rounding is relative to (J/m^3)."""
+        """Effective field (T); energy density but for a constant, and what its rounding is relative to (J/m^3)."""
         field, _ = self._internal(m)
         n, ms = self.body.n_cells, self.material.ms
         inner = -0.5 * ms * float(np.vdot(m, field)) / n

@@ -112,7 +112,7 @@ def evolve(
             norm = np.sqrt(np.einsum("ixyz,ixyz->xyz", at, at))
             off = float(np.abs(norm - 1.0)[magnet.body.inside].max())
             m, time = magnet.body.normalized(at), time + step
-            # The rate there is that of the vector before it was made a unit one: they differ by less than the error.
+            # That of the vector before it was made a unit one: they differ by less than the error.
             first = rates[-1]
             yield Moment(time, m, off, refused)
         else:
@@ -120,8 +120,8 @@ def evolve(
         step *= min(4.0, max(0.2, 0.9 * (tolerance / error) ** 0.2)) if error > 0 else 4.0 if error == 0 else 0.2
         if step < _SHORTEST:
             raise AppFailed(
-                f"the time step has become shorter than {_SHORTEST:g} s at {time:.6g} s: the fields are no numbers, "
-                "or no step keeps the tolerance.",
+                f"the time step has become shorter than {_SHORTEST:g} s at {time:.6g} s: the fields are no "
+                "numbers, or no step keeps the tolerance.",
                 name="Unstable",
                 repair="a larger tolerance, or a look at the field and the material",
             )

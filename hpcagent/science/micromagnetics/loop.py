@@ -51,7 +51,7 @@ class Loop:
         coercivity: Field at which m along it is 0, as its size on the descending branch, T; negative: before 0.
         coercivity_resolution: Distance of the two fields between which that lies, T.
         remanence: m along the field without one.
-        switching_field: Where the mean of m jumps most, T; None where no step of the finest size changes it by 0.2.
+        switching_field: Where the mean of m jumps most, T; None where no finest step changes it by 0.2.
         largest_jump: Largest change of the mean of m in one step, as the length of the vector.
         loop_area: mu0 times the integral of M dH around the loop over Ms, T.
     """

@@ -68,9 +68,10 @@ class Magnumnp:
         return self._terms | {"zeeman": self._mn.ExternalField([float(b) / MU0 for b in applied])}
 
     def _now(self) -> _Array:
-        m = np.moveaxis(self._state.m.numpy(), -1, 0).copy()
+        m = np.moveaxis(self._state.m.numpy(), -1, 0)
         # It makes unit vectors of all cells; those outside have none.
-        return np.nan_to_num(m) * self._body.inside
+        result: _Array = np.where(self._body.inside, m, 0.0)
+        return result
 
     def _outside(self) -> None:
         self._state.m[~self._torch.tensor(self._body.inside)] = 0.0
@@ -107,7 +108,7 @@ class Magnumnp:
         step_error: float,
         max_steps: int,
     ) -> Iterator[Moment]:
-        """See `Solver`: a moment each picosecond; its time is stretched to the gyromagnetic ratio that is wanted."""
+        """See `Solver`: a moment each picosecond; time is stretched to the gyromagnetic ratio that is wanted."""
         terms = list(self._begin(m, applied).values())
         self._state.material["alpha"] = damping
         llg = self._mn.LLGSolver(terms, atol=step_error, rtol=step_error)

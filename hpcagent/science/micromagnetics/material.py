@@ -73,7 +73,8 @@ def reduced_magnetization(temperature: float, curie: float, shape: float, power:
     cube = 1.0 - shape * t**1.5 - (1.0 - shape) * t**power
     if not 0.0 < cube <= 1.0:
         raise AppFailed(
-            f"with curve_shape={shape:g} and curve_power={power:g} the law gives Ms(T)/Ms(0) = ({cube:.3g})^(1/3) at {temperature:g} K.",
+            f"with curve_shape={shape:g} and curve_power={power:g} the law gives Ms(T)/Ms(0) = "
+            f"({cube:.3g})^(1/3) at {temperature:g} K.",
             kind="contract",
             name="UnknownTemperature",
             repair="curve_shape and curve_power that were fitted to this material: 0.35 and 4 (Fe), 0.11 and 2.5 "
@@ -126,5 +127,6 @@ def material_at(
     return (
         Material(given.ms * ratio, given.exchange * ratio**2, given.anisotropy * ratio**3),
         f"from {constants_at:g} K to {temperature:g} K: Ms x {ratio:.6g} (Kuz'min's law, Tc = {curie:g} K, "
-        f"s = {shape:g}, p = {power:g}), A x {ratio**2:.6g} (assumed: Ms^2), K1 x {ratio**3:.6g} (assumed: Ms^3, Callen-Callen)",
+        f"s = {shape:g}, p = {power:g}), A x {ratio**2:.6g} (assumed: Ms^2), K1 x {ratio**3:.6g} (assumed: "
+        "Ms^3, Callen-Callen)",
     )

@@ -139,8 +139,8 @@ _FAILURES = (
     "Walltime",
     "BlockEnded",
 )
-# Turn of all cells before each state is looked for, rad: it leaves a balance that is none, and is small against the
-# distance to the barrier of a field that is 1e-4 of the switching field below it.
+# Turn of all cells before each state is looked for, rad: it leaves a balance that is none, and is small against
+# the distance to the barrier where a field is 1e-4 of the switching field below it.
 _NUDGE = 3e-3
 
 
@@ -219,9 +219,9 @@ def simulate_micromagnetics(run: Run, **given: Any) -> Outcome:
     Artifacts: `loop` (CSV: branch_1, field_T, m_along_field_1, m_x_1, m_y_1, m_z_1), `plot` where matplotlib is.
 
     Raises:
-        AppFailed: `UnknownTemperature`: no constants at it. `CellTooLarge`: above the exchange length. `NotConverged`,
-            `Unstable`: a minimisation. `NotSaturated`: the loop is not closed. `NoEngine`, and how the process of
-            magnum.np ended.
+        AppFailed: `UnknownTemperature`: no constants at it. `CellTooLarge`: above the exchange length.
+            `NotConverged`, `Unstable`: a minimisation. `NotSaturated`: the loop is not closed. `NoEngine`,
+            and how the process of magnum.np ended.
     """
     return in_child(hysteresis, run, given) if given["engine"] != "own" else hysteresis(run=run, **given)
 
@@ -266,13 +266,15 @@ def hysteresis(run: Run, **given: Any) -> Outcome:
     }
     if loop.switching_field is None:
         notes.append(
-            "the magnetisation never jumps by 0.2 in one step: it turns, or reverses bit by bit; no switching field"
+            "the magnetisation never jumps by 0.2 in one step: it turns, or reverses bit by bit; no "
+            "switching field"
         )
     else:
         metrics["switching_field"] = loop.switching_field
     if abs(loop.coercivity) < 2.0 * loop.coercivity_resolution:
         notes.append(
-            "the coercivity is no larger than twice its resolution: a smaller field_resolution would tell it from 0"
+            "the coercivity is no larger than twice its resolution: a smaller field_resolution would tell "
+            "it from 0"
         )
     artifacts = {"loop": "loop.csv"}
     if can_draw():
@@ -336,8 +338,8 @@ def magnetization_dynamics(run: Run, **given: Any) -> Outcome:
     (order 5), as long as `step_error` allows. The energy in a constant field cannot rise: a run in which it does,
     by more than 1e-4 of its terms, is `Unstable`.
 
-    Artifacts: `magnetization` (CSV: time_ns, m_x_1, m_y_1, m_z_1 of each step), `state` (NumPy, (3, nx, ny, nz), m at
-    the end), `plot` where matplotlib is.
+    Artifacts: `magnetization` (CSV: time_ns, m_x_1, m_y_1, m_z_1 of each step), `state` (NumPy, (3, nx, ny, nz),
+    m at the end), `plot` where matplotlib is.
 
     Raises:
         AppFailed: As of `simulate_micromagnetics`; `TooManySteps`.
@@ -419,8 +421,8 @@ def _check_energy(now: Any, lowest: Any, time: float) -> Any:
     allowed = _RISE * sum(map(abs, terms))
     if not now.total <= lowest.total + allowed:
         raise AppFailed(
-            f"the energy has risen from {lowest.total:.6g} to {now.total:.6g} J/m^3 at {time / _NS:.6g} ns, which it "
-            "cannot in a constant field.",
+            f"the energy has risen from {lowest.total:.6g} to {now.total:.6g} J/m^3 at {time / _NS:.6g} ns, which "
+            "it cannot in a constant field.",
             name="Unstable",
             repair="a smaller step_error",
         )
@@ -469,7 +471,8 @@ def _magnet(run: Run, given: Mapping[str, Any]) -> tuple[Body, Material, list[st
     notes = [said, "athermal: no fluctuations, no waiting time; a coercivity is an upper bound"]
     edges = " x ".join(f"{edge / _NM:.4g}" for edge in body.cell)
     notes.append(
-        f"{' x '.join(map(str, counts))} cells of {edges} nm; exchange length {material.exchange_length / _NM:.4g} nm"
+        f"{' x '.join(map(str, counts))} cells of {edges} nm; exchange length "
+        f"{material.exchange_length / _NM:.4g} nm"
     )
     if body.form_error > 0.02:
         notes.append(
