@@ -132,40 +132,49 @@ def evaluate(expression: str, digits: int = 30) -> Result:
         except NeedsDigits:
             work *= 2
         except (decimal.Overflow, decimal.Underflow):
-            raise _failed("a number on the way is too large.", "TooLarge", "its logarithm") from None
-    raise _failed(
+            raise AppFailed(
+                "a number on the way is too large.", kind="contract", name="TooLarge", repair="its logarithm"
+            ) from None
+    raise AppFailed(
         f"with {work // 2} digits the expression, or what a function takes, still cannot be told from 0 or from a "
         "whole number.",
-        "DigitsLost",
-        "simplify it: a difference of equal numbers is 0",
+        kind="contract",
+        name="DigitsLost",
+        repair="simplify it: a difference of equal numbers is 0",
     )
-
-
-def _failed(message: str, name: str = "BadExpression", repair: str | None = None) -> AppFailed:
-    return AppFailed(message, kind="contract", name=name, repair=repair)
 
 
 def _parsed(expression: str) -> ast.expr:
     if len(expression) > _LONGEST:
-        raise _failed(f"the expression has {len(expression)} characters; at most {_LONGEST}.", "TooLarge")
+        raise AppFailed(
+            f"the expression has {len(expression)} characters; at most {_LONGEST}.",
+            kind="contract",
+            name="TooLarge",
+        )
     if not expression.isascii():
         odd = next(c for c in expression if not c.isascii())
-        raise _failed(f"the character {odd!r} is not in arithmetic; write + - * / ** and ASCII names.")
+        raise AppFailed(
+            f"the character {odd!r} is not in arithmetic; write + - * / ** and ASCII names.",
+            kind="contract",
+            name="BadExpression",
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # `2(3)` is refused below, in our words
             tree = ast.parse(expression.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         said = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise _failed(f"{expression!r} is no expression: {said}.") from None
+        raise AppFailed(
+            f"{expression!r} is no expression: {said}.", kind="contract", name="BadExpression"
+        ) from None
     if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
-        raise _failed(f"the expression has more than {_MOST_NODES} parts.", "TooLarge")
+        raise AppFailed(f"the expression has more than {_MOST_NODES} parts.", kind="contract", name="TooLarge")
     return tree
 
 
 def _value(node: ast.expr, text: str, numbers: Numbers, depth: int = 0) -> Number:
     if depth > _DEEPEST:
-        raise _failed(f"the expression is nested more than {_DEEPEST} deep.", "TooLarge")
+        raise AppFailed(f"the expression is nested more than {_DEEPEST} deep.", kind="contract", name="TooLarge")
     match node:
         case ast.Constant():
             return _literal(node, text)
@@ -181,7 +190,11 @@ def _value(node: ast.expr, text: str, numbers: Numbers, depth: int = 0) -> Numbe
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
             method, fewest, most = FUNCTIONS[name]
             if not fewest <= len(arguments) <= most:
-                raise _failed(f"{name} takes {fewest if fewest == most else f'{fewest} to {most}'} argument(s).")
+                raise AppFailed(
+                    f"{name} takes {fewest if fewest == most else f'{fewest} to {most}'} argument(s).",
+                    kind="contract",
+                    name="BadExpression",
+                )
             given = [_value(argument, text, numbers, depth + 1) for argument in arguments]
             found: Number = getattr(numbers, method)(*given)
             return found
@@ -192,13 +205,26 @@ def _refused(node: ast.expr, text: str) -> AppFailed:
     part = (ast.get_source_segment(text.strip(), node) or text)[:60]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id == "log":
-            return _failed(f"{part!r}: log may be ln or log10.", repair="write ln, log10 or log2")
-        return _failed(f"{part!r}: there is no function {node.func.id!r}; {nearest(node.func.id, FUNCTIONS)}")
+            return AppFailed(
+                f"{part!r}: log may be ln or log10.",
+                kind="contract",
+                name="BadExpression",
+                repair="write ln, log10 or log2",
+            )
+        return AppFailed(
+            f"{part!r}: there is no function {node.func.id!r}; {nearest(node.func.id, FUNCTIONS)}",
+            kind="contract",
+            name="BadExpression",
+        )
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitXor):
-        return _failed(f"{part!r}: ^ is no power here.", repair="write **")
-    return _failed(
+        return AppFailed(
+            f"{part!r}: ^ is no power here.", kind="contract", name="BadExpression", repair="write **"
+        )
+    return AppFailed(
         f"{part!r} is not arithmetic: allowed are numbers, + - * / // % **, brackets, pi, e and the functions "
-        f"{', '.join(sorted(FUNCTIONS))}."
+        f"{', '.join(sorted(FUNCTIONS))}.",
+        kind="contract",
+        name="BadExpression",
     )
 
 
@@ -207,9 +233,13 @@ def _literal(node: ast.Constant, text: str) -> Fraction:
     written = ast.get_source_segment(text.strip(), node) or ""
     found = _LITERAL.match(written)
     if found is None or type(node.value) not in (int, float) or not written:
-        raise _failed(f"{written[:60]!r} is no decimal number.")
+        raise AppFailed(f"{written[:60]!r} is no decimal number.", kind="contract", name="BadExpression")
     if abs(int(found["exponent"] or 0)) > _MOST_ZEROS:
-        raise _failed(f"{written} is too large or too small a number; exponents go to {_MOST_ZEROS}.", "TooLarge")
+        raise AppFailed(
+            f"{written} is too large or too small a number; exponents go to {_MOST_ZEROS}.",
+            kind="contract",
+            name="TooLarge",
+        )
     return Fraction(written.replace("_", ""))
 
 
@@ -219,16 +249,22 @@ def _constant(name: str, numbers: Numbers) -> Number:
     if name == "e":
         return numbers.e()
     if name in FUNCTIONS:
-        raise _failed(f"{name} is a function; write what it is of, {name}(...).")
+        raise AppFailed(
+            f"{name} is a function; write what it is of, {name}(...).", kind="contract", name="BadExpression"
+        )
     try:
         factor(name, name)
     except BadInput:
-        raise _failed(
+        raise AppFailed(
             f"there is no number called {name!r}; {nearest(name, [*FUNCTIONS, *_CONSTANTS])}",
+            kind="contract",
+            name="BadExpression",
             repair="write it as a number",
         ) from None
-    raise _failed(
+    raise AppFailed(
         f"{name!r} is a unit: expressions are of pure numbers, so that units are not mixed unseen.",
+        kind="contract",
+        name="BadExpression",
         repair="convert all quantities to one unit first, and write their numbers",
     )
 

@@ -43,16 +43,13 @@ class Interval:
 Number = Fraction | Interval
 
 
-def _failed(message: str, name: str, repair: str | None = None) -> AppFailed:
-    return AppFailed(message, kind="contract", name=name, repair=repair)
-
-
 def _too_large(what: str) -> AppFailed:
-    return _failed(
+    return AppFailed(
         f"{what} is larger than what is computed (fractions of {MOST_BITS} bits, exponents of "
         f"{_LARGEST_EXPONENT}).",
-        "TooLarge",
-        "its logarithm, or a smaller expression",
+        kind="contract",
+        name="TooLarge",
+        repair="its logarithm, or a smaller expression",
     )
 
 
@@ -116,7 +113,9 @@ class Numbers:
     def divide(self, a: Number, b: Number) -> Number:
         """a / b."""
         if self.sign(b) == 0:
-            raise _failed("the expression divides by 0.", "NotReal", "another expression")
+            raise AppFailed(
+                "the expression divides by 0.", kind="contract", name="NotReal", repair="another expression"
+            )
         if isinstance(a, Fraction) and isinstance(b, Fraction):
             return self._checked(a / b)
         x, y = self.interval(a), self.interval(b)
@@ -163,8 +162,10 @@ class Numbers:
         if isinstance(b, Fraction) and b.denominator == 1:
             return self._whole_power(a, int(b))
         if self.sign(a) < 0:
-            raise _failed(
-                "a power of a negative number with an exponent that is not whole is not real.", "NotReal"
+            raise AppFailed(
+                "a power of a negative number with an exponent that is not whole is not real.",
+                kind="contract",
+                name="NotReal",
             )
         if isinstance(b, Fraction) and isinstance(a, Fraction):
             if a == 0:
@@ -176,7 +177,9 @@ class Numbers:
 
     def _whole_power(self, a: Number, n: int) -> Number:
         if n < 0 and self.sign(a) == 0:
-            raise _failed("the expression divides by 0.", "NotReal", "another expression")
+            raise AppFailed(
+                "the expression divides by 0.", kind="contract", name="NotReal", repair="another expression"
+            )
         if isinstance(a, Fraction):
             if a in (0, 1, -1):
                 return a**n if n >= 0 else a ** (-n)
@@ -208,7 +211,7 @@ class Numbers:
     def root(self, a: Number, n: int) -> Number:
         """n-th root."""
         if self.sign(a) < 0:
-            raise _failed("the square root of a negative number is not real.", "NotReal")
+            raise AppFailed("the square root of a negative number is not real.", kind="contract", name="NotReal")
         return self.power(a, Fraction(1, n))
 
     def exp(self, a: Number) -> Number:
@@ -246,7 +249,9 @@ class Numbers:
 
     def _positive(self, a: Number) -> None:
         if self.sign(a) <= 0:
-            raise _failed("the logarithm of 0 or of a negative number is not real.", "NotReal")
+            raise AppFailed(
+                "the logarithm of 0 or of a negative number is not real.", kind="contract", name="NotReal"
+            )
 
     def _rising(self, a: Number, function: Callable[[decimal.Context, Decimal], Decimal]) -> Interval:
         """A function that rises, whose value in `decimal` is right to half a unit of the last digit."""
@@ -312,10 +317,11 @@ class Numbers:
         """
         middle, radius = self._ball(a)
         if middle.copy_abs() > _LARGEST_ANGLE:
-            raise _failed(
+            raise AppFailed(
                 f"an angle of {middle:.3g} rad is larger than {_LARGEST_ANGLE:.0e} rad.",
-                "TooLarge",
-                "a smaller angle",
+                kind="contract",
+                name="TooLarge",
+                repair="a smaller angle",
             )
         digits = self.digits + 40
         work = decimal.Context(prec=digits, Emax=_LARGEST_EXPONENT, Emin=-_LARGEST_EXPONENT)
@@ -364,7 +370,7 @@ class Numbers:
         """Greatest common divisor of whole numbers."""
         for number in (a, b):
             if isinstance(number, Interval) or number.denominator != 1:
-                raise _failed("gcd is of whole numbers.", "BadExpression")
+                raise AppFailed("gcd is of whole numbers.", kind="contract", name="BadExpression")
         assert isinstance(a, Fraction) and isinstance(b, Fraction)
         return Fraction(math.gcd(int(a), int(b)))
 
@@ -375,9 +381,9 @@ def _ten(power: int) -> Decimal:
 
 def _counter(a: Number, what: str) -> int:
     if isinstance(a, Interval) or a.denominator != 1 or a < 0:
-        raise _failed(f"{what} is of whole numbers from 0 on.", "BadExpression")
+        raise AppFailed(f"{what} is of whole numbers from 0 on.", kind="contract", name="BadExpression")
     if a > _MOST_FACTORIAL:
-        raise _failed(f"{what} of {int(a):.6g} is above {_MOST_FACTORIAL}.", "TooLarge")
+        raise AppFailed(f"{what} of {int(a):.6g} is above {_MOST_FACTORIAL}.", kind="contract", name="TooLarge")
     return int(a)
 
 

@@ -50,10 +50,6 @@ class Term:
         return f"{self.formula}({self.phase})" if self.phase else self.formula
 
 
-def _bad(message: str, name: str = "BadFormula", repair: str | None = None) -> AppFailed:
-    return AppFailed(message, kind="contract", name=name, repair=repair)
-
-
 def composition(formula: str) -> dict[str, int]:
     """Atoms of a formula, and its charge (in e) under `charge`, where it has one.
 
@@ -72,8 +68,10 @@ def composition(formula: str) -> dict[str, int]:
         sign = found["one"] or found["sign"]
         charge = int(f"{sign}{found['size'] or 1}")
         if found["one"] and len(re.findall(r"[A-Z]", body)) == 1 and re.fullmatch(r"[A-Z][a-z]?\d", body):
-            raise _bad(
+            raise AppFailed(
                 f"{formula!r} may be {body[:-1]}^{body[-1]}{sign} or {body}^{sign}.",
+                kind="contract",
+                name="BadFormula",
                 repair=f"write {body[:-1]}^{body[-1]}{sign} or {body}^{sign}",
             )
     total: dict[str, int] = {}
@@ -83,7 +81,7 @@ def composition(formula: str) -> dict[str, int]:
         for element, count in _counted(formula, part[times.end() :]).items():
             total[element] = total.get(element, 0) + count * int(times[0] or 1)
     if sum(total.values()) > _MOST_ATOMS:
-        raise _bad(f"{formula!r} has more than {_MOST_ATOMS:,} atoms.")
+        raise AppFailed(f"{formula!r} has more than {_MOST_ATOMS:,} atoms.", kind="contract", name="BadFormula")
     return total | ({CHARGE: charge} if charge else {})
 
 
@@ -94,9 +92,11 @@ def _counted(formula: str, body: str) -> dict[str, int]:
     while at < len(body):
         piece = _PIECE.match(body, at)
         if piece is None:
-            raise _bad(
+            raise AppFailed(
                 f"{formula!r} is no formula (at {body[at:]!r}): elements, numbers, brackets, a charge after ^, as "
                 "in Ca(OH)2 or SO4^2-.",
+                kind="contract",
+                name="BadFormula",
                 repair="' + ' between substances has blanks around it",
             )
         at = piece.end()
@@ -107,17 +107,27 @@ def _counted(formula: str, body: str) -> dict[str, int]:
             continue
         if closing:
             if not opened or opened.pop() + closing not in ("()", "[]"):
-                raise _bad(f"{formula!r} has a bracket too many, or one of another kind.")
+                raise AppFailed(
+                    f"{formula!r} has a bracket too many, or one of another kind.",
+                    kind="contract",
+                    name="BadFormula",
+                )
             inner = stack.pop()
             found = {e: n * _number(formula, times) for e, n in inner.items()}
         elif element in ELEMENTS:
             found = {element: _number(formula, count)}
         else:
-            raise _bad(f"{formula!r}: there is no element {element!r}; {nearest(element, ELEMENTS)[:60]}")
+            raise AppFailed(
+                f"{formula!r}: there is no element {element!r}; {nearest(element, ELEMENTS)[:60]}",
+                kind="contract",
+                name="BadFormula",
+            )
         for e, n in found.items():
             stack[-1][e] = stack[-1].get(e, 0) + n
     if len(stack) > 1 or not stack[0]:
-        raise _bad(f"{formula!r} has a bracket that is not closed, or no element.")
+        raise AppFailed(
+            f"{formula!r} has a bracket that is not closed, or no element.", kind="contract", name="BadFormula"
+        )
     return stack[0]
 
 
@@ -125,7 +135,11 @@ def _number(formula: str, text: str) -> int:
     if not text:
         return 1
     if len(text) > 6 or int(text) == 0:
-        raise _bad(f"{formula!r}: {text[:20]} is no count of atoms; allowed are 1 to 999999.")
+        raise AppFailed(
+            f"{formula!r}: {text[:20]} is no count of atoms; allowed are 1 to 999999.",
+            kind="contract",
+            name="BadFormula",
+        )
     return int(text)
 
 
@@ -145,20 +159,35 @@ def read_side(text: str, what: str) -> list[Term]:
         except (ValueError, RecursionError):
             words = None
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise _bad(f'{what}={text[:80]!r} is no JSON list of texts, as in ["H2(g)", "O2(g)"].')
+            raise AppFailed(
+                f'{what}={text[:80]!r} is no JSON list of texts, as in ["H2(g)", "O2(g)"].',
+                kind="contract",
+                name="BadFormula",
+            )
     else:
         words = re.split(r"\s+\+\s+|\s*[,;]\s*", text.strip())
     if not any(word.strip() for word in words):
-        raise _bad(f"{what} names no substance.", repair=f'e.g. {what} = "H2(g) + O2(g)"')
+        raise AppFailed(
+            f"{what} names no substance.",
+            kind="contract",
+            name="BadFormula",
+            repair=f'e.g. {what} = "H2(g) + O2(g)"',
+        )
     if len(words) > _MOST_TERMS:
-        raise _bad(f"{what} has {len(words)} substances; at most {_MOST_TERMS}.")
+        raise AppFailed(
+            f"{what} has {len(words)} substances; at most {_MOST_TERMS}.", kind="contract", name="BadFormula"
+        )
     return [_read_term(word) for word in words]
 
 
 def _read_term(word: str) -> Term:
     found = _TERM.match(word)
     if found is None or not found["what"]:
-        raise _bad(f"{word!r} is no substance: a coefficient, a formula and a phase, as in 2 H2O(l).")
+        raise AppFailed(
+            f"{word!r} is no substance: a coefficient, a formula and a phase, as in 2 H2O(l).",
+            kind="contract",
+            name="BadFormula",
+        )
     coefficient = None
     if found["n"]:
         try:
@@ -166,7 +195,11 @@ def _read_term(word: str) -> Term:
         except ZeroDivisionError:
             coefficient = Fraction(0)
         if not 0 < coefficient < 10**6:
-            raise _bad(f"{word!r}: a coefficient is a number above 0 and below 1000000.")
+            raise AppFailed(
+                f"{word!r}: a coefficient is a number above 0 and below 1000000.",
+                kind="contract",
+                name="BadFormula",
+            )
     return Term(found["what"].strip(), found["phase"] or "", coefficient)
 
 
@@ -188,8 +221,11 @@ def balanced(left: Sequence[Term], right: Sequence[Term]) -> tuple[list[Fraction
     names = [str(term) for term in terms]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise _bad(
-            f"{', '.join(twice)} stands twice.", "NotBalanced", "take out what is not changed, e.g. a catalyst"
+        raise AppFailed(
+            f"{', '.join(twice)} stands twice.",
+            kind="contract",
+            name="NotBalanced",
+            repair="take out what is not changed, e.g. a catalyst",
         )
     counts = [composition(term.formula) for term in terms]
     kinds = list(dict.fromkeys(kind for count in counts for kind in count))
@@ -200,32 +236,35 @@ def balanced(left: Sequence[Term], right: Sequence[Term]) -> tuple[list[Fraction
         for kind, row in zip(kinds, matrix, strict=True):
             off = sum((a * n for a, n in zip(row, chosen, strict=True)), Fraction(0))
             if off:
-                raise _bad(
+                raise AppFailed(
                     f"the coefficients as written do not balance {kind}: the left side has {abs(off)} "
                     f"{'more' if off > 0 else 'less'} than the right side.",
-                    "NotBalanced",
-                    "correct them, or leave all of them out: they are found then",
+                    kind="contract",
+                    name="NotBalanced",
+                    repair="correct them, or leave all of them out: they are found then",
                 )
         return chosen[: len(left)], chosen[len(left) :]
     vectors = _kernel(matrix, len(terms))
     if not vectors:
         raise _unbalanced(left, right, kinds, matrix)
     if len(vectors) > 1:
-        raise _bad(
+        raise AppFailed(
             f"{' + '.join(names[: len(left)])} -> {' + '.join(names[len(left) :])} can be balanced in more than "
             f"one way ({len(vectors)} independent reactions).",
-            "AmbiguousReaction",
-            "write the coefficients, or one reaction at a time",
+            kind="contract",
+            name="AmbiguousReaction",
+            repair="write the coefficients, or one reaction at a time",
         )
     vector = vectors[0]
     if sum(n < 0 for n in vector) > sum(n > 0 for n in vector):
         vector = [-n for n in vector]
     if any(n <= 0 for n in vector):
         wrong = [name for name, n in zip(names, vector, strict=True) if n <= 0]
-        raise _bad(
+        raise AppFailed(
             f"{', '.join(wrong)} can only be balanced with a coefficient that is 0 or negative: on the other "
             "side, or without part in the reaction.",
-            "NotBalanced",
+            kind="contract",
+            name="NotBalanced",
         )
     scale = Fraction(math.lcm(*(n.denominator for n in vector)))
     whole = [n * scale for n in vector]
@@ -243,10 +282,11 @@ def _unbalanced(
         if kind != CHARGE and (all(n >= 0 for n in row) or all(n <= 0 for n in row))
     ]
     why = "; ".join(alone) or "no coefficients keep all of them at once"
-    return _bad(
+    return AppFailed(
         f"{' + '.join(map(str, left))} -> {' + '.join(map(str, right))} cannot be balanced: {why}.",
-        "NotBalanced",
-        "add the substance that is missing",
+        kind="contract",
+        name="NotBalanced",
+        repair="add the substance that is missing",
     )
 
 
