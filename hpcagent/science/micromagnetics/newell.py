@@ -62,7 +62,7 @@ def demag_factors(edges: Triple) -> tuple[float, float, float]:
 
     Example:
         >>> [round(n, 4) for n in demag_factors((100.0, 100.0, 1.0))]
-        [0.0178, 0.0178, 0.9644]
+        [0.017, 0.017, 0.966]
     """
     xx, yy, zz = demag_tensor((1, 1, 1), edges)[:3, 0, 0, 0]
     return float(xx), float(yy), float(zz)
