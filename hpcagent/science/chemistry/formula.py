@@ -266,10 +266,9 @@ def balanced(left: Sequence[Term], right: Sequence[Term]) -> tuple[list[Fraction
             kind="contract",
             name="NotBalanced",
         )
-    scale = Fraction(math.lcm(*(n.denominator for n in vector)))
+    # One of them is 1, so that no number divides all of them afterwards.
+    scale = math.lcm(*(n.denominator for n in vector))
     whole = [n * scale for n in vector]
-    common = math.gcd(*(int(n) for n in whole))
-    whole = [n / common for n in whole]
     return whole[: len(left)], whole[len(left) :]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from hpcagent.errors import AppFailed
-from hpcagent.science.micromagnetics import newell
+from hpcagent.science.micromagnetics import llg, newell
 from hpcagent.science.micromagnetics.body import Body, Grains, direction, grid, made
 from hpcagent.science.micromagnetics.field import Magnet
 from hpcagent.science.micromagnetics.llg import GYROMAGNETIC, evolve
@@ -229,16 +230,31 @@ def test_a_minimum_that_is_not_reached_is_a_failure():
     assert failed.value.name == "NotConverged"
 
 
-def test_no_step_of_a_minimisation_raises_the_energy(monkeypatch):
+def test_a_step_that_would_raise_the_energy_is_taken_back(monkeypatch):
     body = block((8, 8, 1), (4e-9, 4e-9, 4e-9))
     magnet = Magnet(body, PERMALLOY)
-    seen = []
+    tried = []
     inner = magnet.field_and_energy
-    monkeypatch.setattr(magnet, "field_and_energy", lambda m, b: seen.append(inner(m, b)) or seen[-1])
+
+    def recorded(m, b):
+        found = inner(m, b)
+        tried.append((m, found[1]))
+        return found
+
+    monkeypatch.setattr(magnet, "field_and_energy", recorded)
     m = body.normalized(np.random.default_rng(0).normal(size=(3, 8, 8, 1)))
     rest = relax(magnet, m, np.zeros(3), tolerance=1e-7, max_steps=5000)
     assert rest.torque <= 1e-7
-    assert min(e for _, e, _ in seen) == pytest.approx(inner(rest.m, np.zeros(3))[1], rel=1e-9)
+    at, lowest = tried[0]
+    refused = 0
+    for (new, energy), (following, _) in itertools.pairwise(tried[1:]):
+        if energy > lowest + 1e-4 * abs(lowest):
+            refused += 1
+            assert np.linalg.norm(following - at) < np.linalg.norm(new - at)
+        elif energy <= lowest:
+            at, lowest = new, energy
+    assert refused > 0
+    assert np.array_equal(rest.m, tried[-1][0])
 
 
 # ---- dynamics
@@ -276,6 +292,37 @@ def test_without_damping_the_energy_stays_and_a_smaller_error_keeps_lengths_bett
         assert last == pytest.approx(first, rel=20 * tolerance)
         assert np.sqrt((moments[-1].m ** 2).sum(axis=0)) == pytest.approx(1.0, abs=1e-12)
     assert worst[1] < worst[0] / 50
+
+
+def test_a_step_over_a_sudden_field_is_taken_back():
+    """Without a field nothing moves and steps grow; then a moment turns for 30 ps in 1 T."""
+    magnet = Magnet(block((1, 1, 1)), Material(1e3, 1e-11, 0.0))
+    moments = list(
+        evolve(
+            magnet,
+            magnet.body.uniform(np.array([1.0, 0.0, 0.0])),
+            lambda t: Z if t > 70e-12 else 0.0 * Z,
+            duration=100e-12,
+            damping=0.0,
+            g_factor=2.0,
+            tolerance=1e-6,
+            largest_step=1e-10,
+            max_steps=10000,
+        )
+    )
+    angle = 2.0 * GYROMAGNETIC * 30e-12
+    assert moments[-1].m.ravel() == pytest.approx([math.cos(angle), math.sin(angle), 0.0], abs=1e-4)
+    assert moments[-1].refused > 0
+
+
+def test_the_coefficients_of_dormand_and_prince_belong_together():
+    """Rows add up to the times of their stages, the error's to 0: a constant rate has none."""
+    assert [sum(row) for row in llg._A] == pytest.approx([1 / 5, 3 / 10, 4 / 5, 8 / 9, 1, 1], abs=1e-14)
+    assert sum(llg._E) == pytest.approx(0.0, abs=1e-15)
+    # A rate that grows as t^n, n up to 3, has no error of order 4 either.
+    times = [0.0, *(sum(row) for row in llg._A)]
+    for n in (1, 2, 3):
+        assert sum(e * t**n for e, t in zip(llg._E, times, strict=True)) == pytest.approx(0.0, abs=1e-15)
 
 
 def test_a_field_that_is_no_number_and_too_few_steps_are_failures():
