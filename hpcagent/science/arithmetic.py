@@ -273,7 +273,8 @@ def _rounded(value: Number, digits: int) -> Result:
     if isinstance(value, Interval):
         near = decimal.Context(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
         width = near.subtract(value.high, value.low)
-        if value.low <= 0 <= value.high or width > near.scaleb(value.low.copy_abs(), -digits - 2):
+        # Also where 0 lies between them: the width is larger than the nearer end then.
+        if width > near.scaleb(value.low.copy_abs(), -digits - 2):
             raise NeedsDigits
         shown = near.plus(value.low)
         return Result(_written(shown), None, _as_float(float(shown), zero=False))
