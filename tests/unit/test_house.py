@@ -61,6 +61,7 @@ ROOMS = {
     "gpaw": ("science",),
     "tblite": ("science",),
     "mace": ("science",),
+    "magnumnp": ("science",),
     "rdkit": ("science",),
     "MDAnalysis": ("science",),
     "freud": ("science",),

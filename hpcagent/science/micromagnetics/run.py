@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ _FAILURES = (
     "Unstable",
     "NoEngine",
     "BadSettings",
-    # Of the process of magnum.np.
+    # Of the process of magnum.np, and of larger bodies.
     "EngineCrashed",
     "EngineFailed",
     "OutOfMemory",
@@ -221,9 +222,9 @@ def simulate_micromagnetics(run: Run, **given: Any) -> Outcome:
     Raises:
         AppFailed: `UnknownTemperature`: no constants at it. `CellTooLarge`: above the exchange length.
             `NotConverged`, `Unstable`: a minimisation. `NotSaturated`: the loop is not closed. `NoEngine`,
-            and how the process of magnum.np ended.
+            and how its process ended (magnum.np, and bodies of more than 500 cells).
     """
-    return in_child(hysteresis, run, given) if given["engine"] != "own" else hysteresis(run=run, **given)
+    return in_child(hysteresis, run, given) if _apart(given) else hysteresis(run=run, **given)
 
 
 def hysteresis(run: Run, **given: Any) -> Outcome:
@@ -344,7 +345,7 @@ def magnetization_dynamics(run: Run, **given: Any) -> Outcome:
     Raises:
         AppFailed: As of `simulate_micromagnetics`; `TooManySteps`.
     """
-    return in_child(dynamics, run, given) if given["engine"] != "own" else dynamics(run=run, **given)
+    return in_child(dynamics, run, given) if _apart(given) else dynamics(run=run, **given)
 
 
 def dynamics(run: Run, **given: Any) -> Outcome:
@@ -411,6 +412,8 @@ def dynamics(run: Run, **given: Any) -> Outcome:
     )
 
 
+# Cells from which on a process of its own (a second to start) is worth it: a loop takes as long.
+_MANY_CELLS = 500
 # Steps between two looks at the energy, and how much of the terms' sizes it may seem to rise.
 _LOOKS = 20
 _RISE = 1e-4
@@ -445,6 +448,12 @@ def _first_zero(time: _Array, m: _Array) -> float | None:
         return None
     i = int(change[0])
     return float(time[i] + (time[i + 1] - time[i]) * m[i] / (m[i] - m[i + 1]))
+
+
+def _apart(given: Mapping[str, Any]) -> bool:
+    """Whether a run has a process of its own, which its walltime can end: magnum.np, and what may take long."""
+    counts = (max(1.0, given[f"size_{axis}"] / given["cell"]) for axis in "xyz")
+    return given["engine"] != "own" or math.prod(counts) > _MANY_CELLS
 
 
 def _magnet(run: Run, given: Mapping[str, Any]) -> tuple[Body, Material, list[str]]:

@@ -220,6 +220,14 @@ def test_a_time_step_that_lets_the_energy_rise_is_a_failure(tmp_path, monkeypatc
     assert "has risen" in failure.message
 
 
+@pytest.mark.slow
+def test_a_large_body_has_a_process_that_its_walltime_ends(tmp_path):
+    app = magnetization_dynamics.with_resources(walltime_s=3.0)
+    failure = done(app, tmp_path, **PROBLEM_4 | {"duration": 1000.0, "max_steps": 10_000_000}).failure
+    assert failure is not None
+    assert failure.name == "Walltime"
+
+
 # ---- magnum.np
 
 
