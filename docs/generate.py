@@ -49,6 +49,10 @@ KINDS = {
     "structures": "building",
     "dft": "calculation",
     "mlip": "calculation",
+    "micromagnetics": "calculation",
+    "chemistry": "calculation",
+    "arithmetic": "calculation",
+    "plot_numbers": "plot",
     "landscape": "stand-in",
     "oscillator": "stand-in",
     "plots": "plot",
@@ -452,7 +456,7 @@ TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "not_retried": ("../howto/when_runs_fail.md", not_retried),
     **{
         f"failures_{heading}": ("../howto/when_runs_fail.md", partial(failure_modes, heading))
-        for heading in ("lammps", "programs", "engines", "building", "analyses", "any")
+        for heading in ("lammps", "programs", "engines", "building", "analyses", "sciences", "any")
     },
     "program_file": ("executable.md", partial(attributes, ProgramFile)),
     "program_reading": ("executable.md", partial(attributes, Reading)),

@@ -42,7 +42,7 @@ __all__ = [
 RunStates = Literal["waiting", "running", "completed", "stopped", "failed", "given up"]
 FailureKind = Literal["infrastructure", "simulation", "contract", "cancelled"]
 Charged = Literal["yes", "no", "culprit"]
-Heading = Literal["jobs", "lammps", "programs", "engines", "building", "analyses", "any"]
+Heading = Literal["jobs", "lammps", "programs", "engines", "building", "analyses", "sciences", "any"]
 
 CONTINUES = "continues from its restart file"
 """How the `repair` of a failure begins whose run goes on where it was when it is started again."""
@@ -370,6 +370,18 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("NeedsKpoints", "contract", "the engine has no converged default for a crystal: give `kspacing`, `kpts` or `mesh`, and compare a denser one"),
         _is("NotCubic", "contract", "the crystal is not cubic: `symmetry = \"auto\"` finds what it is"),
         _is("AnalysisFailed", "infrastructure", "a rank of a parallel analysis died: read `log_tail`"),
+    ),
+    "sciences": (
+        _is("UnknownTemperature", "contract", "no material constants are known there: give those of the temperature, or a `temperature_law` in its range"),
+        _is("CellTooLarge TooManyCells EmptyBody", "contract", "the grid: cells at most as long as the exchange length, a smaller body, or one that has cells"),
+        _is("NotConverged", "simulation", "a magnetisation that has not come to rest: more `max_steps`, a larger `tolerance`"),
+        _is("Unstable", "simulation", "a field or magnetisation that is no number, or an energy that rises: a smaller `step_error`, other constants"),
+        _is("NotSaturated", "simulation", "the field does not reverse the magnetisation, and the loop is not closed: a larger `field_max`"),
+        _is("TooManySteps", "simulation", "more `max_steps`, or a shorter `duration`"),
+        _is("BadFormula UnknownSubstance PhaseNeeded", "contract", "write the formula and its phase, `H2O(l)`; the message names the nearest of the table"),
+        _is("NotBalanced AmbiguousReaction", "contract", "give all products, and coefficients where several reactions are possible"),
+        _is("NoHeatCapacity", "contract", "no heat capacity of a substance is tabulated there: `temperature` 298.15, or one in the range of the message"),
+        _is("BadExpression NotReal TooLarge DigitsLost", "contract", "the message has the part of the expression and what is allowed"),
     ),
     "any": (
         _is("BadReturn", "contract", "return a dict of metrics, or an `Outcome`"),

@@ -62,6 +62,7 @@ ROOMS = {
     "gpaw": ("science",),
     "tblite": ("science",),
     "mace": ("science",),
+    "magnumnp": ("science",),
     "rdkit": ("science",),
     "MDAnalysis": ("science",),
     "freud": ("science",),
