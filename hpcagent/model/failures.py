@@ -292,6 +292,8 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("Walltime", "infrastructure", "raise `walltime_s` in the contract, or make the run shorter", again=False, timed=True),
         _is("Killed", "infrastructure", "ended from outside: out of memory, or the job was stopped; in an ensemble also a rank that has ended itself by other means than `os._exit`"),
         _is("RestartGone", "infrastructure", "the files of the run that [it was to extend](restart.md#longer-runs-extend) are gone: run a replicate; the earlier result stays", again=False, hopeless=False),
+        _is("RestartChanged", "infrastructure", "the files of the run that [it was to extend](restart.md#longer-runs-extend) have another content than when that one ended: put them back, or run a replicate; the earlier result stays", again=False, hopeless=False),
+        _is("CutShort", "infrastructure", "somebody has made the file by which a [guarded](guard.md#how-a-lammps-run-is-watched-and-stopped) run is stopped, or it has ended before its last step for no reason that is known: it is started again"),
         _is("FileSystem", "infrastructure", "the file system of the run did not answer: try again, or run on another one"),
     ),
     "programs": (

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcagent.regular import open_regular
 from hpcagent.science.lammps.log import Log, Run, parse_log
 
 __all__ = ["MARK", "MOST_ROWS", "Growing", "as_log"]
@@ -114,7 +115,7 @@ class Growing:
         found = b""
         while self._paths:
             try:
-                with self._paths[0].open("rb") as file:
+                with open_regular(self._paths[0]) as file:
                     file.seek(self._offset)
                     new = file.read(_MOST_AT_ONCE)
                     self._written_at = os.fstat(file.fileno()).st_mtime

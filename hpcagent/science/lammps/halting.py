@@ -12,6 +12,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcagent.regular import read_regular
 from hpcagent.science.lammps.growing import MARK
 
 __all__ = ["STOP_FILE", "Watchable", "watchable"]
@@ -149,7 +150,7 @@ def _runs_in(words: list[str], folder: Path | None) -> int | None:
     if folder is None or not name or "$" in name:
         return None
     try:
-        text = (folder / name).read_text(errors="replace")
+        text = read_regular(folder / name).decode(errors="replace")
     except OSError:
         return None
     commands = _commands(text.splitlines(keepends=True))
