@@ -85,6 +85,8 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         if failure is not None:
             raise failure
         log = _whole_log(ended, run.workdir)
+        if watch is not None:
+            watch.check_whole(log, ended)
     else:
         log, early = settled
     ranks = _check_ranks(log, run, ended)

@@ -22,7 +22,6 @@ from hpcagent.model.records import Result
 from hpcagent.science.lammps import watch as watch_module
 from hpcagent.science.lammps.contract import lammps
 from hpcagent.science.lammps.executable import installed
-from hpcagent.science.lammps.halting import STOP_FILE
 from hpcagent.science.lammps.log import Run, parse_log, read_log
 from hpcagent.science.lammps.watch import beyond_sense
 
@@ -133,7 +132,7 @@ def test_a_run_that_cannot_keep_a_limit_ends_by_the_check_file(tmp_path: Path) -
     assert log.finished and log.runs[1].complete and log.runs[1].steps is not None
     assert log.runs[1].steps == rows(workdir)["Step"][-1] - 100
     assert (workdir / "end.data").is_file()  # what stands after the run was carried out
-    assert not (workdir / STOP_FILE).exists()
+    assert not list(workdir.glob("stop.*"))
     assert any("check file" in note for note in result.notes)
     # To the last digit what the run is without a guard.
     plain, other = done(tmp_path / "b", after.removesuffix("run 100\n"), None, steps=1000)
