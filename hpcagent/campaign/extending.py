@@ -49,7 +49,13 @@ def from_the_end_of(before: Result | None, work: Path) -> dict[str, Any]:
     Where the record of that one is lost, the run finds nothing to go on from, and fails as if its files were gone.
     """
     if before is None:
-        nothing: dict[str, Any] = {"artifacts": {}, "metrics": {}, "uncertainty": {}, "times": 0.0, "ends_with": {}}
+        nothing: dict[str, Any] = {
+            "artifacts": {},
+            "metrics": {},
+            "uncertainty": {},
+            "times": 0.0,
+            "ends_with": {},
+        }
         return nothing | {"execution_id": "", "workdir": f"{work}/its result is not on record"}
     manifest = before.manifest
     return {
@@ -161,13 +167,11 @@ def in_the_way(campaign: Campaign, before: Result, times: float, work: Path) -> 
 def _least_factor(steps: int, exactly: float) -> str:
     """The smallest factor, in six digits behind the point or more, by which a run becomes longer by a step."""
     least = (steps + 0.5) / exactly
-    digits = 6
-    while True:
-        unit = 10**digits
-        factor = math.ceil(least * unit) / unit
+    for digits in range(6, 16):
+        factor = math.ceil(least * 10**digits) / 10**digits
         if steps < round(exactly * factor) <= steps + 1:
             return f"{factor:.{digits}f}".rstrip("0")
-        digits += 1
+    return repr((steps + 1) / exactly)
 
 
 def before_and_after(campaign: Campaign, before: Result, after: Result) -> list[str]:

@@ -700,7 +700,7 @@ class Runner:
         seconds, name = self.pause_s(result.attempt), result.manifest.execution_id
         if not self._paused:
             self._news.append(
-                f"run {result.manifest.index} failed of {result.failure.name} and is started again in {seconds:g} s"
+                f"run {result.manifest.index} failed of {result.failure.name}, and is begun anew in {seconds:g} s"
             )
         self._paused.append((time.monotonic() + seconds, name))
 

@@ -317,8 +317,8 @@ class Result(Displayed, Record):
         extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where it cannot
             go on.
         ends_with: Files that a longer run goes on from, as they were when it ended: path in its directory -> bytes
-            and SHA-256. Of LAMMPS: restart file and logs. Empty where there are none, and in records that are older
-            than this field.
+            and SHA-256. Of LAMMPS: restart file and logs. Empty where there are none, and in records from before
+            this field.
     """
 
     manifest: Manifest

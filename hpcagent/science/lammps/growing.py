@@ -232,7 +232,7 @@ class Growing:
 
 
 def asked_of(log: str) -> tuple[int, bool] | None:
-    """How long the run behind the mark was asked to be, by a whole log: steps, and whether they are the step it ends at.
+    """How long the run behind the mark was to be, by a whole log: steps, and whether that is the step it ends at.
 
     Returns:
         None where the log does not say it, or the run is asked for in pieces (`every`).

@@ -66,7 +66,7 @@ SOURCE = "restart_from"
 CONTINUED = "continued.json"
 
 Ends = Mapping[str, Sequence[Any]]
-"""Files that a longer run goes on from: path in the run's directory -> bytes and SHA-256; see `Result.ends_with`."""
+"""Files that a longer run goes on from: path in its directory -> bytes and SHA-256; see `Result.ends_with`."""
 
 _IDIOM = (
     'variable {0} index none ... if "${{{0}}} == none" then "create_box 1 box" ... else "read_restart ${{{0}}}"'

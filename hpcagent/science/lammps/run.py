@@ -157,8 +157,8 @@ def _source(run: Run) -> tuple[Earlier | None, str | None]:
         taken_over(Path(run.extends["workdir"]), run.workdir, settings["logs"], ends)
         if not ends:
             note(
-                "whether the files that it goes on from are as they were when that run ended could not be checked: "
-                "its record is older than that"
+                "it could not be checked whether the files that it goes on from are as they were when that run "
+                "ended: its record is older than that"
             )
     source, refused = earlier(run.workdir, settings["logs"])
     if run.extends is not None and source is None:

@@ -154,7 +154,9 @@ def test_a_run_whose_job_was_cancelled_is_not_blamed_for_it(bench: Bench) -> Non
 def full(bench: Bench, name: str) -> None:
     """The worker's answer where its disk is full."""
     failure = {"kind": "infrastructure", "name": "DiskFull", "message": "No space left on device."}
-    bench.site.sent.pop(name)[0].set_result({"status": "FAILED", "failure": failure, "attempt": bench.attempt(name)})
+    bench.site.sent.pop(name)[0].set_result(
+        {"status": "FAILED", "failure": failure, "attempt": bench.attempt(name)}
+    )
 
 
 def test_a_run_that_met_a_full_disk_is_sent_again_after_pauses_that_grow(
@@ -175,7 +177,7 @@ def test_a_run_that_met_a_full_disk_is_sent_again_after_pauses_that_grow(
         waited.append(now - began)
     assert waited == [5.0, 20.0, 60.0, 60.0]
     assert [event["attempt"] for event in bench.retries()] == [2, 3, 4, 5]
-    assert any("DiskFull and is started again in 5 s" in said for said in bench.runner.news())
+    assert any("DiskFull, and is begun anew in 5 s" in said for said in bench.runner.news())
     # The last attempt is the last; and what is lost otherwise waits for nothing.
     full(bench, name)
     (result,) = bench.runner.collect()

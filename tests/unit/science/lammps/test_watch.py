@@ -362,11 +362,13 @@ def test_a_script_may_end_its_own_run_early(tmp_path: Path) -> None:
     assert rows(workdir).steps == 200
     # Without a means of its own to do so, it is not known what has ended it.
     watch = watch_module.LammpsWatch(
-        WorkerRun(tmp_path / "b", settings={**ordered(tmp_path / "c", "run ${steps}\n", None)["settings"]}), GUARD, None
+        WorkerRun(tmp_path / "b", settings={**ordered(tmp_path / "c", "run ${steps}\n", None)["settings"]}),
+        GUARD,
+        None,
     )
     log = (workdir / "log.lammps").read_text().replace("fix own all halt", "fix own all nothing")
     ended = Ended(0, log, "", None, 1.0, None, None)
-    with pytest.raises(AppFailed, match="step 300 of 5100.*it is not known why"):
+    with pytest.raises(AppFailed, match=r"step 300 of 5100.*it is not known why"):
         watch.check_whole(parse_log(log), ended)
 
 
