@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from hpcagent.errors import AppFailed
+from hpcagent.regular import open_regular
 
 __all__ = [
     "MAX_OUTPUT_MB",
@@ -200,7 +201,7 @@ def allowed() -> int:
 def read_head(path: Path, most: int = 4000) -> str:
     """The first `most` bytes of a file as text; empty if there is no such file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(most).decode(errors="replace")
     except FileNotFoundError:
         return ""
@@ -209,7 +210,7 @@ def read_head(path: Path, most: int = 4000) -> str:
 def read_tail(path: Path, most: int = 4000) -> str:
     """The last `most` bytes of a file as text; empty if there is no such file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - most))
             return file.read(most).decode(errors="replace")
@@ -225,10 +226,10 @@ def read_bytes(path: Path) -> bytes:
 
     Raises:
         AppFailed: `FileTooLarge`; the file stays where it is.
-        OSError: It cannot be read.
+        OSError: It cannot be read, or is no regular file: a pipe would be waited for.
     """
     most = allowed()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         # Read no further than was looked: somebody may be writing.
         text = b"" if size > most else file.read(size)

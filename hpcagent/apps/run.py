@@ -108,7 +108,7 @@ class Run:
         files: SHA-256 of the files that decide its numbers, as they were when its execution id was made; None
             where nobody looked (a function called by hand).
         extends: The run from whose end it goes on: `execution_id`, `workdir`, `artifacts`, `metrics`,
-            `uncertainty`, `times`; None for a run that begins anew.
+            `uncertainty`, `times`, `ends_with`; None for a run that begins anew.
         times: How many times as long as an ordinary run it is to be in all, what it extends included.
         guard: What may end the run early (see `hpcagent.apps.guard`); None in a campaign without `[guard]`.
         expected_s: Its expected wall time, in seconds, or None.
@@ -183,7 +183,9 @@ class Outcome:
         files: Files whose content decided the metrics: path -> SHA-256.
         versions: What has computed: name of the program or Python distribution -> version.
         extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where the app
-            does not say.
+            does not say, NaN where it cannot go on.
+        ends_with: Files that a longer run would go on from, as they are at the end: path in the run's directory ->
+            bytes and SHA-256.
         stopped: Why the run was ended early by the guard (`hpcagent.apps.guard.Verdict.stopped`), or None.
     """
 
@@ -197,4 +199,5 @@ class Outcome:
     files: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     extendable_s: float | None = None
+    ends_with: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     stopped: Mapping[str, Any] | None = None

@@ -40,6 +40,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
 from hpcagent.model.failures import KINDS, known_kind, meaning
 from hpcagent.owners import own_link
+from hpcagent.regular import read_regular
 
 __all__ = [
     "broken_off",
@@ -275,7 +276,7 @@ def final_result(workdir: Path) -> tuple[dict[str, Any] | None, str]:
     """
     path = workdir / "result.json"
     try:
-        fields = json.loads(path.read_bytes())
+        fields = json.loads(read_regular(path))
     except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except (ValueError, RecursionError) as error:
@@ -345,7 +346,7 @@ def _without_other_speeds(fields: dict[str, Any], order: Mapping[str, Any], work
     on in a larger allocation repeats nothing. A speed does depend on them.
     """
     try:
-        then = json.loads((workdir / "manifest.json").read_bytes())["resources"]
+        then = json.loads(read_regular(workdir / "manifest.json"))["resources"]
         asked = order["manifest"]["resources"]
         limits = ("walltime_s", "memory_gb")
         other = {name: then[name] for name in asked if name not in limits and then[name] != asked[name]}
@@ -626,6 +627,8 @@ def _fields(
             fields["distrusted"] = outcome.distrusted
         if failure is None and _extendable_s(order, outcome, wall_s) is not None:
             fields["extendable_s"] = _extendable_s(order, outcome, wall_s)
+            if outcome.ends_with:
+                fields["ends_with"] = {name: list(file) for name, file in outcome.ends_with.items()}
         for name, found in (("files", outcome.files), ("versions", outcome.versions)):
             if found:
                 fields[name] = {**fields.get(name, {}), **found}
@@ -639,6 +642,8 @@ def _fields(
 def _extendable_s(order: Mapping[str, Any], outcome: Outcome, wall_s: float) -> float | None:
     """Wall seconds of an ordinary run's length more; None where the app cannot go on from the run's end."""
     if not order["settings"].get("extendable"):
+        return None
+    if outcome.extendable_s is not None and math.isnan(outcome.extendable_s):
         return None
     if outcome.extendable_s is not None and math.isfinite(outcome.extendable_s):
         return max(0.0, outcome.extendable_s)

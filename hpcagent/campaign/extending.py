@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from hpcagent.model.extended import in_all, refusal
 from hpcagent.model.records import Manifest, Result
 from hpcagent.policies.longer import Longer
 from hpcagent.science.lammps.collected import not_of_the_whole
-from hpcagent.science.lammps.restart import END, restart_step, steps_in_all
+from hpcagent.science.lammps.restart import END, other_end, restart_step, steps_in_all
 from hpcagent.statistics.points import key
 
 __all__ = [
@@ -48,7 +49,13 @@ def from_the_end_of(before: Result | None, work: Path) -> dict[str, Any]:
     Where the record of that one is lost, the run finds nothing to go on from, and fails as if its files were gone.
     """
     if before is None:
-        nothing: dict[str, Any] = {"artifacts": {}, "metrics": {}, "uncertainty": {}, "times": 0.0}
+        nothing: dict[str, Any] = {
+            "artifacts": {},
+            "metrics": {},
+            "uncertainty": {},
+            "times": 0.0,
+            "ends_with": {},
+        }
         return nothing | {"execution_id": "", "workdir": f"{work}/its result is not on record"}
     manifest = before.manifest
     return {
@@ -59,6 +66,7 @@ def from_the_end_of(before: Result | None, work: Path) -> dict[str, Any]:
         "metrics": dict(before.metrics),
         "uncertainty": dict(before.uncertainty),
         "times": manifest.times,
+        "ends_with": {name: list(file) for name, file in before.ends_with.items()},
     }
 
 
@@ -127,20 +135,43 @@ def in_the_way(campaign: Campaign, before: Result, times: float, work: Path) -> 
                     "which LAMMPS begins anew. Run a replicate instead, or measure the mean of a thermo column."
                 )
     folder = work / before.manifest.execution_id
-    length = steps_in_all(app.settings, before.manifest.params, times)
-    if length is None:
+    params = before.manifest.params
+    length, now = (steps_in_all(app.settings, params, t) for t in (times, before.manifest.times))
+    if length is None or now is None:
         return (
             ""
             if folder.is_dir() or not before.workdir
             else f"the files of {said} are gone ({folder}). Run a replicate instead."
         )
     name = app.settings["restart"]["steps"]
+    if length <= now:
+        factor = times / before.manifest.times
+        return (
+            f"factor={factor:.15g} adds no step to {said}, which has {name} = {now}; "
+            f"{_least_factor(now, float(params[name]) * before.manifest.times)} is the smallest that adds one."
+        )
     most = app.contract.space[name].high
     if most is not None and length > most:
         return f"{said} would have {name} = {length}, and the contract allows {most:.0f} at most."
     if restart_step(folder / END) is None:
         return f"the restart file of {said} is gone or damaged ({folder / END}). Run a replicate instead."
+    words = other_end(folder, app.settings["logs"], before.ends_with)
+    if words:
+        return (
+            f"the files of {said} are not those that it ended with ({folder}: {words}). Put them back as they "
+            "were, or run a replicate instead; the earlier result stays on record."
+        )
     return ""
+
+
+def _least_factor(steps: int, exactly: float) -> str:
+    """The smallest factor, in six digits behind the point or more, by which a run becomes longer by a step."""
+    least = (steps + 0.5) / exactly
+    for digits in range(6, 16):
+        factor = math.ceil(least * 10**digits) / 10**digits
+        if steps < round(exactly * factor) <= steps + 1:
+            return f"{factor:.{digits}f}".rstrip("0")
+    return repr((steps + 1) / exactly)
 
 
 def before_and_after(campaign: Campaign, before: Result, after: Result) -> list[str]:

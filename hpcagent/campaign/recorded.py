@@ -18,6 +18,7 @@ from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.state import State
 from hpcagent.model.base import explain, read_record
 from hpcagent.model.records import Manifest, Result
+from hpcagent.regular import read_regular
 from hpcagent.sites.ledger import damage
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir, holder
@@ -277,7 +278,7 @@ def _manifest_in(workdir: Path, on_record: OnRecord | None) -> Manifest | None:
         return None
     for folder in (workdir, *attempts):
         try:
-            fields = from_json((folder / "manifest.json").read_bytes())
+            fields = from_json(read_regular(folder / "manifest.json"))
         except (OSError, ValueError):
             continue
         if (manifest := _manifest_of(fields, workdir.name)) is not None:

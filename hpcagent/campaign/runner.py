@@ -48,10 +48,23 @@ __all__ = ["Runner"]
 # Runs that go to a worker together take this long, in seconds.
 PACK_S = 0.01
 
+# Before an attempt that follows one on a full disk, in seconds: the second, the third, and all further ones.
+PAUSES_S = (5.0, 20.0, 60.0)
+
 # So many chains have their functions running at a time; each is a thread that mostly waits.
 MOST_CHAINS = 256
 
 Pack = tuple[Sequence[Manifest], Future[Any]]
+
+
+def pause_s(attempt: int) -> float:
+    """Seconds to wait after this attempt of a run, where another one may go better later only.
+
+    Example:
+        >>> [pause_s(attempt) for attempt in (1, 2, 3, 20)]
+        [5.0, 20.0, 60.0, 60.0]
+    """
+    return PAUSES_S[min(attempt, len(PAUSES_S)) - 1]
 
 
 def _answers(manifests: Sequence[Manifest], future: Future[Any]) -> Iterator[tuple[Manifest, Any]]:
@@ -135,6 +148,7 @@ class Runner:
         self._chains_due: deque[Manifest] = deque()
         self._stopping = False
         self._suspects = Suspects()
+        self._paused: list[tuple[float, str]] = []  # when by `time.monotonic`, and which run is sent again
         self._wants_s: dict[str, float] = {}
         self._turn = site.turns.join()
         self._spread: Spread | None = None
@@ -146,6 +160,7 @@ class Runner:
         self._chain_turns: dict[int, float] = {}
         self.running: dict[str, Manifest] = {}
         self.given_up: set[str] = set()
+        self.pause_s: Callable[[int], float] = pause_s
         self.may_retry: Callable[[Manifest, float], bool] = lambda manifest, node_hours: True
         self.guard: Guarding | None = None
         self.altering: Mapping[str, Any] | None = None
@@ -662,7 +677,7 @@ class Runner:
 
     def _go_on(self, ready: Sequence[Inner]) -> None:
         """Send what has waited for the answers: suspects, chains and their runs, what sites and launches take."""
-        for execution_id in self._suspects.release():
+        for execution_id in [*self._suspects.release(), *self._after_their_pause()]:
             self._submit_again(execution_id)
         self._send(ready)
         self._start_chains()
@@ -670,6 +685,24 @@ class Runner:
             self._spread.go()
         if self._ensembles is not None:
             self._ensembles.go()
+
+    def _after_their_pause(self) -> list[str]:
+        if not self._paused:
+            return []
+        now = time.monotonic()
+        due = [name for at, name in self._paused if at <= now]
+        self._paused = [(at, name) for at, name in self._paused if at > now]
+        return due
+
+    def _pause(self, result: Result) -> None:
+        """Send a run again after a while: what it failed of may have gone by then."""
+        assert result.failure is not None
+        seconds, name = self.pause_s(result.attempt), result.manifest.execution_id
+        if not self._paused:
+            self._news.append(
+                f"run {result.manifest.index} failed of {result.failure.name}, and is begun anew in {seconds:g} s"
+            )
+        self._paused.append((time.monotonic() + seconds, name))
 
     def _arrived(self) -> list[Pack]:
         """What is in the queue: the answers of runs; calls of chains are set aside for `_admit`."""
@@ -712,6 +745,7 @@ class Runner:
         self._take(retry=False)
         self._finished = queue.SimpleQueue()
         self._suspects = Suspects()
+        self._paused = []  # sent again with all others
         self._site = site
         self._turn.leave()
         self._turn = site.turns.join()
@@ -849,6 +883,7 @@ class Runner:
             self._ensembles.drop(costs)
         self._site.cancel([*self.running, *(i.manifest.execution_id for i in self._inner.unfinished())])
         self.running.clear()
+        self._paused = []
         self._chains_due.clear()
         self._record(ended, [result_event(r) for r in ended])
         return ended
@@ -894,6 +929,8 @@ class Runner:
         self._state.apply(event)
         if suspect:
             self._suspects.add(manifest.execution_id)
+        elif result.failure is not None and result.failure.means.waits:
+            self._pause(result)
         else:
             self._submit_again(manifest.execution_id)
 

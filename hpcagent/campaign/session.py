@@ -39,6 +39,7 @@ from hpcagent.model.records import Manifest, Result
 from hpcagent.sites import ledger
 from hpcagent.sites.reap import end_leftovers, told
 from hpcagent.sites.site import Site
+from hpcagent.store.files import require_room
 from hpcagent.store.journal import Journal
 from hpcagent.store.metrics_file import MetricsFile
 from hpcagent.store.rundir import Lock
@@ -326,6 +327,8 @@ class Session:
 
     def _mend(self, error: SiteFailed) -> None:
         """Open the site again where that is all it takes: the process between us and the workers has died."""
+        if self.folder.root.is_dir():
+            require_room(self.folder.root)  # of a full disk the site's processes do not say why they have ended
         mendable = error.details.get("mendable") and self.site is not self.plan.wanted
         if not mendable or self._mended >= MOST_MENDED:
             raise error
@@ -452,7 +455,9 @@ def open_session(plan: Plan, teller: Teller, signals: Signals) -> Session:
         plan = taken_up(plan, written)
         teller.planned = PlannedRuns(plan.campaign)
         leftovers = end_leftovers(folder.jobs) if resumed else []
-        site = plan.open_site()
+        if resumed:
+            require_room(folder.root)  # else the site's processes end, and do not say why
+        site = _opened(plan)
         if site is not plan.wanted:
             undo.callback(_closed, site, signals)
         plan = with_batch_size(plan, site, resumed=resumed)
@@ -514,6 +519,14 @@ def _begun(session: Session, recovered: Sequence[Result], lacking: Collection[st
         lost = sum(r.manifest.execution_id in lacking for r in recovered)
         words += f" ({lost} of them events.jsonl has lost: it tells of the campaign's end)" if lost else ""
     return words
+
+
+def _opened(plan: Plan) -> Site:
+    try:
+        return plan.open_site()
+    except SiteFailed:
+        require_room(plan.folder.root)
+        raise
 
 
 def _closed(site: Site, signals: Signals) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 import shlex
-import stat
 import tomllib
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from hpcagent.errors import BadInput, nearest
+from hpcagent.regular import open_regular
 from hpcagent.shown import HIDDEN, is_secret, without_secrets
 
 __all__ = [
@@ -336,21 +334,6 @@ def _too_much(error: RecursionError | ValueError) -> str:
         return "it is nested too deeply"
     text = str(error).rstrip(".")
     return "a whole number in it has thousands of digits" if "integer string conversion" in text else text
-
-
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a file for reading, never waiting for another program: a named pipe in its place is refused.
-
-    Raises:
-        OSError: It cannot be opened, or is no regular file; what a shell gives (`/dev/fd/63`) may be a pipe.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        if not str(path).startswith("/dev/"):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        os.set_blocking(descriptor, True)
-    return os.fdopen(descriptor, "rb")
 
 
 def _text_of(path: Path) -> str:

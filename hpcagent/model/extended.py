@@ -117,8 +117,8 @@ def refusal(result: Result, settings: Mapping[str, Any], app: str, varied: Itera
         )
     if result.extendable_s is None:
         return (
-            f"{said} has no restart file of its end: it was run before its app could be extended. Run a replicate "
-            "instead."
+            f"{said} has nothing to go on from: it was run before its app could be extended, or it has no restart "
+            "file of its end, or its log lacks rows. Run a replicate instead."
         )
     return ""
 

@@ -215,6 +215,7 @@ class Mode:
         end: How the scheduler calls the end of the job (`Job.state`) that is this failure.
         raised: An exception whose class, or one it inherits from, has such a name is this failure.
         damages: The process that computes it is not fit for another try.
+        waits: It goes by with time, if at all: another attempt begins after a pause.
     """
 
     names: tuple[str, ...]
@@ -232,6 +233,7 @@ class Mode:
     end: str | None = None
     raised: bool = False
     damages: bool = False
+    waits: bool = False
 
 
 def _is(names: str, which: str, do: str, **traits: Any) -> Mode:
@@ -292,6 +294,8 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("Walltime", "infrastructure", "raise `walltime_s` in the contract, or make the run shorter", again=False, timed=True),
         _is("Killed", "infrastructure", "ended from outside: out of memory, or the job was stopped; in an ensemble also a rank that has ended itself by other means than `os._exit`"),
         _is("RestartGone", "infrastructure", "the files of the run that [it was to extend](restart.md#longer-runs-extend) are gone: run a replicate; the earlier result stays", again=False, hopeless=False),
+        _is("RestartChanged", "infrastructure", "the files of the run that [it was to extend](restart.md#longer-runs-extend) have another content than when that one ended: put them back, or run a replicate; the earlier result stays", again=False, hopeless=False),
+        _is("CutShort", "infrastructure", "somebody has made the file by which a [guarded](guard.md#how-a-lammps-run-is-watched-and-stopped) run is stopped, or it has ended before its last step for no reason that is known: it is started again"),
         _is("FileSystem", "infrastructure", "the file system of the run did not answer: try again, or run on another one"),
     ),
     "programs": (
@@ -402,7 +406,8 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("BadResult", "infrastructure", "what came back has not the form of a result: another version of hpcagent where the workers run, or a damaged `result.json`, which is kept beside it"),
         _is("FilesChanged", "infrastructure", "a module, a file of the settings, a pseudopotential, setup or model is not the one that the run was planned with: put it back, or start anew. [The campaign ends](interrupt_and_resume.md#code-and-files-that-were-edited) when what is in flight has ended", again=False, ends=True),
         _is("AppNotImportable", "infrastructure", "install the module where the workers run", again=False),
-        _is("OutOfMemory DiskFull", "infrastructure", "make room, or ask for more"),
+        _is("OutOfMemory", "infrastructure", "ask for more memory, or let fewer runs be beside each other"),
+        _is("DiskFull", "infrastructure", "make room: it is started again after a pause, of 5 s at first and of 20 s then", waits=True),
         _is("ReadOnly NoPermission", "infrastructure", "correct the permissions", again=False),
         _is("SiteFailed SchedulerDown Refused Unverified", "infrastructure", "the site died, or was closed; its logs are in `parsl/`", raised=True),
         _is("BadStateException BrokenProcessPool CommandClientBadError CommandClientTimeoutError InterchangeError ScalingFailed SubmitException TooManyJobFailuresError VersionMismatch", "infrastructure", "Parsl's own words for the same", raised=True),
@@ -444,6 +449,7 @@ class Meaning:
         ends: It ends the campaign.
         goes_on: Started again it goes on where it was, from a restart file.
         repairable: Other parameters may go better.
+        waits: Another attempt begins after a pause.
     """
 
     final: bool
@@ -457,6 +463,7 @@ class Meaning:
     ends: bool
     goes_on: bool
     repairable: bool
+    waits: bool
 
 
 def mode(name: str) -> Mode | None:
@@ -513,6 +520,7 @@ def meaning(kind: str, name: str, repair: str | None = None) -> Meaning:
         ends=row.ends,
         goes_on=goes_on,
         repairable=of is not None and of.repairable,
+        waits=row.waits,
     )
 
 

@@ -16,7 +16,7 @@ from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, Meaning, RunStates, meaning
-from hpcagent.model.remote import Remote
+from hpcagent.model.remote import FarFile, FarPath, Remote
 from hpcagent.model.repairs import Repair
 from hpcagent.model.space import Params
 from hpcagent.model.texts import Shown
@@ -316,6 +316,9 @@ class Result(Displayed, Record):
             others and in records that are older than this field.
         extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where it cannot
             go on.
+        ends_with: Files that a longer run goes on from, as they were when it ended: path in its directory -> bytes
+            and SHA-256. Of LAMMPS: restart file and logs. Empty where there are none, and in records from before
+            this field.
     """
 
     manifest: Manifest
@@ -343,6 +346,7 @@ class Result(Displayed, Record):
     remote: Remote | None = None
     mode: str = ""
     extendable_s: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
+    ends_with: dict[FarPath, FarFile] = Field(default_factory=dict)
 
     def _card(self) -> Card:
         m, failure = self.manifest, self.failure

@@ -11,7 +11,7 @@ from typing import IO
 
 from hpcagent.errors import StoreFull
 
-__all__ = ["make_folder", "open_own", "open_plain", "refusing_clearly", "write_whole"]
+__all__ = ["make_folder", "open_own", "open_plain", "refusing_clearly", "require_room", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -60,6 +60,28 @@ def write_whole(path: Path, text: str | bytes | Sequence[bytes | memoryview], *,
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
+
+
+_ROOM = 1 << 16
+"""Bytes that processes of a site write before they say anything; with less they end without a word."""
+
+
+def require_room(folder: Path) -> None:
+    """Refuse a folder that cannot be written, or has no room for the little that everything needs.
+
+    Raises:
+        StoreFull: The disk, the quota or the permissions refuse.
+    """
+    path = folder / f".room.{os.getpid()}"
+    with refusing_clearly(folder):
+        try:
+            with open_own(path, private=True) as file:
+                file.write(bytes(_ROOM))
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:

@@ -380,6 +380,32 @@ def test_a_full_disk_is_one_clear_error_and_resume_goes_on(tmp_path):
     assert left == 0, holding  # nothing keeps a file open there
 
 
+def test_of_a_disk_that_is_full_before_the_workers_start_the_disk_is_told(tmp_path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.geteuid() != 0 or os.system(f"mount -t tmpfs -o size=16m,mode=755 tmpfs {folder} 2>/dev/null") != 0:
+        pytest.skip("needs root to mount a small tmpfs")
+    filler, run = folder / "filler", folder / "run"
+    try:
+        asked = campaign(site="laptop", until=ha.until.max_runs(6), policy="sobol")
+        ha.run(asked, run_dir=run, workers=1)
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        with pytest.raises(StoreFull, match=f"{run} cannot be written: No space left.*resume {run}"):
+            ha.run(asked.model_copy(update={"until": ha.until.max_runs(12)}), run_dir=run, workers=1)
+        filler.unlink()
+        assert not list(run.glob(".room*"))
+        result = ha.run(asked.model_copy(update={"until": ha.until.max_runs(12)}), run_dir=run, workers=1)
+        assert len(result.results) == 12
+    finally:
+        give_up = time.monotonic() + 20  # processes of the site may be ending
+        while (left := os.system(f"umount {folder} 2>/dev/null")) != 0 and time.monotonic() < give_up:
+            time.sleep(0.2)
+        if left:
+            os.system(f"umount -l {folder}")
+
+
 def test_a_folder_that_cannot_be_made_is_one_clear_error():
     with pytest.raises(StoreFull, match="cannot be written"):
         ha.run(campaign(), run_dir="/proc/nowhere")

@@ -24,7 +24,7 @@ FLOORS = {
         [
             ("later", "lifeline", "moved", "public", "shown", "types"),
             ("errors", "html"),
-            ("endings", "offered", "owners", "packaged", "surroundings", "units"),
+            ("endings", "offered", "owners", "packaged", "regular", "surroundings", "units"),
             ("beside", "model"),
             ("statistics", "store"),
             ("policies", "apps", "gate", "contexts", "resources"),

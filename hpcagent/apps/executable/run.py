@@ -24,6 +24,7 @@ from hpcagent.apps.printed import read_tail, too_large
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.base import canonical_json
+from hpcagent.regular import read_regular
 
 __all__ = ["command_of", "executable_run"]
 
@@ -144,7 +145,7 @@ def _arguments(settings: Mapping[str, Any], values: Mapping[str, Any]) -> list[s
 
 def _unchanged(name: str, source: Path, recorded: str) -> bytes:
     """The content of a file; what is read, and not what lay there a moment ago, is what is recorded."""
-    content = source.read_bytes()
+    content = read_regular(source)
     now = hashlib.sha256(content).hexdigest()
     if now != recorded:
         raise AppFailed(

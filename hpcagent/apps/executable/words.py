@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.errors import AppFailed, BadInput, nearest
+from hpcagent.regular import open_regular
 
 __all__ = [
     "FROM_RUN",
@@ -231,7 +232,7 @@ def read_template(path: Path) -> str:
         BadInput: It cannot be read, is no UTF-8 or too large.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(LARGEST_TEMPLATE + 1)
         if len(data) > LARGEST_TEMPLATE:
             raise BadInput(

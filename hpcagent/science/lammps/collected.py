@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcagent.regular import read_regular
 from hpcagent.science.lammps.script import commands, nested
 
 __all__ = ["begun_anew", "not_of_the_whole"]
@@ -146,7 +147,7 @@ def _all(script: str, paths: Mapping[str, str]) -> Iterator[list[str]]:
         if command.words[0] in ("include", "jump") and len(command.words) > 1:
             path = paths.get(str(Path(command.words[1])))
             try:
-                text = "" if path is None else Path(path).read_text(errors="replace")
+                text = "" if path is None else read_regular(path).decode(errors="replace")
             except OSError:  # the run itself says so
                 continue
             for inner in commands(text):

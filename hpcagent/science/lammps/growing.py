@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcagent.regular import open_regular
 from hpcagent.science.lammps.log import Log, Run, parse_log
 
-__all__ = ["MARK", "MOST_ROWS", "Growing", "as_log"]
+__all__ = ["MARK", "MOST_ROWS", "Growing", "as_log", "asked_of"]
 
 MARK = "# hpcagent: the run after this line is the one that is measured"
 """Stands in the script before the production run, and so in the log, which repeats every line of the script."""
@@ -26,6 +27,8 @@ MOST_ROWS = 400_000
 """Rows that are kept of the production run; from there on it is not measured any more while it goes."""
 _MOST_AT_ONCE = 32 << 20
 _MOST_BEFORE = 16 << 20
+_COMMANDS = 1 << 16
+"""Characters behind the mark among which the `run` command is."""
 
 _MARK = re.compile(rb"^" + re.escape(MARK.encode()) + rb"[ \t]*\n", re.MULTILINE)
 _MEMORY = rb"(?:Per MPI rank memory allocation|Memory usage per processor)[^\n]*\n"
@@ -114,7 +117,7 @@ class Growing:
         found = b""
         while self._paths:
             try:
-                with self._paths[0].open("rb") as file:
+                with open_regular(self._paths[0]) as file:
                     file.seek(self._offset)
                     new = file.read(_MOST_AT_ONCE)
                     self._written_at = os.fstat(file.fileno()).st_mtime
@@ -226,6 +229,28 @@ class Growing:
             self._rows = grown
         self._rows[self._count : need] = data
         self._count = need
+
+
+def asked_of(log: str) -> tuple[int, bool] | None:
+    """How long the run behind the mark was to be, by a whole log: steps, and whether that is the step it ends at.
+
+    Returns:
+        None where the log does not say it, or the run is asked for in pieces (`every`).
+
+    Example:
+        >>> asked_of(f"{MARK}\\nrun ${{steps}} upto\\nrun 2000 upto\\n")
+        (2000, True)
+    """
+    at = log.rfind(MARK)
+    if at < 0:
+        return None
+    behind = log[at : at + _COMMANDS].encode()
+    header = _HEADER.search(behind)
+    found = None
+    for found in _ASKED.finditer(behind[: header.start() if header else None]):  # noqa: B007  (the last one)
+        pass
+    words = found[2].split() if found is not None else []
+    return None if found is None or b"every" in words else (int(found[1]), b"upto" in words)
 
 
 def as_log(before: Sequence[Run], production: Run) -> Log:

@@ -2,26 +2,32 @@
 
 `fix halt` with `error soft` ends the run at a step, as if it had been that long: its `Loop time` is in the log,
 the commands after it (`write_data`, `print`) are carried out, further runs are passed over. It computes nothing:
-the numbers are those of the run without it.
+the numbers are those of the run without it. The file has another name in every attempt, and LAMMPS writes into its
+log that this fix has ended the run: so one that somebody else ends is not taken for whole.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcagent.regular import read_regular
 from hpcagent.science.lammps.growing import MARK
 
-__all__ = ["STOP_FILE", "Watchable", "watchable"]
+__all__ = ["Watchable", "ended_by_us", "ends_by_itself", "new_stop_file", "watchable"]
 
-STOP_FILE = "stop.now"
-"""Where this file is, LAMMPS ends the run."""
 EVERY = 50
 """Steps between two looks for it: opening a file that is not there takes microseconds."""
 
 _OWN = "hpcagent_stop"
+_ENDED_BY_US = re.compile(rf"^Fix halt condition for fix-id {_OWN} met", re.MULTILINE)
+_ENDS_BY_ITSELF = re.compile(
+    rf"^\s*fix\s+(?!{_OWN}\s)\S+\s+\S+\s+halt\s|^\s*timer\s.*\btimeout\s|[\"'](?:fix\s+\S+\s+\S+\s+halt|timer)\s",
+    re.MULTILINE,
+)
 _RUNS = re.compile(r"(?<![\w/.-])run\s+[\w$({]")
 _JUMPS = ("jump", "label", "next")
 # A box is there where one of these was carried out; `thermo_modify` wants one.
@@ -34,6 +40,7 @@ class Watchable:
 
     Attributes:
         text: The script, with what watching needs.
+        stop_file: Where this file is, LAMMPS ends the run.
         known: Whether it is known which of its runs is measured, before it has ended.
         halts: Whether it looks for the file; by a signal otherwise.
         why: Why not, where one of the two is False; a clause.
@@ -43,9 +50,37 @@ class Watchable:
     known: bool
     halts: bool
     why: str = ""
+    stop_file: str = ""
 
 
-def watchable(text: str, *, production: int, ranks: int, folder: Path | None = None) -> Watchable:
+def new_stop_file() -> str:
+    """A name that nobody guesses, for the file that ends a run."""
+    return f"stop.{secrets.token_hex(8)}"
+
+
+def ended_by_us(log: str) -> bool:
+    """Whether a log says that the fix of `watchable` has ended its run.
+
+    Example:
+        >>> ended_by_us("Fix halt condition for fix-id hpcagent_stop met on step 100 with value 1\\n")
+        True
+    """
+    return _ENDED_BY_US.search(log) is not None
+
+
+def ends_by_itself(text: str) -> bool:
+    """Whether a script, or the log that repeats it, has a means of its own to end a run before its last step.
+
+    Example:
+        >>> ends_by_itself("fix cold all halt 10 v_t < 5.0 error soft"), ends_by_itself("timer timeout 0:10:00")
+        (True, True)
+    """
+    return _ENDS_BY_ITSELF.search(text) is not None
+
+
+def watchable(
+    text: str, *, production: int, ranks: int, folder: Path | None = None, stop_file: str = ""
+) -> Watchable:
     """The script with a mark before the run that is measured, and with a `fix halt` where that is safe.
 
     Args:
@@ -53,6 +88,7 @@ def watchable(text: str, *, production: int, ranks: int, folder: Path | None = N
         production: The contract's key of that name.
         ranks: MPI ranks; all of them must see the file at the same step.
         folder: Where the scripts are that it includes.
+        stop_file: Name of the file that it looks for; not given: a new one.
 
     Returns:
         The script as it came, where the run cannot be told.
@@ -86,21 +122,22 @@ def watchable(text: str, *, production: int, ranks: int, folder: Path | None = N
         return Watchable("".join([*before, *added, *after]), True, False, why)
     if "pre" in words and "no" in words[words.index("pre") + 1 :][:1]:
         return Watchable(text, False, False, "the run that is measured goes on from another one with `pre no`")
-    added = [*_halt(ranks), "thermo_modify flush yes\n", f"{MARK}\n"]
-    return Watchable("".join([*before, *added, *after]), True, True)
+    stop_file = stop_file or new_stop_file()
+    added = [*_halt(ranks, stop_file), "thermo_modify flush yes\n", f"{MARK}\n"]
+    return Watchable("".join([*before, *added, *after]), True, True, stop_file=stop_file)
 
 
-def _halt(ranks: int) -> list[str]:
+def _halt(ranks: int, stop_file: str) -> list[str]:
     if ranks == 1:
-        value = [f"variable {_OWN} equal is_file({STOP_FILE})\n"]
+        value = [f"variable {_OWN} equal is_file({stop_file})\n"]
     else:
         # Each rank looks by itself: one that sees it a look before the others would leave them waiting for it.
         value = [
-            f"variable {_OWN}_seen atom is_file({STOP_FILE})\n",
+            f"variable {_OWN}_seen atom is_file({stop_file})\n",
             f"compute {_OWN} all reduce max v_{_OWN}_seen\n",
             f"variable {_OWN} equal c_{_OWN}\n",
         ]
-    return [*value, f"fix {_OWN} all halt {EVERY} v_{_OWN} > 0.5 error soft message no\n"]
+    return [*value, f"fix {_OWN} all halt {EVERY} v_{_OWN} > 0.5 error soft message yes\n"]
 
 
 def _commands(lines: list[str]) -> list[tuple[int, list[str]]]:
@@ -149,7 +186,7 @@ def _runs_in(words: list[str], folder: Path | None) -> int | None:
     if folder is None or not name or "$" in name:
         return None
     try:
-        text = (folder / name).read_text(errors="replace")
+        text = read_regular(folder / name).decode(errors="replace")
     except OSError:
         return None
     commands = _commands(text.splitlines(keepends=True))

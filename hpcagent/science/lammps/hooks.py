@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcagent.apps.made_with import sha256
 from hpcagent.errors import AppFailed
+from hpcagent.regular import open_regular
 from hpcagent.science.lammps.failures import Ended, failure_of
 from hpcagent.science.lammps.mode import not_here
 from hpcagent.science.lammps.potentials import elsewhere
@@ -44,7 +45,7 @@ def crashed(folder: Path, printed: str, returncode: int, wall_s: float) -> AppFa
         wall_s: How long it ran.
     """
     log = ""
-    with contextlib.suppress(OSError), (folder / "log.lammps").open("rb") as file:
+    with contextlib.suppress(OSError), open_regular(folder / "log.lammps") as file:
         file.seek(max(0, (folder / "log.lammps").stat().st_size - _MOST_BYTES))
         log = file.read().decode(errors="replace")
     ended = Ended(

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hpcagent.apps.run import Run
+from hpcagent.regular import read_regular
 from hpcagent.science.lammps.formulas import DEFAULT_TIMESTEP, Variables, immediate
 from hpcagent.science.lammps.held import CannotHold, held, measures
 from hpcagent.science.lammps.restart import NONE, earlier
@@ -188,7 +189,7 @@ def _inside(command: Command, settings: Mapping[str, Any]) -> Iterator[list[str]
         if path is None:
             return
         try:
-            text = Path(path).read_text(errors="replace")
+            text = read_regular(path).decode(errors="replace")
         except OSError:  # refused elsewhere, with the name of the file
             return
         for inner in commands(text):

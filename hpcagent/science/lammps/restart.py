@@ -14,16 +14,18 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcagent.apps.printed import read_text
+from hpcagent.apps.made_with import sha256
+from hpcagent.apps.printed import read_bytes, read_text
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.space import Space
+from hpcagent.regular import open_regular
 from hpcagent.science.lammps.legs import legs
 from hpcagent.science.lammps.log import Log, Run, parse_log
 from hpcagent.science.lammps.script import Script
@@ -34,10 +36,15 @@ __all__ = [
     "NONE",
     "SOURCE",
     "Earlier",
+    "Ends",
+    "changed",
     "continued",
     "earlier",
+    "ends_of",
+    "gaps",
     "gone",
     "joined",
+    "other_end",
     "progress",
     "read_logs",
     "restart_step",
@@ -57,6 +64,9 @@ NONE = "none"
 SOURCE = "restart_from"
 """A link to the file to continue from: `if` takes only letters, digits and `_` in a word it compares."""
 CONTINUED = "continued.json"
+
+Ends = Mapping[str, Sequence[Any]]
+"""Files that a longer run goes on from: path in its directory -> bytes and SHA-256; see `Result.ends_with`."""
 
 _IDIOM = (
     'variable {0} index none ... if "${{{0}}} == none" then "create_box 1 box" ... else "read_restart ${{{0}}}"'
@@ -174,10 +184,10 @@ def restart_step(path: Path) -> int | None:
     """The step of a restart file, or None if it is not whole.
 
     LAMMPS writes the same 16 bytes at both ends of the file; one that was being written has them only at its
-    beginning.
+    beginning. What stands between them is not looked at here.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(4096)
             file.seek(-len(_MAGIC), 2)
             if file.read() != _MAGIC or not head.startswith(_MAGIC):
@@ -269,6 +279,10 @@ def earlier(workdir: Path, logs: list[str]) -> tuple[Earlier | None, str | None]
             refused = refused or f"the restart file at step {step} of attempt {attempt} is not used: {why}"
             continue
         before, production, ended_at = rows
+        words = "" if attempt else _torn(production, step, ended_at)
+        if words:
+            refused = refused or f"{words}, and its restart file is of step {step}"
+            continue
         if attempt and ended_at is not None and step >= ended_at:
             continue  # nothing would be left to run, and so nothing to measure a speed by
         return Earlier(attempt, f"attempt-{attempt}/{name}", step, before, production), None
@@ -312,7 +326,7 @@ def _origin(folder: Path) -> tuple[int, int] | None:
         OSError, ValueError: Its note of that cannot be read, or is damaged.
     """
     try:
-        said = json.loads((folder / CONTINUED).read_bytes())
+        said = json.loads(read_bytes(folder / CONTINUED))
     except FileNotFoundError:
         return None
     except RecursionError as error:
@@ -359,21 +373,99 @@ def _time_at(first: Run, then: Run, step: int) -> float:
     return last_time + (first.timestep or 0.0) * (step - last_step)
 
 
-def taken_over(source: Path, workdir: Path, logs: list[str]) -> None:
+def gaps(run: Run) -> str:
+    """Which thermo rows of a run are not there, though they were due, in a clause; empty: none, or nobody knows.
+
+    Example:
+        >>> rows = np.array([[0.0], [10.0], [40.0]])
+        >>> gaps(Run(("Step",), rows, True, every=10))
+        'its log lacks the thermo rows between steps 10 and 40'
+    """
+    if not run.every or "Step" not in run:
+        return ""
+    steps = run["Step"]
+    wide = np.flatnonzero(np.diff(steps) > run.every)
+    if not wide.size:
+        return ""
+    first = int(wide[0])
+    return f"its log lacks the thermo rows between steps {steps[first]:.0f} and {steps[first + 1]:.0f}"
+
+
+def _torn(production: Run, step: int, ended_at: int | None) -> str:
+    """What a log lacks of a run that came to its end at `step`, in a clause; empty: nothing."""
+    if ended_at is None:
+        return "its log does not come to the end of the run"
+    if ended_at != step:
+        return f"its log ends at step {ended_at}"
+    return gaps(production)
+
+
+def ends_of(folder: Path, logs: list[str]) -> dict[str, tuple[int, str]]:
+    """The files that a longer run would go on from, as they are now: path in the directory -> bytes and SHA-256.
+
+    Args:
+        folder: Directory of the run.
+        logs: Names of further logs that the script opens.
+
+    Raises:
+        AppFailed: `RestartGone`: an attempt that it was continued from is not there.
+        OSError: One cannot be read.
+    """
+    return {name: ((folder / name).stat().st_size, sha256(folder / name)) for name in _needed(folder, logs)}
+
+
+def other_end(folder: Path, logs: list[str], ends: Ends) -> str:
+    """What a longer run would go on from that is not as it was when the run ended, in a clause; empty: nothing.
+
+    Args:
+        folder: The run's directory, or a copy of these files.
+        logs: Names of further logs that the script opens.
+        ends: As they were when the run ended; empty where its record is older than that.
+    """
+    if not ends:
+        return ""
+    try:
+        found = list(_needed(folder, logs))
+        for name in dict.fromkeys((*ends, *found)):
+            if name not in ends:
+                return f"{name} was not there when the run ended"
+            path = folder / name
+            if not path.is_file():
+                return f"{name} is not there, or no file"
+            size, digest = ends[name]
+            now = path.stat().st_size
+            if now != size:
+                return f"{name} has {now} bytes, and had {size} when the run ended"
+            other = sha256(path)
+            if other != digest:
+                return f"{name} has SHA-256 {other[:12]}, and had {str(digest)[:12]} when the run ended"
+    except AppFailed as error:
+        return error.message.rstrip(".")
+    except OSError as error:
+        return f"{error.filename} cannot be read: {error.strerror}"
+    return ""
+
+
+def taken_over(source: Path, workdir: Path, logs: list[str], ends: Ends | None = None) -> None:
     """Put what a run goes on from into its directory as `attempt-0/`: restart file of the end, and logs.
 
     By hard links where that is possible: nothing of a finished run is written again, and it may be removed later.
+    Each attempt looks whether they are as they were when that run ended.
 
     Args:
         source: Directory of the finished run that is extended.
         workdir: The new run's own directory.
         logs: Names of further logs that the script opens.
+        ends: As these files were when that run ended; None or empty where its record is older than that.
 
     Raises:
-        AppFailed: `RestartGone`.
+        AppFailed: `RestartGone`, `RestartChanged`.
     """
     target = workdir / "attempt-0"
     if target.is_dir():
+        words = other_end(target, logs, ends or {})
+        if words:
+            raise changed(target, words)
         return
     if restart_step(source / END) is None:
         raise gone(source, f"it has no whole {END}")
@@ -381,10 +473,14 @@ def taken_over(source: Path, workdir: Path, logs: list[str]) -> None:
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir()
-        _same(source / END, part / END)
-        _take_logs(source, part, logs)
+        for name in _needed(source, logs):
+            _same(source / name, part / name)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise gone(source, str(error)) from None
+    words = other_end(part, logs, ends or {})
+    if words:
+        shutil.rmtree(part, ignore_errors=True)
+        raise changed(source, words)
     part.rename(target)
 
 
@@ -398,13 +494,25 @@ def gone(source: Path, why: str) -> AppFailed:
     )
 
 
-def _take_logs(source: Path, target: Path, logs: list[str]) -> None:
-    """The logs of a run, of the attempts that it was continued from, and of what it extends."""
-    at, to = source, target
+def changed(source: Path, why: str) -> AppFailed:
+    """The failure of a run whose beginning is another than when the run that it extends has ended."""
+    return AppFailed(
+        f"the files of the run that it goes on from are not those that it ended with ({source}: {why}).",
+        kind="infrastructure",
+        name="RestartChanged",
+        repair="put the files back as they were, or run a replicate instead; the earlier result stays on record",
+    )
+
+
+def _needed(source: Path, logs: list[str]) -> Iterator[str]:
+    """Paths in a run's directory: its restart file, its logs, those of what it was continued from and extends."""
+    yield END
+    base = at = source
+    seen = {at}
     while True:
         for name in ("log.lammps", *logs, CONTINUED):
             if (at / name).is_file():
-                _same(at / name, to / name)
+                yield (at / name).relative_to(source).as_posix()
         try:
             origin = _origin(at)
         except ValueError as error:
@@ -412,12 +520,12 @@ def _take_logs(source: Path, target: Path, logs: list[str]) -> None:
         if origin is None:
             return
         number, _ = origin
-        at, to = source / f"attempt-{number}", target / f"attempt-{number}"
-        if to.exists() or not at.is_dir():
+        at = base / f"attempt-{number}"
+        if at in seen or not at.is_dir():
             raise gone(source, f"attempt-{number} is not there")
-        to.mkdir()
+        seen.add(at)
         if number == 0:
-            source, target = at, to
+            base = at
 
 
 def _same(source: Path, target: Path) -> None:

@@ -17,9 +17,10 @@ from hpcagent.apps.launch import Finished, Limit, finish, planned
 from hpcagent.apps.made_with import OtherFile
 from hpcagent.apps.printed import read_text
 from hpcagent.apps.ranks.warm import inside_lammps, warm_lammps
-from hpcagent.apps.run import Outcome, Run
+from hpcagent.apps.run import Outcome, Run, note
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.failures import CONTINUES
+from hpcagent.regular import read_regular
 from hpcagent.science.lammps.accuracy import force_errors
 from hpcagent.science.lammps.collected import begun_anew
 from hpcagent.science.lammps.executable import command, variables
@@ -36,6 +37,8 @@ from hpcagent.science.lammps.restart import (
     Earlier,
     continued,
     earlier,
+    ends_of,
+    gaps,
     gone,
     joined,
     progress,
@@ -82,6 +85,8 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         if failure is not None:
             raise failure
         log = _whole_log(ended, run.workdir)
+        if watch is not None:
+            watch.check_whole(log, ended)
     else:
         log, early = settled
     ranks = _check_ranks(log, run, ended)
@@ -108,6 +113,8 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         metrics |= found.values
         uncertainty |= found.uncertainty
     artifacts = given(run)
+    extendable_s = math.nan if early else _extendable_s(run, params, production)
+    goes_on = _has_length(settings) and (extendable_s is None or math.isfinite(extendable_s))
     return Outcome(
         metrics=metrics,
         units=dict(measured.units)
@@ -125,7 +132,8 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
         notes=tuple(notes),
         files=files,
         distrusted=distrusted or _distrusted(metrics, settings),
-        extendable_s=math.nan if early else _extendable_s(run, params, production),
+        extendable_s=extendable_s,
+        ends_with=ends_of(run.workdir, settings["logs"]) if goes_on else {},
         **early,
     )
 
@@ -145,20 +153,30 @@ def _source(run: Run) -> tuple[Earlier | None, str | None]:
     if not settings.get("restart") or settings.get("anew"):  # one that was repaired begins anew
         return None, None
     if run.extends is not None:
-        taken_over(Path(run.extends["workdir"]), run.workdir, settings["logs"])
+        ends = run.extends.get("ends_with")
+        taken_over(Path(run.extends["workdir"]), run.workdir, settings["logs"], ends)
+        if not ends:
+            note(
+                "it could not be checked whether the files that it goes on from are as they were when that run "
+                "ended: its record is older than that"
+            )
     source, refused = earlier(run.workdir, settings["logs"])
     if run.extends is not None and source is None:
         raise gone(Path(run.extends["workdir"]), refused or "its log lacks rows")
     return source, refused
 
 
+def _has_length(settings: Mapping[str, Any]) -> bool:
+    return (settings.get("restart") or {}).get("steps") is not None
+
+
 def _extendable_s(run: Run, params: Mapping[str, Any], production: Leg) -> float | None:
     """Seconds that an ordinary run's length more would take; NaN where there is nothing to go on from."""
-    steps = (run.settings.get("restart") or {}).get("steps")
-    if steps is None:
+    if not _has_length(run.settings):
         return None
+    steps = run.settings["restart"]["steps"]
     ended = int(production["Step"][-1]) if "Step" in production and len(production) else None
-    if ended is None or restart_step(run.workdir / END) != ended or not production.steps:
+    if ended is None or restart_step(run.workdir / END) != ended or not production.steps or gaps(production):
         return math.nan
     if production.loop_time_s is None:
         return None
@@ -207,7 +225,7 @@ def _write_inputs(run: Run, params: Mapping[str, float | int | str], source: Ear
 
 def _copy(name: str, source: Path, target: Path, recorded: str | None) -> None:
     """Copy a small file; what is copied, and not what lay there a moment ago, has the content that is recorded."""
-    content = source.read_bytes()
+    content = read_regular(source)
     now = hashlib.sha256(content).hexdigest()
     if recorded and now != recorded:
         raise AppFailed(

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from hpcagent.errors import BadInput
+from hpcagent.regular import open_regular
 
 __all__ = ["KEEPS_EARLIER_VALUE", "REFERENCE", "Command", "Script", "commands", "nested", "read_script"]
 
@@ -104,7 +105,7 @@ LARGEST_SCRIPT = 4 << 20
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(LARGEST_SCRIPT + 1)
         if len(data) > LARGEST_SCRIPT:
             raise BadInput(

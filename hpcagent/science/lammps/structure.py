@@ -13,6 +13,7 @@ from hpcagent.apps.missing import missing_file
 from hpcagent.apps.packages import needs
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
+from hpcagent.regular import open_regular
 
 __all__ = ["READABLE", "STYLES", "final_of", "given", "taken", "written"]
 
@@ -308,7 +309,7 @@ def _final(path: Path, source: str, rule: Mapping[str, Any], units: str) -> Any:
     if source == "data":
         numbers = {n: atomic_numbers[e] for n, e in enumerate(elements, 1)}
         require_size(path)
-        with path.open() as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
             found: Any = read_lammps_data(file, Z_of_type=numbers, units=units, atom_style=rule["atom_style"])
         if rule["periodic"] is not None:
             found.pbc = rule["periodic"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,10 +22,10 @@ from hpcagent.apps.cpu_use import CpuUse
 from hpcagent.apps.guard import Sofar, blown_up
 from hpcagent.apps.run import Run, note
 from hpcagent.apps.watching import Watching
-from hpcagent.errors import BadInput
+from hpcagent.errors import AppFailed, BadInput
 from hpcagent.science.lammps.failures import Ended, failure_of
-from hpcagent.science.lammps.growing import Growing, as_log
-from hpcagent.science.lammps.halting import STOP_FILE, watchable
+from hpcagent.science.lammps.growing import Growing, as_log, asked_of
+from hpcagent.science.lammps.halting import ended_by_us, ends_by_itself, watchable
 from hpcagent.science.lammps.legs import legs
 from hpcagent.science.lammps.log import Log, parse_log
 from hpcagent.science.lammps.log import Run as Leg
@@ -78,6 +79,7 @@ class LammpsWatch:
         self._cpu = CpuUse(run.workdir)
         self._threads = int(run.resources.get("threads_per_rank", 1))
         self._began = time.monotonic()
+        self._found = False  # the file that ends the run, when it had ended
         self.thread = Watching(guard, self.look, ask=self._ask, obeys=self._growing_closed)
         if not self._how.known:
             note(
@@ -176,7 +178,7 @@ class LammpsWatch:
     def _ask(self) -> bool:
         if not self._how.halts or self._growing.production() is None:
             return False
-        (self._folder / STOP_FILE).touch()
+        (self._folder / self._how.stop_file).touch()
         return True
 
     def _growing_closed(self) -> bool:
@@ -198,7 +200,7 @@ class LammpsWatch:
             AppFailed: `BlownUp`; or what it failed of while it was being stopped.
         """
         verdict = self.thread.verdict
-        (self._folder / STOP_FILE).unlink(missing_ok=True)  # else a run by hand would end at once
+        self._put_away()
         if verdict is None:
             return None
         if self._growing.read():
@@ -228,6 +230,50 @@ class LammpsWatch:
             stopped["rest_s"] = (done.length - (done.last - done.first)) / pace
         note(f"guard: {said}; the metrics are of the part that was done")
         return log, {"bounds": dict(verdict.bounds), "stopped": stopped}
+
+    def _put_away(self) -> None:
+        """Take the file away that ends the run: else a run by hand would end at once."""
+        if self._how.stop_file:
+            path = self._folder / self._how.stop_file
+            self._found = os.path.lexists(path)
+            with contextlib.suppress(OSError):  # a folder, which is not ours
+                path.unlink(missing_ok=True)
+
+    def check_whole(self, log: Log, ended: Ended) -> None:
+        """Refuse a run that counts as whole and has ended before its last step: somebody else has stopped it.
+
+        One that its own script may end early (`fix halt`, `timer timeout`) is as long as it is.
+
+        Args:
+            log: Of the run, which the guard has not stopped.
+            ended: How LAMMPS ended.
+
+        Raises:
+            AppFailed: `CutShort`.
+        """
+        if not self._how.halts:
+            return
+        whole = legs([run for run in log.runs if run.complete and run.steps])
+        asked, leg = asked_of(ended.log), whole[-1] if whole else None
+        last = first = None
+        if leg is not None and "Step" in leg and len(leg):
+            first, last = int(leg["Step"][0]), int(leg["Step"][-1])
+            last = max(last, first + (leg.steps or 0))  # one that is ended does not always print its last row
+        end = None if asked is None or first is None else asked[0] + (0 if asked[1] else first)
+        short = end is not None and last is not None and last < end
+        if short or end is None:
+            ours = ended_by_us(ended.log) or self._found
+            if not ours and (end is None or ends_by_itself(self.script) or ends_by_itself(ended.log)):
+                return
+            why = "the file that ends it was made by somebody else" if ours else "it is not known why"
+            made = "" if last is None else f" at step {last}" + ("" if end is None else f" of {end}")
+            raise AppFailed(
+                f"the run ended{made}, although its guard has not stopped it: {why}.",
+                kind="infrastructure",
+                name="CutShort",
+                log_tail=ended.log[-2000:],
+                repair="look who writes into the directories of runs; it is started again",
+            )
 
     def _to_its_end(self, log: Log) -> bool:
         """Whether the production run made all the steps that it was asked for."""

@@ -16,6 +16,7 @@ import pytest
 from hpcagent.apps import run_records, worker
 from hpcagent.apps.base import App
 from hpcagent.apps.landscape import synthetic
+from hpcagent.campaign import runner as runner_module
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.state import State
 from hpcagent.errors import BlockLost
@@ -79,6 +80,9 @@ class Bench:
 
     def wants_s(self, name: str) -> float:
         return float(self.site.sent[name][1]["walltime_s"])
+
+    def attempt(self, name: str) -> int:
+        return self.state.retried.get(name, 1)
 
     def retries(self) -> list[dict[str, Any]]:
         return [e for e in read_events(self.folder.events) if e["event"] == "retry"]
@@ -145,6 +149,50 @@ def test_a_run_whose_job_was_cancelled_is_not_blamed_for_it(bench: Bench) -> Non
         bench.site.lose(name, how="BlockCancelled")
         assert bench.runner.collect() == [] and bench.wants_s(name) == 30
     assert not any(event["charged"] for event in bench.retries())
+
+
+def full(bench: Bench, name: str) -> None:
+    """The worker's answer where its disk is full."""
+    failure = {"kind": "infrastructure", "name": "DiskFull", "message": "No space left on device."}
+    bench.site.sent.pop(name)[0].set_result(
+        {"status": "FAILED", "failure": failure, "attempt": bench.attempt(name)}
+    )
+
+
+def test_a_run_that_met_a_full_disk_is_sent_again_after_pauses_that_grow(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(runner_module.time, "monotonic", lambda: now)
+    name, other = bench.names[:2]
+    bench.runner._retries = 4
+    waited = []
+    for _ in range(4):
+        full(bench, name)
+        assert bench.runner.collect() == [] and name in bench.runner.running
+        began = now
+        while name not in bench.site.sent:
+            now += 1.0
+            assert bench.runner.collect() == [] and now < began + 1000
+        waited.append(now - began)
+    assert waited == [5.0, 20.0, 60.0, 60.0]
+    assert [event["attempt"] for event in bench.retries()] == [2, 3, 4, 5]
+    assert any("DiskFull, and is begun anew in 5 s" in said for said in bench.runner.news())
+    # The last attempt is the last; and what is lost otherwise waits for nothing.
+    full(bench, name)
+    (result,) = bench.runner.collect()
+    assert result.failure is not None and result.failure.name == "DiskFull"
+    bench.site.lose(other, how="BlockCancelled")
+    assert bench.runner.collect() == [] and other in bench.site.sent
+
+
+def test_what_waits_for_room_on_the_disk_moves_with_the_others_and_is_sent_once(bench: Bench) -> None:
+    (name, *_) = bench.names
+    full(bench, name)
+    assert bench.runner.collect() == [] and name not in bench.site.sent
+    site = PlayedSite()
+    bench.runner.move(site)  # type: ignore[arg-type]
+    assert sorted(site.sent) == sorted(bench.names) and bench.runner._paused == []
 
 
 def test_runs_of_a_job_that_ran_out_of_memory_go_one_after_the_other_until_one_is_caught(bench: Bench) -> None:

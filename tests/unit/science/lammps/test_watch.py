@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,15 @@ import pytest
 from hpcagent.apps import watching
 from hpcagent.apps.guard import Sofar, Verdict
 from hpcagent.apps.ranks.warm import end_helpers
+from hpcagent.apps.run import Run as WorkerRun
 from hpcagent.apps.watching import verdict_on
 from hpcagent.apps.worker import execute
+from hpcagent.errors import AppFailed
 from hpcagent.model.records import Result
 from hpcagent.science.lammps import watch as watch_module
 from hpcagent.science.lammps.contract import lammps
 from hpcagent.science.lammps.executable import installed
-from hpcagent.science.lammps.halting import STOP_FILE
+from hpcagent.science.lammps.failures import Ended
 from hpcagent.science.lammps.log import Run, parse_log, read_log
 from hpcagent.science.lammps.watch import beyond_sense
 
@@ -133,7 +137,7 @@ def test_a_run_that_cannot_keep_a_limit_ends_by_the_check_file(tmp_path: Path) -
     assert log.finished and log.runs[1].complete and log.runs[1].steps is not None
     assert log.runs[1].steps == rows(workdir)["Step"][-1] - 100
     assert (workdir / "end.data").is_file()  # what stands after the run was carried out
-    assert not (workdir / STOP_FILE).exists()
+    assert not list(workdir.glob("stop.*"))
     assert any("check file" in note for note in result.notes)
     # To the last digit what the run is without a guard.
     plain, other = done(tmp_path / "b", after.removesuffix("run 100\n"), None, steps=1000)
@@ -286,6 +290,86 @@ def test_a_run_in_library_mode_is_stopped_likewise(tmp_path: Path, production: s
         assert sound.status == "COMPLETED", sound.failure
     finally:
         end_helpers()
+
+
+def cut_by_somebody(workdir: Path, done: threading.Event) -> None:
+    """Make the file that ends the run, once it has rows of the run that is measured."""
+    name = None
+    while not done.wait(0.02):
+        with contextlib.suppress(OSError):
+            found = re.search(r"is_file\((\S+)\)", (workdir / "in.lammps").read_text())
+            log = (workdir / "log.lammps").read_text()
+            if found and log.rpartition("# hpcagent")[2].count("\n") > 20:
+                name = found[1]
+                (workdir / name).touch()
+                return
+
+
+@contextlib.contextmanager
+def cutting(workdir: Path) -> Iterator[None]:
+    done = threading.Event()
+    thread = threading.Thread(target=cut_by_somebody, args=(workdir, done))
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def failed_as_cut_short(fields: Mapping[str, Any]) -> None:
+    failure = fields["failure"]
+    assert failure is not None and (failure["name"], failure["kind"]) == ("CutShort", "infrastructure"), fields
+    assert f"of {LONG + 100}, although its guard has not stopped it" in failure["message"]
+    assert "made by somebody else" in failure["message"] and not fields.get("metrics")
+    assert not list(Path(fields["workdir"]).glob("stop.*"))
+
+
+@pytest.mark.parametrize("mode", ["", "library"])
+@pytest.mark.parametrize("style", ["", "thermo_modify line yaml\n"])
+def test_a_run_that_somebody_else_ends_by_the_file_does_not_count_as_whole(
+    tmp_path: Path, mode: str, style: str
+) -> None:
+    order = ordered(tmp_path / "a", f"{style}run ${{steps}}\n", GUARD, mode=mode, steps=LONG)
+    try:
+        with cutting(Path(order["workdir"])):
+            failed_as_cut_short(execute(order))
+    finally:
+        end_helpers()
+
+
+def test_inside_a_rank_process_it_does_not_count_as_whole_either(tmp_path: Path) -> None:
+    order = ordered(tmp_path / "a", "run ${steps}\n", GUARD, mode="library", steps=LONG)
+    words = [sys.executable, "-c", INSIDE.replace('["status"]', "")]
+    with cutting(Path(order["workdir"])):
+        ended = subprocess.run(
+            words, input=json.dumps(order), capture_output=True, text=True, timeout=120, check=False
+        )
+    assert ended.returncode == 0, ended.stderr
+    failed_as_cut_short(json.loads(ended.stdout.splitlines()[-1]))
+
+
+def test_a_file_of_the_old_fixed_name_ends_no_run(tmp_path: Path) -> None:
+    order = ordered(tmp_path / "a", "shell touch stop.now\nrun ${steps}\n", GUARD, steps=500)
+    fields = execute(order)
+    assert fields["status"] == "COMPLETED" and rows(Path(order["workdir"]))["Step"][-1] == 600
+
+
+def test_a_script_may_end_its_own_run_early(tmp_path: Path) -> None:
+    own = "variable now equal step\nfix own all halt 50 v_now >= 300 error soft message no\nrun ${steps}\n"
+    result, workdir = done(tmp_path / "a", own, GUARD, steps=5000)
+    assert result.status == "COMPLETED", result.failure
+    assert rows(workdir).steps == 200
+    # Without a means of its own to do so, it is not known what has ended it.
+    watch = watch_module.LammpsWatch(
+        WorkerRun(tmp_path / "b", settings={**ordered(tmp_path / "c", "run ${steps}\n", None)["settings"]}),
+        GUARD,
+        None,
+    )
+    log = (workdir / "log.lammps").read_text().replace("fix own all halt", "fix own all nothing")
+    ended = Ended(0, log, "", None, 1.0, None, None)
+    with pytest.raises(AppFailed, match=r"step 300 of 5100.*it is not known why"):
+        watch.check_whole(parse_log(log), ended)
 
 
 INSIDE = """
