@@ -15,11 +15,14 @@ from typing import Any
 
 from hpcagent import errors
 from hpcagent.apps.base import App
+from hpcagent.contexts.contexts import Contexts
+from hpcagent.contexts.events import EVERYONE, Events
 from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.lifeline import node_name
 from hpcagent.model.base import read_json
+from hpcagent.resources.folder import Resources
 from hpcagent.workspace.folder import Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
 
@@ -269,6 +272,51 @@ class Workspace:
     def stop(self, identity: str) -> Answer:
         """Stop a campaign; what has finished is kept."""
         return self._one("stop", identity=identity)
+
+    # -- events, contexts, resources ----------------------------------------------------------
+
+    def subscribe(
+        self,
+        events: str | Sequence[str],
+        *,
+        where: Mapping[str, Any] | None = None,
+        after: int | None = None,
+        expires_s: float | None = None,
+    ) -> Answer:
+        """Subscribe to events (`on_job_complete`, ...) by name; `where` has conditions on what they say.
+
+        Returns:
+            `subscription_id`, `status`.
+        """
+        names = [events] if isinstance(events, str) else list(events)
+        return self._one("subscribe", events=names, where=where and dict(where), after=after, expires_s=expires_s)
+
+    def unsubscribe(self, subscription_id: str) -> Answer:
+        """End a subscription."""
+        return self._one("unsubscribe", subscription_id=subscription_id)
+
+    def notifications(self, subscription_id: str, *, most: int = 100) -> Any:
+        """The next notifications: `event`, `payload`, `n`; they come again until `acknowledge` says so."""
+        return self._call("notifications", subscription_id=subscription_id, most=most)
+
+    def acknowledge(self, subscription_id: str, n: int) -> Answer:
+        """Say that all notifications up to number `n` have come."""
+        return self._one("acknowledge", subscription_id=subscription_id, n=n)
+
+    def whoami(self) -> Answer:
+        """Name, role and rights here."""
+        return self._one("whoami")
+
+    def contexts(self) -> Contexts:
+        """The contexts that this workspace's people and programs share; a write tells `on_context_update`."""
+        events = Events(self.folder.root / "events")
+        return Contexts(self.folder.root / "contexts", announce=events.context_updates(owner=EVERYONE))
+
+    def resources(self, session: str | None = None) -> Resources:
+        """`catalyst_db`, `dft_results`, `lab_notebook` and others of this workspace, in the caller's role."""
+        who = self.whoami()
+        role = {"admin": "owner", "viewer": "reader"}.get(who["role"], who["role"])
+        return Resources.open(self.folder.root / "resources", caller=who["name"], role=role, session=session)
 
     # -- approvals, costs ---------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.catalog import find_app, list_apps
+from hpcagent.contexts.events import EVERYONE, Events, Told
+from hpcagent.contexts.triggers import Started, Triggers, load_triggers
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreError
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
@@ -152,6 +154,9 @@ class Core:
         self._late: list[tuple[Row, Result]] = []  # results that are not in the journal yet
         self._looked_at = -LOOK_S
         self._listeners: list[Callable[[dict[str, Any]], None]] = []
+        self.events = Events(root / "events", may_see=self._may_see)
+        self._owner = Caller(name=_own_name(), role="admin")
+        self._triggers: Triggers | None = None
         events = read_events(self.folder.journal) if self.folder.journal.exists() else ()
         self.approvals = Approvals(self._write, clock=clock, expires_s=self.rules.approval_expires_s)
         self.damaged = 0
@@ -163,9 +168,14 @@ class Core:
             self.approvals,
             self.accounts,
             clock=clock,
-            record=self._write,
+            record=self._refusal,
             tiers=sandbox_tiers,
         )
+        triggers = root / "triggers.toml"
+        if triggers.is_file():
+            self._triggers = Triggers(
+                root / "triggers", self.events, load_triggers(triggers), self._triggered, owner=self._owner.name
+            )
         self._take_up()
 
     # -- the journal --------------------------------------------------------------------------
@@ -176,6 +186,70 @@ class Core:
         for event in events:
             for listener in self._listeners:
                 listener(event)
+
+    def _refusal(self, event: dict[str, Any]) -> None:
+        """A refusal is a line of the journal; one by a quota is an event as well."""
+        self._write(event)
+        if event.get("check") == "quota":
+            self._tell("on_quota_exceeded", event["by"], {"quota": event.get("field", ""), "why": event["why"]})
+
+    def _tell(self, event: str, owner: str, payload: dict[str, Any], key: str = "") -> None:
+        """Tell an event; a disk that refuses it costs the event, not the run."""
+        try:
+            self.events.tell(event, payload, owner=owner, by="workspace", key=key)
+        except StoreError as error:
+            self.news.append(error.message)
+
+    def _may_see(self, who: str, told: Told) -> bool:
+        """Events are seen by their owner, those they were told to, and whoever sees all."""
+        if told.owner in (who, EVERYONE) or who in told.readers:
+            return True
+        person = self.rules.people.get(who)
+        role = self._owner.role if who == self._owner.name else "viewer" if person is None else person.role
+        return "see_all" in self.rules.rights(role).may
+
+    def _triggered(self, job: Started) -> str:
+        """What a trigger starts goes through the gate as if the workspace's owner had asked for it."""
+        why = f"trigger {job.trigger}"
+        # Handed over again after a crash it is the same work of the same owner, which is found.
+        if job.kind == "tool":
+            return str(self.run(self._owner, job.name, job.arguments, why=why)["id"])
+        if job.kind == "campaign":
+            return str(self.start(self._owner, job.name, changes=job.arguments, why=why)["id"])
+        raise BadInput(f"{why}: a workspace starts tools and campaigns; prompts need an agent.")
+
+    def subscribe(
+        self,
+        caller: Caller,
+        *,
+        events: Sequence[str],
+        where: Mapping[str, Any] | None = None,
+        after: int | None = None,
+        expires_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Subscribe to events by name, with conditions on what they say; see `Events.subscribe`."""
+        made = self.events.subscribe(events, owner=caller.name, where=where, after=after, expires_s=expires_s)
+        return dict(made.acknowledgement)
+
+    def unsubscribe(self, caller: Caller, *, subscription_id: str) -> dict[str, Any]:
+        """End a subscription."""
+        self.events.unsubscribe(subscription_id, owner=caller.name)
+        return {"subscription_id": subscription_id, "status": "ended"}
+
+    def notifications(self, caller: Caller, *, subscription_id: str, most: int = 100) -> list[dict[str, Any]]:
+        """The next notifications of a subscription; they come again until they are acknowledged."""
+        found = self.events.look(subscription_id, owner=caller.name, most=most)
+        return [one.data() | {"n": one.n} for one in found.notifications]
+
+    def acknowledge(self, caller: Caller, *, subscription_id: str, n: int) -> dict[str, Any]:
+        """Say that all notifications up to number `n` have come."""
+        self.events.acknowledge(subscription_id, n, owner=caller.name)
+        return {"subscription_id": subscription_id, "n": n}
+
+    def whoami(self, caller: Caller) -> dict[str, Any]:
+        """Name, role and rights of the caller."""
+        rights = self.rules.rights(caller.role)
+        return {"name": caller.name, "role": caller.role, "may": list(rights.may), "apps": list(rights.apps)}
 
     def _replay(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
@@ -580,6 +654,7 @@ class Core:
                 if not row.over:
                     row.state = "running"
                     self._turn.notify_all()
+                    self._tell("on_job_started", row.owner, _job(row), key=f"{row.id} started")
 
         def ended(result: Result) -> None:
             with self._turn:
@@ -650,6 +725,13 @@ class Core:
         self._write(event)
         self._ended(event)
         self._turn.notify_all()
+        said = _job(row) | {"state": state, "result_url": f"workspace:runs/{row.id}"}
+        if state in ("completed", "stopped"):
+            self._tell("on_job_complete", row.owner, said, key=f"{row.id} ended")
+        else:
+            failure = (row.result or {}).get("failure") or {}
+            reason = str(failure.get("message") or row.note or state)[:500]
+            self._tell("on_job_failed", row.owner, said | {"reason": reason}, key=f"{row.id} ended")
 
     # -- what is seen -------------------------------------------------------------------------
 
@@ -964,6 +1046,12 @@ class Core:
         now = time.monotonic()
         with self._turn:
             self._take_late()
+        if self._triggers is not None:
+            try:
+                self._triggers.run_once()
+            except HpcAgentError as error:
+                if not self.news or self.news[-1] != error.message:
+                    self.news.append(error.message)
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
@@ -1088,6 +1176,8 @@ class Core:
         for desk in desks:
             with contextlib.suppress(HpcAgentError):
                 desk.close()
+        if self._triggers is not None:
+            self._triggers.close()
         self._journal.close()
         self._lock_file.release()
 
@@ -1105,6 +1195,12 @@ def is_ours(app: App) -> bool:
     function = app.function or ""
     packaged = app.source in (app.name, "") or app.source.startswith("hpcagent.")
     return function.startswith("hpcagent.") and packaged
+
+
+def _job(row: Row) -> dict[str, Any]:
+    """What an event says of a run."""
+    facts = {"job_id": row.id, "job_type": row.app, "kind": row.kind, "site": row.site}
+    return facts | ({"label": row.label} if row.label else {})
 
 
 def _machine(row: Row) -> bool:

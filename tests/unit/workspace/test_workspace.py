@@ -564,3 +564,88 @@ def test_an_optimisation_is_refused_by_what_is_wrong_with_it(core, more, words):
     with pytest.raises(NotAllowed, match=words):
         core.bayesian_optimize(me(core), **asked)
     assert not core.rows
+
+
+# -- events, contexts, resources ------------------------------------------------------------------
+
+
+def test_a_subscriber_is_told_of_its_own_runs_and_of_no_others(root):
+    rules(root, '[people.ada]\nrole = "planner"\n[people.bob]\nrole = "planner"\n')
+    core = Core(root)
+    ada, bob = core.caller(os.getuid(), "ada"), core.caller(os.getuid(), "bob")
+    mine = core.subscribe(ada, events=["on_job_complete", "on_job_failed"], where={"job_type": "synthetic"})
+    assert mine["status"] == "active"
+    his = core.subscribe(bob, events=["on_job_complete"])
+    good = core.run(ada, "synthetic", {"x": 0.3})["id"]
+    bad = core.run(ada, "synthetic", {"x": 0.9, "fail_above": 0.5})["id"]
+    other = core.run(ada, "oscillator", {"max_steps": 10})["id"]
+    for run in (good, bad, other):
+        core.wait(ada, run, PATIENCE_S)
+    told = core.notifications(ada, subscription_id=mine["subscription_id"])
+    assert {(t["event"], t["payload"]["job_id"]) for t in told} == {
+        ("on_job_complete", good),
+        ("on_job_failed", bad),
+    }
+    assert next(t for t in told if t["event"] == "on_job_failed")["payload"]["reason"]
+    assert core.notifications(bob, subscription_id=his["subscription_id"]) == []
+    core.acknowledge(ada, subscription_id=mine["subscription_id"], n=max(t["n"] for t in told))
+    core.close()
+    core = Core(root)  # the cursor holds, and nothing is told twice
+    assert core.notifications(ada, subscription_id=mine["subscription_id"]) == []
+    core.close()
+
+
+def test_a_quota_that_is_reached_is_an_event(root):
+    rules(root, "[quota]\nruns_at_once = 0\n")
+    core = Core(root)
+    mine = core.subscribe(me(core), events=["on_quota_exceeded"])
+    with pytest.raises(NotAllowed):
+        core.run(me(core), "synthetic", {"x": 0.3})
+    told = core.notifications(me(core), subscription_id=mine["subscription_id"])
+    assert [t["payload"]["quota"] for t in told] == ["runs_at_once"]
+    core.close()
+
+
+def test_a_trigger_starts_a_run_through_the_gate_once(root):
+    (root / "triggers.toml").write_text(
+        '[[triggers]]\nname = "closer"\nwhen = "on_job_complete"\nwhere = {job_type = "synthetic"}\n'
+        'then = {tool = "oscillator", arguments = {max_steps = 20}}\n'
+        '[[triggers]]\nname = "wrong"\nwhen = "on_job_complete"\nwhere = {job_type = "synthetic"}\n'
+        'then = {tool = "oscillator", arguments = {max_steps = 0}}\n'
+    )
+    core = Core(root)
+    first = core.run(me(core), "synthetic", {"x": 0.3})["id"]
+    core.wait(me(core), first, PATIENCE_S)
+    for _ in range(3):
+        core.look()
+    started = [row for row in core.listed(me(core))["runs"] if row["app"] == "oscillator"]
+    assert len(started) == 1
+    assert core.wait(me(core), started[0]["id"], PATIENCE_S)["params"]["max_steps"] == 20
+    assert any(e["event"] == "refused" and e["field"] == "max_steps" for e in read_events(root / "journal.jsonl"))
+    core.close()
+
+
+def test_contexts_and_resources_of_a_workspace_are_shared_in_the_callers_role(workspace, root):
+    from hpcagent.contexts import put
+
+    mine = workspace.subscribe("on_context_update")
+    context = workspace.contexts().create("study", intent="a better catalyst")
+    context.write(put("shared", "metal", "Cu"), by="planner", version=1)
+    told = workspace.notifications(mine["subscription_id"])
+    assert told[-1]["payload"]["context_id"] == "study"
+    rows = workspace.resources().database("catalyst_db")
+    fields = {
+        "metal": "Cu",
+        "support": "ZnO",
+        "adsorbate": "CO2",
+        "surface_area": 50.0,
+        "adsorption_energy": -1.3,
+        "reference": "test",
+    }
+    rows.add(fields)
+    rules(root, '[people.eve]\nrole = "viewer"\n')
+    workspace.end()
+    eve = Workspace(root, as_="eve").resources()
+    assert eve.database("catalyst_db").query({"metal": "Cu"}).shown == 1
+    with pytest.raises(BadInput):
+        eve.database("catalyst_db").add(fields)
