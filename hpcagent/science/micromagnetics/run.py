@@ -453,7 +453,7 @@ def _first_zero(time: _Array, m: _Array) -> float | None:
 def _apart(given: Mapping[str, Any]) -> bool:
     """Whether a run has a process of its own, which its walltime can end: magnum.np, and what may take long."""
     counts = (max(1.0, given[f"size_{axis}"] / given["cell"]) for axis in "xyz")
-    return given["engine"] != "own" or math.prod(counts) > _MANY_CELLS
+    return bool(given["engine"] != "own" or math.prod(counts) > _MANY_CELLS)
 
 
 def _magnet(run: Run, given: Mapping[str, Any]) -> tuple[Body, Material, list[str]]:
