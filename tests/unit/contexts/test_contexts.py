@@ -216,12 +216,15 @@ def test_what_was_written_stays_whoever_is_killed_meanwhile(contexts, context, t
     monkeypatch.setattr(documents, "LARGEST_DOCUMENT", 1 << 30)
     writers = []
     for k in range(6):
-        writer = FORK.Process(target=write_and_tell, args=(contexts.folder, f"w{k}", tmp_path / f"told-{k}"))
+        writer = FORK.Process(
+            target=write_and_tell, args=(contexts.folder, f"w{k}", tmp_path / f"told-{k}"), daemon=True
+        )
         writer.start()
         writers.append(writer)
     for k, writer in enumerate(writers):
         told = tmp_path / f"told-{k}"
         while not told.exists() or told.read_bytes().count(b"\n") < 20:
+            assert writer.is_alive()
             time.sleep(0.002)
         writer.kill()
     for writer in writers:
@@ -372,6 +375,7 @@ def test_a_waiting_process_is_woken_by_a_write_of_another(contexts, context):
     waiting.start()
     assert got.get(timeout=60) == "ready"
     while not list((contexts.folder / ".listening" / "c").glob("*")):
+        assert waiting.is_alive()
         time.sleep(0.001)
     time.sleep(0.3)  # it has looked at the file once by now, most likely
     started = time.monotonic()
