@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hpcagent.errors import BadInput, RunDirLocked, StoreFull
+from hpcagent.errors import BadInput, NotPermitted, RunDirLocked, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.client import Workspace
@@ -641,11 +641,12 @@ def test_contexts_and_resources_of_a_workspace_are_shared_in_the_callers_role(wo
         "surface_area": 50.0,
         "adsorption_energy": -1.3,
         "reference": "test",
+        "method": "by hand",
     }
     rows.add(fields)
     rules(root, '[people.eve]\nrole = "viewer"\n')
     workspace.end()
     eve = Workspace(root, as_="eve").resources()
-    assert eve.database("catalyst_db").query({"metal": "Cu"}).shown == 1
-    with pytest.raises(BadInput):
+    assert len(eve.database("catalyst_db").query({"metal": "Cu"}).items) == 1
+    with pytest.raises(NotPermitted):
         eve.database("catalyst_db").add(fields)
