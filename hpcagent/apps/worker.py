@@ -24,6 +24,7 @@ from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
+from hpcagent.apps.as_found import AsFound
 from hpcagent.apps.calling import function_of, of_numbers, os_name, outcome_of, refuse_others
 from hpcagent.apps.chosen import placed
 from hpcagent.apps.guard import as_recorded, checked
@@ -525,10 +526,16 @@ def _over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -
 def _call(
     function: Callable[..., Any], params: Mapping[str, Any], run: Run, promises: Mapping[str, Any]
 ) -> Outcome:
-    returned = function(**params, run=run) if _wants_run(function) else function(**params)
-    if isinstance(returned, GeneratorType):
-        return driven(returned, run, promises)
-    return outcome_of(returned)
+    given = {**params, "run": run} if _wants_run(function) else params
+    with AsFound() as found:
+        return outcome_of(found.call(_returned, function=function, given=given, run=run, promises=promises))
+
+
+def _returned(
+    function: Callable[..., Any], given: Mapping[str, Any], run: Run, promises: Mapping[str, Any]
+) -> Any:
+    returned = function(**given)
+    return driven(returned, run, promises) if isinstance(returned, GeneratorType) else returned
 
 
 @lru_cache(maxsize=64)
