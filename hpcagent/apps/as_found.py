@@ -183,10 +183,10 @@ class _Begun:
         self.mask = os.umask(0o077)
         os.umask(self.mask)
         self.locale = locale.setlocale(locale.LC_ALL)
-        self.numbers = locale.setlocale(locale.LC_NUMERIC)
         self.handlers = list(map(_signal.getsignal, _SIGNALS))
         self.streams = [getattr(sys, name) for name in _STREAMS]
         self.written = [_written(stream) for stream in self.streams]
+        self.places = [_place(stream, number) for number, stream in enumerate(self.streams)]
         self.threads = threading.enumerate()
         self.at = (time.monotonic(), time.process_time())
         self.timers = [_signal.getitimer(timer) for timer in _TIMERS] if self.main else [(0.0, 0.0)] * 3
@@ -220,6 +220,14 @@ def _written(stream: Any) -> tuple[Any, ...]:
         return stream.encoding, stream.errors, stream.line_buffering, stream.write_through
     except Exception:  # another kind of stream, or none
         return None, None, None, None
+
+
+def _place(stream: Any, number: int) -> tuple[int, Any]:
+    """Descriptor and name of a stream; a forked process reads elsewhere than from 0."""
+    try:
+        return stream.fileno(), stream.name
+    except Exception:  # a stream of another kind
+        return number, f"<{_STREAMS[number]}>"
 
 
 def _is_closed(stream: Any) -> bool:
@@ -260,10 +268,10 @@ class AsFound:
         False
     """
 
-    __slots__ = ("_begun", "_descriptors", "_environ", "_lasts", "_modules", "_path", "_warnings")
+    __slots__ = ("_begun", "_descriptors", "_done", "_environ", "_lasts", "_modules", "_path", "_warnings")
 
     def __init__(self, *, descriptors: bool = True, lasts: bool = True) -> None:
-        self._descriptors, self._lasts = descriptors, lasts
+        self._descriptors, self._lasts, self._done = descriptors, lasts, True
 
     def __enter__(self) -> AsFound:
         if _Process.left and self._lasts:
@@ -275,7 +283,7 @@ class AsFound:
                 begun.keep_descriptors()
             if _Process.ours:
                 _Process.begun = begun
-        self._begun = begun
+        self._begun, self._done = begun, False
         self._environ: dict[bytes, bytes] = os.environ._data.copy()  # type: ignore[attr-defined]
         self._modules = len(sys.modules)
         self._path, self._warnings = list(sys.path), list(warnings.filters)
@@ -283,8 +291,14 @@ class AsFound:
         return self
 
     def call(self, function: Callable[..., _Value], /, **given: Any) -> _Value:
-        """Call it in a context of its own: what it sets in context variables, as numpy and decimal do, ends."""
-        return copy_context().run(_called, function, given)
+        """Call it as a run, in a context of its own: what it sets in context variables, as numpy does, ends."""
+        try:
+            with self:
+                return copy_context().run(_called, function, given)
+        finally:
+            # A signal that the run has asked for may come when `__exit__` is called, before it can do anything.
+            if not self._done:
+                self.__exit__(*sys.exc_info())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -293,11 +307,13 @@ class AsFound:
         if os.getpid() != begun.pid:
             _leave(error)
         if not begun.main:
+            self._done = True
             return
         left: list[str] = []
         for again in range(5):  # a signal that the run has asked for may come in the middle of it
             try:
                 self._give_back(begun, left)
+                self._done = True
                 break
             except BaseException:
                 if again == 4:
@@ -334,7 +350,7 @@ class AsFound:
         if warnings.filters != self._warnings:
             warnings.filters[:] = self._warnings  # type: ignore[index]
             getattr(warnings, "_filters_mutated", lambda: None)()
-        if locale.setlocale(locale.LC_NUMERIC) != begun.numbers:
+        if locale.setlocale(locale.LC_ALL) != begun.locale:
             locale.setlocale(locale.LC_ALL, begun.locale)
         rows = [read() for read in _READ]
         if rows != begun.rows:
@@ -401,7 +417,7 @@ def _give_streams_back(begun: _Begun) -> None:
         if stream is None:
             continue
         if _is_closed(stream):
-            begun.streams[number] = anew = _opened(number, begun.written[number])
+            begun.streams[number] = anew = _opened(number, *begun.places[number], begun.written[number])
             if getattr(sys, f"__{name}__") is stream:
                 setattr(sys, f"__{name}__", anew)
             setattr(sys, name, anew)
@@ -411,14 +427,16 @@ def _give_streams_back(begun: _Begun) -> None:
                 stream.reconfigure(encoding=encoding, errors=errors, line_buffering=lines, write_through=through)
 
 
-def _opened(number: int, written: tuple[Any, ...]) -> Any:
+def _opened(number: int, descriptor: int, name: Any, written: tuple[Any, ...]) -> Any:
     """A stream in the place of one that was closed, on its descriptor; where that is gone, on none."""
     encoding, errors, lines, through = written
     mode = "w" if number else "r"
+    stream: Any
     try:
-        stream = open(number, mode, encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
+        stream = open(descriptor, mode, encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
     except OSError:
-        stream = open(os.devnull, mode, encoding=encoding, errors=errors)  # noqa: SIM115
+        stream = open(os.devnull, mode, encoding=encoding, errors=errors)  # noqa: SIM115, PTH123
+    stream.buffer.raw.name = name
     if number:
         stream.reconfigure(line_buffering=bool(lines), write_through=bool(through))
     return stream

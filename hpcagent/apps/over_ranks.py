@@ -258,8 +258,8 @@ def _returned(packed: bytes, comm: Any) -> Outcome:
             call["made_of"], {}
         )  # a worker has modules as they were when it imported them; this is later
         # A launch of one run ends with it; what is printed in a slot goes where `of_a_run` has it go.
-        with AsFound(descriptors=False, lasts=inside() is not None) as found:
-            returned = found.call(function, **call["params"], run=run)
+        found = AsFound(descriptors=False, lasts=inside() is not None)
+        returned = found.call(function, **call["params"], run=run)
         return outcome_of(returned) if comm.rank == 0 else Outcome(metrics={})
 
 

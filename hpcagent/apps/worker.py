@@ -527,14 +527,11 @@ def _call(
     function: Callable[..., Any], params: Mapping[str, Any], run: Run, promises: Mapping[str, Any]
 ) -> Outcome:
     given = {**params, "run": run} if _wants_run(function) else params
-    with AsFound() as found:
-        return outcome_of(found.call(_returned, function=function, given=given, run=run, promises=promises))
+    return outcome_of(AsFound().call(_returned, called=function, given=given, run=run, promises=promises))
 
 
-def _returned(
-    function: Callable[..., Any], given: Mapping[str, Any], run: Run, promises: Mapping[str, Any]
-) -> Any:
-    returned = function(**given)
+def _returned(called: Callable[..., Any], given: Mapping[str, Any], run: Run, promises: Mapping[str, Any]) -> Any:
+    returned = called(**given)
     return driven(returned, run, promises) if isinstance(returned, GeneratorType) else returned
 
 
