@@ -143,10 +143,9 @@ class Confined:
         """Remove the folder, whatever modes the program has given to what is in it."""
 
         def again(function: Any, path: str, _: Any) -> None:
-            parent = os.path.dirname(path)
-            for one in (parent, path):
-                if not os.path.islink(one):
-                    os.chmod(one, 0o700)
+            for one in (Path(path).parent, Path(path)):
+                if not one.is_symlink():
+                    one.chmod(0o700)
             function(path)
 
         shutil.rmtree(self.folder, onerror=again)
@@ -156,16 +155,11 @@ def _python() -> list[str]:
     """Folders of this Python and of its packages, outside of the system's."""
     paths = [sys.prefix, sys.base_prefix, *(sysconfig.get_path(p) for p in ("stdlib", "purelib", "platlib"))]
     paths += [str(Path(sys.executable).resolve().parent.parent)]
-    found = []
+    found: list[str] = []
     for path in paths:
-        whole = os.path.realpath(path)
-        for one in (path, whole):
-            if (
-                not one.startswith("/usr/lib")
-                and one not in ("/", "/usr")
-                and os.path.isdir(one)
-                and one not in found
-            ):
+        for one in (path, os.path.realpath(path)):
+            outside = not one.startswith("/usr/lib") and one not in ("/", "/usr", *found)
+            if outside and Path(one).is_dir():
                 found.append(one)
     return sorted(found)
 

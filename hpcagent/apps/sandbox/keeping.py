@@ -2,10 +2,13 @@
 
     python -I -S keeping.py SPEC.json REPORT.json WORDS...
 
-It sets the limits, starts the words, looks at all their processes ten times a second, ends them where they are too
-many, take too much memory or write too much, and ends whatever is left when the first one has ended. Then it writes
-the report, which the program cannot do in its place: nothing of it lives any longer.
+It sets the limits, starts the words, looks at all their processes ten times a second, ends them where they are
+too many, take too much memory or write too much, and ends whatever is left when the first one has ended. Then it
+writes the report, which the program cannot do in its place: nothing of it lives any longer.
 """
+
+# pathlib would take longer to import than all else here.
+# ruff: noqa: PTH108, PTH116, PTH123, PTH208
 
 from __future__ import annotations
 

@@ -39,9 +39,8 @@ class Left:
         parts = [f"{name} is {what}" for name, what in sorted(self.refused.items())]
         if self.not_declared:
             more = f" and {self.more:,} more" if self.more else ""
-            parts.append(
-                f"{', '.join(self.not_declared)}{more} {'is' if len(self.not_declared) == 1 else 'are'} no declared output"
-            )
+            verb = "is" if len(self.not_declared) == 1 else "are"
+            parts.append(f"{', '.join(self.not_declared)}{more} {verb} no declared output")
         return f"not taken out of the sandbox: {'; '.join(parts)}" if parts else ""
 
 
@@ -75,7 +74,7 @@ def taken_out(
     total = sum(size for _, size in taken)
     if total > most_bytes:
         raise AppFailed(
-            f"the declared outputs have {total / 1e6:.4g} MB, and {most_bytes / 1e6:.4g} MB may leave the sandbox.",
+            f"the declared outputs have {total / 1e6:.4g} MB, and {most_bytes / 1e6:.4g} MB may leave it.",
             kind="simulation",
             name="OutputsTooLarge",
             repair="raise output_mb of [sandbox], or let the program write less",
@@ -100,7 +99,7 @@ def _files(folder: Path) -> list[tuple[str, str, int]]:
         try:
             entries = sorted(os.scandir(here), key=lambda entry: entry.name)
         except PermissionError:
-            os.chmod(here, 0o700)
+            here.chmod(0o700)
             entries = sorted(os.scandir(here), key=lambda entry: entry.name)
         for entry in entries:
             about = entry.stat(follow_symlinks=False)
@@ -129,7 +128,7 @@ def _copy(source: Path, target: Path, name: str, size: int) -> None:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except PermissionError:
-        os.chmod(path, 0o600)
+        path.chmod(0o600)
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as reading, out.open("xb") as writing:
         shutil.copyfileobj(reading, writing)

@@ -57,8 +57,8 @@ class Sandbox(Record):
         for name in self.pass_env:
             if is_credential(name):
                 raise BadInput(
-                    f"pass_env: {name!r} has the name of a credential, and none reaches a sandboxed program; give it "
-                    "the data that it needs as a file.",
+                    f"pass_env: {name!r} has the name of a credential, and none reaches a sandboxed program; give "
+                    "it the data that it needs as a file.",
                     value=name,
                 )
         for path in self.read:

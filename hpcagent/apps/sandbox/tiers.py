@@ -74,7 +74,7 @@ def chosen_tier(asked: Sandbox) -> Tier:
             f'the run requires the sandbox "{asked.require}", which is not here: {required.why}.',
             kind="infrastructure",
             name="NoSandbox",
-            repair='install it where the workers run, or say require = "limits" if that is enough for this program',
+            repair='install it where the workers run, or say require = "limits" if that will do for it',
         )
     return next(name for name in reversed(ORDER) if states[name].available)
 
