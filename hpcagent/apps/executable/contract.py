@@ -21,8 +21,10 @@ from hpcagent.apps.executable.checks import (
     used_names,
     words_of,
 )
-from hpcagent.apps.executable.record import PRINTED, Failing, ProgramFile, Reading
+from hpcagent.apps.executable.container import IMAGE, Container, resolved
+from hpcagent.apps.executable.record import ENTRY_POINT, PRINTED, Failing, ProgramFile, Reading
 from hpcagent.apps.made_with import sha256
+from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar, build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
@@ -88,6 +90,8 @@ def executable(
     estimated_runtime_s: float = 1.0,
     vary: Sequence[str] = (),
     relative_to: str | Path | None = None,
+    sandbox: Sandbox | Mapping[str, Any] | None = None,
+    container: Container | Mapping[str, Any] | None = None,
 ) -> App:
     """Make an app of a program: any command that computes numbers from its arguments or input files.
 
@@ -123,6 +127,8 @@ def executable(
         estimated_runtime_s: Expected wall time of one run, in seconds.
         vary: Parameters that a campaign varies if it does not say.
         relative_to: Folder that paths start from; the working directory by default.
+        sandbox: Confines the program: the keys of `[sandbox]`.
+        container: The image that it runs in: the keys of `[container]`.
 
     Raises:
         BadInput: The program or a file is not there, a name is unknown, a parameter is never used, a pattern is
@@ -159,6 +165,8 @@ def executable(
         "resources_from": _given(resources_from),
         "estimated_runtime_s": estimated_runtime_s,
         "vary": vary,
+        "sandbox": sandbox,
+        "container": container,
     }
     for what, given in (("parameters", parameters), ("metrics", metrics)):
         if not isinstance(given, Mapping):
@@ -257,6 +265,8 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
                 value=name,
             )
     program = words[0]
+    if said.command == (ENTRY_POINT,) and said.name is None:
+        raise BadInput(f"{where}: give the app a name; its image says what is run, and no command does.")
     paths, settings_files = _files(said, program, folder, where)
     check_choices(space, paths, where)
     check_places(said, {name: path for name, path in paths.items() if name != PROGRAM}, space, where)
@@ -275,6 +285,11 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
         "remove": list(said.remove),
         **settings_files,
     }
+    # Absent where there is none: the digests of other apps stay as they were.
+    if said.sandbox is not None:
+        settings["sandbox"] = said.sandbox.model_dump(mode="json")
+    if said.container is not None:
+        settings["container"] = _container(said, folder, paths, settings, where)
     if PROGRAM in paths:
         settings[PROGRAM] = Path(paths[PROGRAM]).name
     contract = build(
@@ -291,13 +306,42 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
             # Nothing else of a run differs from replicate to replicate.
             "seeded": "seed" in used,
             "estimated_runtime_s": said.estimated_runtime_s,
-            "failure_modes": tuple(dict.fromkeys((*FAILURE_MODES, *said.failures))),
+            "failure_modes": tuple(dict.fromkeys((*FAILURE_MODES, *_of_place(said), *said.failures))),
         },
         where=where,
     )
     for name in said.vary:
         space[name]
     return App(contract=contract, function=FUNCTION, settings=settings, source=source, vary=said.vary)
+
+
+def _container(
+    said: ProgramFile, folder: Path, paths: dict[str, str], settings: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """The settings of a container; its image's file is one of the app's files."""
+    assert said.container is not None
+    found, file = resolved(said.container, folder, f"{where}, container")
+    if file is not None:
+        if IMAGE in paths:
+            raise BadInput(f"{where}: the name {IMAGE!r} is that of the container's image; rename the file.")
+        paths[IMAGE] = file
+        settings["files"][IMAGE] = found["digest"].removeprefix("sha256:")
+    entry_point = said.command == (ENTRY_POINT,)
+    return found | ({"entrypoint": True} if entry_point else {})
+
+
+def _of_place(said: ProgramFile) -> tuple[str, ...]:
+    """Failures of the place where it runs, and of an answer."""
+    found: tuple[str, ...] = ()
+    if said.stdout == "json":
+        found += ("WrongUnit",)
+    if any(how.low is not None or how.high is not None for how in said.metrics.values()):
+        found += ("OutOfRange",)
+    if said.sandbox is not None:
+        found += ("SandboxLimit", "OutputsTooLarge", "NoSandbox", "SandboxFailed", "SandboxLost")
+    if said.container is not None:
+        found += ("NoRuntime", "ImageMissing", "ContainerFailed", "OutputsTooLarge")
+    return found
 
 
 def _metric(name: str, how: Reading) -> Metric:
@@ -349,7 +393,9 @@ def _files(said: ProgramFile, program: str, folder: Path, where: str) -> tuple[d
             f"`sh {PurePosixPath(program)}`.",
             value=program,
         )
-    if "/" in program:
+    if said.container is not None:
+        pass  # the program is one of the image's
+    elif "/" in program:
         paths[PROGRAM] = _there(folder, program, f"{where}, the program")
         if not os.access(paths[PROGRAM], os.X_OK):
             raise BadInput(
