@@ -31,7 +31,16 @@ from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.files import with_file_choices
 from hpcagent.model.space import Parameter, Space
 
-__all__ = ["FAILURE_MODES", "FUNCTION", "PROGRAM", "executable", "executable_file", "settings_records"]
+__all__ = [
+    "FAILURE_MODES",
+    "FUNCTION",
+    "PROGRAM",
+    "described_metric",
+    "executable",
+    "executable_file",
+    "parameters_of",
+    "settings_records",
+]
 
 FUNCTION = "hpcagent.apps.executable.run:executable_run"
 PROGRAM = "program"
@@ -207,7 +216,7 @@ def executable_file(path: str | Path) -> App:
     path = Path(path)
     where = str(path)
     said = build(ProgramFile, read_toml(path), where=where)
-    parameters = tuple(_parameter(name, data, where, path.parent) for name, data in said.parameters.items())
+    parameters = parameters_of(said.parameters, where, path.parent)
     return _app(said, Space.made(parameters, said.constraints), path.parent, where, source=str(path))
 
 
@@ -222,6 +231,11 @@ def _texts(given: Sequence[str | Path] | Mapping[str, str | Path]) -> dict[str, 
 def _shown(command: str | Sequence[str | Sequence[str]]) -> str:
     text = command if isinstance(command, str) else shlex.join(flat(_listed(command)))
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def parameters_of(tables: Mapping[str, Mapping[str, Any]], where: str, folder: Path) -> tuple[Parameter, ...]:
+    """The parameters of the tables `[parameters.NAME]`."""
+    return tuple(_parameter(name, data, where, folder) for name, data in tables.items())
 
 
 def _parameter(name: str, data: Mapping[str, Any], where: str, folder: Path) -> Parameter:
@@ -299,7 +313,7 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
             "version": said.version,
             "description": said.description or f"The program {Path(program).name}.",
             "space": space,
-            "metrics": tuple(_metric(name, how) for name, how in said.metrics.items()),
+            "metrics": tuple(described_metric(name, how) for name, how in said.metrics.items()),
             "resources": said.resources,
             "resources_from": said.resources_from,
             "deterministic": False,
@@ -344,7 +358,8 @@ def _of_place(said: ProgramFile) -> tuple[str, ...]:
     return found
 
 
-def _metric(name: str, how: Reading) -> Metric:
+def described_metric(name: str, how: Reading) -> Metric:
+    """The metric of a reading."""
     data = {
         "name": name,
         "unit": how.unit,
