@@ -29,7 +29,8 @@ WORK = "/work"
 """The program's directory inside of the container."""
 
 _REFERENCE = re.compile(
-    r"(?:docker://)?(?P<name>[a-z0-9][\w.:/-]*?)(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?\Z"
+    r"(?:docker://)?(?P<name>[a-z0-9][\w.-]*(?::\d{1,5}(?=/))?(?:/[a-z0-9][\w.-]*)*)"
+    r"(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?\Z"
 )
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _INSTALL = "install Apptainer or Podman, or load its module (worker_init of the site profile)"

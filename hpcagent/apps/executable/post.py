@@ -15,7 +15,7 @@ import ssl
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ _THE_ANSWER = "the answer"
 def service_run(run: Run, **params: float | int | str) -> Outcome:
     """Post these parameters to the service and read its answer, which is kept as `answer.json`.
 
-    A request has the run's execution id as its Idempotency-Key: a service that knows it does the work once, however
-    often the request is sent.
+    A request has the run's execution id as its Idempotency-Key: a service that knows it does the work once,
+    however often the request is sent.
 
     Args:
         run: Directory, execution id, settings.
@@ -306,9 +306,10 @@ class _Call:
         else:
             connection = http.client.HTTPConnection(host, parts.port, timeout=limit_s)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        with _ended_after(connection, limit_s) as late:
+        with _Deadline(connection, limit_s) as deadline:
             try:
                 connection.connect()
+                deadline.sock = connection.sock
                 if not secure and not is_loopback(connection.sock.getpeername()[0]):
                     raise self.failed(
                         f"{host} is not on this machine ({connection.sock.getpeername()[0]}); nothing was sent.",
@@ -317,7 +318,10 @@ class _Call:
                     )
                 connection.request("POST", target, body=self.body, headers=self._headers())
                 response = connection.getresponse()
-                return _Reply(response.status, response.headers, self._whole(response))
+                reply = _Reply(response.status, response.headers, self._whole(response))
+                if deadline.over:  # the end of what was cut off
+                    raise self._timeout(limit_s)
+                return reply
             except ssl.SSLCertVerificationError as error:
                 raise self.failed(
                     f"{url_shown(self.asked)}: its certificate is not trusted: {error.verify_message}.",
@@ -325,7 +329,7 @@ class _Call:
                     repair="name the certificates of your organisation as ca_file",
                 ) from None
             except (OSError, http.client.HTTPException) as error:
-                if late.is_set() or isinstance(error, TimeoutError):
+                if deadline.over or isinstance(error, TimeoutError):
                     raise self._timeout(limit_s) from None
                 raise _Broken(_words_of(error)) from None
 
@@ -372,25 +376,32 @@ class _Call:
         )
 
 
-@contextlib.contextmanager
-def _ended_after(connection: http.client.HTTPConnection, seconds: float) -> Iterator[threading.Event]:
-    """End a connection when its time is over: one that sends a byte a second is never silent for long."""
-    late = threading.Event()
+class _Deadline:
+    """Ends a connection when its time is over: one that sends a byte a second is never silent for long.
 
-    def end() -> None:
-        late.set()
-        if connection.sock is not None:
+    Attributes:
+        sock: The socket, once it is connected; http.client lets go of it while the answer is read.
+        over: Whether the time was over.
+    """
+
+    def __init__(self, connection: http.client.HTTPConnection, seconds: float) -> None:
+        self._connection, self.sock, self.over = connection, connection.sock, False
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._connection.close()
+
+    def _end(self) -> None:
+        self.over = True
+        if self.sock is not None:
             with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield late
-    finally:
-        timer.cancel()
-        connection.close()
+                self.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _words_of(error: Exception) -> str:

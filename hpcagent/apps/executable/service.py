@@ -174,8 +174,8 @@ def check_url(url: str) -> None:
         raise BadInput(f"url = {url!r}: an address begins with https://.", value=url)
     if parts.scheme == "http" and not is_loopback(host):
         raise BadInput(
-            f"url = {url!r}: http is for this machine only (127.0.0.1, ::1, localhost): others could read along and "
-            "answer in its place. Write https.",
+            f"url = {url!r}: http is for this machine only (127.0.0.1, ::1, localhost): others could read along "
+            "and answer in its place. Write https.",
             value=url,
         )
     if parts.fragment or not url.isascii() or any(c.isspace() or c in '\\<>"' for c in url):

@@ -46,7 +46,9 @@ def alive(mark: str) -> list[str]:
 
 @pytest.mark.usefixtures("without_bubblewrap")
 def test_bubblewrap_that_is_required_and_not_here_is_refused_and_nothing_weaker_runs(tmp_path):
-    with pytest.raises(AppFailed, match='requires the sandbox "bubblewrap", which is not here: there is no bwrap') as e:
+    with pytest.raises(
+        AppFailed, match='requires the sandbox "bubblewrap", which is not here: there is no bwrap'
+    ) as e:
         run_boxed(["touch", str(tmp_path / "ran")], folder=tmp_path)
     assert (e.value.details["name"], e.value.details["kind"]) == ("NoSandbox", "infrastructure")
     assert list(tmp_path.iterdir()) == []
@@ -59,7 +61,9 @@ def test_a_bwrap_that_does_not_work_is_told_with_its_words_and_is_tried_once(tmp
     counter = tmp_path / "count"
     fake = tmp_path / "bin" / "bwrap"
     fake.parent.mkdir()
-    fake.write_text(f"#!/bin/sh\necho x >> {counter}\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    fake.write_text(
+        f"#!/bin/sh\necho x >> {counter}\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n"
+    )
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
     whys = {tiers()[1].why for _ in range(3)}
@@ -86,7 +90,10 @@ def test_the_settings_of_the_kernel_that_forbid_namespaces_are_named(tmp_path, m
             return real(switch) if parts == ("/proc/sys/user/max_user_namespaces",) else real(*parts)
 
     monkeypatch.setattr(tiers_module, "Path", Moved)
-    assert "user namespaces are switched off (/proc/sys/user/max_user_namespaces is 0)" in tiers_module._of_namespaces()
+    assert (
+        "user namespaces are switched off (/proc/sys/user/max_user_namespaces is 0)"
+        in tiers_module._of_namespaces()
+    )
 
 
 # ---- what only namespaces keep away
@@ -216,7 +223,9 @@ def test_the_environment_has_no_credential_by_name_or_value(tier, tmp_path, monk
 def test_a_fork_bomb_is_ended_with_all_that_it_has_started(tier, tmp_path):
     mark = f"8{time.time_ns() % 10**7}"
     # Bounded by itself: at most 60 children, of a minute.
-    code = f"import subprocess, time\nfor _ in range(60): subprocess.Popen(['sleep', '60.{mark}'])\ntime.sleep(60)\n"
+    code = (
+        f"import subprocess, time\nfor _ in range(60): subprocess.Popen(['sleep', '60.{mark}'])\ntime.sleep(60)\n"
+    )
     started = time.monotonic()
     with pytest.raises(AppFailed) as caught:
         done = python(code, tmp_path, box(tier, processes=10), timeout_s=40)
@@ -237,14 +246,18 @@ def test_a_disk_is_not_filled_by_one_file_nor_by_many(tier, tmp_path):
     assert one.returncode != 0
     assert "File too large" in one.stderr
     many = (
-        "import time\n"
-        "for i in range(40):\n"
-        "    f = open(f'/tmp/f{i}' if i % 2 else f'f{i}', 'wb'); f.write(bytes(500_000)); f.close(); time.sleep(0.05)\n"
-        "time.sleep(20)"
-    ) if tier == "bubblewrap" else (
-        "import time\n"
-        "for i in range(40): open(f'f{i}', 'wb').write(bytes(500_000)); time.sleep(0.05)\n"
-        "time.sleep(20)"
+        (
+            "import time\n"
+            "for i in range(40):\n"
+            "    f = open(f'/tmp/f{i}' if i % 2 else f'f{i}', 'wb'); f.write(bytes(500_000)); f.close(); time.sleep(0.05)\n"
+            "time.sleep(20)"
+        )
+        if tier == "bubblewrap"
+        else (
+            "import time\n"
+            "for i in range(40): open(f'f{i}', 'wb').write(bytes(500_000)); time.sleep(0.05)\n"
+            "time.sleep(20)"
+        )
     )
     with pytest.raises(AppFailed, match="of disk where 3 MB are allowed"):
         python(many, tmp_path / "b", small)
@@ -367,7 +380,10 @@ def test_code_of_a_text_runs_nowhere_but_in_the_sandbox(tier, tmp_path):
         ("def f(): return [1e308 * 10]", "BadOutput: .*Infinity is no finite number"),
         ("def f(): return {1, 2}", "FunctionFailed: .*set is not JSON serializable"),
         ("import os\ndef f(): os._exit(0)", "BadOutput: f ended without an answer"),
-        ("import os\ndef f(): open('hpcagent-answer.json','w').write('{\"value\": 1e999}'); os._exit(0)", "not finite"),
+        (
+            "import os\ndef f(): open('hpcagent-answer.json','w').write('{\"value\": 1e999}'); os._exit(0)",
+            "not finite",
+        ),
         ("import os\ndef f(): os.symlink('/etc/hostname', 'hpcagent-answer.json'); os._exit(0)", "is a link"),
     ],
 )
@@ -414,7 +430,9 @@ def test_two_sandboxes_at_once_have_folders_of_their_own(tmp_path):
     def one(index):
         folder = tmp_path / str(index)
         folder.mkdir()
-        done.append(run_boxed(["sh", "-c", f"echo {index} > n; cat n"], folder=folder, sandbox=LIMITS, outputs=["n"]))
+        done.append(
+            run_boxed(["sh", "-c", f"echo {index} > n; cat n"], folder=folder, sandbox=LIMITS, outputs=["n"])
+        )
 
     threads = [threading.Thread(target=one, args=(i,)) for i in range(3)]
     for thread in threads:
