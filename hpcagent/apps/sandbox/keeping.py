@@ -92,7 +92,7 @@ def end_all() -> int:
 
 def reap() -> dict[int, int]:
     """Take the ends of children that have ended: id -> status."""
-    ended = {}
+    ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
