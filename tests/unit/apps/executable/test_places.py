@@ -347,12 +347,10 @@ def test_an_image_that_was_built_here_goes_by_its_id(tmp_path, runtime):
 
 
 def test_a_tag_that_nobody_here_knows_is_refused(tmp_path, runtime):
-    with pytest.raises(
-        BadInput, match="has no digest, and podman and docker here cannot tell it. Write its digest"
-    ):
+    with pytest.raises(BadInput, match="has no digest, and podman and docker here cannot tell it"):
         toml(tmp_path, '[container]\nimage = "a/b:1"\n')
     runtime("podman", "print('Error: a/b:1: image not known', file=sys.stderr); sys.exit(125)")
-    with pytest.raises(BadInput, match="podman does not know it .*image not known"):
+    with pytest.raises(BadInput, match=r"podman does not know it .*image not known"):
         toml(tmp_path, '[container]\nimage = "a/b:1"\n')
 
 

@@ -165,7 +165,7 @@ def test_a_box_sees_no_environment_of_another_process(tmp_path, monkeypatch):
         "print(len(glob.glob('/proc/[0-9]*')))\n"
         "os.kill(os.getppid(), 0)\n"
     )
-    done = python(code, tmp_path)
+    python(code, tmp_path)
     printed = (tmp_path / "output.txt").read_text()
     assert "a-very-secret-value" not in printed
     assert "API_TOKEN" not in printed
@@ -282,7 +282,7 @@ def test_cpu_time_and_wall_time_are_bounded(tier, tmp_path):
     done = python("while True: pass", tmp_path / "a", box(tier, cpu_s=1), timeout_s=60)
     assert done.returncode in (137, 152)  # SIGKILL, SIGXCPU
     mark = f"7{time.time_ns() % 10**7}"
-    with pytest.raises(AppFailed, match="walltime limit of 0.5 s"):
+    with pytest.raises(AppFailed, match="stopped at its walltime limit"):
         run_boxed(["sleep", f"60.{mark}"], folder=tmp_path / "b", sandbox=box(tier), timeout_s=0.5)
     assert alive(mark) == []
     assert [p for p in (tmp_path / "b").iterdir() if p.is_dir()] == []
@@ -345,7 +345,7 @@ def test_outputs_are_bounded(tmp_path):
     source.mkdir()
     target.mkdir()
     (source / "a.bin").write_bytes(bytes(2000))
-    with pytest.raises(AppFailed, match="0.002 MB, and 0.001 MB may leave"):
+    with pytest.raises(AppFailed, match=r"have 0\.002 MB, and 0\.001 MB may leave"):
         taken_out(source, target, ["a.bin"], most_bytes=1000)
     assert list(target.iterdir()) == []
 
