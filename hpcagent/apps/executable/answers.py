@@ -12,7 +12,7 @@ from hpcagent.apps.executable.record import Reading
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.units import factor
 
-__all__ = ["ERROR", "Answer", "answer_of", "in_units"]
+__all__ = ["Answer", "answer_of", "in_units", "refuse_reported"]
 
 SUCCESS = ("success", "ok", "completed", "done")
 ERROR = ("error", "failed", "failure")
@@ -48,15 +48,8 @@ def answer_of(text: bytes, what: str, who: str, *, log_tail: str = "") -> Answer
         {'x': 1}
     """
     said = parsed_json(text, what)
+    refuse_reported(said, who, log_tail=log_tail)
     status = str(said.get("status", "")).lower() if isinstance(said, dict) else ""
-    if status in ERROR:
-        result = said.get("message") or said.get("error") or said.get("result") or "it did not say why"
-        raise AppFailed(
-            f"{who} said that it failed: {str(result)[:1000]}",
-            kind="simulation",
-            name="ReportedError",
-            log_tail=log_tail,
-        )
     units = said.get("units", {}) if isinstance(said, dict) else {}
     known = isinstance(units, dict) and all(isinstance(unit, str) for unit in units.values())
     if status not in SUCCESS or "result" not in said or not known:
@@ -68,6 +61,23 @@ def answer_of(text: bytes, what: str, who: str, *, log_tail: str = "") -> Answer
             log_tail=log_tail,
         )
     return Answer(said["result"], units)
+
+
+def refuse_reported(said: Any, who: str, *, log_tail: str = "") -> None:
+    """Refuse an answer that says itself that there is no result.
+
+    Raises:
+        AppFailed: `ReportedError`.
+    """
+    status = str(said.get("status", "")).lower() if isinstance(said, dict) else ""
+    if status in ERROR:
+        result = said.get("message") or said.get("error") or said.get("result") or "it did not say why"
+        raise AppFailed(
+            f"{who} said that it failed: {str(result)[:1000]}",
+            kind="simulation",
+            name="ReportedError",
+            log_tail=log_tail,
+        )
 
 
 def in_units(metric: str, how: Reading, number: Number, units: Mapping[str, str]) -> Number:

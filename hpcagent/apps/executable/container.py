@@ -300,14 +300,16 @@ def refuse_of_runtime(runtime: str, code: int, text: str) -> None:
     if not by_itself:
         return
     last = (text.strip().splitlines() or [f"exit code {code}"])[-1][:300]
-    missing = _MISSING.search(text) is not None
-    raise AppFailed(
-        f"{runtime} has not started the container: {last}",
-        kind="infrastructure",
-        name="ImageMissing" if missing else "ContainerFailed",
-        log_tail=text[-2000:],
-        repair="pull the image on the machines where the runs are" if missing else None,
-    )
+    said = f"{runtime} has not started the container: {last}"
+    if _MISSING.search(text) is not None:
+        raise AppFailed(
+            said,
+            kind="infrastructure",
+            name="ImageMissing",
+            log_tail=text[-2000:],
+            repair="pull the image on the machines where the runs are",
+        )
+    raise AppFailed(said, kind="infrastructure", name="ContainerFailed", log_tail=text[-2000:])
 
 
 def remove_container(runtime: str, name: str) -> None:

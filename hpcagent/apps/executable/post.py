@@ -106,7 +106,7 @@ def _read(
                     name="WrongUnit",
                 )
         except AppFailed as error:
-            if how.required or error.details["name"] != "MissingMetric":
+            if how.required:
                 raise
             notes.append(f"{error.message} It is left out, as it may be absent.")
             continue
@@ -204,11 +204,6 @@ class _Call:
         details = {k: self.clean(v) if isinstance(v, str) else v for k, v in error.details.items()}
         return AppFailed(self.clean(error.message), **details)
 
-    def failed(
-        self, message: str, name: str, kind: str = "infrastructure", repair: str | None = None
-    ) -> AppFailed:
-        return self.cleaned(AppFailed(message, kind=kind, name=name, repair=repair))
-
     def answered(self) -> bytes:
         """The body of an answer with status 200 or 201.
 
@@ -218,26 +213,28 @@ class _Call:
         where = url_shown(self.asked)
         for attempt in range(self.asked["retries"] + 1):
             wait: float | None = None
+            tries = f", {attempt + 1} times" if attempt else ""
             try:
                 reply = self._sent()
             except _Broken as error:
-                said, name = f"{where}: {error}", "ServiceUnreachable"
+                said = f"{where}: {error}"
+                failure = AppFailed(f"{said}{tries}.", kind="infrastructure", name="ServiceUnreachable")
             else:
                 again = reply.status in _AGAIN and (reply.status != 429 or "Retry-After" in reply.headers)
                 if not again:
                     return self._accepted(reply)
-                said, name = f"{where} answered {_status(reply)}", "ServiceBusy"
+                said = f"{where} answered {_status(reply)}"
+                failure = AppFailed(f"{said}{tries}.", kind="infrastructure", name="ServiceBusy")
                 wait = _retry_after(reply.headers.get("Retry-After"))
             if attempt == self.asked["retries"]:
                 break
             if wait is not None and wait > self.asked["most_wait_s"]:
-                raise self.failed(
-                    f"{said}, and asks to wait {wait:.0f} s; most_wait_s is {self.asked['most_wait_s']:g} s.", name
-                )
+                asks = f"asks to wait {wait:.0f} s; most_wait_s is {self.asked['most_wait_s']:g} s"
+                failure = AppFailed(f"{said}, and {asks}.", kind="infrastructure", name="ServiceBusy")
+                break
             self._wait(wait, attempt)
             self.notes.append(f"sent again (number {attempt + 2}): {said}")
-        tries = f", {attempt + 1} times" if attempt else ""
-        raise self.failed(f"{said}{tries}.", name)
+        raise self.cleaned(failure)
 
     def _wait(self, asked_s: float | None, attempt: int) -> None:
         most = min(self.asked["first_wait_s"] * 2.0**attempt, self.asked["most_wait_s"])
@@ -257,34 +254,47 @@ class _Call:
         if status in (200, 201):
             kind = reply.headers.get_content_type()
             if kind != "application/json" and not kind.endswith("+json"):
-                raise self.failed(
-                    f"{said} with {kind}, and JSON (application/json) is expected: {_beginning(reply.body)}",
-                    "BadOutput",
-                    "contract",
+                raise self.cleaned(
+                    AppFailed(
+                        f"{said} with {kind}, and JSON (application/json) is expected: {_beginning(reply.body)}",
+                        kind="contract",
+                        name="BadOutput",
+                    )
                 )
             encoding = reply.headers.get("Content-Encoding", "identity").lower()
             if encoding != "identity":
-                raise self.failed(
-                    f"{said} packed with {encoding}, which was not asked for.", "BadOutput", "contract"
+                raise self.cleaned(
+                    AppFailed(
+                        f"{said} packed with {encoding}, which was not asked for.",
+                        kind="contract",
+                        name="BadOutput",
+                    )
                 )
             return reply.body
         if 300 <= status < 400:
             there = reply.headers.get("Location", "no address")[:200]
-            raise self.failed(
-                f"{said} and sends us to {there}, where nothing is posted to.",
-                "Redirected",
-                "contract",
-                "write the other address into url, if it is right",
+            raise self.cleaned(
+                AppFailed(
+                    f"{said} and sends us to {there}, where nothing is posted to.",
+                    kind="contract",
+                    name="Redirected",
+                    repair="write the other address into url, if it is right",
+                )
             )
         body = _beginning(reply.body)
         if status in _DENIED:
-            raise self.failed(f"{said}: it does not take the credential: {body}", "ServiceDenied")
-        if status >= 500 or status == 429 or status in (408, 425):
-            name = "ServiceBusy" if status in (429, 408, 425) else "ServiceFailed"
-            raise self.failed(f"{said}: {body}", name)
+            raise self.cleaned(
+                AppFailed(
+                    f"{said}: it does not take the credential: {body}", kind="infrastructure", name="ServiceDenied"
+                )
+            )
+        if status in (408, 425, 429):
+            raise self.cleaned(AppFailed(f"{said}: {body}", kind="infrastructure", name="ServiceBusy"))
+        if status >= 500:
+            raise self.cleaned(AppFailed(f"{said}: {body}", kind="infrastructure", name="ServiceFailed"))
         if 400 <= status < 500:
-            raise self.failed(f"{said}: {body}", "ServiceRefused", "contract")
-        raise self.failed(f"{said}, where 200 is expected: {body}", "BadOutput", "contract")
+            raise self.cleaned(AppFailed(f"{said}: {body}", kind="contract", name="ServiceRefused"))
+        raise self.cleaned(AppFailed(f"{said}, where 200 is expected: {body}", kind="contract", name="BadOutput"))
 
     def _sent(self) -> _Reply:
         """Send it once.
@@ -310,11 +320,14 @@ class _Call:
             try:
                 connection.connect()
                 deadline.sock = connection.sock
-                if not secure and not is_loopback(connection.sock.getpeername()[0]):
-                    raise self.failed(
-                        f"{host} is not on this machine ({connection.sock.getpeername()[0]}); nothing was sent.",
-                        "ServiceRefused",
-                        "contract",
+                there = connection.sock.getpeername()[0]
+                if not secure and not is_loopback(there):
+                    raise self.cleaned(
+                        AppFailed(
+                            f"{host} is not on this machine ({there}); nothing was sent.",
+                            kind="contract",
+                            name="ServiceRefused",
+                        )
                     )
                 connection.request("POST", target, body=self.body, headers=self._headers())
                 response = connection.getresponse()
@@ -323,10 +336,13 @@ class _Call:
                     raise self._timeout(limit_s)
                 return reply
             except ssl.SSLCertVerificationError as error:
-                raise self.failed(
-                    f"{url_shown(self.asked)}: its certificate is not trusted: {error.verify_message}.",
-                    "ServiceDenied",
-                    repair="name the certificates of your organisation as ca_file",
+                raise self.cleaned(
+                    AppFailed(
+                        f"{url_shown(self.asked)}: its certificate is not trusted: {error.verify_message}.",
+                        kind="infrastructure",
+                        name="ServiceDenied",
+                        repair="name the certificates of your organisation as ca_file",
+                    )
                 ) from None
             except (OSError, http.client.HTTPException) as error:
                 if deadline.over or isinstance(error, TimeoutError):
@@ -360,19 +376,24 @@ class _Call:
                 return bytes(body)
             body += piece
         size = f"{promised / 1e6:.4g} MB" if promised is not None else f"more than {most / 1e6:g} MB"
-        raise self.failed(
-            f"the answer of {url_shown(self.asked)} has {size}; most_mb is {self.asked['most_mb']:g} MB.",
-            "AnswerTooLarge",
-            "contract",
+        raise self.cleaned(
+            AppFailed(
+                f"the answer of {url_shown(self.asked)} has {size}; most_mb is {self.asked['most_mb']:g} MB.",
+                kind="contract",
+                name="AnswerTooLarge",
+            )
         )
 
     def _timeout(self, limit_s: float) -> AppFailed:
         if limit_s < self.asked["timeout_s"]:
             return self.limit.failure(wall_s=time.monotonic() - self.begun)
-        return self.failed(
-            f"{url_shown(self.asked)} gave no whole answer within {limit_s:g} s (timeout_s).",
-            "ServiceTimeout",
-            repair="raise timeout_s, if the service takes that long",
+        return self.cleaned(
+            AppFailed(
+                f"{url_shown(self.asked)} gave no whole answer within {limit_s:g} s (timeout_s).",
+                kind="infrastructure",
+                name="ServiceTimeout",
+                repair="raise timeout_s, if the service takes that long",
+            )
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -14,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.executable.answers import Answer, answer_of, in_units
+from hpcagent.apps.executable.answers import Answer, answer_of, in_units, refuse_reported
 from hpcagent.apps.executable.contract import PROGRAM, settings_records
 from hpcagent.apps.executable.matching import LARGEST, LIMIT_S, Found, Wanted, found_in
 from hpcagent.apps.executable.places import place_of
@@ -31,6 +32,7 @@ from hpcagent.model.base import canonical_json
 __all__ = ["command_of", "executable_run"]
 
 ERRORS = "errors.txt"
+_ITS_OUTPUT = "what the program printed"
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
 
 
@@ -391,13 +393,11 @@ def _answer(run: Run, code: int = 0) -> Answer | None:
     if code and not text.strip():
         return None
     who = Path(run.settings["command"][0]).name
-    try:
-        answer = answer_of(text, "what the program printed", who, log_tail=_tail(run))
-    except AppFailed as error:
-        if code and error.details["name"] == "BadOutput":
-            return None
-        raise
-    return None if code else answer
+    if not code:
+        return answer_of(text, _ITS_OUTPUT, who, log_tail=_tail(run))
+    with contextlib.suppress(ValueError, RecursionError):  # its exit code tells more
+        refuse_reported(json.loads(text), who, log_tail=_tail(run))
+    return None
 
 
 def _tail(run: Run) -> str:
