@@ -29,7 +29,7 @@ _SHAPES: tuple[tuple[str, re.Pattern[str], str], ...] = (
         "PRIVATE KEY",
         re.compile(
             r"-----BEGIN ([A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?)-----"
-            r"(?:.{0,100000}?-----END \1-----|[A-Za-z0-9+/=\s]*)",
+            r"(?:.{0,20000}?-----END \1-----|[A-Za-z0-9+/=\s]*)",
             re.DOTALL,
         ),
         HIDDEN,

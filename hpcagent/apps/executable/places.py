@@ -17,7 +17,6 @@ from hpcagent.apps.executable.container import (
 )
 from hpcagent.apps.executable.record import OUTPUT, PRINTED
 from hpcagent.apps.launch import Finished, Launch
-from hpcagent.apps.made_with import sha256
 from hpcagent.apps.run import Run, note
 from hpcagent.apps.sandbox.calls import refuse_of_sandbox
 from hpcagent.apps.sandbox.confined import Confined, confined
@@ -93,13 +92,8 @@ class _InContainer(Place):
     def started_by(self, launch: Launch) -> Launch:
         settings = self.run.settings["container"]
         file = self.run.settings["paths"].get(IMAGE)
-        if file is not None and f"sha256:{_digest(file)}" != settings["digest"]:
-            raise AppFailed(
-                f"{file} is another image than when the app was made ({settings['digest'][:19]}...).",
-                kind="infrastructure",
-                name="FilesChanged",
-                repair="put the old image back and resume, or start a new campaign in another folder",
-            )
+        if file is not None and not Path(file).is_file():  # one of another content is refused before
+            raise AppFailed(f"the image {file} is gone.", kind="contract", name="MissingFile")
         words = [] if settings.get("entrypoint") else launch.words
         words, env, self.runtime = container_words(
             settings, words, work=self.folder, name=self.name, env=_given(launch.env), file=file, read=self.read
@@ -119,15 +113,6 @@ class _InContainer(Place):
         if self.runtime and (ended is None or ended.stopped is not None or ended.returncode < 0):
             remove_container(self.runtime, self.name)
         shutil.rmtree(self.folder.parent, ignore_errors=True)
-
-
-def _digest(path: str) -> str:
-    try:
-        return sha256(path)
-    except OSError as error:
-        raise AppFailed(
-            f"the image {path} cannot be read: {error.strerror}.", kind="contract", name="MissingFile"
-        ) from None
 
 
 def _given(env: Mapping[str, str]) -> dict[str, str]:

@@ -201,6 +201,7 @@ def test_several_ranks_in_a_sandbox_are_refused(tmp_path):
         toml(tmp_path, '[local]\ncommand = "true"\n[sandbox]\n[resources]\nranks_per_node = 2\n')
 
 
+@pytest.mark.slow
 def test_a_campaign_of_a_sandboxed_program_runs_on_a_site(tmp_path, python):
     (tmp_path / "app.toml").write_text(
         f'{HEAD}[local]\ncommand = "{python(ANSWERS)}"\n[sandbox]\nrequire = "limits"\n{REST}'
@@ -313,8 +314,10 @@ def test_apptainer_runs_a_file_whose_content_is_part_of_the_execution_id(tmp_pat
     first = app.manifest({"x": 1.0}).execution_id
     assert toml(tmp_path, f'{place}read = ["{tmp_path}/data"]\n').manifest({"x": 1.0}).execution_id == first
     image.write_bytes(b"second")
-    failure = called(app, x=1.0)["failure"]
-    assert failure["name"] == "FilesChanged"
+    assert called(app, x=1.0)["failure"]["name"] == "FilesChanged"
+    image.rename(tmp_path / "moved")
+    assert called(app, x=1.5)["failure"]["name"] == "MissingFile"
+    image.write_bytes(b"second")
     assert toml(tmp_path, f'{place}read = ["{tmp_path}/data"]\n').manifest({"x": 1.0}).execution_id != first
 
 

@@ -276,6 +276,7 @@ def test_memory_of_one_process_and_of_all_is_bounded(tier, tmp_path):
         python(all_code, tmp_path / "b", small)
 
 
+@pytest.mark.slow
 def test_cpu_time_and_wall_time_are_bounded(tier, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
