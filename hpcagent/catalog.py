@@ -45,7 +45,8 @@ def find_app(reference: str, *, relative_to: Path | None = None) -> App:
 
     Args:
         reference: A built-in name (`synthetic`), a packaged LAMMPS input (`lj_argon`), the path of an
-            input script or its contract, the path of an executable's TOML (with a key `command`), a name that a
+            input script or its contract, the path of an executable's TOML (with a key `command`) or of a
+            service's (with a table `[http]`), a name that a
             package offers by an entry point in the group `hpcagent.apps`, or `package.module:name` of an app made
             with `@app`. With `@` and a version behind it (`synthetic@1.0.0`) that version is meant and no other.
         relative_to: Folder that a relative path starts from (that of the campaign's TOML).
@@ -144,18 +145,23 @@ def _named(reference: str, relative_to: Path | None) -> App:
 def _of_file(path: Path) -> App:
     """The app of a LAMMPS script or contract, or of an executable's TOML."""
     from hpcagent.apps.executable.contract import executable_file
+    from hpcagent.apps.executable.service import service_file
     from hpcagent.science.lammps.contract import lammps
 
-    return executable_file(path) if is_executable(path) else lammps(path)
+    if not is_executable(path):
+        return lammps(path)
+    return service_file(path) if "http" in read_toml(path) else executable_file(path)
 
 
 def is_executable(path: Path) -> bool:
-    """Whether a file is the TOML of an executable, not a script or contract of LAMMPS."""
+    """Whether a file is the TOML of an executable or a service, not a script or contract of LAMMPS."""
     if path.suffix != ".toml":
         return False
     data = read_toml(path)
     # The metrics of a LAMMPS contract are a list, and its parameters are called variables.
-    return bool({"command", "parameters"} & set(data)) or isinstance(data.get("metrics"), dict)
+    return bool({"command", "container", "http", "local", "parameters"} & set(data)) or isinstance(
+        data.get("metrics"), dict
+    )
 
 
 def _dotted(reference: str) -> App:

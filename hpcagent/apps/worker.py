@@ -41,6 +41,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
 from hpcagent.model.failures import KINDS, known_kind, meaning
 from hpcagent.owners import own_link
+from hpcagent.redacted import redacted_data
 from hpcagent.regular import read_regular
 
 __all__ = [
@@ -640,7 +641,9 @@ def _fields(
         fields["repairs"] = [dict(made) for made in repairs_made()]
     if noted():
         fields["notes"] = [*fields.get("notes", []), *noted()]
-    return fields
+    # A program may print the environment that it has, and its last lines go into records, reports and messages.
+    said = {name: fields[name] for name in ("failure", "notes") if name in fields}
+    return fields | redacted_data(said) if said else fields
 
 
 def _extendable_s(order: Mapping[str, Any], outcome: Outcome, wall_s: float) -> float | None:

@@ -23,7 +23,7 @@ FLOORS = {
     for floor, rooms in enumerate(
         [
             ("later", "lifeline", "moved", "public", "shown", "types"),
-            ("errors", "html"),
+            ("errors", "html", "redacted"),
             ("endings", "offered", "owners", "packaged", "regular", "surroundings", "units"),
             ("beside", "model"),
             ("statistics", "store"),
