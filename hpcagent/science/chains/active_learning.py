@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcagent.apps.chain import chain
+from hpcagent.apps.chain import artifacts_of, chain
 from hpcagent.apps.parts import failed
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
@@ -40,6 +40,8 @@ _KEY = "condition"
 _CALCULATOR = "hpcagent.science.ml.pod_calculator:POD"
 # Of a trajectory so much counts as equilibration, and is not drawn from.
 _EQUILIBRATION = 0.25
+# How dynamics end with a potential that is not good enough yet; any other failure is the chain's.
+_BLOWN_UP = ("Exploded", "NonNumeric", "EngineFailed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +208,6 @@ def active_learning(run: Run, **params: Any) -> Outcome:
         "energy_rmse": last["energy_rmse_meV_per_atom"][1],
         "force_rmse_first": rounds[0]["force_rmse_meV_per_angstrom"][1],
     }
-    from hpcagent.apps.chain import artifacts_of
-
     return Outcome(
         metrics={k: float(v) for k, v in metrics.items()},
         uncertainty={k: v for k, v in uncertainty.items() if math.isfinite(v)},
@@ -315,6 +315,8 @@ def _asked(
         result = judged.result()
         if result.failure is not None:
             why = moving[c].result().failure or result.failure
+            if why.name not in _BLOWN_UP:
+                raise failed(moving[c].result() if moving[c].result().failure else result)
             notes.append(f"round {number + 1}, {c.name}: no dynamics ({why.name}); rattled structures instead")
             count = params["drawn"] + params["chosen"]
             wanted += [
@@ -392,7 +394,7 @@ def _measured(
         by_condition[name] = 1e3 * math.sqrt(float(mean))
     return {
         "training_frames": training,
-        "model_id": potential_id(trained),
+        "model_id": potential.model_id,
         "force_rmse_meV_per_angstrom": [1e3 * x for x in force],
         "energy_rmse_meV_per_atom": [1e3 * x for x in energy],
         "force_rmse_by_condition": by_condition,
@@ -404,10 +406,3 @@ def _measured(
         "sigma_scale": trained["sigma_scale"],
         "held_out_force_rmse": trained["force_rmse"],
     }
-
-
-def potential_id(trained: Any) -> str:
-    """The model_id of a result of `train_pod_potential`."""
-    from hpcagent.science.ml.saved import model_id
-
-    return model_id(Path(trained.workdir) / trained.artifacts["model"])

@@ -15,6 +15,7 @@ from hpcagent.apps.packages import needs
 from hpcagent.errors import AppFailed
 from hpcagent.science.ml.pod import Committee, Rows, rows_of
 from hpcagent.science.ml.saved import load
+from hpcagent.science.ml.saved import model_id as model_id_of
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -56,6 +57,7 @@ class PodPotential:
 
     def __init__(self, path: str | Path, model_id: str = "") -> None:
         arrays, self.record = load(Path(path), "pod", model_id)
+        self.model_id = model_id_of(Path(path))
         self.elements = [str(symbol) for symbol in self.record["elements"]]
         self.committee = Committee(**{k: arrays[k] for k in ("main", "members", "centre", "whitening")})
 
