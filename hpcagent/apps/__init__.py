@@ -29,6 +29,11 @@ BUILT_IN = {
     "mlip_md": "hpcagent.science.mlip.md",
     "mlip_relax": "hpcagent.science.mlip.relax",
     "synthetic": "hpcagent.apps.landscape",
+    # learn
+    "ml_train_surrogate": "hpcagent.science.ml.surrogate",
+    "ml_predict_property": "hpcagent.science.ml.predict",
+    "train_pod_potential": "hpcagent.science.ml.pod_train",
+    "pod_frames": "hpcagent.science.ml.pod_frames",
     # analyse
     "thermo": "hpcagent.science.analysis.thermo",
     "averages": "hpcagent.science.analysis.averages",
@@ -78,6 +83,7 @@ BUILT_IN = {
     "phonons": "hpcagent.science.chains.phonons",
     "crystal_phonons": "hpcagent.science.chains.phonons",
     "molecule_vibrations": "hpcagent.science.chains.vibrations",
+    "active_learning": "hpcagent.science.chains.active_learning",
     "melt_quench": "hpcagent.science.chains.argon",
     "argon_diffusion": "hpcagent.science.chains.argon",
     "water_box": "hpcagent.science.chains.water",

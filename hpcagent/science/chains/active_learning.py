@@ -1,4 +1,4 @@
-"""Active learning: a potential that asks for the labels it needs, until its error on new frames is small enough."""
+"""Active learning: a potential that asks for labels until its error on new frames is small enough."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from hpcagent.science.chains.references import atoms_of
 from hpcagent.science.dft.energy import dft_energy
 from hpcagent.science.engines.base import ENGINES, LEVEL
 from hpcagent.science.engines.task import FILES, RANKS, SETTINGS
-from hpcagent.science.mlip.md import mlip_md
 from hpcagent.science.ml.pod_calculator import PodPotential
 from hpcagent.science.ml.pod_frames import pod_frames
 from hpcagent.science.ml.pod_train import DESCRIPTORS, train_pod_potential
+from hpcagent.science.mlip.md import mlip_md
 from hpcagent.science.structures.crystal import LATTICES, build_crystal
 from hpcagent.science.structures.deform import deform
 from hpcagent.statistics.conformal import rms_error
@@ -101,7 +101,12 @@ class _Wanted:
             ("force_rmse_first", "meV/angstrom", "rms error of forces in the first round", True),
             ("coverage", "1", "share of force components within 1.96 sigma there, frames not flagged", False),
             ("flagged_share", "1", "share of the last round's drawn frames that were flagged", True),
-            ("target_met", "1", "1: the error with two standard errors is below the target; 0: the budget ended", True),
+            (
+                "target_met",
+                "1",
+                "1: the error with two standard errors is below the target; 0: the budget ended",
+                True,
+            ),
             ("n_rounds", "1", "rounds", True),
             ("n_labels", "1", "structures that were labelled", True),
             ("n_training", "1", "of them those that the potential was trained on", True),
@@ -125,14 +130,14 @@ def active_learning(run: Run, **params: Any) -> Outcome:
 
     First structures, rattled, are labelled by the engine. Then in each round: the potential is trained
     (`train_pod_potential`, conditions held out); it runs molecular dynamics at each condition (a temperature and a
-    volume); of each trajectory `drawn` frames are taken blindly and `chosen` ones because they are flagged or have the
-    largest sigma; all of them are labelled. The drawn ones, on which the potential was not trained, are its
+    volume); of each trajectory `drawn` frames are taken blindly and `chosen` ones because they are flagged or have
+    the largest sigma; all of them are labelled. The drawn ones, on which the potential was not trained, are its
     error, with the standard error from the scatter between conditions. It is met where the error with two
     standard errors is below `target`; else all new labels go into the training of the next round. Dynamics that a
     bad potential blows up are replaced by rattled structures of that condition and told in the notes.
 
-    The budget (`rounds`, `labels`) ends it too, with `target_met` 0. The potential returned is that whose error was
-    measured; labels of its last round are in `labels` but not in its training.
+    The budget (`rounds`, `labels`) ends it too, with `target_met` 0. The potential returned is that whose error
+    was measured; labels of its last round are in `labels` but not in its training.
 
     Artifacts: `model`, `parameters`, `coefficients` (as of `train_pod_potential`), `labels` (extended XYZ, all
     labels), `rounds` (JSON: each round's errors with standard errors, coverage, flags, counts).
@@ -231,7 +236,9 @@ def _conditions(params: Mapping[str, Any]) -> list[_Condition]:
                 kind="contract",
                 name="BadConditions",
             )
-    found = [_Condition(t, v) for t in dict.fromkeys(lists["temperatures"]) for v in dict.fromkeys(lists["volumes"])]
+    found = [
+        _Condition(t, v) for t in dict.fromkeys(lists["temperatures"]) for v in dict.fromkeys(lists["volumes"])
+    ]
     if len(found) < 2:
         raise AppFailed(
             "one temperature and one volume are one condition: none can be held out, so no error can be "
@@ -244,7 +251,7 @@ def _conditions(params: Mapping[str, Any]) -> list[_Condition]:
 
 
 def _rattled(cell: Atoms, width: float, rng: np.random.Generator) -> Atoms:
-    atoms = cell.copy()
+    atoms: Atoms = cell.copy()
     atoms.calc = None
     atoms.info = {}
     atoms.positions += rng.normal(0.0, width, atoms.positions.shape)

@@ -1,7 +1,8 @@
 """The potential POD of LAMMPS as a linear model: descriptors, committee, leverage and calibrated errors of forces.
 
 N. C. Nguyen and A. Rohskopf, J. Comput. Phys. 480, 112030 (2023), doi:10.1016/j.jcp.2023.112030. The energy of a
-frame is D . c, with D its global descriptors (n,) and c the coefficients (n,); forces are G . c with G (atoms, 3, n).
+frame is D . c, with D its global descriptors (n,) and c the coefficients (n,); forces are G . c with G (atoms, 3,
+n).
 """
 
 from __future__ import annotations
@@ -339,7 +340,7 @@ def calibrated(
     errors: list[_Array] = [np.zeros(0)] * count
     spreads: list[_Array] = [np.zeros(0)] * count
     for i in range(len(folds)):
-        inside = np.flatnonzero(of != i)
+        inside = np.flatnonzero(of != i).tolist()
         committee = Committee.of(
             [rows[k] for k in inside],
             [frames[k] for k in inside],
@@ -347,7 +348,7 @@ def calibrated(
             members,
             np.random.default_rng([seed, 1, i]),
         )
-        for k in np.flatnonzero(of == i):
+        for k in np.flatnonzero(of == i).tolist():
             energy[k] = (committee.energy(rows[k]) - frames[k].energy) / rows[k].atoms
             errors[k] = committee.forces(rows[k]) - frames[k].forces.ravel()
             spreads[k] = committee.spread(rows[k])

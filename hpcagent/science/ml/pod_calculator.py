@@ -90,8 +90,8 @@ class PodPotential:
             )
         if not atoms.pbc.all() or atoms.cell.rank < 3:
             raise AppFailed(
-                f"{atoms.symbols} is not periodic in three directions, and the potential was trained on cells that "
-                "are.",
+                f"{atoms.symbols} is not periodic in three directions, and the potential was trained on cells "
+                "that are.",
                 kind="contract",
                 name="NotPeriodic",
             )
@@ -142,7 +142,8 @@ def POD(model: str, model_id: str = "") -> Any:  # noqa: N802  (a calculator to 
                 potential.check(atoms)
             super().calculate(atoms, *args, **kwargs)
 
-    return Calculator(
+    made: Any = Calculator
+    return made(
         lmpcmds=["pair_style pod", f"pair_coeff * * {parameters} {coefficients} {' '.join(potential.elements)}"],
         atom_types={symbol: i for i, symbol in enumerate(potential.elements, 1)},
         keep_alive=True,

@@ -61,10 +61,10 @@ __all__ = ["pod_frames"]
     ),
 )
 def pod_frames(run: Run, *, model_id: str, first: int, every: int) -> Outcome:
-    """Judge the frames of a trajectory by a trained POD potential: sigma of forces, or the flag that there is none.
+    """Judge the frames of a trajectory by a trained POD potential: sigma of forces, or the flag that none is.
 
-    Setting `model`: the model file of `train_pod_potential`. The trajectory is one that ASE reads with its cell and
-    elements (that of `mlip_md`). Sigma is calibrated as that model's record says; a flagged frame has none.
+    Setting `model`: the model file of `train_pod_potential`. The trajectory is one that ASE reads with its cell
+    and elements (that of `mlip_md`). Sigma is calibrated as that model's record says; a flagged frame has none.
 
     Artifacts: `frames` (CSV: frame, leverage, flagged, rms and largest sigma in meV/angstrom).
     """
@@ -90,9 +90,7 @@ def pod_frames(run: Run, *, model_id: str, first: int, every: int) -> Outcome:
     except Exception as error:  # each format fails in its own way
         raise AppFailed(f"{path}: ASE cannot read it: {error}.", kind="contract", name="BadData") from None
     if not frames:
-        raise AppFailed(
-            f"{path.name} has no frame from number {first} on.", kind="contract", name="TooFewFrames"
-        )
+        raise AppFailed(f"{path.name} has no frame from number {first} on.", kind="contract", name="TooFewFrames")
     judged = [potential.judge(frame) for frame in frames]
     sigmas = [None if j.sigma is None else 1e3 * float(np.sqrt((j.sigma**2).mean())) for j in judged]
     known = [s for s in sigmas if s is not None]

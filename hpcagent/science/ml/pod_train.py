@@ -85,8 +85,8 @@ DESCRIPTORS: dict[str, Parameter] = {
             (
                 "coverage",
                 "1",
-                "share of held-out force components within 1.96 sigma, calibrated on the other conditions; flagged "
-                "frames left out",
+                "share of held-out force components within 1.96 sigma, calibrated on the other conditions; "
+                "flagged frames left out",
                 True,
             ),
             ("coverage_lowest", "1", "the same of the condition where it is lowest", True),
@@ -134,9 +134,9 @@ def train_pod_potential(run: Run, *, condition: str, **params: Any) -> Outcome:
     The potential is that of `fitpod` (N. C. Nguyen and A. Rohskopf, doi:10.1016/j.jcp.2023.112030). The committee
     solves the same normal equations for bootstrap samples of the frames; that both solve the same problem is
     checked (`FitDisagrees`). The spread of the members is far too small an error: it is multiplied by
-    rms(error / spread) of conditions that were held out (leave-condition-out), and the coverage of that is measured
-    on each condition with the factor of the others. Errors of energies have a bias that all members share, so no
-    sigma of energies is stated.
+    rms(error / spread) of conditions that were held out (leave-condition-out), and the coverage of that is
+    measured on each condition with the factor of the others. Errors of energies have a bias that all members
+    share, so no sigma of energies is stated.
 
     A frame is flagged where the leverage of its energy row, x' (A'A)^-1 x, is above that of `flag_level` of the
     held-out frames: there no sigma is stated, however large, as its coverage is not known. Standard errors of the
@@ -351,8 +351,8 @@ def _check_same(
     left = np.concatenate([f.forces.ravel() for f in frames]) - forces
     if _rms(off) > _SAME_FORCES * _rms(forces) and _rms(off) > 0.1 * _rms(left):
         raise AppFailed(
-            f"the least squares of the committee and of fitpod differ by {1e3 * _rms(off):.3g} meV/angstrom (rms), "
-            f"with forces of {1e3 * _rms(forces):.3g}: this LAMMPS fits another problem, and the committee "
+            f"the least squares of the committee and of fitpod differ by {1e3 * _rms(off):.3g} meV/angstrom "
+            f"(rms), with forces of {1e3 * _rms(forces):.3g}: this LAMMPS fits another problem, and the committee "
             "would say nothing of its potential.",
             name="FitDisagrees",
             repair="fewer functions or more frames (the fit may be undetermined), or another version of LAMMPS",
@@ -470,9 +470,7 @@ def _tried(
     return metrics, errors, said, table
 
 
-def _errors_of(
-    rows: Sequence[Rows], frames: Sequence[Frame], committee: Committee
-) -> tuple[list[_Array], _Array]:
+def _errors_of(rows: Sequence[Rows], frames: Sequence[Frame], committee: Committee) -> tuple[list[_Array], _Array]:
     """Errors of forces, (3 atoms,) each in eV/angstrom, and of energies, (frames,) in eV/atom."""
     forces = [committee.forces(one) - f.forces.ravel() for one, f in zip(rows, frames, strict=True)]
     energies = [(committee.energy(one) - f.energy) / one.atoms for one, f in zip(rows, frames, strict=True)]

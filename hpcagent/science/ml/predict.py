@@ -1,4 +1,4 @@
-"""Predicts a property with a trained model: never without its interval, and flagged where that was not measured."""
+"""Predicts a property with a trained model: always with its interval, flagged where that was not measured."""
 
 from __future__ import annotations
 
@@ -39,7 +39,12 @@ __all__ = ["ml_predict_property"]
             ("upper", "of the target", "upper end of its interval", False),
             ("half_width", "of the target", "half the width of its interval", False),
             ("extrapolation", "1", "1: beyond the data that the interval was measured on", False),
-            ("distance", "1", "to the nearest training row, in standard deviations per root of the columns", False),
+            (
+                "distance",
+                "1",
+                "to the nearest training row, in standard deviations per root of the columns",
+                False,
+            ),
             ("coverage", "1", "share of held-out rows that such intervals were made to hold", True),
             ("coverage_measured", "1", "share of the test rows that they held", True),
             ("n_rows", "1", "rows that were predicted", True),
@@ -75,8 +80,8 @@ def ml_predict_property(run: Run, *, model_id: str, composition: str, descriptor
     the interval is not known there, and the result has no standard error.
 
     Raises:
-        AppFailed: `OtherModel`, `NotAModel`; `MissingColumn`, `OtherUnit`, `UnknownElement`, `BadData`: what is asked
-            for is not what the model takes; `NoData`: nothing, or two things, are asked for.
+        AppFailed: `OtherModel`, `NotAModel`; `MissingColumn`, `OtherUnit`, `UnknownElement`, `BadData`: what is
+            asked for is not what the model takes; `NoData`: nothing, or two things, are asked for.
     """
     arrays, record = load(path_of(run, "model", why="a property is predicted by a model"), "surrogate", model_id)
     features = Features.of(record["features"])
@@ -114,8 +119,8 @@ def ml_predict_property(run: Run, *, model_id: str, composition: str, descriptor
     ]
     if flagged.any():
         notes.append(
-            f"{int(flagged.sum())} of {len(rows)} rows lie beyond the training data: the coverage of their intervals "
-            "is not known"
+            f"{int(flagged.sum())} of {len(rows)} rows lie beyond the training data: the coverage of their "
+            "intervals is not known"
         )
     one = not _file(run)
     if one:
@@ -134,7 +139,9 @@ def ml_predict_property(run: Run, *, model_id: str, composition: str, descriptor
     head = f" [{unit}]" if unit != "1" else ""
     with (run.workdir / "predictions.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(("row", *(f"{n}{head}" for n in ("prediction", "lower", "upper")), "distance", "extrapolation"))
+        writer.writerow(
+            ("row", *(f"{n}{head}" for n in ("prediction", "lower", "upper")), "distance", "extrapolation")
+        )
         for i in range(len(rows)):
             said = (mean[i], mean[i] - half[i], mean[i] + half[i], distance[i])
             writer.writerow((rows[i] + 1, *(repr(float(v)) for v in said), int(flagged[i])))

@@ -70,7 +70,9 @@ class Surrogate:
         varies = width > 1e-12 * np.maximum(1e-300, np.abs(x).max(axis=0))
         if not varies.any():
             raise AppFailed(
-                f"none of the {x.shape[1]} features varies over the {len(x)} rows.", kind="contract", name="BadData"
+                f"none of the {x.shape[1]} features varies over the {len(x)} rows.",
+                kind="contract",
+                name="BadData",
             )
         scaled = (x[:, varies] - centre[varies]) / width[varies]
         arrays = fit(kind, scaled, y, seed=seed, trees=trees)
@@ -170,8 +172,8 @@ def ml_train_surrogate(run: Run, **params: Any) -> Outcome:
     """Train a model of a property on a table, with intervals calibrated and then measured on held-out rows.
 
     Setting `data`: a CSV (headed `name [unit]`, as `hpcagent export` writes a campaign's results), JSON or
-    extended XYZ file; see `hpcagent.science.ml.tables.read_table`. Rows without a finite number where one is needed
-    are not used and named in `dropped.csv`.
+    extended XYZ file; see `hpcagent.science.ml.tables.read_table`. Rows without a finite number where one is
+    needed are not used and named in `dropped.csv`.
 
     One part of the rows is put aside for the figures (whole groups with `group`, else equal rows together). Of the
     rest, `cross` takes each fold's errors from a model of the other folds and fits the final model to all;
@@ -181,8 +183,8 @@ def ml_train_surrogate(run: Run, **params: Any) -> Outcome:
     new groups, else for new rows only. For others there is the flag: the distance to the nearest training row (in
     standard deviations) beyond that of 95 % of the calibration rows.
 
-    Artifacts: `model` (npz without pickles; its SHA-256 is the model_id, see `hpcagent.science.ml.saved`), `report`
-    (JSON: record, figures, coverage by group), `test` (CSV: each test row), `dropped` (CSV).
+    Artifacts: `model` (npz without pickles; its SHA-256 is the model_id, see `hpcagent.science.ml.saved`),
+    `report` (JSON: record, figures, coverage by group), `test` (CSV: each test row), `dropped` (CSV).
     """
     path = path_of(run, "data", why="a model is trained on a table")
     table = read_table(path)
@@ -195,7 +197,9 @@ def ml_train_surrogate(run: Run, **params: Any) -> Outcome:
     rng = np.random.default_rng([run.seed, run.replicate])
     aside = _folds(groups, params["test_folds"], rng, "test_folds") == 0
     rest, test = np.flatnonzero(~aside), np.flatnonzero(aside)
-    model, n_training, n_calibration = _calibrated(x[rest], y[rest], [groups[i] for i in rest], params, run.seed, rng)
+    model, n_training, n_calibration = _calibrated(
+        x[rest], y[rest], [groups[i] for i in rest], params, run.seed, rng
+    )
     tried = _tried(model, x[test], y[test], [groups[i] for i in test], float(y[rest].mean()), params)
     metrics = tried.metrics | {
         "distance_threshold": model.threshold,
@@ -232,7 +236,9 @@ def ml_train_surrogate(run: Run, **params: Any) -> Outcome:
     identity = save(run.workdir / MODEL_FILE, "surrogate", model.arrays, record)
     report = {"model_id": identity, **record, "metrics": metrics, "by_group": tried.by_group}
     (run.workdir / "report.json").write_text(json.dumps(report, indent=1) + "\n")
-    _write(run.workdir / "test.csv", tried.header, [[rows[i] + 1, *r] for i, r in zip(test, tried.rows, strict=True)])
+    _write(
+        run.workdir / "test.csv", tried.header, [[rows[i] + 1, *r] for i, r in zip(test, tried.rows, strict=True)]
+    )
     _write(run.workdir / "dropped.csv", ("row", "why"), dropped)
     notes = [f"model_id {identity}", f"intervals: {how}"]
     if dropped:
@@ -283,7 +289,9 @@ def _usable(table: Table, params: Mapping[str, Any]) -> tuple[Features, list[int
         wanted = [i for i in wanted if i not in set(nameless)]
     if not wanted:
         raise AppFailed(
-            f"no row of {table.source} can be used ({rows_said(sorted(dropped))}).", kind="contract", name="BadData"
+            f"no row of {table.source} can be used ({rows_said(sorted(dropped))}).",
+            kind="contract",
+            name="BadData",
         )
     used = replace(table, rows=tuple(table.rows[i] for i in wanted), structures=())
     if table.structures:
@@ -305,7 +313,12 @@ def _folds(groups: Sequence[Hashable], count: int, rng: np.random.Generator, nam
 
 
 def _calibrated(
-    x: _Array, y: _Array, groups: Sequence[Hashable], params: Mapping[str, Any], seed: int, rng: np.random.Generator
+    x: _Array,
+    y: _Array,
+    groups: Sequence[Hashable],
+    params: Mapping[str, Any],
+    seed: int,
+    rng: np.random.Generator,
 ) -> tuple[Surrogate, int, int]:
     """The final model with its intervals, and the numbers of rows it was fitted to and calibrated on."""
     of = _folds(groups, params["folds"], rng, "folds")
@@ -354,7 +367,12 @@ class _Tried:
 
 
 def _tried(
-    model: Surrogate, x: _Array, y: _Array, groups: Sequence[Hashable], mean_before: float, params: Mapping[str, Any]
+    model: Surrogate,
+    x: _Array,
+    y: _Array,
+    groups: Sequence[Hashable],
+    mean_before: float,
+    params: Mapping[str, Any],
 ) -> _Tried:
     """The model on rows that it was neither fitted to nor calibrated on."""
     mean, spread, distance = model.judged(x)

@@ -60,10 +60,10 @@ class Table:
 def read_table(path: Path) -> Table:
     """Read a table.
 
-    CSV: a column is headed `name [unit]`; without a unit it is a pure number or a text, as in what `hpcagent export`
-    writes of a campaign. JSON: a list of objects, or `{"units": {...}, "rows": [...]}`. Extended XYZ: a row for
-    each frame, its columns are the keys of the comment line, `energy [eV]`, `energy_per_atom [eV/atom]` and
-    `formula`.
+    CSV: a column is headed `name [unit]`; without a unit it is a pure number or a text, as in what `hpcagent
+    export` writes of a campaign. JSON: a list of objects, or `{"units": {...}, "rows": [...]}`. Extended XYZ: a
+    row for each frame, its columns are the keys of the comment line, `energy [eV]`, `energy_per_atom [eV/atom]`
+    and `formula`.
 
     Raises:
         AppFailed: `BadData`: it cannot be read as a table, a column stands twice, or a row has too many or too few
@@ -114,7 +114,8 @@ def _of_json(path: Path) -> Table:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise _bad(path, f"no JSON: {error}") from None
-    units, rows = ({}, found) if isinstance(found, list) else (None, None)
+    units: Any = {}
+    rows: Any = found
     if isinstance(found, dict):
         units, rows = found.get("units", {}), found.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not isinstance(units, dict):
