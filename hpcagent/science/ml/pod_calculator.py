@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -62,17 +64,17 @@ class PodPotential:
         self.committee = Committee(**{k: arrays[k] for k in ("main", "members", "centre", "whitening")})
 
     @cached_property
-    def _folder(self) -> tempfile.TemporaryDirectory[str]:
-        folder = tempfile.TemporaryDirectory(prefix="pod-")
-        (Path(folder.name) / "potential.pod").write_text(self.record["parameters"])
-        (Path(folder.name) / "coefficients.pod").write_text(self.record["coefficients"])
+    def _folder(self) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix="pod-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        (folder / "potential.pod").write_text(self.record["parameters"])
+        (folder / "coefficients.pod").write_text(self.record["coefficients"])
         return folder
 
     @property
     def files(self) -> tuple[Path, Path]:
         """The parameter file and the coefficients, for `pair_style pod`; there as long as this object is."""
-        folder = Path(self._folder.name)
-        return folder / "potential.pod", folder / "coefficients.pod"
+        return self._folder / "potential.pod", self._folder / "coefficients.pod"
 
     def check(self, atoms: Atoms) -> None:
         """Refuse structures that the potential was not made for.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-CONDITIONS = {"cold": (0.0, 0.04), "warm": (0.0, 0.08), "wide": (0.015, 0.08), "tight": (-0.015, 0.08)}
+CONDITIONS = {f"{strain:+.2%}": (strain, 0.07) for strain in (-0.015, -0.0075, 0.0, 0.0075, 0.015)}
 """Name -> linear strain and rattle (angstrom)."""
 
 

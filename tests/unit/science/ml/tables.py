@@ -11,7 +11,9 @@ from hpcagent.apps.base import App
 from hpcagent.apps.run import Outcome, Run
 
 
-def called(app: App, workdir: Path, *, seed: int = 0, paths: dict[str, Path] | None = None, **params: Any) -> Outcome:
+def called(
+    app: App, workdir: Path, *, seed: int = 0, paths: dict[str, Path] | None = None, **params: Any
+) -> Outcome:
     """The outcome of an app with the defaults of its contract."""
     workdir.mkdir(parents=True, exist_ok=True)
     whole = {p.name: p.default for p in app.contract.space.parameters if p.default is not None} | params

