@@ -45,7 +45,13 @@ def test_every_app_says_what_it_does_and_how_it_fails(name):
 
 
 # What nobody else can know: a wrong guess would give a wrong number.
-MUST_BE_SAID = {"heat_capacity": ["ensemble"], "plot_convergence": ["parameter"]}
+MUST_BE_SAID = {
+    "heat_capacity": ["ensemble"],
+    "plot_convergence": ["parameter"],
+    "ml_train_surrogate": ["target"],
+    "ml_predict_property": ["model_id"],
+    "train_pod_potential": ["condition"],
+}
 
 
 @pytest.mark.parametrize("name", APPS)

