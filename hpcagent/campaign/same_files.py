@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.apps.chosen import changed_choices
@@ -257,6 +258,10 @@ def changed_since(
     )
 
 
+def _made_beside(path: str, result: Result) -> bool:
+    return bool(result.workdir) and Path(path).is_relative_to(Path(result.workdir).parent)
+
+
 def unknown_before(
     app: str, params: Mapping[str, Any], files: Mapping[str, str], results: Iterable[Result]
 ) -> str:
@@ -265,7 +270,13 @@ def unknown_before(
     earlier = [r for r in results if r.ok and r.manifest.app == app and _choosing(r.manifest.params) == chosen]
     silent = sum(not r.files for r in earlier)
     there = set(files.values())
-    other = {path: None for r in earlier for path, digest in r.files.items() if digest not in there}
+    other = {
+        path: None
+        for r in earlier
+        for path, digest in r.files.items()
+        # What another run of the campaign has made (a trained potential) is an input, and known as one.
+        if digest not in there and not _made_beside(path, r)
+    }
     said = []
     if silent:
         said.append(

@@ -59,6 +59,9 @@ MUST_BE_SAID = {
     "simulate_chemical_reaction": ["reactants", "temperature"],
     "calculate": ["expression"],
     "plot_data": ["x", "y"],
+    "ml_train_surrogate": ["target"],
+    "ml_predict_property": ["model_id"],
+    "train_pod_potential": ["condition"],
 }  # fmt: skip
 
 
