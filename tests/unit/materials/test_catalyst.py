@@ -12,7 +12,8 @@ import hpcagent as ha
 from hpcagent.errors import AppFailed, BadInput, NoSite, NotPermitted
 from hpcagent.materials import catalyst as catalyst_module
 from hpcagent.materials import run_catalyst
-from hpcagent.resources import Resources
+from hpcagent.resources import Resource, Resources
+from hpcagent.resources.record import LAB_NOTEBOOK
 
 pytest.importorskip("ase")
 
@@ -166,6 +167,16 @@ def test_a_role_that_may_not_store_computes_nothing(tmp_path, site):
     opened(tmp_path, "planner").database()
     with pytest.raises(NotPermitted, match="may not add in catalyst_db"):
         run_catalyst(opened(tmp_path, "reader"), "Cu", "O", **HOW)
+    assert runs_in(tmp_path) == 0
+
+
+def test_who_may_not_write_the_notebook_computes_nothing_either(tmp_path, site):
+    plain = LAB_NOTEBOOK.model_dump()
+    plain["access"]["permissions"]["executor"] = ("read",)
+    closed = Resource(**plain)
+    resources = Resources.open(tmp_path / "shared", caller="bot", role="executor", define=[closed])
+    with pytest.raises(NotPermitted, match="may not add in lab_notebook"):
+        run_catalyst(resources, "Cu", "O", **HOW)
     assert runs_in(tmp_path) == 0
 
 
