@@ -25,8 +25,11 @@ from pydantic.fields import FieldInfo
 from hpcagent import packaged
 from hpcagent.apps import BUILT_IN as BUILT_IN_APPS
 from hpcagent.apps.base import App
-from hpcagent.apps.executable.record import Failing, ProgramFile, Reading
+from hpcagent.apps.executable.container import Container
+from hpcagent.apps.executable.record import Failing, Local, ProgramFile, Reading
+from hpcagent.apps.executable.service import Credential, Http, ServiceFile
 from hpcagent.apps.launch import FIELDS
+from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.catalog import list_apps
 from hpcagent.cli import EXIT_CODES
 from hpcagent.model import failures
@@ -49,7 +52,12 @@ KINDS = {
     "structures": "building",
     "dft": "calculation",
     "mlip": "calculation",
+    "micromagnetics": "calculation",
+    "chemistry": "calculation",
+    "arithmetic": "calculation",
+    "plot_numbers": "plot",
     "landscape": "stand-in",
+    "oscillator": "stand-in",
     "plots": "plot",
 }
 # What of hpcagent's extras an app needs beyond what its kind does.
@@ -451,11 +459,17 @@ TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "not_retried": ("../howto/when_runs_fail.md", not_retried),
     **{
         f"failures_{heading}": ("../howto/when_runs_fail.md", partial(failure_modes, heading))
-        for heading in ("lammps", "programs", "engines", "building", "analyses", "any")
+        for heading in ("lammps", "programs", "engines", "building", "analyses", "sciences", "any")
     },
     "program_file": ("executable.md", partial(attributes, ProgramFile)),
     "program_reading": ("executable.md", partial(attributes, Reading)),
     "program_failing": ("executable.md", partial(attributes, Failing)),
+    "program_local": ("executable.md", partial(attributes, Local)),
+    "program_sandbox": ("executable.md", partial(attributes, Sandbox)),
+    "program_container": ("executable.md", partial(attributes, Container)),
+    "service_file": ("executable.md", partial(attributes, ServiceFile)),
+    "program_http": ("executable.md", partial(attributes, Http)),
+    "program_credential": ("executable.md", partial(attributes, Credential)),
     "exit_codes": ("cli.md", exit_codes),
     "lost_attempts": ("../howto/when_the_cluster_misbehaves.md", lost_attempts),
 }

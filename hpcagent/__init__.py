@@ -63,7 +63,18 @@ _WHERE = {
     "watch": "hpcagent.campaign.view",
     "Workspace": "hpcagent.workspace.client",
 }
-_MODULES = ("apps", "errors", "output", "policies", "runs", "types", "until")
+_MODULES = (
+    "apps",
+    "contexts",
+    "errors",
+    "materials",
+    "output",
+    "policies",
+    "resources",
+    "runs",
+    "types",
+    "until",
+)
 # Names of before -> the module that has it, and what is written now.
 _BEFORE = {
     "all_of": ("hpcagent.policies.stop", "until.all_of"),
@@ -126,9 +137,12 @@ __all__ = sorted([*_WHERE, *_MODULES])
 
 if TYPE_CHECKING:
     from hpcagent import apps as apps
+    from hpcagent import contexts as contexts
     from hpcagent import errors as errors
+    from hpcagent import materials as materials
     from hpcagent import output as output
     from hpcagent import policies as policies
+    from hpcagent import resources as resources
     from hpcagent import runs as runs
     from hpcagent import types as types
     from hpcagent import until as until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 from pathlib import Path
 
 from hpcagent.apps import BUILT_IN
@@ -13,7 +14,9 @@ from hpcagent.model.base import read_toml
 from hpcagent.moved import new_name
 from hpcagent.offered import load, offered, path_of
 
-__all__ = ["find_app", "from_name", "is_executable", "list_apps"]
+__all__ = ["find_app", "from_name", "is_executable", "list_apps", "look_up", "not_deprecated"]
+
+_VERSIONED = re.compile(r"(?P<app>.+)@(?P<version>\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?)\Z", re.S)
 
 _FROM_NAME = {
     "adsorption_energy": "adsorption",
@@ -42,18 +45,74 @@ def find_app(reference: str, *, relative_to: Path | None = None) -> App:
 
     Args:
         reference: A built-in name (`synthetic`), a packaged LAMMPS input (`lj_argon`), the path of an
-            input script or its contract, the path of an executable's TOML (with a key `command`), a name that a
+            input script or its contract, the path of an executable's TOML (with a key `command`) or of a
+            service's (with a table `[http]`), a name that a
             package offers by an entry point in the group `hpcagent.apps`, or `package.module:name` of an app made
-            with `@app`.
+            with `@app`. With `@` and a version behind it (`synthetic@1.0.0`) that version is meant and no other.
         relative_to: Folder that a relative path starts from (that of the campaign's TOML).
 
     Raises:
-        BadInput: Nothing of that name; the message names the nearest.
+        BadInput: Nothing of that name; the message names the nearest. Or it is there with another version than the
+            one asked for, or is deprecated and not asked for by its version.
 
     Example:
         >>> find_app("synthetic").name
         'synthetic'
+        >>> find_app("synthetic@1.0.0").contract.version
+        '1.0.0'
     """
+    app, version = _looked_up(reference, relative_to)
+    return app if version else not_deprecated(app, reference)
+
+
+def look_up(reference: str, *, relative_to: Path | None = None) -> App:
+    """As `find_app`, also an app that is deprecated: to show it, or where a record names it.
+
+    Raises:
+        BadInput: Nothing of that name, or another version of it.
+    """
+    return _looked_up(reference, relative_to)[0]
+
+
+def not_deprecated(app: App, reference: str) -> App:
+    """The app, if it may be used without naming its version.
+
+    Raises:
+        BadInput: It is deprecated: why, and how it is had all the same.
+    """
+    c = app.contract
+    if c.deprecated is None:
+        return app
+    why = c.deprecated.rstrip(".")
+    raise BadInput(
+        f"app {c.name!r} {c.version} is deprecated: {why}. To use it all the same, ask for its version: "
+        f"'{reference}@{c.version}'.",
+        value=reference,
+    )
+
+
+def _looked_up(reference: str, relative_to: Path | None) -> tuple[App, str]:
+    """The app, and the version that was asked for, or empty."""
+    asked = _VERSIONED.match(reference)
+    if asked is None or _is_file(reference, relative_to):
+        return _named(reference, relative_to), ""
+    name, version = asked["app"], asked["version"]
+    app = _named(name, relative_to)
+    if app.contract.version != version:
+        raise BadInput(
+            f"app {name!r} has version {app.contract.version} here, not {version}; ask for '{name}' or "
+            f"'{name}@{app.contract.version}', or install what has {version}.",
+            value=reference,
+        )
+    return app, version
+
+
+def _is_file(reference: str, relative_to: Path | None) -> bool:
+    path = Path(reference).expanduser()
+    return path.is_file() or (relative_to is not None and (relative_to / path).is_file())
+
+
+def _named(reference: str, relative_to: Path | None) -> App:
     from hpcagent.science.lammps.contract import lammps, packaged_inputs
 
     if reference in BUILT_IN:
@@ -86,18 +145,23 @@ def find_app(reference: str, *, relative_to: Path | None = None) -> App:
 def _of_file(path: Path) -> App:
     """The app of a LAMMPS script or contract, or of an executable's TOML."""
     from hpcagent.apps.executable.contract import executable_file
+    from hpcagent.apps.executable.service import service_file
     from hpcagent.science.lammps.contract import lammps
 
-    return executable_file(path) if is_executable(path) else lammps(path)
+    if not is_executable(path):
+        return lammps(path)
+    return service_file(path) if "http" in read_toml(path) else executable_file(path)
 
 
 def is_executable(path: Path) -> bool:
-    """Whether a file is the TOML of an executable, not a script or contract of LAMMPS."""
+    """Whether a file is the TOML of an executable or a service, not a script or contract of LAMMPS."""
     if path.suffix != ".toml":
         return False
     data = read_toml(path)
     # The metrics of a LAMMPS contract are a list, and its parameters are called variables.
-    return bool({"command", "parameters"} & set(data)) or isinstance(data.get("metrics"), dict)
+    return bool({"command", "container", "http", "local", "parameters"} & set(data)) or isinstance(
+        data.get("metrics"), dict
+    )
 
 
 def _dotted(reference: str) -> App:
@@ -119,16 +183,16 @@ def _app(found: object, reference: str) -> App:
 
 
 def list_apps() -> list[App]:
-    """Every app that comes with hpcagent, and those that packages offer by entry points.
+    """Every app that comes with hpcagent, and those that packages offer by entry points; deprecated ones, too.
 
     One that cannot be loaded is left out; `hpcagent doctor` names it and says why.
     """
     from hpcagent.science.lammps.contract import packaged_inputs
 
     own = (*BUILT_IN, *packaged_inputs())
-    apps = [find_app(name) for name in own]
+    apps = [look_up(name) for name in own]
     for name in offered("apps"):
         if name not in own:
             with contextlib.suppress(BadInput):
-                apps.append(find_app(name))
+                apps.append(look_up(name))
     return apps

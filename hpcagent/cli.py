@@ -643,12 +643,13 @@ def apps(
     schema: Annotated[bool, typer.Option("--schema", help="The JSON Schema of its parameters.")] = False,
 ) -> None:
     """List the apps, or show one's contract."""
-    from hpcagent.catalog import find_app, list_apps
+    from hpcagent.catalog import list_apps, look_up
 
     if name is None:
         for found in list_apps():
-            kind = "chain" if found.chain else found.contract.app_type
-            say(f"{found.name:21} {kind:11} {found.contract.description}")
+            kind, about = "chain" if found.chain else found.contract.app_type, found.contract.description
+            why = found.contract.deprecated
+            say(f"{found.name:21} {kind:11} " + (about if why is None else f"deprecated: {why} ({about})"))
         own = "your own input script, or TOML of any program: name its path (`apps lammps`: a contract's schema)"
         say(f"{'lammps':21} {'simulation':11} {own}")
         return
@@ -657,7 +658,7 @@ def apps(
 
         say(json.dumps(ContractFile.model_json_schema(), indent=2))
         return
-    contract = find_app(name).contract
+    contract = look_up(name).contract
     say(json.dumps(contract.space.json_schema(), indent=2) if schema else contract.model_dump_json(indent=2))
 
 

@@ -2,6 +2,7 @@
 
     HpcAgentError
     ├── BadInput            something a person wrote is wrong: a file, a key, a value (exit code 2)
+    ├── NotPermitted        a role may not do that with a resource (exit code 2)
     ├── NoSite              an app was called with neither a site nor a Parsl configuration open
     ├── SiteFailed          the site could not start, or stopped working
     │   ├── BlockLost       a job of the site ended under the runs in it; says how (walltime, memory, node, …)
@@ -13,7 +14,12 @@
     │   ├── RunDirChanged   it belongs to another campaign
     │   │   └── InputsChanged   code or files have another content than its runs were computed with
     │   ├── RunDirGone      it was deleted, moved or written by somebody else under its coordinator
-    │   └── StoreFull       the disk, the quota or the permissions refuse a write
+    │   ├── StoreFull       the disk, the quota or the permissions refuse a write
+    │   ├── Stale           a context was written by somebody else since it was read
+    │   ├── Busy            another process holds a context's lock for too long
+    │   ├── Damaged         a line of a journal is not as it was written
+    │   └── ContentChanged  what is stored is not what its checksum was taken of
+    ├── SourceFailed        a database does not answer, or not by its protocol
     ├── FetchFailed         a file of a run did not come from the endpoint where it lies
     ├── BudgetSpent         a script asks for more runs than the campaign's budget has room for
     ├── Interrupted         Ctrl-C, SIGTERM or SIGHUP stopped the campaign
@@ -37,15 +43,21 @@ __all__ = [
     "BadInput",
     "BlockLost",
     "BudgetSpent",
+    "Busy",
+    "ContentChanged",
+    "Damaged",
     "FetchFailed",
     "HpcAgentError",
     "InputsChanged",
     "Interrupted",
     "NoSite",
+    "NotPermitted",
     "RunDirChanged",
     "RunDirGone",
     "RunDirLocked",
     "SiteFailed",
+    "SourceFailed",
+    "Stale",
     "StoreError",
     "StoreFull",
     "in_brief",
@@ -118,6 +130,18 @@ class NoSite(HpcAgentError):
     exit_code = 2
 
 
+class NotPermitted(HpcAgentError):
+    """The caller's role does not have the permission for this on a resource. Nothing was changed.
+
+    Args:
+        message: Who, as what, wanted what, and which roles may.
+        action: What was wanted.
+        resource: Name of the resource.
+    """
+
+    exit_code = 2
+
+
 class SiteFailed(HpcAgentError):
     """The site could not start its workers, or lost them for good."""
 
@@ -165,6 +189,47 @@ class RunDirGone(StoreError):
 
 class StoreFull(StoreError):
     """A record could not be written: disk full, quota, or a read-only folder."""
+
+
+class Stale(StoreError):
+    """A context was written since it was read: nothing of this write was done.
+
+    Args:
+        message: Which, both versions, and what to do.
+        version: The version that it has now.
+    """
+
+    def __init__(self, message: str, *, version: int = 0, **details: Any) -> None:
+        super().__init__(message, version=version, **details)
+
+
+class Busy(StoreError):
+    """Another process holds the lock of a journal for longer than is waited for; nothing was written."""
+
+
+class Damaged(StoreError):
+    """A line of a journal is not as it was written; what comes after it is not believed.
+
+    Args:
+        message: The file, the line, what is wrong with it, and what to do.
+        version: The last version before the damage.
+    """
+
+    def __init__(self, message: str, *, version: int = 0, **details: Any) -> None:
+        super().__init__(message, version=version, **details)
+
+
+class ContentChanged(StoreError):
+    """What a resource holds is not what was written through it: somebody has changed or removed it by hand."""
+
+
+class SourceFailed(HpcAgentError):
+    """A database of materials does not answer, refuses the question, or answers against its protocol.
+
+    Args:
+        message: Which, what it was asked, what came.
+        source: Its address.
+    """
 
 
 class FetchFailed(HpcAgentError):

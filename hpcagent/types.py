@@ -17,11 +17,13 @@ _WHERE = {
     "CampaignRun": "hpcagent.runs.opened",
     "Confirm": "hpcagent.campaign.record",
     "Contract": "hpcagent.model.contract",
+    "ContractDocument": "hpcagent.apps.document",
     "Event": "hpcagent.campaign.events",
     "Explanation": "hpcagent.reports.explain",
     "Failure": "hpcagent.model.records",
     "Fidelity": "hpcagent.campaign.record",
     "InnerRun": "hpcagent.model.records",
+    "Invocation": "hpcagent.apps.invocation",
     "Manifest": "hpcagent.model.records",
     "Objective": "hpcagent.model.objective",
     "Observation": "hpcagent.model.records",
@@ -40,11 +42,13 @@ __all__ = [
     "CampaignRun",
     "Confirm",
     "Contract",
+    "ContractDocument",
     "Event",
     "Explanation",
     "Failure",
     "Fidelity",
     "InnerRun",
+    "Invocation",
     "Manifest",
     "Objective",
     "Observation",
@@ -57,6 +61,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from hpcagent.apps.document import ContractDocument as ContractDocument
+    from hpcagent.apps.invocation import Invocation as Invocation
     from hpcagent.campaign.alerts import Rule as Rule
     from hpcagent.campaign.events import Batch as Batch
     from hpcagent.campaign.events import Event as Event

@@ -7,6 +7,7 @@ Constants are CODATA 2018 (https://physics.nist.gov/cuu/Constants). LAMMPS itsel
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ BOLTZMANN_EV_PER_K = BOLTZMANN_J_PER_K / _E
 """The same in eV/K."""
 _HARTREE = 4.3597447222071e-18  # J
 _BOHR = 5.29177210903e-11  # m
+_DEGREE = math.pi / 180.0
 _AMU = 1.66053906660e-27  # kg
 # LAMMPS `units electron`: "Bohr/atomic time units [1.03275e-15 seconds]", that is sqrt(amu bohr^2 / hartree).
 _ELECTRON_TIME = (_AMU * _BOHR**2 / _HARTREE) ** 0.5
@@ -69,6 +71,8 @@ _UNITS: dict[str, tuple[float, _Dimension]] = {
     "eV": (_E, _ENERGY),
     "J": (1.0, _ENERGY),
     "kJ": (1e3, _ENERGY),
+    "MJ": (1e6, _ENERGY),
+    "pJ": (1e-12, _ENERGY),
     "cal": (4.184, _ENERGY),
     "kcal": (4184.0, _ENERGY),
     "erg": (1e-7, _ENERGY),
@@ -85,6 +89,11 @@ _UNITS: dict[str, tuple[float, _Dimension]] = {
     "atm": (101325.0, _PRESSURE),
     "Hz": (1.0, {"s": -1}),
     "THz": (1e12, {"s": -1}),
+    "deg": (_DEGREE, _NUMBER),
+    # Charges are counted in e, a dimension of their own: one ampere is 1/_E of them a second.
+    "T": (_E, {"kg": 1, "s": -1, "e": -1}),
+    "mT": (1e-3 * _E, {"kg": 1, "s": -1, "e": -1}),
+    "kA": (1e3 / _E, {"e": 1, "s": -1}),
     "e": (1.0, {"e": 1}),
     "mu_B": (1.0, {"mu_B": 1}),
     "pm": (1e-12, _LENGTH),

@@ -28,7 +28,12 @@ BUILT_IN = {
     "dft_bands": "hpcagent.science.dft.bands",
     "mlip_md": "hpcagent.science.mlip.md",
     "mlip_relax": "hpcagent.science.mlip.relax",
+    "simulate_micromagnetics": "hpcagent.science.micromagnetics.run",
+    "magnetization_dynamics": "hpcagent.science.micromagnetics.run",
+    "simulate_chemical_reaction": "hpcagent.science.chemistry.reaction",
+    "calculate": "hpcagent.science.arithmetic",
     "synthetic": "hpcagent.apps.landscape",
+    "oscillator": "hpcagent.apps.oscillator",
     # analyse
     "thermo": "hpcagent.science.analysis.thermo",
     "averages": "hpcagent.science.analysis.averages",
@@ -44,6 +49,7 @@ BUILT_IN = {
     "phonon_properties": "hpcagent.science.analysis.phonons",
     "vibration_modes": "hpcagent.science.analysis.vibrations",
     "adsorption_energy_of": "hpcagent.science.analysis.adsorption",
+    "plot_data": "hpcagent.science.plot_numbers",
     **dict.fromkeys(
         (
             "plot_rdf",

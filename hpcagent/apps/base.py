@@ -23,7 +23,7 @@ from hpcagent.apps.parts import CALLER, Part, by_hand, valued
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
-from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
 from hpcagent.model.extended import check_extendable
 from hpcagent.model.files import contents
 from hpcagent.model.records import LARGEST_WHOLE, Manifest, Role, checked_counter
@@ -515,6 +515,8 @@ def app(
     seeded: bool = True,
     app_type: str = "simulation",
     failure_modes: tuple[str, ...] = (),
+    side_effects: str = OUTPUTS_ONLY,
+    deprecated: str | None = None,
     settings: Mapping[str, Any] | None = None,
     files: tuple[str, ...] = (),
     vary: tuple[str, ...] = (),
@@ -538,10 +540,13 @@ def app(
         resources_from: Resource -> name of the parameter that decides it, e.g. `{"ranks_per_node": "ranks"}`.
         description: One sentence; the first line of the docstring by default.
         estimated_runtime_s: Expected wall time, in seconds.
-        deterministic: Whether the same manifest gives the same metrics.
+        deterministic: Whether the same manifest gives the same metrics; say False where it does not.
         seeded: Whether the result depends on the run's seed and replicate.
         app_type: simulation, analysis, ml, database or optimization.
         failure_modes: Names of the failures it can return.
+        side_effects: What it touches beside its run's directory: `"declared outputs only"`, `"reads the network"`,
+            `"writes outside its folder"` or `"changes another system"`, the strongest that applies.
+        deprecated: Why it should not be used any more, and what instead; it is then found by its version only.
         settings: Plain data handed to the function as `run.settings`: the names and values it has if
             `with_settings` does not say otherwise.
         files: Names of settings that are paths of files; the function finds them in `run.settings["paths"]`.
@@ -584,6 +589,8 @@ def app(
             seeded=seeded,
             app_type=app_type,
             failure_modes=failure_modes,
+            side_effects=side_effects,
+            deprecated=deprecated,
             settings=settings,
             files=files,
             vary=vary,

@@ -23,7 +23,7 @@ from hpcagent.apps.made_with import mixed_versions
 from hpcagent.apps.parts import CALLER, Part, Value, failed, failure_in
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
-from hpcagent.model.contract import Metric
+from hpcagent.model.contract import OUTPUTS_ONLY, Metric
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Parameter
 from hpcagent.moved import new_name
@@ -325,8 +325,11 @@ def chain(
     inputs: tuple[str, ...] = (),
     description: str | None = None,
     estimated_runtime_s: float = 60.0,
+    deterministic: bool = True,
     seeded: bool = True,
     failure_modes: tuple[str, ...] = (),
+    side_effects: str = OUTPUTS_ONLY,
+    deprecated: str | None = None,
     settings: Mapping[str, Any] | None = None,
     files: tuple[str, ...] = (),
     vary: tuple[str, ...] = (),
@@ -351,8 +354,11 @@ def chain(
         inputs: Names of the runs or structures it takes, in the order of the function's first arguments.
         description: One sentence; the first line of the docstring by default.
         estimated_runtime_s: Expected wall time, in seconds.
+        deterministic: Whether the same manifest gives the same metrics: False where an app of it is not.
         seeded: Whether the result depends on seed and replicate; where it does not, a run is taken as exact.
         failure_modes: Names of the failures it can return beside those of its apps.
+        side_effects: The strongest of its own and its apps'; see `@app`.
+        deprecated: Why it should not be used any more; see `@app`.
         settings: Plain data handed to the function as `run.settings`.
         files: Names of settings that are paths of files.
         vary: Parameters that a campaign varies if it does not say.
@@ -383,8 +389,11 @@ def chain(
             inputs=inputs,
             description=description,
             estimated_runtime_s=estimated_runtime_s,
+            deterministic=deterministic,
             seeded=seeded,
             failure_modes=failure_modes,
+            side_effects=side_effects,
+            deprecated=deprecated,
             settings=settings,
             files=files,
             vary=vary,

@@ -191,6 +191,8 @@ class _Ensemble:
         if flight is None or answer.get("key") != flight.key:
             return
         del self._flying[slot]
+        if answer.get("left"):
+            group.end(slot)  # the next run would find it; the slot comes back with the next launch
         if isinstance(answer.get("value"), dict):
             self._end(flight, dict(answer["value"]))
             return

@@ -25,6 +25,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.as_found import AsFound, cannot_be_given_back, flush_streams, leave_behind
 from hpcagent.apps.carried import Carried, carry
 from hpcagent.apps.launch import Finished, Launch, Limit, finish, planned
 from hpcagent.apps.printed import read_tail, reading
@@ -217,11 +218,10 @@ def main(workdir: Path, sha256: str) -> int:
             return 0
         except BaseException as error:
             said = _failed(error, comm)
-            traceback.print_exc()
+            _print_exc()
         with contextlib.suppress(OSError):  # a full disk: the end of the launch is told then
             _tell(workdir / _FAILURE, said, first=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     comm.Abort(1)  # the other ranks may wait for this one
     return 1
 
@@ -257,7 +257,9 @@ def _returned(packed: bytes, comm: Any) -> Outcome:
         refuse_others(
             call["made_of"], {}
         )  # a worker has modules as they were when it imported them; this is later
-        returned = function(**call["params"], run=run)
+        # A launch of one run ends with it; what is printed in a slot goes where `of_a_run` has it go.
+        found = AsFound(descriptors=False, lasts=inside() is not None)
+        returned = found.call(function, **call["params"], run=run)
         return outcome_of(returned) if comm.rank == 0 else Outcome(metrics={})
 
 
@@ -340,17 +342,19 @@ def _on_a_rank(comm: Any, packed: bytes, workdir: str, env: Mapping[str, str]) -
             outcome = _returned(packed, theirs)
         except BaseException as error:
             said = _failed(error, slot)
-            traceback.print_exc()
+            _print_exc()
         notes = noted()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_streams()
     if not _all_ended(agreeing, failed=bool(said)):
         here.give_up(said)
-    gathered: list[tuple[dict[str, Any], list[str]]] = slot.allgather((said, notes))
-    wrong = next((said for said, _ in gathered if said), None)
+    gathered: list[tuple[dict[str, Any], list[str], tuple[str, ...]]] = slot.allgather(
+        (said, notes, cannot_be_given_back())
+    )
+    leave_behind(*(what for _, _, left in gathered for what in left))  # the ranks of a slot are replaced together
+    wrong = next((said for said, _, _ in gathered if said), None)
     if wrong is not None:
         return wrong
-    together = _together([notes for _, notes in gathered])
+    together = _together([notes for _, notes, _ in gathered])
     # Of one where not all have taken part in the same things nothing is taken away: MPI would give its number to
     # the next one, and with it what is still on the way. Nor is that received: its sender may be past helping.
     if slot.allreduce(bool(theirs.Iprobe()), MPI.LOR):
@@ -358,6 +362,11 @@ def _on_a_rank(comm: Any, packed: bytes, workdir: str, env: Mapping[str, str]) -
     else:
         theirs.Free()
     return {"outcome": outcome, "noted": together}
+
+
+def _print_exc() -> None:
+    with contextlib.suppress(Exception):  # the function may have closed what is printed to
+        traceback.print_exc()
 
 
 _kept_for_agreeing: Any = None

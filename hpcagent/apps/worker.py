@@ -24,6 +24,7 @@ from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
+from hpcagent.apps.as_found import AsFound
 from hpcagent.apps.calling import function_of, of_numbers, os_name, outcome_of, refuse_others
 from hpcagent.apps.chosen import placed
 from hpcagent.apps.guard import as_recorded, checked
@@ -40,6 +41,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
 from hpcagent.model.failures import KINDS, known_kind, meaning
 from hpcagent.owners import own_link
+from hpcagent.redacted import redacted_data
 from hpcagent.regular import read_regular
 
 __all__ = [
@@ -526,10 +528,13 @@ def _over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -
 def _call(
     function: Callable[..., Any], params: Mapping[str, Any], run: Run, promises: Mapping[str, Any]
 ) -> Outcome:
-    returned = function(**params, run=run) if _wants_run(function) else function(**params)
-    if isinstance(returned, GeneratorType):
-        return driven(returned, run, promises)
-    return outcome_of(returned)
+    given = {**params, "run": run} if _wants_run(function) else params
+    return outcome_of(AsFound().call(_returned, called=function, given=given, run=run, promises=promises))
+
+
+def _returned(called: Callable[..., Any], given: Mapping[str, Any], run: Run, promises: Mapping[str, Any]) -> Any:
+    returned = called(**given)
+    return driven(returned, run, promises) if isinstance(returned, GeneratorType) else returned
 
 
 @lru_cache(maxsize=64)
@@ -636,7 +641,9 @@ def _fields(
         fields["repairs"] = [dict(made) for made in repairs_made()]
     if noted():
         fields["notes"] = [*fields.get("notes", []), *noted()]
-    return fields
+    # A program may print the environment that it has, and its last lines go into records, reports and messages.
+    said = {name: fields[name] for name in ("failure", "notes") if name in fields}
+    return fields | redacted_data(said) if said else fields
 
 
 def _extendable_s(order: Mapping[str, Any], outcome: Outcome, wall_s: float) -> float | None:

@@ -36,8 +36,7 @@ def request_of(
     """
     budget = Budget(campaign, node_cores=None)
     runs = PlannedRuns(campaign).count([])
-    one = budget.times.estimates(budget.times.typical())
-    each = sum(hours for _, hours, _ in one) / max(1, len(one))
+    each = campaign.largest.nodes * campaign.app.contract.estimated_runtime_s / 3600
     text = canonical_json([campaign.identity(), campaign.toml()])
     cap = budget.cap
     return Request(

@@ -14,6 +14,10 @@ __all__ = ["largest_of", "most_cores"]
 # More combinations than these are not gone through: then each resource counts at its highest value.
 _MOST = 10_000
 
+# A campaign asks for the same many times while it is begun.
+_MOST_KNOWN = 64
+_KNOWN: dict[tuple[object, ...], dict[str, int]] = {}
+
 
 def most_cores(
     resources_from: Mapping[str, str],
@@ -46,12 +50,27 @@ def most_cores(
     values = [[fixed[name]] if name in fixed else _values(search[name]) for name in names.values()]
     if math.prod(map(len, values)) > _MOST:
         return None
-    allowed = [
-        dict(zip(names, point, strict=True))
-        for point in itertools.product(*values)
-        if all(c.kept(dict(zip(names.values(), point, strict=True))) for c in tied)
-    ]
-    return max(allowed, key=lambda p: (*_cores(p), p.get("gpus_per_node", 0)), default=None)
+    shape = tuple(names.items()), tuple(map(tuple, values))
+    known = _KNOWN.get((*shape, tuple(c.text for c in tied)))
+    if known is None:
+        known = _most_allowed(*shape, tied)
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[*shape, tuple(c.text for c in tied)] = known
+    return known or None
+
+
+def _most_allowed(
+    names: tuple[tuple[str, str], ...], values: tuple[tuple[int, ...], ...], tied: Sequence[Constraint]
+) -> dict[str, int]:
+    """Of all combinations that the constraints allow the one with the most cores; empty: there is none."""
+    resources, parameters = [r for r, _ in names], [name for _, name in names]
+    points = [dict(zip(resources, point, strict=True)) for point in itertools.product(*values)]
+    points.sort(key=lambda p: (*_cores(p), p.get("gpus_per_node", 0)), reverse=True)
+    for point in points:
+        if all(c.kept(dict(zip(parameters, point.values(), strict=True))) for c in tied):
+            return point
+    return {}
 
 
 def largest_of(sizes: Sequence[Mapping[str, int]], resources: Iterable[str]) -> dict[str, int]:

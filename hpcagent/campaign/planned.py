@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.budget import refuse_small_cap
 from hpcagent.campaign.decisions import policy_of
 from hpcagent.campaign.earlier import WarmStart
@@ -14,6 +15,7 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.warm import read_earlier
 from hpcagent.campaign.where import chosen_site
 from hpcagent.errors import BadInput
+from hpcagent.gate.alone import admit_alone
 from hpcagent.policies.base import Policy
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
@@ -96,6 +98,7 @@ def planned(
         if not folder.exists and not isinstance(wanted, Several):
             here = None if wanted.batch or wanted.remote else len(usable_cores())
             refuse_small_cap(campaign, node_cores=wanted.node_cores or here)
+    admit_alone(request_of(campaign, site=profile.name))
     return Plan(
         campaign=campaign,
         folder=folder,

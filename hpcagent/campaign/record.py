@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,6 +157,31 @@ class Fidelity(Record):
         return self
 
 
+class Searched:
+    """The space of a campaign, made once: what it works out of itself (its middle, allowed points) takes long.
+
+    Records that are equal stay so, and a copy has its own.
+    """
+
+    def __init__(self) -> None:
+        self._made: tuple[tuple[object, ...], Space] | None = None
+
+    def of(self, parts: tuple[object, ...], make: Callable[[], Space]) -> Space:
+        """The space that is made of these very parts."""
+        made = self._made
+        if made is None or any(a is not b for a, b in zip(made[0], parts, strict=True)):
+            made = self._made = parts, make()
+        return made[1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Searched)
+
+    __hash__ = object.__hash__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Searched, ()
+
+
 class Campaign(Displayed, Record):
     """An app, an objective and how to get there.
 
@@ -233,6 +258,7 @@ class Campaign(Displayed, Record):
     earlier: tuple[str, ...] = ()
     points: tuple[Params, ...] = ()
     context: Params = {}
+    _searched: Searched = PrivateAttr(default_factory=Searched)
     _unread: tuple[str, ...] = PrivateAttr(default=())  # what `load_run` has left out, for the reader
 
     def __init__(self, app: App | None = None, objective: Objective | None = None, /, **data: Any) -> None:
@@ -596,6 +622,9 @@ class Campaign(Displayed, Record):
     @property
     def search(self) -> Space:
         """The space the policy suggests in."""
+        return self._searched.of((self.app, self.space, self.constraints, self.policy, self.fixed), self._search)
+
+    def _search(self) -> Space:
         whole = self.whole
         ranges = self.space
         if self.policy.name == SWEEP:

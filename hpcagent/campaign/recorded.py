@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from hpcagent.apps.run_records import FOLDER, OnRecord, RunRecords
 from hpcagent.campaign.changes import change_text
+from hpcagent.campaign.determinism import unequal_words
 from hpcagent.campaign.far import far_words
 from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.campaign.state import State
@@ -22,7 +23,16 @@ from hpcagent.sites.ledger import damage
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir, holder
 
-__all__ = ["Snapshot", "begun_state", "found_result", "rebuilt_event", "replayed", "snapshot", "where_found"]
+__all__ = [
+    "Snapshot",
+    "begun_state",
+    "deprecated_words",
+    "found_result",
+    "rebuilt_event",
+    "replayed",
+    "snapshot",
+    "where_found",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +63,27 @@ class Snapshot:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What could not be read of the record, was put back, changed, or lies elsewhere; without full stops."""
+        """What could not be read of the record, was put back, changed, differs, lies elsewhere; no full stops."""
         guard, campaign = self.campaign.guard, self.campaign
         unguarded = "" if guard is None else guard.unwatched(campaign.app, campaign.objective)
-        said = (self.campaign.app.unknown_before, damage(self.folder.jobs), unguarded)
+        said = (self.campaign.app.unknown_before, damage(self.folder.jobs), unguarded, deprecated_words(campaign))
+        unequal = unequal_words(campaign, self.state)
         changes = map(change_text, self.state.changes)
         far = far_words((*self.results, *self.state.part_results.values()), self.folder.root)
-        return (*self.campaign._unread, *self.state.remarks, *(one for one in said if one), *changes, *far)
+        return (
+            *self.campaign._unread,
+            *self.state.remarks,
+            *(one for one in said if one),
+            *unequal,
+            *changes,
+            *far,
+        )
+
+
+def deprecated_words(campaign: Campaign) -> str:
+    """That the app of a campaign should not be used any more, without a full stop; empty where it may be."""
+    c = campaign.app.contract
+    return "" if c.deprecated is None else f"app {c.name} {c.version} is deprecated: {c.deprecated.rstrip('.')}"
 
 
 def snapshot(run_dir: str | Path, campaign: Campaign | None = None) -> Snapshot:

@@ -96,10 +96,10 @@ def _changed_code(recorded: App, given: App) -> list[str]:
 
 def _imported(recorded: App) -> App | None:
     """The app of an importable module as it is now; None where it cannot be had here: workers say more."""
-    from hpcagent.catalog import find_app
+    from hpcagent.catalog import look_up
 
     with contextlib.suppress(Exception):  # whatever the user's module raises
-        return find_app(recorded.function)
+        return look_up(recorded.function)
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from hpcagent.campaign.answer import answer
 from hpcagent.campaign.asking import Asking
 from hpcagent.campaign.compare import Comparison, compare
+from hpcagent.campaign.determinism import unequal_words
 from hpcagent.campaign.enqueued import Queue
 from hpcagent.campaign.events import Batch
 from hpcagent.campaign.guarding import Guarding
@@ -20,7 +21,7 @@ from hpcagent.campaign.on_sites import by_reference, references
 from hpcagent.campaign.planned import Plan
 from hpcagent.campaign.planner import Planner
 from hpcagent.campaign.record import load_run
-from hpcagent.campaign.recorded import where_found
+from hpcagent.campaign.recorded import deprecated_words, where_found
 from hpcagent.campaign.recording import Recording
 from hpcagent.campaign.repairing import altering
 from hpcagent.campaign.result import CampaignResult, event_text
@@ -488,6 +489,8 @@ def open_session(plan: Plan, teller: Teller, signals: Signals) -> Session:
             *damage,
             ledger.damage(folder.jobs) if resumed else "",
             plan.campaign.app.unknown_before if resumed else "",
+            deprecated_words(plan.campaign),
+            *unequal_words(plan.campaign, record.state),
         ]
         more = [
             "" if record.state.warm is None else f"begins with {record.state.warm}",

@@ -80,6 +80,7 @@ class State:
             worker was lost.
         parts: Execution id of an inner run -> that of the chain that pays for it.
         part_results: Execution id of an inner run -> its last recorded result.
+        replaced_parts: Results of inner runs that a later one of the same run has replaced.
         shared_parts: Inner runs that were found finished in a cache.
         alerts: What rules told of: events as they stand in the journal.
         files: Key of `same_files.level_key` -> the files of the runs at that level.
@@ -133,6 +134,7 @@ class State:
         self.failed = self.finished = self.elsewhere = 0
         self.parts: dict[str, str] = {}
         self.part_results: dict[str, Result] = {}
+        self.replaced_parts: list[Result] = []
         self.shared_parts: set[str] = set()
         self.alerts: list[Mapping[str, Any]] = []
         self.files: dict[str, FilesOfLevel] = {}
@@ -466,6 +468,9 @@ class State:
     def add_part_result(self, result: Result, *, shared: bool) -> None:
         """Take in the result of an inner run; one that another campaign has paid for costs nothing."""
         identity = result.manifest.execution_id
+        before = self.part_results.get(identity)
+        if before is not None and before != result:
+            self.replaced_parts.append(before)
         self.part_results[identity] = result
         self.recent.add_part(result)
         self.freed.pop(identity, None)  # it was run again since

@@ -11,6 +11,7 @@ __all__ = ["add_all"]
 # In the order in which `hpcagent --help` lists them.
 GROUPS: tuple[str, ...] = (
     "init",
+    "contract",
     "enqueue",
     "extend",
     "globus",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -234,7 +235,7 @@ def _within(space: Any, name: str, of: Any) -> bool:
 
 def _app(reference: str, asked: _Asked) -> Any:
     """What a new sweep runs; variables of a bare script of LAMMPS are declared by their values."""
-    from hpcagent.catalog import find_app, is_executable
+    from hpcagent.catalog import find_app, is_executable, not_deprecated
     from hpcagent.science.lammps.contract import lammps, packaged_inputs
 
     path = Path(reference).expanduser()
@@ -242,14 +243,12 @@ def _app(reference: str, asked: _Asked) -> Any:
     if not packaged and (not path.is_file() or is_executable(path)):
         _refuse_for_scripts(asked)
         return find_app(reference)
-    values = _values(asked)
-    try:
+    values, known = _values(asked), None
+    with contextlib.suppress(BadInput):  # it uses variables that are declared below
         known = lammps(reference, seed_variables=asked.seed_variables)
-        if all(n in known.contract.space for n in values) and not asked.units:
-            return known
-    except BadInput:
-        pass  # it uses variables that are declared below
-    return _script(reference, values, asked.units, asked.seed_variables)
+    if known is None or asked.units or not all(n in known.contract.space for n in values):
+        known = _script(reference, values, asked.units, asked.seed_variables)
+    return not_deprecated(known, reference)
 
 
 def _refuse_for_scripts(asked: _Asked) -> None:

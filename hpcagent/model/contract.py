@@ -15,7 +15,7 @@ from hpcagent.model.base import RECORDED, Record
 from hpcagent.model.space import Parameter, Space
 from hpcagent.model.texts import Line, checked_name
 
-__all__ = ["MEASURED_TIMES", "Contract", "Metric", "Resources"]
+__all__ = ["MEASURED_TIMES", "SIDE_EFFECTS", "Contract", "Metric", "Resources"]
 
 MEASURED_TIMES = frozenset({"s", "min", "h", "1/s"})
 
@@ -25,6 +25,16 @@ CPU_USE = "cpu_use_percent"
 
 # Resources that a parameter may decide.
 COUNTED = ("nodes", "ranks_per_node", "threads_per_rank", "gpus_per_node")
+OUTPUTS_ONLY = "declared outputs only"
+SIDE_EFFECTS = {
+    OUTPUTS_ONLY: "writes into its run's own directory and nowhere else, and asks no other machine",
+    "reads the network": "asks other machines beside that: the answer may be another one tomorrow",
+    "writes outside its folder": "adds to or changes files outside of its run's directory: a model store, a cache",
+    "changes another system": "acts on something that is no file of ours: a database, an instrument, a service",
+}
+"""What an app may touch -> what that means; each may do what stands before it, too."""
+# As records of before the vocabulary have the first of them.
+_BEFORE = "declared outputs in its own directory only"
 SEMVER = re.compile(r"\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?\Z")
 
 
@@ -137,14 +147,16 @@ class Contract(Displayed, Record):
         resources: What one run occupies by default.
         resources_from: Resources that a parameter decides, e.g. `{"ranks_per_node": "ranks"}`: so runs of
             different sizes are points of one campaign. The parameter is an `Int`, or a `Choice` of whole numbers.
-        deterministic: Whether the same manifest gives the same metrics (measured times excluded).
+        deterministic: Whether the same manifest gives the same metrics (measured times excluded). Where it does
+            not although its contract says so, the campaign's remarks name the runs.
         seeded: Whether the result depends on the run's seed and replicate. Where it does not, repetitions of a
             chain share the run.
         estimated_runtime_s: Expected wall time of one run, in seconds.
         estimated_cost: Expected node-hours of one run.
-        side_effects: What it touches beside its own directory.
+        side_effects: What it touches beside its own directory: one of `SIDE_EFFECTS`, the strongest that applies.
         failure_modes: Names of the failures it can return.
-        deprecated: Why it should not be used any more, or None.
+        deprecated: Why it should not be used any more, and what instead; None: it may be. By its name alone it is
+            not found then, only with its version (`name@1.0.0`).
     """
 
     name: str
@@ -160,9 +172,26 @@ class Contract(Displayed, Record):
     seeded: bool = True
     estimated_runtime_s: float = 1.0
     estimated_cost: float | None = None
-    side_effects: str = "declared outputs in its own directory only"
+    side_effects: str = OUTPUTS_ONLY
     failure_modes: tuple[str, ...] = ()
-    deprecated: str | None = None
+    deprecated: Line | None = None
+
+    @field_validator("side_effects")
+    @classmethod
+    def _in_the_vocabulary(cls, said: str, info: ValidationInfo) -> str:
+        if said == _BEFORE:
+            return OUTPUTS_ONLY
+        if said in SIDE_EFFECTS or (info.context or {}).get(RECORDED):
+            return said
+        known = ", ".join(map(repr, SIDE_EFFECTS))
+        raise BadInput(f"side_effects={said!r} is none of {known}; take the strongest that applies.", value=said)
+
+    @field_validator("deprecated")
+    @classmethod
+    def _says_why(cls, said: str | None) -> str | None:
+        if said is not None and not said.strip():
+            raise BadInput("deprecated: say why, and what to use instead; leave it out otherwise.", value=said)
+        return said
 
     @field_validator("name")
     @classmethod
@@ -229,6 +258,8 @@ class Contract(Displayed, Record):
             ("inputs", ", ".join(self.inputs)),
             ("a run takes", size),
             ("expected time", f"{self.estimated_runtime_s:g} s"),
+            ("same again", "the same metrics" if self.deterministic else "not to the last digit"),
+            ("side effects", self.side_effects),
             ("can fail as", ", ".join(self.failure_modes)),
         ]
 

@@ -42,7 +42,7 @@ __all__ = [
 RunStates = Literal["waiting", "running", "completed", "stopped", "failed", "given up"]
 FailureKind = Literal["infrastructure", "simulation", "contract", "cancelled"]
 Charged = Literal["yes", "no", "culprit"]
-Heading = Literal["jobs", "lammps", "programs", "engines", "building", "analyses", "any"]
+Heading = Literal["jobs", "lammps", "programs", "engines", "building", "analyses", "sciences", "any"]
 
 CONTINUES = "continues from its restart file"
 """How the `repair` of a failure begins whose run goes on where it was when it is started again."""
@@ -310,6 +310,25 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("MissingArtifact", "contract", "the program did not write a file that `artifacts` names"),
         _is("MissingFile", "contract", "a file of the app is gone: put it back"),
         _is("BadParameter", "contract", "a text that would be taken for an option, or is no plain word in an input file"),
+        _is("SandboxLimit", "simulation", "a [sandboxed](where_an_app_runs.md#sandbox) program had more processes, memory or disk than its table allows: raise that, if it needs it"),
+        _is("OutputsTooLarge", "simulation", "more than `output_mb` was to leave the sandbox"),
+        _is("FunctionFailed", "contract", "a function that came as text raised in its sandbox: the message has its last line"),
+        _is("NoSandbox", "infrastructure", "the tier that `require` names is not on the worker: install bubblewrap there, or ask for less. Nothing weaker is taken instead", again=False),
+        _is("SandboxFailed SandboxLost", "infrastructure", "the sandbox could not be set up, or was killed from outside: the message has its words"),
+        _is("NoRuntime", "infrastructure", "no Apptainer, Podman or Docker on the PATH of the worker: install one, or load its module (`worker_init`)", again=False),
+        _is("ImageMissing", "infrastructure", "the image of that digest is not on the worker: pull it there, or say `pull = \"missing\"`", again=False),
+        _is("ContainerFailed", "infrastructure", "the runtime could not start the container: the message has its words"),
+        _is("NoCredential", "infrastructure", "the variable or file of `[http.credential]` is not where the run is, or a file that others may read", again=False),
+        _is("ServiceUnreachable", "infrastructure", "no connection to the service, or one that broke, also when tried again"),
+        _is("ServiceTimeout", "infrastructure", "no whole answer within `timeout_s`: raise it, if the service takes that long", timed=True),
+        _is("ServiceBusy", "infrastructure", "the service answered 429, 502, 503 or 504 again and again, or asks to wait longer than `most_wait_s`"),
+        _is("ServiceFailed", "infrastructure", "the service answered 500 or another 5xx: the message has its words"),
+        _is("ServiceDenied", "infrastructure", "the service answered 401, 403 or 407: another credential", again=False),
+        _is("ServiceRefused", "contract", "the service answered another 4xx: it does not take this request"),
+        _is("Redirected", "contract", "the service answered with another address, which is not followed: write that one, if it is right"),
+        _is("AnswerTooLarge", "contract", "the answer has more than `most_mb`"),
+        _is("OutOfRange", "contract", "a number of an answer outside of `low` and `high` of its metric: wrong units?"),
+        _is("WrongUnit", "contract", "an answer names a unit that is none of its metric's quantity"),
         _is("NoExecutable", "infrastructure", "not on the PATH of the worker, or not executable there: load its module (`worker_init`), or `[apps.NAME] command` in the profile", again=False),
         _is("LibraryMissing", "infrastructure", "a shared library is not found: load its module in the profile", again=False),
     ),
@@ -374,6 +393,18 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("NeedsKpoints", "contract", "the engine has no converged default for a crystal: give `kspacing`, `kpts` or `mesh`, and compare a denser one"),
         _is("NotCubic", "contract", "the crystal is not cubic: `symmetry = \"auto\"` finds what it is"),
         _is("AnalysisFailed", "infrastructure", "a rank of a parallel analysis died: read `log_tail`"),
+    ),
+    "sciences": (
+        _is("UnknownTemperature", "contract", "no material constants are known there: give those of the temperature, or a `temperature_law` in its range"),
+        _is("CellTooLarge TooManyCells EmptyBody", "contract", "the grid: cells at most as long as the exchange length, a smaller body, or one that has cells"),
+        _is("NotConverged", "simulation", "a magnetisation that has not come to rest: more `max_steps`, a larger `tolerance`"),
+        _is("Unstable", "simulation", "a field or magnetisation that is no number, or an energy that rises: a smaller `step_error`, other constants"),
+        _is("NotSaturated", "simulation", "the field does not reverse the magnetisation, and the loop is not closed: a larger `field_max`"),
+        _is("TooManySteps", "simulation", "more `max_steps`, or a shorter `duration`"),
+        _is("BadFormula UnknownSubstance PhaseNeeded", "contract", "write the formula and its phase, `H2O(l)`; the message names the nearest of the table"),
+        _is("NotBalanced AmbiguousReaction", "contract", "give all products, and coefficients where several reactions are possible"),
+        _is("NoHeatCapacity", "contract", "no heat capacity of a substance is tabulated there: `temperature` 298.15, or one in the range of the message"),
+        _is("BadExpression NotReal TooLarge DigitsLost", "contract", "the message has the part of the expression and what is allowed"),
     ),
     "any": (
         _is("BadReturn", "contract", "return a dict of metrics, or an `Outcome`"),

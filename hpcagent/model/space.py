@@ -339,7 +339,8 @@ class Parameter(Displayed, Record):
         if self.default is not None:
             schema["default"] = self.default
         if self.when is not None:
-            schema["description"] = f"{self.description} Only when {self.when}.".strip()
+            about = f"{self.description.rstrip('.')}. " if self.description else ""
+            schema["description"] = f"{about}Only when {self.when}."
             schema["x-when"] = self.when
         return schema
 

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 _WHERE = {
     "compare": "hpcagent.runs.compared",
+    "contract_document": "hpcagent.runs.documented",
     "disk_use": "hpcagent.runs.on_disk",
     "list_runs": "hpcagent.runs.listed",
 }
 
-__all__ = ["compare", "disk_use", "list_runs"]
+__all__ = ["compare", "contract_document", "disk_use", "list_runs"]
 
 if TYPE_CHECKING:
     from hpcagent.runs.compared import compare as compare
+    from hpcagent.runs.documented import contract_document as contract_document
     from hpcagent.runs.listed import list_runs as list_runs
     from hpcagent.runs.on_disk import disk_use as disk_use
 

@@ -12,6 +12,7 @@ from typing import Any
 from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.errors import BadInput
 from hpcagent.model.base import canonical_json
+from hpcagent.model.determinism import disagreements
 from hpcagent.model.extended import counting, superseded
 from hpcagent.model.records import Result
 from hpcagent.runs.opened import CampaignRun, open_run
@@ -280,6 +281,8 @@ def compare(*run_dirs: str | Path) -> Compared:
     differences = [d for i in alike[1:] for d in _of_answers(runs, units, i, notes)]
     metric, unit, sign, progress = _progress(runs, alike, units, notes)
     points = [shared for i in alike[1:] for shared in _shared(runs, units, i, notes)]
+    for i in alike[1:]:
+        _say_unequal(runs, i, notes)
     _say_speeds(runs, [*differences, *(d for _, ds in points for d in ds)], notes)
     return Compared(
         tuple(str(r) for r in run_dirs),
@@ -334,6 +337,17 @@ def _settings(runs: Sequence[CampaignRun]) -> dict[str, tuple[Any, ...]]:
 def _sites(run: CampaignRun) -> str:
     """Where its runs were; records of before 0.1.0 do not say."""
     return ", ".join(sorted({r.site or "not recorded" for r in run.results}))
+
+
+def _say_unequal(runs: Sequence[CampaignRun], other: int, notes: list[str]) -> None:
+    """Runs of one execution id in both folders whose results differ although the app is deterministic."""
+    ours, theirs = runs[0].results, runs[other].results
+    once = {id(r) for r in ours}
+    found = disagreements(runs[0].campaign.app.contract, (*ours, *theirs))
+    across = [one for one in found if id(one.first) in once and id(one.other) not in once]
+    notes += [str(one) for one in across[:_SHOWN]]
+    if len(across) > _SHOWN:
+        notes.append(f"{len(across) - _SHOWN} more runs gave two results")
 
 
 def _say_speeds(runs: Sequence[CampaignRun], compared: Sequence[Difference], notes: list[str]) -> None:

@@ -53,6 +53,7 @@ _STYLE: Any = {
     "axes.formatter.useoffset": False,
     "axes.formatter.limits": (-4, 5),
     "errorbar.capsize": 2.5,
+    "svg.hashsalt": "hpcagent",
 }
 _GREY = "#888888"
 _MOST_LINES = 24
@@ -70,14 +71,21 @@ def can_draw() -> bool:
 
 @contextmanager
 def drawing(
-    run: Run, rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (6.4, 4.4), **panels: Any
+    run: Run,
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    size: tuple[float, float] = (6.4, 4.4),
+    file: str = FILE,
+    **panels: Any,
 ) -> Iterator[tuple[Any, list[Any]]]:
-    """A figure and its axes, row by row; saved as `plot.png` in the run's directory on leaving.
+    """A figure and its axes, row by row; saved in the run's directory on leaving.
 
     Args:
         run: The run.
         rows, columns: Panels.
         size: Width and height, in inches, at 150 dots each.
+        file: Name of the picture; its ending decides the format.
         panels: For matplotlib's `subplots`.
 
     Raises:
@@ -98,7 +106,9 @@ def drawing(
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **panels)
         yield figure, [a for row in axes for a in row]
-        figure.savefig(run.workdir / FILE, dpi=150)
+        # The same picture is the same file: no date in it.
+        undated: dict[str, Any] = {"metadata": {"Date": None}} if file.endswith(".svg") else {}
+        figure.savefig(run.workdir / file, dpi=150, **undated)
 
 
 def _outcome(points: int, notes: Sequence[str] = ()) -> Outcome:

@@ -15,10 +15,14 @@ from hpcagent.errors import BadInput, RunDirLocked, StoreError
 from hpcagent.owners import require_own, require_own_links
 from hpcagent.store.files import make_folder, open_plain, refusing_clearly
 
-__all__ = ["Holder", "Lock", "RunDir", "holder"]
+__all__ = ["LOCK", "Holder", "Lock", "RunDir", "holder"]
 
 _TRIES = 4
 _PAUSE_S = 0.1
+
+
+LOCK = ".lock"
+"""The file in a folder that whoever works in it holds."""
 
 
 class RunDir:
@@ -111,7 +115,7 @@ class Lock:
     """
 
     def __init__(self, root: Path, *, passing: bool = False) -> None:
-        self._path = root / ".lock"
+        self._path = root / LOCK
         self._descriptor = -1
         self._passing = passing
         self._before = b""
@@ -204,7 +208,7 @@ def holder(root: str | Path) -> tuple[bool, Holder | None]:
     Where a file system keeps locks to each machine, a coordinator on another one is not seen.
     """
     try:
-        descriptor = open_plain(Path(root) / ".lock", os.O_RDONLY)
+        descriptor = open_plain(Path(root) / LOCK, os.O_RDONLY)
     except OSError:
         return False, None
     try:

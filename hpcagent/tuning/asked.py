@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hpcagent.errors import BadInput
+from hpcagent.errors import BadInput, RunDirLocked
 from hpcagent.science.lammps.settings import Settings
 from hpcagent.store.files import write_whole
+from hpcagent.store.rundir import LOCK, Lock, holder
 
 __all__ = ["digest", "taken"]
 
@@ -41,21 +42,35 @@ def taken(folder: Path, asked: Mapping[str, Any]) -> Iterator[Path]:
     """
     folder = folder.absolute()
     asked = json.loads(json.dumps(asked))
-    there, new = folder.is_dir(), not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    if not new:
-        _refuse(folder, asked)
+    there = folder.is_dir()
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    if folder.exists() and not there:
+        _refuse(folder, asked)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"{folder}: cannot be made: {error}.", value=str(folder)) from None
+    lock = Lock(folder)
     try:
-        write_whole(folder / ASKED, json.dumps(asked, indent=1) + "\n")
-        yield folder
-    except BaseException:
-        if not (folder / CAMPAIGN).exists():
-            _remove(folder, made, keep=there)
-        raise
+        lock.acquire()
+    except RunDirLocked:
+        raise BadInput(
+            f"{folder}: another tuning is at it ({holder(folder)[1]}); wait for it, or give another --folder.",
+            value=str(folder),
+        ) from None
+    try:
+        if any(path.name != LOCK for path in folder.iterdir()):
+            there = True
+            _refuse(folder, asked)
+        try:
+            write_whole(folder / ASKED, json.dumps(asked, indent=1) + "\n")
+            yield folder
+        except BaseException:
+            if not (folder / CAMPAIGN).exists():
+                _remove(folder, made, keep=there)
+            raise
+    finally:
+        lock.release()
 
 
 def _refuse(folder: Path, asked: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from hpcagent.model import failures
 from hpcagent.model.base import Scalar
 from hpcagent.model.texts import as_name
 from hpcagent.runs.run import run as run_campaign
-from hpcagent.science.lammps.contract import packaged_inputs
+from hpcagent.science.lammps.contract import packaged_inputs, stem_of
 from hpcagent.science.lammps.executable import installed_styles
 from hpcagent.science.lammps.knobs import UNKNOWN, Knob, System, knobs, pair_names, rank_counts
 from hpcagent.science.lammps.rewritten import PHYSICAL
@@ -105,7 +105,7 @@ def tune(
         raise BadInput(f"tune: wait_quiet={wait_quiet} must be 0 or more seconds.", value=wait_quiet)
     given = _given(variables or {})
     settings = read_settings(path, given)
-    name = as_name(path.name.removeprefix("in."))
+    name = as_name(stem_of(path))
     profile = alone(site)
     cores = cores_of(profile)
     now = Place(settings.grid_of if ranks_now is None else ranks_now, threads_now or settings.threads or 1)

@@ -15,11 +15,14 @@ from typing import Any
 
 from hpcagent import errors
 from hpcagent.apps.base import App
+from hpcagent.contexts.contexts import Contexts
+from hpcagent.contexts.events import EVERYONE, Events
 from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.lifeline import node_name
 from hpcagent.model.base import read_json
+from hpcagent.resources.folder import Resources
 from hpcagent.workspace.folder import Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
 
@@ -90,6 +93,7 @@ class Workspace:
         replicate: int = 0,
         inputs: Sequence[str] = (),
         why: str = "",
+        label: str = "",
     ) -> Answer:
         """Start a run, or find the one that did the same work; returns at once.
 
@@ -102,6 +106,7 @@ class Workspace:
             replicate: A counter for deliberate repetitions.
             inputs: Ids of the runs that it takes as input.
             why: What it is for, for whoever approves it.
+            label: What the caller calls it; need not be unique.
 
         Returns:
             `id`, `state`, `found` (whether the same work was known), `workdir`.
@@ -118,6 +123,7 @@ class Workspace:
             replicate=replicate,
             inputs=list(inputs),
             why=why,
+            label=label,
         )
 
     def estimate(self, app: str | App, params: Mapping[str, Any] | None = None, **more: Any) -> Answer:
@@ -171,6 +177,30 @@ class Workspace:
                 at = piece["next"] if data else None
         return b"".join(pieces) if to is None else Path(to)
 
+    def simulation_run(
+        self,
+        name: str = "default_simulation",
+        max_steps: int = 1000,
+        seed: int | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """Start the simulation that needs nothing (`oscillator`) under a name of one's own; returns at once.
+
+        Args:
+            name: A label; the newest of that name is found by it, `run_id` is what is unique.
+            max_steps: Steps to make.
+            seed: Draws the start; without it one is drawn, and stands in `config`.
+            params: `timestep` (fs), `mass` (u), `spring` (eV/angstrom^2), `temperature` (K).
+
+        Returns:
+            `status`, `run_id`, `steps_completed`, `config`, `simulation_status`, `results` with units, `error`.
+        """
+        return self._one("simulation_run", name=name, max_steps=max_steps, seed=seed, params=params)
+
+    def simulation_get_results(self, name: str = "default_simulation") -> Answer:
+        """How a simulation stands, by its `run_id` or its name; see `simulation_run`."""
+        return self._one("simulation_get_results", name=name)
+
     # -- campaigns ----------------------------------------------------------------------------
 
     def start(
@@ -186,9 +216,107 @@ class Workspace:
         named = str(path.absolute()) if path.is_file() else str(campaign)
         return self._one("start", campaign=named, changes=dict(changes or {}), site=site, why=why)
 
+    def bayesian_optimize(
+        self,
+        objective_function: str | App,
+        objective: Mapping[str, Any],
+        budget: int,
+        *,
+        search_space: Mapping[str, Any] | None = None,
+        constraints: Sequence[str] = (),
+        fixed: Mapping[str, Any] | None = None,
+        node_hours: float | None = None,
+        seed: int = 0,
+        site: str = "",
+        why: str = "",
+    ) -> Answer:
+        """Look for the best point of an app with Gaussian processes: a campaign, approved as a whole.
+
+        Args:
+            objective_function: An app by name: never code.
+            objective: E.g. `{"maximize": "value", "subject_to": {"error": {"at_most": 1.0}}}`.
+            budget: Runs at most.
+            search_space: Parameter -> `{"low": ..., "high": ...}`; by default what the app varies.
+            constraints: Conditions between parameters.
+            fixed: Values of other parameters.
+            node_hours: Cap.
+            seed: Of the policy.
+            site: Where it runs.
+            why: What it is for.
+
+        Returns:
+            As `start`; `answer` has the best point, `recommend` the next ones with their expected improvement.
+        """
+        return self._one(
+            "bayesian_optimize",
+            objective_function=_reference(objective_function),
+            objective=dict(objective),
+            budget=budget,
+            search_space=search_space and dict(search_space),
+            constraints=list(constraints),
+            fixed=dict(fixed or {}),
+            node_hours=node_hours,
+            seed=seed,
+            site=site,
+            why=why,
+        )
+
+    def answer(self, identity: str) -> Answer:
+        """A campaign's answer so far: the best point with errors, P(feasible), expected regret, node-hours."""
+        return self._one("answer", identity=identity)
+
+    def recommend(self, identity: str, n: int = 1) -> Answer:
+        """Points that a campaign's policy would run next, with their expected improvement; nothing is run."""
+        return self._one("recommend", identity=identity, n=n)
+
     def stop(self, identity: str) -> Answer:
         """Stop a campaign; what has finished is kept."""
         return self._one("stop", identity=identity)
+
+    # -- events, contexts, resources ----------------------------------------------------------
+
+    def subscribe(
+        self,
+        events: str | Sequence[str],
+        *,
+        where: Mapping[str, Any] | None = None,
+        after: int | None = None,
+        expires_s: float | None = None,
+    ) -> Answer:
+        """Subscribe to events (`on_job_complete`, ...) by name; `where` has conditions on what they say.
+
+        Returns:
+            `subscription_id`, `status`.
+        """
+        names = [events] if isinstance(events, str) else list(events)
+        return self._one("subscribe", events=names, where=where and dict(where), after=after, expires_s=expires_s)
+
+    def unsubscribe(self, subscription_id: str) -> Answer:
+        """End a subscription."""
+        return self._one("unsubscribe", subscription_id=subscription_id)
+
+    def notifications(self, subscription_id: str, *, most: int = 100) -> Any:
+        """The next notifications: `event`, `payload`, `n`; they come again until `acknowledge` says so."""
+        return self._call("notifications", subscription_id=subscription_id, most=most)
+
+    def acknowledge(self, subscription_id: str, n: int) -> Answer:
+        """Say that all notifications up to number `n` have come."""
+        return self._one("acknowledge", subscription_id=subscription_id, n=n)
+
+    def whoami(self) -> Answer:
+        """Name, role and rights here."""
+        return self._one("whoami")
+
+    def contexts(self) -> Contexts:
+        """The contexts that this workspace's people and programs share; a write tells `on_context_update`."""
+        events = Events(self.folder.root / "events")
+        return Contexts(self.folder.root / "contexts", announce=events.context_updates(owner=EVERYONE))
+
+    def resources(self, session: str | None = None) -> Resources:
+        """`catalyst_db`, `dft_results`, `lab_notebook` and others of this workspace, in the caller's role."""
+        who = self.whoami()
+        role = {"admin": "owner", "viewer": "reader"}.get(who["role"], who["role"])
+        return Resources.open(self.folder.root / "resources", caller=who["name"], role=role, session=session)
 
     # -- approvals, costs ---------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
 import os
 import secrets
 import shutil
@@ -19,7 +20,9 @@ from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.catalog import find_app, list_apps
-from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
+from hpcagent.contexts.events import EVERYONE, Events, Told
+from hpcagent.contexts.triggers import Started, Triggers, load_triggers
+from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreError
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
 from hpcagent.gate.gate import Gate
@@ -27,11 +30,14 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
 from hpcagent.gate.rules import Caller, Rules
 from hpcagent.model.records import Manifest, Result
+from hpcagent.model.texts import as_name
 from hpcagent.runs.attached import run_detached
 from hpcagent.runs.stopped import stop_run
 from hpcagent.shown import plain
+from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
+from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.desk import Desk, Job
 from hpcagent.workspace.folder import Folder
@@ -40,6 +46,8 @@ __all__ = ["Core", "Row"]
 
 OVER = ("completed", "failed", "stopped", "cancelled")
 LIST_MOST = 1000
+MOST_POINTS = 64
+SIMULATION = "oscillator"
 # So often campaigns are looked at.
 LOOK_S = 5.0
 
@@ -63,6 +71,8 @@ class Row:
         shares: The run whose work it shares, where that was asked for before.
         inputs: Ids of the runs that it takes as input.
         note: What is to be said of it.
+        approval: The approval that it used.
+        label: What its owner calls it; not unique.
     """
 
     id: str
@@ -81,6 +91,7 @@ class Row:
     inputs: tuple[str, ...] = ()
     note: str = ""
     approval: str = ""
+    label: str = ""
 
     @property
     def over(self) -> bool:
@@ -140,8 +151,12 @@ class Core:
         self.touched_at = time.monotonic()
         self.accounts = Accounts()
         self._closed = False
+        self._late: list[tuple[Row, Result]] = []  # results that are not in the journal yet
         self._looked_at = -LOOK_S
         self._listeners: list[Callable[[dict[str, Any]], None]] = []
+        self.events = Events(root / "events", may_see=self._may_see)
+        self._owner = Caller(name=_own_name(), role="admin")
+        self._triggers: Triggers | None = None
         events = read_events(self.folder.journal) if self.folder.journal.exists() else ()
         self.approvals = Approvals(self._write, clock=clock, expires_s=self.rules.approval_expires_s)
         self.damaged = 0
@@ -153,9 +168,14 @@ class Core:
             self.approvals,
             self.accounts,
             clock=clock,
-            record=self._write,
+            record=self._refusal,
             tiers=sandbox_tiers,
         )
+        triggers = root / "triggers.toml"
+        if triggers.is_file():
+            self._triggers = Triggers(
+                root / "triggers", self.events, load_triggers(triggers), self._triggered, owner=self._owner.name
+            )
         self._take_up()
 
     # -- the journal --------------------------------------------------------------------------
@@ -166,6 +186,70 @@ class Core:
         for event in events:
             for listener in self._listeners:
                 listener(event)
+
+    def _refusal(self, event: dict[str, Any]) -> None:
+        """A refusal is a line of the journal; one by a quota is an event as well."""
+        self._write(event)
+        if event.get("check") == "quota":
+            self._tell("on_quota_exceeded", event["by"], {"quota": event.get("field", ""), "why": event["why"]})
+
+    def _tell(self, event: str, owner: str, payload: dict[str, Any], key: str = "") -> None:
+        """Tell an event; a disk that refuses it costs the event, not the run."""
+        try:
+            self.events.tell(event, payload, owner=owner, by="workspace", key=key)
+        except StoreError as error:
+            self.news.append(error.message)
+
+    def _may_see(self, who: str, told: Told) -> bool:
+        """Events are seen by their owner, those they were told to, and whoever sees all."""
+        if told.owner in (who, EVERYONE) or who in told.readers:
+            return True
+        person = self.rules.people.get(who)
+        role = self._owner.role if who == self._owner.name else "viewer" if person is None else person.role
+        return "see_all" in self.rules.rights(role).may
+
+    def _triggered(self, job: Started) -> str:
+        """What a trigger starts goes through the gate as if the workspace's owner had asked for it."""
+        why = f"trigger {job.trigger}"
+        # Handed over again after a crash it is the same work of the same owner, which is found.
+        if job.kind == "tool":
+            return str(self.run(self._owner, job.name, job.arguments, why=why)["id"])
+        if job.kind == "campaign":
+            return str(self.start(self._owner, job.name, changes=job.arguments, why=why)["id"])
+        raise BadInput(f"{why}: a workspace starts tools and campaigns; prompts need an agent.")
+
+    def subscribe(
+        self,
+        caller: Caller,
+        *,
+        events: Sequence[str],
+        where: Mapping[str, Any] | None = None,
+        after: int | None = None,
+        expires_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Subscribe to events by name, with conditions on what they say; see `Events.subscribe`."""
+        made = self.events.subscribe(events, owner=caller.name, where=where, after=after, expires_s=expires_s)
+        return dict(made.acknowledgement)
+
+    def unsubscribe(self, caller: Caller, *, subscription_id: str) -> dict[str, Any]:
+        """End a subscription."""
+        self.events.unsubscribe(subscription_id, owner=caller.name)
+        return {"subscription_id": subscription_id, "status": "ended"}
+
+    def notifications(self, caller: Caller, *, subscription_id: str, most: int = 100) -> list[dict[str, Any]]:
+        """The next notifications of a subscription; they come again until they are acknowledged."""
+        found = self.events.look(subscription_id, owner=caller.name, most=most)
+        return [one.data() | {"n": one.n} for one in found.notifications]
+
+    def acknowledge(self, caller: Caller, *, subscription_id: str, n: int) -> dict[str, Any]:
+        """Say that all notifications up to number `n` have come."""
+        self.events.acknowledge(subscription_id, n, owner=caller.name)
+        return {"subscription_id": subscription_id, "n": n}
+
+    def whoami(self, caller: Caller) -> dict[str, Any]:
+        """Name, role and rights of the caller."""
+        rights = self.rules.rights(caller.role)
+        return {"name": caller.name, "role": caller.role, "may": list(rights.may), "apps": list(rights.apps)}
 
     def _replay(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
@@ -199,6 +283,7 @@ class Core:
             inputs=tuple(event.get("inputs", ())),
             note=event.get("note", ""),
             approval=event.get("approval", ""),
+            label=event.get("label", ""),
         )
         self.rows[row.id] = row
         self._newest.append(row.id)
@@ -357,7 +442,9 @@ class Core:
         )
         return found, manifest, asked, taken
 
-    def run(self, caller: Caller, app: str, params: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    def run(
+        self, caller: Caller, app: str, params: Mapping[str, Any], *, label: str = "", **more: Any
+    ) -> dict[str, Any]:
         """Start a run, or find the one that did the same work; returns at once.
 
         Raises:
@@ -369,7 +456,7 @@ class Core:
                 found, manifest, asked, taken = self.request(caller, app, params, **more)
             known = self._same_work(manifest.execution_id)
             mine = [row for row in known if row.owner == caller.name]
-            if mine:
+            if mine and mine[0].label == label:
                 return self._said(mine[0], found=True)
             admission = self.gate.admit(asked, caller)
             identity = f"r-{secrets.token_urlsafe(12)}"
@@ -390,6 +477,8 @@ class Core:
                 "inputs": list(more.get("inputs", ())),
                 "tier": admission.tier,
             }
+            if label:
+                event["label"] = label
             events = [event]
             if known:
                 event["shares"] = known[0].id
@@ -461,6 +550,78 @@ class Core:
         read_piece(self._workdir(row), path, 0, 0)  # that it is there, and a file of this run
         return str(self._workdir(row) / path)
 
+    def simulation_run(
+        self,
+        caller: Caller,
+        *,
+        name: str = "default_simulation",
+        max_steps: int = 1000,
+        seed: int | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Start the simulation that needs nothing (`oscillator`) under a name of one's own; returns at once.
+
+        Without a seed one is drawn, and said: the same seed and parameters give the same result. The name is a
+        label of the caller's; `run_id` is what is unique.
+
+        Raises:
+            NotAllowed: `max_steps`, the seed, the name or a parameter is not allowed.
+        """
+        with self.gate.recorded(caller, what="simulation_run"):
+            if not isinstance(name, str) or not name.strip() or len(name) > 200 or not name.isprintable():
+                raise NotAllowed("contract", "a name has 1 to 200 printable characters", field="name", value=name)
+            most = self.app(SIMULATION).contract.space["max_steps"]
+            if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+                raise NotAllowed(
+                    "contract",
+                    "max_steps is a positive whole number",
+                    field="max_steps",
+                    value=max_steps,
+                    allowed=most.range,
+                )
+            if params is not None and (not isinstance(params, Mapping) or "max_steps" in params):
+                raise NotAllowed(
+                    "contract",
+                    "params is a table of the simulation's other parameters",
+                    field="params",
+                    value=params,
+                    allowed=", ".join(n for n in self.app(SIMULATION).contract.space.names if n != "max_steps"),
+                )
+        drawn = secrets.randbelow(2**31) if seed is None else seed
+        begun = self.run(caller, SIMULATION, {**(params or {}), "max_steps": max_steps}, seed=drawn, label=name)
+        return self.simulation_get_results(caller, name=begun["id"])
+
+    def simulation_get_results(self, caller: Caller, *, name: str) -> dict[str, Any]:
+        """How a simulation stands, by its `run_id`, or the newest of the caller's by its name; reads only."""
+        with self._turn:
+            mine = (self.rows[i] for i in reversed(self._newest))
+            row = self.rows.get(name) or next(
+                (one for one in mine if one.label == name and one.owner == caller.name), None
+            )
+            if row is None or not self.gate.sees(caller, row.owner) or row.app != SIMULATION:
+                raise BadInput(f"there is no simulation {name!r}; simulation_run starts one.", value=name)
+            result = row.result or {}
+            failure = result.get("failure") or {}
+            failed = row.state in ("failed", "stopped", "cancelled")
+            params = dict(row.manifest["params"])
+            found = {
+                "status": "error" if failed else "success",
+                "run_id": row.id,
+                "steps_completed": int(result.get("metrics", {}).get("steps_completed", 0)),
+                "config": {
+                    "name": row.label,
+                    "max_steps": params.pop("max_steps"),
+                    "seed": row.manifest["seed"],
+                    "params": params,
+                },
+                "simulation_status": row.state,
+                "results": {
+                    n: {"value": v, "unit": result.get("units", {}).get(n, "1")}
+                    for n, v in result.get("metrics", {}).items()
+                },
+            }
+            return found | ({"error": failure.get("message") or row.note or row.state} if failed else {})
+
     # -- what happens -------------------------------------------------------------------------
 
     def _take_up(self) -> None:
@@ -493,12 +654,25 @@ class Core:
                 if not row.over:
                     row.state = "running"
                     self._turn.notify_all()
+                    self._tell("on_job_started", row.owner, _job(row), key=f"{row.id} started")
 
         def ended(result: Result) -> None:
             with self._turn:
-                self._result(row, result)
+                self._late.append((row, result))
+                self._take_late()
 
         self._desk(row.site).add(Job(app, manifest, taken, ended, began, owner=row.owner))
+
+    def _take_late(self) -> None:
+        """Record results; what a full disk does not take waits for `look`, and lies in the run's folder."""
+        while self._late:
+            try:
+                self._result(*self._late[0])
+            except StoreError as error:
+                if not self.news or self.news[-1] != error.message:
+                    self.news.append(error.message)
+                return
+            self._late.pop(0)
 
     def _desk(self, site: str) -> Desk:
         desk = self._desks.get(site)
@@ -551,6 +725,13 @@ class Core:
         self._write(event)
         self._ended(event)
         self._turn.notify_all()
+        said = _job(row) | {"state": state, "result_url": f"workspace:runs/{row.id}"}
+        if state in ("completed", "stopped"):
+            self._tell("on_job_complete", row.owner, said, key=f"{row.id} ended")
+        else:
+            failure = (row.result or {}).get("failure") or {}
+            reason = str(failure.get("message") or row.note or state)[:500]
+            self._tell("on_job_failed", row.owner, said | {"reason": reason}, key=f"{row.id} ended")
 
     # -- what is seen -------------------------------------------------------------------------
 
@@ -769,6 +950,85 @@ class Core:
             row.state = "running"
             return self._said(row, found=False)
 
+    def bayesian_optimize(
+        self,
+        caller: Caller,
+        *,
+        objective_function: str,
+        objective: Mapping[str, Any],
+        budget: int,
+        search_space: Mapping[str, Any] | None = None,
+        constraints: Sequence[str] = (),
+        fixed: Mapping[str, Any] | None = None,
+        node_hours: float | None = None,
+        seed: int = 0,
+        site: str = "",
+        why: str = "",
+    ) -> dict[str, Any]:
+        """Look for the best point of an app with Gaussian processes: a campaign, approved as a whole.
+
+        Args:
+            objective_function: An app that this caller may run, by name: never code.
+            objective: `maximize` or `minimize` a metric, `subject_to` limits, as in a campaign's TOML.
+            budget: Runs at most.
+            search_space: Parameter -> table with `low`, `high`, `log`, `choices`; by default what the app varies.
+            constraints: Conditions between parameters.
+            fixed: Values of other parameters.
+            node_hours: Cap.
+            seed: Of the policy.
+            site: Where it runs.
+            why: What it is for.
+
+        Raises:
+            NotAllowed: The gate refuses it; nothing has begun.
+        """
+        with self.gate.recorded(caller, what=f"bayesian_optimize {objective_function}"):
+            if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+                raise NotAllowed(
+                    "contract",
+                    "a budget is a whole number of runs",
+                    field="budget",
+                    value=budget,
+                    allowed="1 or more",
+                )
+            app = self.app(objective_function)
+            try:
+                text = campaign_toml(
+                    objective_function.partition("@")[0],
+                    objective,
+                    search_space=search_space,
+                    constraints=constraints,
+                    fixed=fixed or {},
+                    budget=budget,
+                    node_hours=node_hours,
+                    seed=seed,
+                    name=as_name(f"optimize-{app.name}"),
+                )
+            except BadInput as error:
+                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+        asked = self.folder.root / "asked"
+        asked.mkdir(mode=0o700, exist_ok=True)
+        path = asked / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
+        write_whole(path, text, private=True)
+        return self.start(caller, str(path), site=site, why=why)
+
+    def answer(self, caller: Caller, identity: str) -> dict[str, Any]:
+        """A campaign's answer so far: the best point with errors, P(feasible), expected regret, node-hours."""
+        return answer_of(self._workdir(self._campaign(caller, identity)))
+
+    def recommend(self, caller: Caller, identity: str, *, n: int = 1) -> dict[str, Any]:
+        """Points that a campaign's policy would run next, with their expected improvement; nothing is run."""
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_POINTS:
+            raise BadInput(f"n={n!r} must be 1 to {MOST_POINTS}.", value=n)
+        return next_points(self._workdir(self._campaign(caller, identity)), n)
+
+    def _campaign(self, caller: Caller, identity: str) -> Row:
+        with self._turn:
+            row = self._row(caller, identity)
+        if row.kind != "campaign":
+            raise BadInput(f"{identity} is a single run, not a campaign: ask for its status.", value=identity)
+        return row
+
     def stop(self, caller: Caller, identity: str) -> dict[str, Any]:
         """Ask the coordinator of a campaign to end, as Ctrl-C would; what has finished is kept."""
         with self._turn:
@@ -784,6 +1044,14 @@ class Core:
     def look(self) -> None:
         """See which campaigns have ended, and book what they took. A coordinator needs no service to go on."""
         now = time.monotonic()
+        with self._turn:
+            self._take_late()
+        if self._triggers is not None:
+            try:
+                self._triggers.run_once()
+            except HpcAgentError as error:
+                if not self.news or self.news[-1] != error.message:
+                    self.news.append(error.message)
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
@@ -908,6 +1176,8 @@ class Core:
         for desk in desks:
             with contextlib.suppress(HpcAgentError):
                 desk.close()
+        if self._triggers is not None:
+            self._triggers.close()
         self._journal.close()
         self._lock_file.release()
 
@@ -925,6 +1195,12 @@ def is_ours(app: App) -> bool:
     function = app.function or ""
     packaged = app.source in (app.name, "") or app.source.startswith("hpcagent.")
     return function.startswith("hpcagent.") and packaged
+
+
+def _job(row: Row) -> dict[str, Any]:
+    """What an event says of a run."""
+    facts = {"job_id": row.id, "job_type": row.app, "kind": row.kind, "site": row.site}
+    return facts | ({"label": row.label} if row.label else {})
 
 
 def _machine(row: Row) -> bool:

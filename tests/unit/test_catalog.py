@@ -45,7 +45,21 @@ def test_every_app_says_what_it_does_and_how_it_fails(name):
 
 
 # What nobody else can know: a wrong guess would give a wrong number.
-MUST_BE_SAID = {"heat_capacity": ["ensemble"], "plot_convergence": ["parameter"]}
+_BODY = ["size_x", "size_y", "size_z", "cell", "saturation_magnetization", "exchange_stiffness", "anisotropy"]
+_GRAINS = ["grain_size", "axis_spread", "grain_coupling"]
+_AT = ["temperature", "constants_at", "curie_temperature", "curve_shape", "curve_power"]
+_FIELD = ["field_polar", "field_azimuth"]
+MUST_BE_SAID = {
+    "heat_capacity": ["ensemble"],
+    "plot_convergence": ["parameter"],
+    "simulate_micromagnetics": [*_BODY, *_GRAINS, *_AT, "field_max", *_FIELD],
+    "magnetization_dynamics": [
+        *_BODY, *_GRAINS, *_AT, "start_polar", "start_azimuth", "field", *_FIELD, "damping", "duration",
+    ],
+    "simulate_chemical_reaction": ["reactants", "temperature"],
+    "calculate": ["expression"],
+    "plot_data": ["x", "y"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", APPS)

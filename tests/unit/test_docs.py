@@ -17,7 +17,10 @@ import typer
 
 import hpcagent as ha
 from hpcagent import cli
-from hpcagent.apps.executable.record import Failing, ProgramFile, Reading
+from hpcagent.apps.executable.container import Container
+from hpcagent.apps.executable.record import Failing, Local, ProgramFile, Reading
+from hpcagent.apps.executable.service import Credential, Http, ServiceFile
+from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.campaign.record import Confirm, Reference
 from hpcagent.catalog import list_apps
 from hpcagent.model.base import Record
@@ -70,7 +73,21 @@ def test_every_public_name_has_a_line_and_an_example():
     [
         ("reference/campaign.md", (ha.Campaign, Reference, Confirm, ha.types.Fidelity, ha.types.Rule)),
         ("reference/contract.md", (ContractFile, Variable, Column, LogReading, Checks, ha.Resources)),
-        ("reference/executable.md", (ProgramFile, Reading, Failing, ha.Resources)),
+        (
+            "reference/executable.md",
+            (
+                ProgramFile,
+                Reading,
+                Failing,
+                Local,
+                Sandbox,
+                Container,
+                ServiceFile,
+                Http,
+                Credential,
+                ha.Resources,
+            ),
+        ),
         ("reference/site_profile.md", SITE_MODELS),
     ],
 )
@@ -191,6 +208,7 @@ NEEDS = {
     "analysis.md": ("ase", "freud", "matplotlib"),
     "chains.md": ("ase", "tblite"),
     "dft.md": ("ase", "tblite"),
+    "materials_and_resources.md": ("ase",),
     "mpi.md": ("mpi4py",),
     "other_optimizers.md": ("optuna", "gest_api"),
     "wrap-your-own-code.md": ("ase",),

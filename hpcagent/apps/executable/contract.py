@@ -21,15 +21,26 @@ from hpcagent.apps.executable.checks import (
     used_names,
     words_of,
 )
-from hpcagent.apps.executable.record import PRINTED, Failing, ProgramFile, Reading
+from hpcagent.apps.executable.container import IMAGE, Container, resolved
+from hpcagent.apps.executable.record import ENTRY_POINT, PRINTED, Failing, ProgramFile, Reading
 from hpcagent.apps.made_with import sha256
+from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar, build, read_toml
-from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
 from hpcagent.model.files import with_file_choices
 from hpcagent.model.space import Parameter, Space
 
-__all__ = ["FAILURE_MODES", "FUNCTION", "PROGRAM", "executable", "executable_file", "settings_records"]
+__all__ = [
+    "FAILURE_MODES",
+    "FUNCTION",
+    "PROGRAM",
+    "described_metric",
+    "executable",
+    "executable_file",
+    "parameters_of",
+    "settings_records",
+]
 
 FUNCTION = "hpcagent.apps.executable.run:executable_run"
 PROGRAM = "program"
@@ -87,7 +98,11 @@ def executable(
     resources_from: Mapping[str, str] | None = None,
     estimated_runtime_s: float = 1.0,
     vary: Sequence[str] = (),
+    side_effects: str = OUTPUTS_ONLY,
+    deprecated: str | None = None,
     relative_to: str | Path | None = None,
+    sandbox: Sandbox | Mapping[str, Any] | None = None,
+    container: Container | Mapping[str, Any] | None = None,
 ) -> App:
     """Make an app of a program: any command that computes numbers from its arguments or input files.
 
@@ -122,7 +137,11 @@ def executable(
         resources_from: Resource -> the parameter that decides it, e.g. `{"ranks_per_node": "ranks"}`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
         vary: Parameters that a campaign varies if it does not say.
+        side_effects: What a run touches beside its own directory; see `@ha.app`.
+        deprecated: Why it should not be used any more; see `@ha.app`.
         relative_to: Folder that paths start from; the working directory by default.
+        sandbox: Confines the program: the keys of `[sandbox]`.
+        container: The image that it runs in: the keys of `[container]`.
 
     Raises:
         BadInput: The program or a file is not there, a name is unknown, a parameter is never used, a pattern is
@@ -158,7 +177,11 @@ def executable(
         "resources": resources or Resources(),
         "resources_from": _given(resources_from),
         "estimated_runtime_s": estimated_runtime_s,
+        "side_effects": side_effects,
+        "deprecated": deprecated,
         "vary": vary,
+        "sandbox": sandbox,
+        "container": container,
     }
     for what, given in (("parameters", parameters), ("metrics", metrics)):
         if not isinstance(given, Mapping):
@@ -199,7 +222,7 @@ def executable_file(path: str | Path) -> App:
     path = Path(path)
     where = str(path)
     said = build(ProgramFile, read_toml(path), where=where)
-    parameters = tuple(_parameter(name, data, where, path.parent) for name, data in said.parameters.items())
+    parameters = parameters_of(said.parameters, where, path.parent)
     return _app(said, Space.made(parameters, said.constraints), path.parent, where, source=str(path))
 
 
@@ -214,6 +237,11 @@ def _texts(given: Sequence[str | Path] | Mapping[str, str | Path]) -> dict[str, 
 def _shown(command: str | Sequence[str | Sequence[str]]) -> str:
     text = command if isinstance(command, str) else shlex.join(flat(_listed(command)))
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def parameters_of(tables: Mapping[str, Mapping[str, Any]], where: str, folder: Path) -> tuple[Parameter, ...]:
+    """The parameters of the tables `[parameters.NAME]`."""
+    return tuple(_parameter(name, data, where, folder) for name, data in tables.items())
 
 
 def _parameter(name: str, data: Mapping[str, Any], where: str, folder: Path) -> Parameter:
@@ -257,6 +285,8 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
                 value=name,
             )
     program = words[0]
+    if said.command == (ENTRY_POINT,) and said.name is None:
+        raise BadInput(f"{where}: give the app a name; its image says what is run, and no command does.")
     paths, settings_files = _files(said, program, folder, where)
     check_choices(space, paths, where)
     check_places(said, {name: path for name, path in paths.items() if name != PROGRAM}, space, where)
@@ -275,6 +305,11 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
         "remove": list(said.remove),
         **settings_files,
     }
+    # Absent where there is none: the digests of other apps stay as they were.
+    if said.sandbox is not None:
+        settings["sandbox"] = said.sandbox.model_dump(mode="json")
+    if said.container is not None:
+        settings["container"] = _container(said, folder, paths, settings, where)
     if PROGRAM in paths:
         settings[PROGRAM] = Path(paths[PROGRAM]).name
     contract = build(
@@ -284,14 +319,16 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
             "version": said.version,
             "description": said.description or f"The program {Path(program).name}.",
             "space": space,
-            "metrics": tuple(_metric(name, how) for name, how in said.metrics.items()),
+            "metrics": tuple(described_metric(name, how) for name, how in said.metrics.items()),
             "resources": said.resources,
             "resources_from": said.resources_from,
             "deterministic": False,
             # Nothing else of a run differs from replicate to replicate.
             "seeded": "seed" in used,
             "estimated_runtime_s": said.estimated_runtime_s,
-            "failure_modes": tuple(dict.fromkeys((*FAILURE_MODES, *said.failures))),
+            "failure_modes": tuple(dict.fromkeys((*FAILURE_MODES, *_of_place(said), *said.failures))),
+            "side_effects": said.side_effects,
+            "deprecated": said.deprecated,
         },
         where=where,
     )
@@ -300,7 +337,37 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
     return App(contract=contract, function=FUNCTION, settings=settings, source=source, vary=said.vary)
 
 
-def _metric(name: str, how: Reading) -> Metric:
+def _container(
+    said: ProgramFile, folder: Path, paths: dict[str, str], settings: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """The settings of a container; its image's file is one of the app's files."""
+    assert said.container is not None
+    found, file = resolved(said.container, folder, f"{where}, container")
+    if file is not None:
+        if IMAGE in paths:
+            raise BadInput(f"{where}: the name {IMAGE!r} is that of the container's image; rename the file.")
+        paths[IMAGE] = file
+        settings["files"][IMAGE] = found["digest"].removeprefix("sha256:")
+    entry_point = said.command == (ENTRY_POINT,)
+    return found | ({"entrypoint": True} if entry_point else {})
+
+
+def _of_place(said: ProgramFile) -> tuple[str, ...]:
+    """Failures of the place where it runs, and of an answer."""
+    found: tuple[str, ...] = ()
+    if said.stdout == "json":
+        found += ("WrongUnit",)
+    if any(how.low is not None or how.high is not None for how in said.metrics.values()):
+        found += ("OutOfRange",)
+    if said.sandbox is not None:
+        found += ("SandboxLimit", "OutputsTooLarge", "NoSandbox", "SandboxFailed", "SandboxLost")
+    if said.container is not None:
+        found += ("NoRuntime", "ImageMissing", "ContainerFailed", "OutputsTooLarge")
+    return found
+
+
+def described_metric(name: str, how: Reading) -> Metric:
+    """The metric of a reading."""
     data = {
         "name": name,
         "unit": how.unit,
@@ -349,7 +416,9 @@ def _files(said: ProgramFile, program: str, folder: Path, where: str) -> tuple[d
             f"`sh {PurePosixPath(program)}`.",
             value=program,
         )
-    if "/" in program:
+    if said.container is not None:
+        pass  # the program is one of the image's
+    elif "/" in program:
         paths[PROGRAM] = _there(folder, program, f"{where}, the program")
         if not os.access(paths[PROGRAM], os.X_OK):
             raise BadInput(

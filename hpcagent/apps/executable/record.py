@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from hpcagent.apps.executable.container import Container
+from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record, Scalar, build
-from hpcagent.model.contract import Resources
+from hpcagent.model.contract import OUTPUTS_ONLY, Resources
 from hpcagent.model.failures import mode
 from hpcagent.model.texts import Line, Lines, Name, Variable
 
@@ -38,6 +40,9 @@ PRINTED = "stdout"
 
 OUTPUT = "output.txt"
 """The file that it is in."""
+
+ENTRY_POINT = "entrypoint"
+"""In place of the program of a container whose image says itself what is run."""
 
 _LONGEST_PATTERN = 1000
 _FAILURE = re.compile(r"[A-Z][A-Za-z0-9]{2,79}\Z")
@@ -93,6 +98,8 @@ class Reading(Record):
         direction: Which way is better, where that is clear.
         required: Whether a run without it has failed.
         noise: Relative standard deviation from run to run, if known; 0 for a number that is the same each time.
+        low: Smallest value that it can have, in `unit`; a run with less has failed (`OutOfRange`).
+        high: Likewise the largest.
     """
 
     file: Line = PRINTED
@@ -110,6 +117,8 @@ class Reading(Record):
     direction: Literal["maximize", "minimize"] | None = None
     required: bool = True
     noise: float | None = None
+    low: float | None = Field(default=None, allow_inf_nan=False)
+    high: float | None = Field(default=None, allow_inf_nan=False)
 
     @field_validator("file")
     @classmethod
@@ -137,6 +146,8 @@ class Reading(Record):
                 raise BadInput(f"{name} does not go with {ways[0]}.", value=name)
         if ways[0] == "array" and self.file == PRINTED:
             raise BadInput("array needs a file.", value=self.file)
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise BadInput(f"low = {self.low:g} is not below high = {self.high:g}.", value=self.low)
         if isinstance(self.column, bool):
             raise BadInput(f"column={self.column} is neither a title nor a number.", value=self.column)
         if self.regex is not None:
@@ -315,6 +326,54 @@ class Failing(Record):
         return self
 
 
+class Local(Record):
+    """A program of this machine that takes JSON and answers JSON.
+
+    Attributes:
+        command: The program and its arguments.
+        arguments: How the parameters reach it: `json`, an object on stdin; `env`, variables.
+        env_prefix: What the names of these variables begin with; the parameter's name follows in capitals.
+    """
+
+    command: Lines | tuple[Line | tuple[Line, ...], ...]
+    arguments: Literal["json", "env"] = "json"
+    env_prefix: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")] = "ARG_"
+
+
+def _with_json(data: dict[str, Any]) -> dict[str, Any]:
+    """The whole table of a program of which only says where it runs; `{"status", "result"}` is its answer."""
+    tables = [name for name in ("local", "container") if isinstance(data.get(name), dict)]
+    if not tables or (tables == ["container"] and data.get("command")):
+        if tables and {"arguments", "env_prefix", "command"} & set(data["container"]):
+            raise BadInput(
+                "container: arguments, env_prefix and command are of an image that takes and answers JSON; with a "
+                "command of the file itself write stdin, stdout and env.",
+            )
+        return data
+    place = data[tables[0]]
+    taken = [name for name in ("command", "stdin", "stdout") if data.get(name) not in (None, "text")]
+    if len(tables) > 1 or taken:
+        raise BadInput(f"{' and '.join(tables)}: nothing else says how it is run; drop {(taken or tables)[-1]}.")
+    by_env = place.get("arguments", "json") == "env"
+    names = [*data.get("parameters", {}), *data.get("constants", {})] if by_env else []
+    prefix = place.get("env_prefix", "ARG_")
+    env = {f"{prefix}{name.upper()}": f"{{{name}}}" for name in names}
+    if len(env) < len(names):
+        raise BadInput(f"{tables[0]}: two parameters would be one variable in capitals; rename one of them.")
+    ways = ("key", "regex", "column", "array")
+    metrics = {
+        name: {"key": (name,), **how} if isinstance(how, dict) and not set(how) & set(ways) else how
+        for name, how in data.get("metrics", {}).items()
+    }
+    return data | {
+        "command": place.get("command") or (ENTRY_POINT,),
+        "stdin": None if by_env else "json",
+        "stdout": "json",
+        "env": {**env, **data.get("env", {})},
+        "metrics": metrics,
+    }
+
+
 class ProgramFile(Record):
     """The TOML of an executable.
 
@@ -344,6 +403,11 @@ class ProgramFile(Record):
         resources: What one run occupies.
         resources_from: Resource -> the parameter that decides it.
         estimated_runtime_s: Expected wall time of one run, in seconds.
+        side_effects: What a run touches beside its own directory (see `Contract.side_effects`).
+        deprecated: Why it should not be used any more; it is then found by its version only.
+        sandbox: Confines the program: its tier, limits, what it may read; see `[sandbox]`.
+        container: The image that the program runs in; see `[container]`.
+        local: In place of `command`: a program that takes JSON and answers JSON; see `[local]`.
     """
 
     name: Name | None = None
@@ -368,6 +432,17 @@ class ProgramFile(Record):
     resources: Resources = Resources()
     resources_from: dict[str, str] = {}
     estimated_runtime_s: float = 1.0
+    side_effects: str = OUTPUTS_ONLY
+    deprecated: str | None = None
+    sandbox: Sandbox | None = None
+    container: Container | None = None
+    local: Local | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bound(cls, data: Any) -> Any:
+        """A program that takes a JSON object and answers one: `[local]`, or `[container]` without a command."""
+        return _with_json(data) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _check(self) -> ProgramFile:
@@ -386,6 +461,17 @@ class ProgramFile(Record):
             inside(file, f"artifacts.{name}")
         for pattern in self.remove:
             inside(pattern, "remove")
+        if self.sandbox is not None and self.container is not None:
+            raise BadInput("sandbox and container: a container is confined by its runtime; write one of them.")
+        if self.sandbox is not None or self.container is not None:
+            for name, file in self.artifacts.items():
+                if "**" in file:
+                    raise BadInput(
+                        f"artifacts.{name}: {file!r}: ** is not for what leaves a sandbox or container."
+                    )
+            ranks = self.resources.nodes * self.resources.ranks_per_node
+            if ranks > 1 or {"nodes", "ranks_per_node"} & set(self.resources_from):
+                raise BadInput("resources: a program in a sandbox or container has one rank.", value=ranks)
         return self
 
     def placed(self, what: Literal["templates", "files", "links"]) -> Mapping[str, str]:

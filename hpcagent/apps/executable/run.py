@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -9,13 +10,16 @@ import shlex
 import shutil
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.executable.answers import Answer, answer_of, in_units, refuse_reported
 from hpcagent.apps.executable.contract import PROGRAM, settings_records
 from hpcagent.apps.executable.matching import LARGEST, LIMIT_S, Found, Wanted, found_in
-from hpcagent.apps.executable.reading import from_match, json_text, number_of, parsed_json
+from hpcagent.apps.executable.places import place_of
+from hpcagent.apps.executable.reading import from_match, json_text, number_of
 from hpcagent.apps.executable.record import OUTPUT, PRINTED, Failing, Reading
 from hpcagent.apps.executable.words import filled, missing, pieces, text_filled
 from hpcagent.apps.launch import Finished, Launch, Limit, finish, planned
@@ -29,9 +33,8 @@ from hpcagent.regular import read_regular
 __all__ = ["command_of", "executable_run"]
 
 ERRORS = "errors.txt"
+_ITS_OUTPUT = "what the program printed"
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
-_SUCCESS = ("success", "ok", "completed", "done")
-_ERROR = ("error", "failed", "failure")
 
 
 def executable_run(run: Run, **params: float | int | str) -> Outcome:
@@ -52,32 +55,38 @@ def executable_run(run: Run, **params: float | int | str) -> Outcome:
     """
     settings = run.settings
     values = _values(run, params)
-    _place_files(run, values)
-    words = [*(_of_site(run) or [_program(run)]), *_arguments(settings, values)]
-    env = {
-        name: filled(text, values, option=False)
-        for name, text in settings["env"].items()
-        if not missing(text, values)
-    }
-    launch = planned(run, words, app=settings["name"], env=env)
-    (run.workdir / "command.txt").write_text(f"{shlex.join(launch.words)}\n")
-    given = _given(run, values)
-    metrics, failures = _records(canonical_json([settings["metrics"], settings["failures"]]))
-    before = _there_already(run, metrics)
-    finished = finish(
-        launch,
-        cwd=run.workdir,
-        output=run.workdir / OUTPUT,
-        limit=Limit.of(run),
-        given=given,
-        errors=run.workdir / ERRORS if settings["stdout"] == "json" else None,
-    )
-    if finished.stopped is not None:
-        raise finished.stopped.failure(wall_s=finished.wall_s, log_tail=_tail(run))
+    with place_of(run) as place:
+        there = run if place.folder == run.workdir else replace(run, workdir=place.folder)
+        _place_files(there, values)
+        contained = settings.get("container") is not None
+        program = [str(settings["command"][0])] if contained else _of_site(run) or [_program(run)]
+        words = [*program, *_arguments(settings, values)]
+        env = {
+            name: filled(text, values, option=False)
+            for name, text in settings["env"].items()
+            if not missing(text, values)
+        }
+        launch = planned(run, words, app=settings["name"], env=env)
+        started = place.started_by(launch)
+        (run.workdir / "command.txt").write_text(f"{shlex.join(started.words)}\n")
+        given = _given(run, there, values)
+        metrics, failures = _records(canonical_json([settings["metrics"], settings["failures"]]))
+        before = _there_already(run, metrics)
+        finished = place.finished = finish(
+            started,
+            cwd=place.folder,
+            output=run.workdir / OUTPUT,
+            limit=Limit.of(run),
+            given=given,
+            errors=run.workdir / ERRORS if settings["stdout"] == "json" else None,
+        )
+        if finished.stopped is not None:
+            raise finished.stopped.failure(wall_s=finished.wall_s, log_tail=_tail(run))
+        place.ended(errors=read_tail(run.workdir / ERRORS), log_tail=_tail(run))
     found = _found(run, metrics, failures)
     _refuse_failed(run, finished, launch, failures, found)
-    documents = {PRINTED: _answer(run)} if settings["stdout"] == "json" else {}
-    outcome = _read(run, metrics, found, documents, before)
+    answer = _answer(run) if settings["stdout"] == "json" else None
+    outcome = _read(run, metrics, found, answer, before)
     artifacts = _artifacts(run) | {"output": OUTPUT, "command": "command.txt"}
     _remove(run, artifacts)
     return Outcome(
@@ -157,12 +166,12 @@ def _unchanged(name: str, source: Path, recorded: str) -> bytes:
     return content
 
 
-def _given(run: Run, values: Mapping[str, Any]) -> Path | None:
+def _given(run: Run, there: Run, values: Mapping[str, Any]) -> Path | None:
     stdin = run.settings["stdin"]
     if stdin is None:
         return None
     if stdin != "json":
-        return run.workdir / str(stdin)
+        return there.workdir / str(stdin)
     path = run.workdir / "stdin.json"
     of_run = ("seed", "ranks", "threads")
     asked = {n: v for n, v in values.items() if n not in of_run or n in run.settings["constants"]}
@@ -209,6 +218,8 @@ def command_of(
 
 def _versions(run: Run, launch: Launch) -> dict[str, str]:
     """Content of a program that is found where the run is; one of the app's own files is part of its digest."""
+    if run.settings.get("container") is not None:
+        return {str(run.settings["name"]): str(run.settings["container"]["digest"])}
     if PROGRAM in run.settings["paths"]:
         return {}
     words = [word for word in launch.words if Path(word).is_absolute() and Path(word).is_file()]
@@ -377,37 +388,17 @@ def _signal_of(code: int, launch: Launch, tail: str) -> int:
     return code - 128 if code > 128 and code - 128 in known else 0
 
 
-def _answer(run: Run, code: int = 0) -> Any:
-    """The `result` that a program printed as `{"status": ..., "result": ...}`."""
+def _answer(run: Run, code: int = 0) -> Answer | None:
+    """What a program printed as `{"status": ..., "result": ...}`; None where its exit code tells more."""
     text = json_text(run.workdir / OUTPUT)
     if code and not text.strip():
         return None
-    try:
-        said = parsed_json(text, "what the program printed")
-    except AppFailed:
-        if code:  # its exit code tells more
-            return None
-        raise
-    status = str(said.get("status", "")).lower() if isinstance(said, dict) else ""
-    if status in _ERROR:
-        result = said.get("message") or said.get("error") or said.get("result") or "it did not say why"
-        raise AppFailed(
-            f"{Path(run.settings['command'][0]).name} said that it failed: {str(result)[:1000]}",
-            kind="simulation",
-            name="ReportedError",
-            log_tail=_tail(run),
-        )
-    if code:
-        return None
-    if status not in _SUCCESS or "result" not in said:
-        raise AppFailed(
-            f"what the program printed is no answer: a JSON object with status ({', '.join(_SUCCESS[:2])} or "
-            f"{_ERROR[0]}) and result is expected; got {text[:200].decode(errors='replace')!r}.",
-            kind="contract",
-            name="BadOutput",
-            log_tail=_tail(run),
-        )
-    return said["result"]
+    who = Path(run.settings["command"][0]).name
+    if not code:
+        return answer_of(text, _ITS_OUTPUT, who, log_tail=_tail(run))
+    with contextlib.suppress(ValueError, RecursionError):  # its exit code tells more
+        refuse_reported(json.loads(text), who, log_tail=_tail(run))
+    return None
 
 
 def _tail(run: Run) -> str:
@@ -423,9 +414,10 @@ def _read(
     run: Run,
     metrics: Mapping[str, Reading],
     found: Mapping[tuple[str, str], Found],
-    documents: dict[str, Any],
+    answer: Answer | None,
     before: Mapping[str, tuple[tuple[int, int], str]],
 ) -> Outcome:
+    documents: dict[str, Any] = {} if answer is None else {PRINTED: answer.result}
     values: dict[str, float] = {}
     errors: dict[str, float] = {}
     notes = []
@@ -436,6 +428,8 @@ def _read(
             number = (
                 number_of(name, how, run.workdir, documents) if match is None else from_match(name, how, match)
             )
+            of_answer = answer is not None and how.file == PRINTED and how.key is not None
+            number = in_units(name, how, number, answer.units if answer is not None and of_answer else {})
         except AppFailed as error:
             if not how.required:
                 notes.append(f"{error.message} It is left out, as it may be absent.")

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hpcagent.apps.as_found import AsFound
 from hpcagent.apps.ranks.surroundings import of_a_run, set_threads, unlink_shared_memory
 
 __all__ = ["ABORTED", "end_run", "load", "run_script"]
@@ -80,7 +81,8 @@ def run_script(workdir: Path, words: Sequence[str], env: Mapping[str, str], comm
         (workdir / "output.txt").write_bytes(b"")
     if comm is not None and comm.size > 1:
         comm.Barrier()  # the others add to the file that the first has begun
-    with of_a_run(workdir, workdir / "output.txt", env, fresh=comm is None or comm.size == 1):
+    fresh = comm is None or comm.size == 1
+    with of_a_run(workdir, workdir / "output.txt", env, fresh=fresh), AsFound(descriptors=False):
         set_threads(int(env.get("OMP_NUM_THREADS", "1")))
         return _run(module, script, options, comm)
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hpcagent.apps.as_found import cannot_be_given_back, ours
 from hpcagent.apps.ranks.inside import Inside, set_inside
 from hpcagent.apps.ranks.library import ABORTED, load, run_script
 from hpcagent.apps.ranks.surroundings import Memory, unlink_shared_memory
@@ -49,6 +50,7 @@ def main(ranks: int) -> None:
     wire = connected(address, secret, hello)
     for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C is for who drives; it says what is to happen
         signal.signal(number, signal.SIG_IGN)
+    ours()
     _serve(wire, comm)
 
 
@@ -101,7 +103,8 @@ def _serve(wire: Wire, comm: Any) -> None:
         else:
             answer = {"error": f"unknown request {what!r}"}
         if first:
-            wire.send({"key": request["key"], "memory_mb": memory.mb(), **answer})
+            left = {"left": cannot_be_given_back()} if cannot_be_given_back() else {}
+            wire.send({"key": request["key"], "memory_mb": memory.mb(), **answer, **left})
 
 
 def _listen(wire: Wire, requests: queue.SimpleQueue[dict[str, Any]]) -> None:

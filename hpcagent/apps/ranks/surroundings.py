@@ -6,20 +6,16 @@ import contextlib
 import ctypes
 import functools
 import os
-import signal
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from hpcagent.apps.as_found import flush_streams, set_while_imported
 
 __all__ = ["Memory", "of_a_run", "set_threads", "unlink_shared_memory"]
 
 _TRIM_MB = 32.0
 
-_SIGNALS = tuple(
-    number
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
-                   signal.SIGFPE, signal.SIGPIPE)
-)  # fmt: skip
 _FILES = (stat.S_IFREG, stat.S_IFIFO, stat.S_IFDIR)
 
 
@@ -29,6 +25,8 @@ def of_a_run(
 ) -> Iterator[None]:
     """Be in a run's directory, print into its file, have its environment; and have nothing of it afterwards.
 
+    What the run may change beside that is given back by the `AsFound` that it is in.
+
     Args:
         workdir: The run's directory.
         output: Takes what is printed, also by libraries.
@@ -37,10 +35,7 @@ def of_a_run(
         closing: Whether files that the run leaves open are closed; not those of Python, which closes them itself.
     """
     before = _environ()
-    mask = os.umask(0)
-    os.umask(mask)
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    kept = [os.dup(1), os.dup(2)]
+    kept = [os.dup(number) for number in range(3)]
     open_before = _open_files()
     here = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -53,8 +48,9 @@ def of_a_run(
         _set_environ(env)
         yield
     finally:
+        flush_streams()
         _flush()
-        for number, descriptor in zip((1, 2), kept, strict=True):
+        for number, descriptor in enumerate(kept):
             os.dup2(descriptor, number)
             os.close(descriptor)
         os.fchdir(here)
@@ -64,11 +60,7 @@ def of_a_run(
                 # Never a socket: MPI connects ranks when they first have something to say to each other.
                 if stat.S_IFMT(os.fstat(descriptor).st_mode) in _FILES:
                     os.close(descriptor)
-        os.umask(mask)
-        _set_environ(before)
-        for number, handler in handlers.items():
-            if handler is not None and signal.getsignal(number) != handler:
-                signal.signal(number, handler)
+        _set_environ(before | set_while_imported())
 
 
 def unlink_shared_memory() -> None:

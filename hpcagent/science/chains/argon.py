@@ -60,6 +60,7 @@ def _crystal(cells: int, density: float) -> Any:
 @chain(
     name="melt_quench",
     version="1.0.0",
+    deterministic=False,  # of LAMMPS
     parameters={
         "temperature": Float(1.0, 1000.0, unit="K", default=40.0, description="temperature after the quench"),
         "melt_temperature": Float(10.0, 2000.0, unit="K", default=200.0, description="temperature of the melt"),
@@ -132,6 +133,7 @@ def melt_quench(
 @chain(
     name="argon_diffusion",
     version="1.0.0",
+    deterministic=False,  # of LAMMPS
     parameters={
         "temperature": Float(60.0, 500.0, unit="K", default=94.4, description="temperature aimed at"),
         "melt_temperature": Float(

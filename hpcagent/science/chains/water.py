@@ -28,6 +28,7 @@ def _dynamics() -> App:
 @chain(
     name="water_box",
     version="1.0.0",
+    deterministic=False,  # of LAMMPS
     parameters={
         "waters": Int(1, 100_000, default=262, description="molecules of water"),
         "ion_pairs": Int(0, 1000, default=1, description="Na+ and Cl-, as many of each"),

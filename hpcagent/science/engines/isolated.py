@@ -32,7 +32,7 @@ from hpcagent.moved import new_name
 from hpcagent.science.engines.base import Iteration, NotConverged
 from hpcagent.science.engines.registry import engine as engine_of
 
-__all__ = ["FAILURE_MODES", "run_isolated"]
+__all__ = ["FAILURE_MODES", "in_child", "run_isolated"]
 
 FAILURE_MODES = (
     "BadSettings",
@@ -94,11 +94,21 @@ def run_isolated(function: Callable[..., Outcome], run: Run, **params: Any) -> O
     threads = int(run.resources.get("threads_per_rank") or 1)
     # Here threads are the worker's, whatever the run asks for; a program gets its own when it is started.
     if engine.isolated or (threads > 1 and engine.name not in _WITH_RANKS):
-        return _in_child(function, run, params)
+        return in_child(function, run, params)
     return function(run=run, **params)
 
 
-def _in_child(function: Callable[..., Outcome], run: Run, params: Mapping[str, Any]) -> Outcome:
+def in_child(function: Callable[..., Outcome], run: Run, params: Mapping[str, Any]) -> Outcome:
+    """Call `function(run=run, **params)` in a child process.
+
+    Args:
+        function: A function at the top of its module.
+        run: The run.
+        params: Plain data; `engine` is what the process is called by.
+
+    Raises:
+        AppFailed: As `run_isolated`.
+    """
     call = {
         "function": f"{function.__module__}:{function.__qualname__}",
         "params": dict(params),

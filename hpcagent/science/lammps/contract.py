@@ -18,7 +18,7 @@ from hpcagent.apps.made_with import sha256
 from hpcagent.apps.modes import LAMMPS_MODES, with_mode
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
-from hpcagent.model.contract import Contract, Metric, Resources
+from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
 from hpcagent.model.files import with_file_choices
 from hpcagent.model.space import Parameter, Space
 from hpcagent.science.lammps.failures import FAILURE_MODES
@@ -156,6 +156,8 @@ class ContractFile(Record):
         resources_from: Resource -> the variable that decides it, e.g. `ranks_per_node = "ranks"`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
         mode: How LAMMPS is started: `executable`, `library`, `auto` or `ensemble`.
+        side_effects: What a run touches beside its own directory (see `Contract.side_effects`).
+        deprecated: Why it should not be used any more; it is then found by its version only.
     """
 
     name: str | None = None
@@ -177,6 +179,8 @@ class ContractFile(Record):
     resources_from: dict[str, str] = {}
     estimated_runtime_s: float = 60.0
     mode: str = LAMMPS_MODES[0]
+    side_effects: str = OUTPUTS_ONLY
+    deprecated: str | None = None
 
 
 def packaged_inputs() -> dict[str, Path]:
@@ -280,7 +284,7 @@ def lammps(
     made = build(
         Contract,
         {
-            "name": name or file.name or _stem(script_path),
+            "name": name or file.name or stem_of(script_path),
             "version": file.version,
             "app_type": "simulation",
             "description": file.description,
@@ -293,6 +297,8 @@ def lammps(
             "seeded": bool(file.seed_variables),
             "estimated_runtime_s": file.estimated_runtime_s,
             "failure_modes": FAILURE_MODES,
+            "side_effects": file.side_effects,
+            "deprecated": file.deprecated,
         },
         where=where,
     )
@@ -449,7 +455,7 @@ def _find(script: Path, contract: str | Path | None) -> tuple[Path, Path | None]
             raise BadInput(f"{contract}: no such contract file.", value=str(contract))
         return script, Path(contract)
     if not script.is_dir():
-        for beside in (script.with_name(script.name + ".toml"), script.with_name(_stem(script) + ".toml")):
+        for beside in (script.with_name(script.name + ".toml"), script.with_name(stem_of(script) + ".toml")):
             if beside.is_file():
                 return script, beside
     return script, None
@@ -471,7 +477,13 @@ def _contract_file(path: Path, script: Path | None = None) -> ContractFile:
     return build(ContractFile, data, where=str(path))
 
 
-def _stem(script: Path) -> str:
+def stem_of(script: Path) -> str:
+    """The name that a script has by its file: that of its app, and of a contract beside it.
+
+    Example:
+        >>> stem_of(Path("in.melt")), stem_of(Path("melt.in")), stem_of(Path("in.v1.2"))
+        ('melt', 'melt', 'v1_2')
+    """
     name = script.name
     for ending in (".in", ".lmp", ".lammps", ".txt"):
         name = name.removesuffix(ending)

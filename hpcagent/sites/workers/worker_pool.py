@@ -41,6 +41,7 @@ from typing import Any
 from parsl.executors.high_throughput import process_worker_pool as parsl_pool
 from parsl.log_utils import set_file_logger
 
+from hpcagent.apps.as_found import cannot_be_given_back, flush_streams, ours
 from hpcagent.lifeline import (
     MARK,
     adopt_orphans,
@@ -110,6 +111,28 @@ class Mailbox:
     def qsize(self) -> int:
         """Parsl asks for its debug log only."""
         return 0
+
+
+class Tasks:
+    """The queue of tasks as a worker has it: one in which a run has left something ends before the next task.
+
+    Args:
+        tasks: The queue that all workers read.
+        results: Where the worker's answers go.
+    """
+
+    def __init__(self, tasks: Any, results: Any) -> None:
+        self._tasks, self._results = tasks, results
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """As of the queue; does not return where the process is to be replaced."""
+        if cannot_be_given_back():
+            if hasattr(self._results, "join_thread"):  # multiprocessing's: a thread sends what was put into it
+                self._results.close()
+                self._results.join_thread()
+            flush_streams()
+            os._exit(0)
+        return self._tasks.get(block, timeout)
 
 
 class TaskSlots:
@@ -268,7 +291,7 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
             worker_id,
             self.uid,
             self.worker_count,
-            self.pending_task_queue,
+            Tasks(self.pending_task_queue, self.pending_result_queue),
             self.pending_result_queue,
             self.monitoring_queue,
             self.ready_worker_count,
@@ -295,6 +318,7 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
             os.sched_setaffinity(0, self._cores[worker_id % len(self._cores)])
         _forget_parsl_logging()
         prefer_plain()
+        ours()
 
 
 def _forget_parsl_logging() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -9,6 +11,8 @@ import hpcagent as ha
 from hpcagent.campaign.largest import largest_of, most_cores
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput, Interrupted
+from hpcagent.model.texts import as_name
+from hpcagent.science.lammps.contract import stem_of
 from hpcagent.science.lammps.knobs import System
 from hpcagent.tuning import tune as tune_module
 from hpcagent.tuning.asked import taken
@@ -134,3 +138,36 @@ def test_ranks_are_a_dimension_of_the_packaged_campaigns_and_decide_what_a_run_o
     assert campaign.app.contract.resources_for(point).cores == 2
     for wrong in ({"ranks": 2, "threads": 2, "accelerator": "omp"}, {"threads": 2}, {"grid": "x"}):
         assert not campaign.allows(campaign.reference.params | wrong)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "in.melt",
+        "melt.in",
+        "run.lmp",
+        "foo.lammps",
+        "system.txt",
+        "in.lj.lmp",
+        "in.v1.2",
+        "in.a b",
+        "in.it's",
+        "in.$x#;",
+    ],
+)
+def test_what_a_tuning_writes_is_found_by_its_name_whatever_the_script_is_called(name):
+    short = as_name(stem_of(Path(name)))
+    assert stem_of(Path(f"in.{short}")) == short  # so that in.SHORT has SHORT.toml as its contract
+
+
+def test_of_two_tunings_in_one_folder_the_second_is_refused_and_the_first_goes_on(tmp_path):
+    with taken(tmp_path / "t", {"a": 1}) as folder:
+        with pytest.raises(BadInput, match="another tuning is at it"), taken(tmp_path / "t", {"a": 1}):
+            pass
+        assert (folder / "asked.json").exists()
+        (folder / "tune.toml").write_text("")
+    with taken(tmp_path / "t", {"a": 1}):  # it goes on
+        pass
+    with pytest.raises(BadInput, match="with another a"), taken(tmp_path / "t", {"a": 2}):
+        pass
+    assert (tmp_path / "t" / "asked.json").exists()

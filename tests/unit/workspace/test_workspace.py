@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hpcagent.errors import BadInput, RunDirLocked
+from hpcagent.errors import BadInput, NotPermitted, RunDirLocked, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.client import Workspace
@@ -429,3 +429,224 @@ def test_old_folders_go_when_their_time_is_over_and_their_records_stay(root):
     assert core.status(me(core), old)["metrics"]["value"] == pytest.approx(25.2)
     assert core.artifacts(me(core), young) and not core.artifacts(me(core), old)
     core.close()
+
+
+# -- the simulation that needs nothing ------------------------------------------------------------
+
+
+def test_a_simulation_gives_a_handle_at_once_and_its_results_by_name_or_id(core):
+    who = me(core)
+    begun = core.simulation_run(who, name="spring", max_steps=500, seed=3)
+    assert begun["simulation_status"] in ("pending", "running", "completed") and begun["status"] == "success"
+    core.wait(who, begun["run_id"], PATIENCE_S)
+    found = core.simulation_get_results(who, name="spring")
+    assert found == core.simulation_get_results(who, name=begun["run_id"])
+    assert (found["steps_completed"], found["simulation_status"]) == (500, "completed")
+    assert found["config"]["max_steps"] == 500 and found["config"]["seed"] == 3
+    assert found["results"]["position"]["unit"] == "angstrom"
+    again = core.simulation_run(who, name="spring", max_steps=500, seed=3)
+    assert again["run_id"] == begun["run_id"]
+    other = core.simulation_run(who, name="other", max_steps=500, seed=3)  # the same work by another name
+    assert other["run_id"] != begun["run_id"] and other["results"] == found["results"]
+
+
+def test_without_a_seed_one_is_drawn_and_said(core):
+    first, second = (core.simulation_run(me(core), max_steps=10)["config"]["seed"] for _ in range(2))
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"max_steps": 0}, "max_steps"),
+        ({"max_steps": -3}, "max_steps"),
+        ({"max_steps": 2.5}, "max_steps"),
+        ({"max_steps": True}, "max_steps"),
+        ({"max_steps": 10**9}, "max_steps"),
+        ({"name": ""}, "name"),
+        ({"name": "a\nb"}, "name"),
+        ({"params": [1]}, "params"),
+        ({"params": {"max_steps": 3}}, "params"),
+        ({"params": {"mass": "heavy"}}, "mass"),
+        ({"params": {"colour": 1}}, "colour"),
+    ],
+)
+def test_what_a_simulation_cannot_be_given_is_refused_by_field(core, more, field):
+    with pytest.raises(NotAllowed) as caught:
+        core.simulation_run(me(core), **more)
+    assert (caught.value.check, caught.value.field) == ("contract", field)
+    assert not core.rows
+
+
+def test_a_simulation_that_fails_says_at_which_step(core):
+    begun = core.simulation_run(me(core), max_steps=5000, params={"timestep": 100.0, "mass": 1.0})
+    core.wait(me(core), begun["run_id"], PATIENCE_S)
+    found = core.simulation_get_results(me(core), name="default_simulation")
+    assert found["status"] == "error" and found["error"].startswith("step ") and not found["results"]
+    with pytest.raises(BadInput, match="there is no simulation 'none'"):
+        core.simulation_get_results(me(core), name="none")
+
+
+# -- a disk that refuses --------------------------------------------------------------------------
+
+
+def test_with_a_full_disk_nothing_is_acknowledged_and_what_ends_is_recorded_later(core, monkeypatch):
+    who = me(core)
+    begun = core.run(who, "synthetic", {"x": 0.3, "run_time_s": 0.3})["id"]
+    full = StoreFull("No space left on device.", path="journal.jsonl")
+
+    def refuse(events: object) -> None:
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core._journal, "append", refuse)
+        with pytest.raises(StoreFull):
+            core.run(who, "synthetic", {"x": 0.4})
+        assert len(core.rows) == 1  # what is not written down is not there
+        until = time.monotonic() + PATIENCE_S
+        while not core.news and time.monotonic() < until:
+            time.sleep(0.02)
+        assert core.news == [str(full)] and not core.rows[begun].over
+    core.look()
+    assert core.status(who, begun)["state"] == "completed"
+    assert core.run(who, "synthetic", {"x": 0.4})["found"] is False
+
+
+def test_a_folder_that_others_may_write_is_refused(root):
+    root.chmod(0o777)
+    with pytest.raises(BadInput, match="can be written by every user"):
+        Core(root)
+    root.chmod(0o700)
+
+
+# -- optimisation ---------------------------------------------------------------------------------
+
+GOAL = {"maximize": "value", "subject_to": {"error": {"at_most": 1.0}}}
+
+
+def test_the_best_point_of_an_app_is_looked_for_and_answered_with_errors(core):
+    who = me(core)
+    begun = core.bayesian_optimize(
+        who, objective_function="synthetic", objective=GOAL, budget=16, search_space={"x": {}, "y": {}}
+    )
+    core.look()
+    until = time.monotonic() + PATIENCE_S
+    while not core.rows[begun["id"]].over and time.monotonic() < until:
+        time.sleep(0.1)
+        core.look()
+    answer = core.answer(who, begun["id"])
+    best = answer["best"]
+    # 60 at x = 0.6, y = 0.4 (docstring of the app) with the style plain.
+    assert 55 < best["metrics"]["value"] <= 60 and best["probability_feasible"] > 0.9
+    assert answer["runs"] == {"completed": 16} and answer["node_hours"] > 0
+    assert answer["expected_regret"]["at_most_95"] >= 0
+    found = core.recommend(who, begun["id"], n=2)
+    assert len(found["recommended_points"]) == 2 and found["unit"] == "1"
+    assert found["expected_improvement"] is None or found["expected_improvement"] >= 0
+    assert {"x", "y"} == set(found["recommended_points"][0]["params"])
+    with pytest.raises(BadInput, match="must be 1 to 64"):
+        core.recommend(who, begun["id"], n=0)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"budget": 0}, "whole number of runs"),
+        ({"objective_function": "no_such_app"}, "no app 'no_such_app'"),
+        ({"objective_function": "lambda x: x"}, "lambda x"),
+        ({"objective": {"maximize": "beauty"}}, "beauty"),
+        ({"search_space": {"colour": {}}}, "colour"),
+        ({"fixed": {"x": object}}, "allowed"),
+    ],
+)
+def test_an_optimisation_is_refused_by_what_is_wrong_with_it(core, more, words):
+    asked = {"objective_function": "synthetic", "objective": GOAL, "budget": 4} | more
+    with pytest.raises(NotAllowed, match=words):
+        core.bayesian_optimize(me(core), **asked)
+    assert not core.rows
+
+
+# -- events, contexts, resources ------------------------------------------------------------------
+
+
+def test_a_subscriber_is_told_of_its_own_runs_and_of_no_others(root):
+    rules(root, '[people.ada]\nrole = "planner"\n[people.bob]\nrole = "planner"\n')
+    core = Core(root)
+    ada, bob = core.caller(os.getuid(), "ada"), core.caller(os.getuid(), "bob")
+    mine = core.subscribe(ada, events=["on_job_complete", "on_job_failed"], where={"job_type": "synthetic"})
+    assert mine["status"] == "active"
+    his = core.subscribe(bob, events=["on_job_complete"])
+    good = core.run(ada, "synthetic", {"x": 0.3})["id"]
+    bad = core.run(ada, "synthetic", {"x": 0.9, "fail_above": 0.5})["id"]
+    other = core.run(ada, "oscillator", {"max_steps": 10})["id"]
+    for run in (good, bad, other):
+        core.wait(ada, run, PATIENCE_S)
+    told = core.notifications(ada, subscription_id=mine["subscription_id"])
+    assert {(t["event"], t["payload"]["job_id"]) for t in told} == {
+        ("on_job_complete", good),
+        ("on_job_failed", bad),
+    }
+    assert next(t for t in told if t["event"] == "on_job_failed")["payload"]["reason"]
+    assert core.notifications(bob, subscription_id=his["subscription_id"]) == []
+    core.acknowledge(ada, subscription_id=mine["subscription_id"], n=max(t["n"] for t in told))
+    core.close()
+    core = Core(root)  # the cursor holds, and nothing is told twice
+    assert core.notifications(ada, subscription_id=mine["subscription_id"]) == []
+    core.close()
+
+
+def test_a_quota_that_is_reached_is_an_event(root):
+    rules(root, "[quota]\nruns_at_once = 0\n")
+    core = Core(root)
+    mine = core.subscribe(me(core), events=["on_quota_exceeded"])
+    with pytest.raises(NotAllowed):
+        core.run(me(core), "synthetic", {"x": 0.3})
+    told = core.notifications(me(core), subscription_id=mine["subscription_id"])
+    assert [t["payload"]["quota"] for t in told] == ["runs_at_once"]
+    core.close()
+
+
+def test_a_trigger_starts_a_run_through_the_gate_once(root):
+    (root / "triggers.toml").write_text(
+        '[[triggers]]\nname = "closer"\nwhen = "on_job_complete"\nwhere = {job_type = "synthetic"}\n'
+        'then = {tool = "oscillator", arguments = {max_steps = 20}}\n'
+        '[[triggers]]\nname = "wrong"\nwhen = "on_job_complete"\nwhere = {job_type = "synthetic"}\n'
+        'then = {tool = "oscillator", arguments = {max_steps = 0}}\n'
+    )
+    core = Core(root)
+    first = core.run(me(core), "synthetic", {"x": 0.3})["id"]
+    core.wait(me(core), first, PATIENCE_S)
+    for _ in range(3):
+        core.look()
+    started = [row for row in core.listed(me(core))["runs"] if row["app"] == "oscillator"]
+    assert len(started) == 1
+    assert core.wait(me(core), started[0]["id"], PATIENCE_S)["params"]["max_steps"] == 20
+    assert any(e["event"] == "refused" and e["field"] == "max_steps" for e in read_events(root / "journal.jsonl"))
+    core.close()
+
+
+def test_contexts_and_resources_of_a_workspace_are_shared_in_the_callers_role(workspace, root):
+    from hpcagent.contexts import put
+
+    mine = workspace.subscribe("on_context_update")
+    context = workspace.contexts().create("study", intent="a better catalyst")
+    context.write(put("shared", "metal", "Cu"), by="planner", version=1)
+    told = workspace.notifications(mine["subscription_id"])
+    assert told[-1]["payload"]["context_id"] == "study"
+    rows = workspace.resources().database("catalyst_db")
+    fields = {
+        "metal": "Cu",
+        "support": "ZnO",
+        "adsorbate": "CO2",
+        "surface_area": 50.0,
+        "adsorption_energy": -1.3,
+        "reference": "test",
+        "method": "by hand",
+    }
+    rows.add(fields)
+    rules(root, '[people.eve]\nrole = "viewer"\n')
+    workspace.end()
+    eve = Workspace(root, as_="eve").resources()
+    assert len(eve.database("catalyst_db").query({"metal": "Cu"}).items) == 1
+    with pytest.raises(NotPermitted):
+        eve.database("catalyst_db").add(fields)

@@ -1,0 +1,393 @@
+"""A catalyst's adsorption energy: looked up, and computed, stored and written down only where nobody has yet."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hpcagent.apps.base import App
+from hpcagent.errors import AppFailed, BadInput, NoSite, in_brief, nearest
+from hpcagent.materials.formulas import counts_of, named_formulas, reduced_text
+from hpcagent.model.records import Manifest, Result
+from hpcagent.model.texts import line
+from hpcagent.resources.database import Database, Row
+from hpcagent.resources.folder import Resources
+from hpcagent.resources.notebook import Entry
+from hpcagent.resources.objects import ObjectStore
+
+__all__ = ["EVENT", "THRESHOLD_EV", "Catalyst", "PromisingCatalyst", "run_catalyst"]
+
+THRESHOLD_EV = -1.2
+EVENT = "new_promising_catalyst"
+_TABLE, _OBJECTS, _NOTEBOOK = "catalyst_db", "dft_results", "lab_notebook"
+
+
+@dataclass(frozen=True, slots=True)
+class PromisingCatalyst:
+    """The event `new_promising_catalyst`.
+
+    Attributes:
+        catalyst: E.g. `Cu-ZnO`.
+        adsorbate: What adsorbs.
+        adsorption_energy: In eV, below the threshold.
+        result_uri: Of the result.
+        threshold: In eV.
+    """
+
+    catalyst: str
+    adsorbate: str
+    adsorption_energy: float
+    result_uri: str
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class Catalyst:
+    """What is known of a catalyst.
+
+    Attributes:
+        found: Whether it was there; else it was computed now.
+        row: Of the table.
+        adsorption_energy: In eV.
+        result_uri: Where it comes from: a stored result, or what the row refers to.
+        event: What was told, for a new result below the threshold; or None.
+        entry: What was written into the notebook; or None.
+        notes: Remarks of the run, or other rows there are.
+    """
+
+    found: bool
+    row: Row
+    adsorption_energy: float
+    result_uri: str
+    event: PromisingCatalyst | None = None
+    entry: Entry | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The run that would be made."""
+
+    chain: App
+    inputs: tuple[Any, ...]  # a structure; the molecule is built where it is computed
+    manifest: Manifest
+    metal: str
+    support: str
+    adsorbate: str
+    structure: str
+
+    @property
+    def catalyst(self) -> str:
+        return self.metal if self.support == "none" else f"{self.metal}-{self.support}"
+
+    @property
+    def key(self) -> str:
+        """Of the stored result, e.g. `CuZnO_CO2_run47.json`."""
+        support = "" if self.support == "none" else self.support
+        name = re.sub(r"[^A-Za-z0-9_+-]", "", f"{self.metal}{support}_{self.adsorbate}")[:100]
+        return f"{name}_run{self.manifest.execution_id}.json"
+
+    @property
+    def method(self) -> str:
+        m = self.manifest
+        return line(f"{m.app} {m.app_version}, {m.params['engine']}")
+
+
+def run_catalyst(
+    resources: Resources,
+    structure: Any,
+    adsorbate: str,
+    *,
+    catalyst: str | None = None,
+    accept: Literal["same_method", "any_method"] = "same_method",
+    threshold_ev: float = THRESHOLD_EV,
+    on_event: Callable[[PromisingCatalyst], object] | None = None,
+    note_found: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> Catalyst:
+    """Find the adsorption energy of a catalyst, or compute it, store it and write it down.
+
+    It is looked up in `catalyst_db`. If it is not there it is computed on the open site, by the chain
+    `adsorption` (an element) or `adsorption_energy` (a slab); the result is stored in `dft_results`, a row is
+    added to `catalyst_db`, an entry to `lab_notebook`, and below the threshold the event
+    `new_promising_catalyst` is told: it goes into the history of `catalyst_db`, then to `on_event`. Of several
+    who ask for the same at once one computes. A call that was killed in between is completed by the next one
+    from what is stored. A run that fails is an entry of the notebook, with its failure and no output.
+
+    E_ads = E(slab + adsorbate) - E(slab) - share E(molecule), in eV, below 0 where it binds; see the chain.
+
+    Args:
+        resources: From `Resources.open`; to compute, the role must be allowed to add to all three.
+        structure: An element, of which the chain makes the slab; or the slab: ASE `Atoms`, or the path
+            of a structure file.
+        adsorbate: An atom or a molecule of `ase.build.molecule`.
+        catalyst: What it is called, e.g. `Cu-ZnO` for copper on zinc oxide. By default the element, or the reduced
+            formula of the slab.
+        accept: Which row of the table will do: `same_method`: one that this very run has made (same structure,
+            level of theory and versions of the apps). `any_method`: any of this metal, support and adsorbate; of
+            several the newest, and a note says what the others are.
+        threshold_ev: Below this the result is promising, in eV.
+        on_event: Is called with the event, after everything is stored; what it raises is raised.
+        note_found: Write an entry into the notebook for a result that was found, too.
+        settings: Of the engine, as for `with_settings`.
+        parameters: Of the chain, e.g. `engine="emt"`, `facet="fcc111"`, `site="fcc"`.
+
+    Returns:
+        The row, whether it was found, and what was written.
+
+    Raises:
+        BadInput: The run has no such parameter (it is not dropped), or a value is not allowed. Nothing was done.
+        NotPermitted: The role may not; asked before anything is computed.
+        NoSite: It has to be computed, and no site is open.
+        AppFailed: The run has failed; the notebook says so.
+
+    Example:
+        >>> import tempfile
+        >>> import hpcagent as ha
+        >>> with tempfile.TemporaryDirectory() as folder, ha.open_site("threads", run_dir=f"{folder}/runs"):
+        ...     resources = ha.resources.Resources.open(f"{folder}/shared", caller="bot", role="executor")
+        ...     how = {"engine": "emt", "relax": "none", "layers": 2, "site": "fcc"}
+        ...     first = ha.materials.run_catalyst(resources, "Pt", "O", **how)
+        ...     again = ha.materials.run_catalyst(resources, "Pt", "O", **how)
+        >>> first.found, again.found, again.adsorption_energy == first.adsorption_energy
+        (False, True, True)
+    """
+    if accept not in ("same_method", "any_method"):
+        raise BadInput(f"accept={accept!r} must be 'same_method' or 'any_method'.", value=accept)
+    if (
+        isinstance(threshold_ev, bool)
+        or not isinstance(threshold_ev, (int, float))
+        or not math.isfinite(threshold_ev)
+    ):
+        raise BadInput(f"threshold_ev={threshold_ev!r} must be a finite number, in eV.", value=threshold_ev)
+    plan = _planned(structure, adsorbate, catalyst, settings or {}, parameters)
+    resources.require(**{_TABLE: "read"}, **({_NOTEBOOK: "add"} if note_found else {}))
+    known = _known(resources, plan, accept)
+    if known is not None:
+        return _noted(resources, plan, known) if note_found else known
+    resources.require(**{_TABLE: "add", _OBJECTS: "add", _NOTEBOOK: "add"})
+    resources.require(**{_OBJECTS: "read", _NOTEBOOK: "read"})
+    with resources.claim(_TABLE, plan.manifest.execution_id) as waited:
+        known = _known(resources, plan, accept) if waited else None
+        if known is not None:
+            return _noted(resources, plan, known) if note_found else known
+        found = _new(resources, plan, threshold_ev)
+    if found.event is not None and on_event is not None:
+        on_event(found.event)
+    return found
+
+
+def _planned(
+    structure: Any,
+    adsorbate: str,
+    catalyst: str | None,
+    settings: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+) -> _Plan:
+    """The run, checked whole; nothing is started."""
+    from hpcagent.apps.structures import Given, given, structure_of
+    from hpcagent.science.chains.adsorption import adsorption, adsorption_energy
+    from hpcagent.science.structures.molecule import build_molecule
+    from hpcagent.sites.site import current_site
+
+    if not isinstance(adsorbate, str) or not adsorbate.strip():
+        raise BadInput(f"adsorbate={in_brief(adsorbate)} must be the name of an atom or a molecule.")
+    names = () if catalyst is None else named_formulas(catalyst)
+    if catalyst is not None and len(names) not in (1, 2):
+        raise BadInput(
+            f"catalyst={catalyst!r} must be a metal, or a metal and its support: Cu-ZnO.", value=catalyst
+        )
+    of_element = isinstance(structure, str) and not Path(structure).suffix
+    chain = adsorption if of_element else adsorption_energy
+    taken = {"metal", "adsorbate"} & {p.name for p in chain.contract.space.parameters}
+    for name in parameters:
+        free = [p.name for p in chain.contract.space.parameters if p.name not in taken]
+        if name not in free:
+            instead = "they are structure and adsorbate" if name in taken else nearest(name, free)
+            raise BadInput(
+                f"the run ({chain.name} {chain.contract.version}) has no input {name!r}, and nothing is dropped; "
+                f"{instead}",
+                value=name,
+            )
+    if settings:
+        chain = chain.with_settings(**settings)
+    site = current_site()
+    about = None if site is None else site.about
+    if of_element:
+        made = named_formulas(structure)
+        if len(made) != 1 or len(counts_of(structure)) != 1:
+            raise BadInput(
+                f"structure={structure!r} is no element, and of others no slab can be made from the name; give "
+                f"the slab (ASE Atoms, or the path of a file) and catalyst={structure!r}.",
+                value=structure,
+            )
+        params = {**parameters, "metal": structure, "adsorbate": adsorbate}
+        manifest = chain.manifest(params, site=about)
+        metal, support = _pair(names) or (structure, "none")
+        return _Plan(chain, (), manifest, metal, support, adsorbate, structure)
+    slab = given(structure, "slab")
+    if not isinstance(slab, Given):
+        raise BadInput(f"structure={in_brief(structure)} is no element, no ASE Atoms and no path of a structure.")
+    symbols = structure_of(slab.fields).get_chemical_symbols()
+    formula = reduced_text({s: symbols.count(s) for s in dict.fromkeys(symbols)})
+    values = chain.contract.space.validated(parameters, where=f"app {chain.name} {chain.contract.version}")
+    molecule = build_molecule.manifest({"name": adsorbate, "vacuum": values["box"]}, site=about)
+    upstream = (slab.identity, molecule.execution_id)
+    manifest = chain.manifest(parameters, upstream=upstream, site=about)
+    metal, support = _pair(names) or (formula, "none")
+    return _Plan(chain, (slab,), manifest, metal, support, adsorbate, slab.fields["structure"])
+
+
+def _pair(names: tuple[str, ...]) -> tuple[str, str] | None:
+    return None if not names else (names[0], names[1] if len(names) == 2 else "none")
+
+
+def _known(resources: Resources, plan: _Plan, accept: str) -> Catalyst | None:
+    """What the table has, or None."""
+    if _TABLE not in resources.provisioned:
+        return None
+    table = resources.database(_TABLE)
+    made = table.query({"run_id": plan.manifest.execution_id}, descending=True, limit=1)
+    if made.total:
+        return _of_row(made.items[0], ())
+    alike = {"metal": plan.metal, "support": plan.support, "adsorbate": plan.adsorbate}
+    others = table.query(alike, descending=True, limit=100)
+    if accept == "same_method" or not others.total:
+        return None
+    energies = [row["adsorption_energy"] for row in others]
+    said = (
+        f"{others.total} rows of {plan.catalyst} and {plan.adsorbate}, by any method: {min(energies):.3f} to "
+        f"{max(energies):.3f} eV; this is the newest, by {others.items[0]['method']}",
+    )
+    return _of_row(others.items[0], said if others.total > 1 else ())
+
+
+def _of_row(row: Row, notes: tuple[str, ...]) -> Catalyst:
+    return Catalyst(True, row, row["adsorption_energy"], row["reference"], notes=notes)
+
+
+def _noted(resources: Resources, plan: _Plan, known: Catalyst) -> Catalyst:
+    entry = resources.notebook(_NOTEBOOK).append(
+        _entry(plan, known.result_uri) | {"found": True, "adsorption_energy_ev": known.adsorption_energy}
+    )
+    return Catalyst(True, known.row, known.adsorption_energy, known.result_uri, None, entry, known.notes)
+
+
+def _new(resources: Resources, plan: _Plan, threshold_ev: float) -> Catalyst:
+    """Compute it, unless a call before was killed after that; then store what is not stored yet."""
+    objects, run_id = resources.objects(_OBJECTS), plan.manifest.execution_id
+    stored = _stored(objects, plan)
+    if stored is None:
+        result = _computed(resources, plan)
+        stored = _content(plan, result)
+        objects.put(plan.key, stored, run_id=run_id)
+    info = objects.info(plan.key)
+    energy, notes = float(stored["metrics"]["adsorption_energy"]), tuple(stored["notes"])
+    notebook = resources.notebook(_NOTEBOOK)
+    before = notebook.entries(experiment_id=run_id, limit=1000).items
+    written = [e for e in before if e["output_uri"] == info.uri and e.at >= info.created_at]
+    entry = written[-1] if written else notebook.append(_entry(plan, info.uri) | {"adsorption_energy_ev": energy})
+    event = None
+    if energy < threshold_ev:
+        event = PromisingCatalyst(plan.catalyst, plan.adsorbate, energy, info.uri, float(threshold_ev))
+        _tell_once(resources, event, since=info.created_at)
+    # The row is last: with it everything is done, and nobody looks further.
+    row = _added(resources.database(_TABLE), plan, energy, info.uri)
+    return Catalyst(False, row, energy, info.uri, event, entry, notes)
+
+
+def _tell_once(resources: Resources, event: PromisingCatalyst, *, since: float) -> None:
+    for before in resources.history(_TABLE):
+        if before["event"] == EVENT and before["result_uri"] == event.result_uri and before["at"] >= since:
+            return
+    resources.tell(_TABLE, EVENT, **asdict(event), adsorption_energy_unit="eV")
+
+
+def _stored(objects: ObjectStore, plan: _Plan) -> dict[str, Any] | None:
+    """The result of this run, if it is there and whole."""
+    if plan.key not in {s.key for s in objects.listed(plan.key, limit=1)}:
+        return None
+    return objects.get(plan.key)
+
+
+def _computed(resources: Resources, plan: _Plan) -> Result:
+    from hpcagent.science.structures.molecule import build_molecule
+    from hpcagent.sites.site import current_dfk
+
+    if current_dfk() is None:
+        raise NoSite(
+            f"{plan.catalyst} and {plan.adsorbate} are not in {_TABLE} and have to be computed, but no site is "
+            "open. Write `with ha.open_site('laptop'):` around the call."
+        )
+    params: dict[str, Any] = dict(plan.manifest.params)
+    inputs: tuple[Any, ...] = ()
+    if plan.inputs:
+        from hpcagent.apps.structures import structure_of
+
+        slab = structure_of(plan.inputs[0].fields)
+        inputs = (slab, build_molecule(name=plan.adsorbate, vacuum=params["box"]))
+    result: Result = plan.chain(*inputs, **params).result()
+    failure = result.failure
+    if failure is not None:
+        told = {"kind": failure.kind, "name": failure.name, "message": failure.message}
+        resources.notebook(_NOTEBOOK).append(_entry(plan, None) | {"failure": told})
+        raise AppFailed(
+            f"{plan.catalyst} and {plan.adsorbate}: {failure.message}",
+            kind=failure.kind,
+            name=failure.name,
+            log_tail=failure.log_tail,
+            repair=failure.repair,
+        )
+    if result.manifest.execution_id != plan.manifest.execution_id:
+        raise AssertionError(f"{result.manifest.execution_id} is not the run that was planned")
+    return result
+
+
+def _content(plan: _Plan, result: Result) -> dict[str, Any]:
+    return {
+        "experiment_id": plan.manifest.execution_id,
+        "catalyst": plan.catalyst,
+        "adsorbate": plan.adsorbate,
+        "structure": plan.structure,
+        "app": result.manifest.app,
+        "app_version": result.manifest.app_version,
+        "input_digest": result.manifest.input_digest,
+        "parameters": dict(result.manifest.params),
+        "metrics": dict(result.metrics),
+        "units": dict(result.units),
+        "uncertainty": dict(result.uncertainty),
+        "notes": list(result.notes),
+        "versions": dict(result.versions),
+        "files": dict(result.files),
+        "workdir": result.workdir,
+        "ended_at": result.ended_at,
+    }
+
+
+def _added(table: Database, plan: _Plan, energy: float, uri: str) -> Row:
+    before = table.query({"run_id": plan.manifest.execution_id}, descending=True, limit=1)
+    if before.total:
+        return before.items[0]
+    # Surface per mass is nothing that a slab has: it stays unknown.
+    values = {
+        "metal": plan.metal,
+        "support": plan.support,
+        "adsorbate": plan.adsorbate,
+        "adsorption_energy": energy,
+        "reference": uri,
+        "method": plan.method,
+    }
+    return table.add(values, run_id=plan.manifest.execution_id)
+
+
+def _entry(plan: _Plan, uri: str | None) -> dict[str, Any]:
+    return {
+        "experiment_id": plan.manifest.execution_id,
+        "inputs": {"catalyst": plan.catalyst, "adsorbate": plan.adsorbate, "method": plan.method},
+        "output_uri": uri,
+    }

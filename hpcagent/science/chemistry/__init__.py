@@ -1,0 +1,1 @@
+"""Chemical reactions: formulas, balances, and enthalpies by tables of standard values."""

@@ -1,0 +1,1 @@
+"""Micromagnetics: magnetisation on a grid of cells, its energies, hysteresis loops and dynamics."""

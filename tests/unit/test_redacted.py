@@ -1,0 +1,170 @@
+"""Secrets are taken out of texts by their value and by what they look like; what is none stays."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.redacted import (
+    clean_environment,
+    is_credential,
+    looks_secret,
+    redacted,
+    redacted_data,
+    secret_values,
+)
+
+# The example token of RFC 7515, A.1.
+JWT = (
+    "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19"
+    "yb290Ijp0cnVlfQ.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
+)
+KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\nabc+/=\n-----END RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (f"slurm: {JWT} refused", JWT),
+        (f"Authorization: Bearer {JWT}", JWT),
+        ("Authorization: Bearer 4f3a9c8e7b6d5a41", "4f3a9c8e7b6d5a41"),
+        ("Authorization: Basic YW5uOnBhc3N3b3JkMQ==", "YW5uOnBhc3N3b3JkMQ"),
+        ("postgresql://ann:s3cr3t@db.example.org/x", "s3cr3t"),
+        ("https://oauth2:glpat-AAAAAAAAAAAAAAAA1234@gitlab.example.org/a.git", "glpat-AAAAAAAAAAAAAAAA1234"),
+        (f"the key:\n{KEY}\nend", "MIIEpAIBAAKCAQEA"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n(cut", "b3BlbnNzaC1rZXk"),
+        ("password = hunter2-x", "hunter2-x"),
+        ("mysql --password='my pass word'", "my pass word"),
+        ('{"access_token": "abc123def"}', "abc123def"),
+        ("AWS: AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
+        ("export HF=hf_abcdefghijklmnop0123", "hf_abcdefghijklmnop0123"),
+    ],
+)
+def test_what_looks_like_a_credential_goes(text, secret):
+    clean = redacted(text, secrets=())
+    assert secret not in clean
+    assert "(hidden)" in clean
+    assert looks_secret(text)
+    assert redacted(clean, secrets=()) == clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Step 100 Temp 300 TotEng -4.62",
+        "https://docs.lammps.org/fix_nve.html",
+        "a bearer of tokens; basic set 6-31g; token count exceeded",
+        "file:///scratch/ann/run:1/log.lammps",
+        "ERROR: Unknown pair style (src/force.cpp:275)",
+        "mail ann@example.org",
+        "sha256:" + "ab" * 32,
+        "0b9d7c1e-4c1a-5a53-9a0e-3f5f3a1c2d4e",
+        "passed 12 of 13; the key of the table; monkey = 3",
+    ],
+)
+def test_what_is_no_credential_stays(text):
+    assert redacted(text, secrets=()) == text
+
+
+def test_values_of_the_environment_go_wherever_they_stand(monkeypatch):
+    for name in ("DB_PASSWORD", "MY_API_KEY", "SLURM_JWT", "SERVICE_DSN"):
+        monkeypatch.setenv(name, f"Value+of/{name}")
+    monkeypatch.setenv("SHORT_TOKEN", "1")
+    monkeypatch.setenv("SSH_KEY_FILE", "/home/ann/.ssh/id")
+    monkeypatch.setenv("AWS_PROFILE", "default")
+    text = "a Value+of/DB_PASSWORD b 'Value+of/MY_API_KEY' Value+of/SLURM_JWT,Value+of/SERVICE_DSN 1 /home/ann/.ssh/id default"
+    clean = redacted(text)
+    assert clean == "a (hidden) b '(hidden)' (hidden),(hidden) 1 /home/ann/.ssh/id default"
+
+
+def test_the_longer_of_two_secrets_goes_first():
+    assert redacted("abcdef-ghijkl", secrets=["abcdef", "abcdef-ghijkl"]) == "(hidden)"
+    assert secret_values({"A_TOKEN": "abcdef", "B_TOKEN": "abcdef-ghijkl"}) == ("abcdef-ghijkl", "abcdef")
+
+
+def test_a_secret_of_several_lines_goes_line_by_line():
+    value = "first-line-of-it\nsecond-line-of-it"
+    values = secret_values({"SIGNING_KEY": value})
+    assert redacted("it printed second-line-of-it only", secrets=values) == "it printed (hidden) only"
+
+
+def test_names_of_credentials_are_known():
+    yes = "GITHUB_TOKEN AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN SLURM_JWT GLOBUS_COMPUTE_CLIENT_SECRET DB_PASSWORD PGPASSWORD"
+    yes += " OPENAI_API_KEY MY_KEY SSH_AUTH_SOCK secret_x VAULT_ADDR"
+    no = "PATH HOME OMP_NUM_THREADS KEYBOARD MONKEY PATIENCE LANG SLURM_JOB_ID"
+    assert all(map(is_credential, yes.split()))
+    assert not any(map(is_credential, no.split()))
+
+
+def test_data_of_any_depth_is_cleaned_in_names_and_values():
+    data = {
+        "log": [f"x {JWT}"],
+        "auth_token": "abc",
+        "n": 3,
+        f"k {JWT}": None,
+        "inner": {"password": "p", "ok": 1.5},
+    }
+    clean = redacted_data(data, secrets=())
+    assert clean == {
+        "log": ["x (hidden)"],
+        "auth_token": "(hidden)",
+        "n": 3,
+        "k (hidden)": None,
+        "inner": {"password": "(hidden)", "ok": 1.5},
+    }
+
+
+def test_a_clean_environment_keeps_a_list_and_ranks_need_more():
+    environ = {
+        "PATH": "/bin",
+        "OMP_NUM_THREADS": "2",
+        "SLURM_PROCID": "3",
+        "SLURM_JWT": JWT,
+        "PMI_RANK": "3",
+        "LD_PRELOAD": "/tmp/x.so",
+        "PYTHONPATH": "/x",
+        "MINE": "1",
+    }
+    assert clean_environment(environ) == {"PATH": "/bin", "OMP_NUM_THREADS": "2"}
+    assert set(clean_environment(environ, ranks=True)) == {"PATH", "OMP_NUM_THREADS", "SLURM_PROCID", "PMI_RANK"}
+    assert set(clean_environment(environ, allow=["MINE", "SLURM_JWT"])) == {"PATH", "OMP_NUM_THREADS", "MINE"}
+
+
+def test_a_text_of_megabytes_takes_no_minutes():
+    hard = (
+        ("eyJ" + "a" * 50) * 20_000
+        + "-----BEGIN RSA PRIVATE KEY-----" * 2000
+        + "password" * 50_000
+        + "://a:" * 20_000
+    )
+    began = time.process_time()
+    redacted(hard, secrets=())
+    assert time.process_time() - began < 5.0
+
+
+def test_a_program_that_prints_its_environment_leaves_no_secret_in_messages_and_records(tmp_path, monkeypatch):
+    secret = base64.b64encode(b"the secret of the site").decode()
+    monkeypatch.setenv("SITE_TOKEN", secret)
+    app = ha.executable(
+        ["sh", "-c", "echo SITE_TOKEN is $SITE_TOKEN {x}; exit 3"],
+        parameters={"x": ha.Float(0, 1)},
+        metrics={"a": ha.output.from_regex("a=(.*)", unit="1")},
+    )
+    campaign = ha.Campaign(app, ha.minimize("a"), until=ha.until.max_runs(2), policy="random", site="threads")
+    try:
+        results = ha.run(campaign, run_dir=tmp_path / "run").results
+    except ha.errors.HpcAgentError as error:
+        results = ()
+        assert secret not in str(error)
+    for result in results:
+        assert result.failure is not None
+        assert secret not in result.failure.message + result.failure.log_tail
+    texts = [p for p in Path(tmp_path / "run").rglob("*") if p.suffix in (".json", ".jsonl", ".md", ".toml")]
+    assert any("(hidden)" in p.read_text() for p in texts)
+    assert [p for p in texts if secret in p.read_text()] == []
+    json.dumps([str(p) for p in texts])
