@@ -18,7 +18,8 @@ def open_regular(path: str | Path) -> IO[bytes]:
         OSError: It cannot be opened, or is no regular file; what a shell gives (`/dev/fd/63`) may be a pipe.
 
     Example:
-        >>> open_regular(os.devnull).read()
+        >>> with open_regular(os.devnull) as file:
+        ...     file.read()
         b''
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -138,6 +138,20 @@ def test_what_cannot_go_on_is_refused_before_anything_is_started(tmp_path: Path)
         ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"}, extendable=True)(lambda x: {"y": x})
 
 
+@ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"}, deterministic=False, extendable=True)
+def left_nothing(x: float, run: ha.Run) -> ha.Outcome:
+    """Says of its end that there is nothing to go on from."""
+    return ha.Outcome({"y": x}, extendable_s=float("nan"))
+
+
+def test_a_run_that_says_that_it_cannot_go_on_is_not_extended(tmp_path: Path) -> None:
+    with Coordinator(campaign(app=left_nothing), site="threads", run_dir=tmp_path / "run") as coordinator:
+        (first,) = coordinator.run_points([{"x": 0.5}])
+        assert first.ok and first.extendable_s is None
+        with pytest.raises(BadInput, match="has nothing to go on from"):
+            coordinator.extend(0)
+
+
 @pytest.mark.parametrize(
     ("confirm", "needed"),
     # 4 runs and one more; where a larger budget keeps 2 runs for its confirmation, those besides.
