@@ -57,7 +57,7 @@ KINDS = {
     "arithmetic": "calculation",
     "plot_numbers": "plot",
     "landscape": "stand-in",
-    "oscillator": "stand-in",
+    "spring": "stand-in",
     "ml": "learning",
     "plots": "plot",
 }

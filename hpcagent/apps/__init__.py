@@ -33,7 +33,7 @@ BUILT_IN = {
     "simulate_chemical_reaction": "hpcagent.science.chemistry.reaction",
     "calculate": "hpcagent.science.arithmetic",
     "synthetic": "hpcagent.apps.landscape",
-    "oscillator": "hpcagent.apps.oscillator",
+    "oscillator": "hpcagent.apps.spring",
     # learn
     "ml_train_surrogate": "hpcagent.science.ml.surrogate",
     "ml_predict_property": "hpcagent.science.ml.predict",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcagent.campaign.budget import Budget
 from hpcagent.campaign.sweep_runs import PlannedRuns
-from hpcagent.gate.request import Request
+from hpcagent.gate.request import Request, Tier
 from hpcagent.model.base import canonical_json
 
 if TYPE_CHECKING:
@@ -17,7 +17,13 @@ __all__ = ["request_of"]
 
 
 def request_of(
-    campaign: Campaign, *, site: str, own: bool = False, price: float | None = None, why: str = ""
+    campaign: Campaign,
+    *,
+    site: str,
+    own: bool = False,
+    sandbox: Tier = "none",
+    price: float | None = None,
+    why: str = "",
 ) -> Request:
     """What the gate decides on: one request for all runs, bound to the campaign as it is written.
 
@@ -25,6 +31,7 @@ def request_of(
         campaign: The campaign.
         site: Name of its site.
         own: Whether its app is code that the library does not bring.
+        sandbox: The tier that its runs have at least.
         price: US dollars for a node-hour there.
         why: What it is for.
 
@@ -52,5 +59,6 @@ def request_of(
         expected_node_hours=each * (runs or 0),
         usd=None if price is None or cap is None else price * cap,
         own=own,
+        sandbox=sandbox,
         why=why,
     )

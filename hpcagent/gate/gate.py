@@ -10,13 +10,10 @@ from typing import Any
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
 from hpcagent.gate.not_allowed import NotAllowed
-from hpcagent.gate.request import Request
+from hpcagent.gate.request import TIERS, Request
 from hpcagent.gate.rules import Caller, Right, Rules
 
 __all__ = ["Admission", "Gate"]
-
-# What a sandbox tier keeps from whom; a higher one has what the lower ones have.
-TIERS = ("none", "limits", "bubblewrap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,7 @@ class Gate:
     def _sandbox(self, request: Request) -> str:
         wanted = self.rules.require_sandbox if request.own else "none"
         if wanted == "none":
-            return wanted
+            return request.sandbox
         lacking = self._tiers().get(wanted, "it is not known here")
         if lacking:
             raise NotAllowed(
@@ -152,7 +149,17 @@ class Gate:
                 allowed="no lower tier",
                 do="install what is missing, or have the rule changed in workspace.toml",
             )
-        return wanted
+        if TIERS.index(request.sandbox) < TIERS.index(wanted):
+            raise NotAllowed(
+                "sandbox",
+                f"{request.app} is code that the library does not bring, and its runs have the sandbox "
+                f"{request.sandbox}",
+                field="sandbox",
+                value=request.sandbox,
+                allowed=f"at least {wanted}",
+                do=f'describe it as a program with [sandbox] require = "{wanted}"',
+            )
+        return request.sandbox
 
     def _quota(self, request: Request, caller: Caller) -> None:
         now = self._clock()

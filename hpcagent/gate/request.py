@@ -10,7 +10,11 @@ from pydantic import Field
 from hpcagent.model.base import Record, canonical_json
 from hpcagent.model.texts import Name
 
-__all__ = ["Effect", "Request"]
+__all__ = ["TIERS", "Effect", "Request", "Tier"]
+
+Tier = Literal["none", "limits", "bubblewrap"]
+TIERS: tuple[Tier, ...] = ("none", "limits", "bubblewrap")
+"""Sandbox tiers; a later one keeps what the earlier ones keep."""
 
 Effect = Literal["writes_outside", "network", "destructive", "open_world"]
 """Side effects beyond an app's declared outputs."""
@@ -33,6 +37,7 @@ class Request(Record):
         usd: Cost at most in US dollars, where the site has a price.
         effects: Side effects beyond declared outputs.
         own: Whether it is code that the library does not bring: a script or function of somebody's own.
+        sandbox: The tier that every run has at least.
         why: What the caller says it is for.
     """
 
@@ -49,6 +54,7 @@ class Request(Record):
     usd: float | None = None
     effects: tuple[Effect, ...] = ()
     own: bool = False
+    sandbox: Tier = "none"
     why: str = Field(default="", max_length=2000)
 
     @property

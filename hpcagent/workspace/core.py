@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.base import App
+from hpcagent.apps.sandbox.tiers import tiers
 from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.recorded import snapshot
@@ -29,6 +30,7 @@ from hpcagent.gate.gate import Gate
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
 from hpcagent.gate.rules import Caller, Rules
+from hpcagent.model.failures import meaning
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.texts import as_name
 from hpcagent.runs.attached import run_detached
@@ -438,6 +440,7 @@ class Core:
             expected_node_hours=resources.nodes * (manifest.estimated_runtime_s or 0.0) / 3600,
             usd=None if price is None or most is None else price * most,
             own=not is_ours(found),
+            sandbox=sandbox_of(found),
             why=why,
         )
         return found, manifest, asked, taken
@@ -912,7 +915,12 @@ class Core:
                     raise NotAllowed("contract", error.message, do="correct it and ask again") from None
             where = site or self.rules.default_site
             asked = request_of(
-                found, site=where, own=not is_ours(found.app), price=self.rules.price(where), why=why
+                found,
+                site=where,
+                own=not is_ours(found.app),
+                sandbox=sandbox_of(found.app),
+                price=self.rules.price(where),
+                why=why,
             )
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
             if known:
@@ -1184,10 +1192,13 @@ class Core:
 
 def sandbox_tiers() -> dict[str, str]:
     """Sandbox tiers, each with "" or why it is not to be had here."""
-    return {
-        "limits": "single runs of a workspace are not sandboxed yet",
-        "bubblewrap": "single runs of a workspace are not sandboxed yet",
-    }
+    return {state.name: "" if state.available else state.why for state in tiers()}
+
+
+def sandbox_of(app: App) -> str:
+    """The tier that every run of an app has at least; `none` without a sandbox."""
+    asked = app.settings.get("sandbox")
+    return str(asked["require"]) if isinstance(asked, Mapping) else "none"
 
 
 def is_ours(app: App) -> bool:
@@ -1205,7 +1216,9 @@ def _job(row: Row) -> dict[str, Any]:
 
 def _machine(row: Row) -> bool:
     failure = (row.result or {}).get("failure") or {}
-    return failure.get("kind") in ("infrastructure", "cancelled") or (row.state == "failed" and row.result is None)
+    if failure:
+        return not meaning(failure["kind"], failure["name"], failure.get("repair")).final
+    return row.state == "failed" and row.result is None
 
 
 def _plain(one: Approval) -> dict[str, Any]:

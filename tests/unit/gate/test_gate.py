@@ -221,11 +221,14 @@ def test_bytes_of_runs_are_a_quota():
 
 def test_a_sandbox_that_is_not_to_be_had_is_no_lower_one():
     bench = Bench({"limits": "", "bubblewrap": "bwrap is not installed"}, require_sandbox="bubblewrap")
-    error = refused(bench, request(own=True))
+    error = refused(bench, request(own=True, sandbox="bubblewrap"))
     assert error.check == "sandbox" and "bwrap is not installed" in str(error)
     assert bench.gate.admit(request(own=False), ADA).tier == "none"
     there = Bench({"bubblewrap": ""}, require_sandbox="bubblewrap")
-    assert there.gate.admit(request(own=True), ADA).tier == "bubblewrap"
+    assert there.gate.admit(request(own=True, sandbox="bubblewrap"), ADA).tier == "bubblewrap"
+    for less in ("none", "limits"):
+        error = refused(there, request(own=True, sandbox=less))
+        assert (error.field, error.value, error.allowed) == ("sandbox", less, "at least bubblewrap")
 
 
 def test_an_approval_is_not_asked_for_what_is_refused_anyway():

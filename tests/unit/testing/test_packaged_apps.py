@@ -16,6 +16,8 @@ from tests.unit.science.analysis.trajectories import dump, walk
 
 pytest.importorskip("ase")
 
+pytestmark = pytest.mark.slow  # hundreds of runs
+
 
 def crystal(folder):
     from ase.build import bulk

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import hpcagent as ha
-from hpcagent.apps.oscillator import oscillator
+from hpcagent.apps.spring import oscillator
 
 
 def run(**params):
