@@ -2,10 +2,10 @@
 
 Every call of an app's function is in an `AsFound`: on a worker, on the ranks of a launch, in the slots of an
 ensemble. What cannot be given back is named in a note of the run, and a process of ours is replaced after it
-(`ours`). Standard library only; where nothing was changed it takes 13 us.
+(`ours`). Standard library only; where nothing was changed it takes some 20 us.
 
 Not looked after: what a function changes in modules (also by importing them) and the state of `random` and
-`numpy.random`. That goes on from run to run: given back, all runs of a worker would draw the same numbers.
+`numpy.random`, cores and priority. Random numbers go on from run to run: given back, all runs of a worker would draw the same numbers.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ _SIGNALS: tuple[int, ...] = tuple(
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _MOMENT_S = 0.1
 """So long a thread that a run has left may take to its end, in seconds."""
-_BINDS = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-"""Where one of these is set, OpenMP binds threads to cores once, when it is loaded: that is to stay."""
 _NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 
 
@@ -115,11 +113,6 @@ def _directory() -> str:
         return ""
 
 
-def _set_cores(before: Any) -> None:
-    if not any(name in os.environ for name in _BINDS):
-        os.sched_setaffinity(0, before)
-
-
 def _numpy_errors() -> Any:
     """How numpy before version 2 treats an overflow; since then it is part of the context that a call has."""
     numpy = sys.modules.get("numpy")
@@ -159,14 +152,10 @@ def _rows() -> list[tuple[str, Callable[[], Any], Callable[[Any], object]]]:
         ("the garbage collector", gc.isenabled, _set_collecting),
         ("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
         ("the error state of numpy", _numpy_errors, _set_numpy_errors),
-        ("the priority", partial(os.getpriority, os.PRIO_PROCESS, 0), partial(os.setpriority, os.PRIO_PROCESS, 0)),
     ]
-    for name in ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_STACK"):
-        which = getattr(resource, name, None)
-        if which is not None:
-            rows.append((name, partial(resource.getrlimit, which), partial(_set_limit, which)))
-    if hasattr(os, "sched_getaffinity"):
-        rows.append(("the cores", partial(os.sched_getaffinity, 0), _set_cores))
+    if hasattr(resource, "RLIMIT_AS"):  # the others are rarely set by a function, and each costs as much to read
+        which = resource.RLIMIT_AS
+        rows.append(("RLIMIT_AS", partial(resource.getrlimit, which), partial(_set_limit, which)))
     return rows
 
 
@@ -193,6 +182,8 @@ class _Begun:
         self.at = (time.monotonic(), time.process_time())
         self.timers = [_signal.getitimer(timer) for timer in _TIMERS]
         self.descriptors: list[tuple[int, tuple[int, int]]] = []
+        self.files: list[tuple[int, int]] = []
+        self.numbers = range(0)
 
     def keep_descriptors(self) -> None:
         """Keep copies of the standard streams' descriptors: a function may close them, or turn them elsewhere."""
@@ -202,6 +193,9 @@ class _Begun:
                 self.descriptors.append((os.dup(number), file))
             else:  # `open_closed_streams` leaves none of these
                 break
+        # Looked at after each run; the descriptor of stdin only where one of these is another one.
+        self.numbers = range(1, len(self.descriptors))
+        self.files = [file for _, file in self.descriptors[1:]]
 
     def let_go(self) -> None:
         for kept, file in self.descriptors:
@@ -219,9 +213,9 @@ def _file(descriptor: int) -> tuple[int, int] | None:
 
 def _written(stream: Any) -> tuple[Any, ...]:
     try:
-        return stream.encoding, stream.errors, stream.line_buffering, stream.write_through
-    except Exception:  # another kind of stream, or none
-        return None, None, None, None
+        return stream.encoding, stream.errors, stream.line_buffering, stream.write_through, stream.closed
+    except Exception:  # another kind of stream, or none, or one without what it wrote to
+        return None, None, None, None, None
 
 
 def _place(stream: Any, number: int) -> tuple[int, Any]:
@@ -339,10 +333,24 @@ class AsFound:
                     left.append(f"a handler of {signal.Signals(number).name}")
         os.umask(begun.mask)
         if self._descriptors:
-            for number, (kept, file) in enumerate(begun.descriptors):
-                if _file(number) != file:
-                    _turn_back(kept, file, number, left)
-        _give_streams_back(begun)
+            try:
+                same = [(about.st_dev, about.st_ino) for about in map(os.fstat, begun.numbers)] == begun.files
+            except OSError:
+                same = False
+            if not same:
+                for number, (kept, file) in enumerate(begun.descriptors):
+                    if _file(number) != file:
+                        _turn_back(kept, file, number, left)
+        stdin, stdout, stderr = begun.streams
+        if (
+            sys.stdout is not stdout
+            or sys.stderr is not stderr
+            or sys.stdin is not stdin
+            or _is_closed(stdin)
+            or _written(stdout) != begun.written[1]
+            or _written(stderr) != begun.written[2]
+        ):
+            _give_streams_back(begun)
         if os.environ._data != self._environ:  # type: ignore[attr-defined]
             _set_environ(self._environ | _by_import)
         if sys.path != self._path:
@@ -424,14 +432,14 @@ def _give_streams_back(begun: _Begun) -> None:
                 setattr(sys, f"__{name}__", anew)
             setattr(sys, name, anew)
         elif _written(stream) != begun.written[number]:
-            encoding, errors, lines, through = begun.written[number]
+            encoding, errors, lines, through, _ = begun.written[number]
             with contextlib.suppress(Exception):
                 stream.reconfigure(encoding=encoding, errors=errors, line_buffering=lines, write_through=through)
 
 
 def _opened(number: int, descriptor: int, name: Any, written: tuple[Any, ...]) -> Any:
     """A stream in the place of one that was closed, on its descriptor; where that is gone, on none."""
-    encoding, errors, lines, through = written
+    encoding, errors, lines, through, _ = written
     mode = "w" if number else "r"
     stream: Any
     try:

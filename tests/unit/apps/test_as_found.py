@@ -152,12 +152,8 @@ def changes_how_numbers_are_treated() -> None:
 
 
 def changes_limits_of_the_system() -> None:
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (10**6, hard))
-
-
-def changes_its_cores() -> None:
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (10**13, hard))
 
 
 def forks_a_child_that_ends() -> None:
@@ -245,7 +241,7 @@ def state(run: Run) -> dict[str, Any]:
         "locale": locale.setlocale(locale.LC_ALL),
         "limits": [sys.getrecursionlimit(), gc.isenabled(), socket.getdefaulttimeout()],
         "numbers": [decimal.getcontext().prec, np.geterr()],
-        "system": [resource.getrlimit(resource.RLIMIT_CPU), sorted(os.sched_getaffinity(0))],
+        "system": resource.getrlimit(resource.RLIMIT_AS),
         "streams": [(s.name, s.closed, s.encoding, s.errors, s is t)  # type: ignore[union-attr]
                     for s, t in ((sys.stdin, sys.__stdin__), (sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__))],
     }  # fmt: skip
@@ -256,9 +252,6 @@ def body(what: str, run: Run) -> dict[str, float]:
         os.chdir(run.workdir)
         given = SPOILS[what]()
         return {"y": 4.0 if given is None else given}
-    if what == "changes_its_cores":  # a launch has bound its ranks, and they are to stay as their OpenMP has them
-        changes_its_cores()
-        return {"y": 4.0}
     wait_s = float(what or 0.0)
     (run.workdir / "mode").touch()
     (run.workdir / "state.json").write_text(json.dumps(state(run)))
@@ -271,7 +264,7 @@ def body(what: str, run: Run) -> dict[str, float]:
     return {"y": 1.0}
 
 
-PARAMETERS = {"what": Choice(*SPOILS, "changes_its_cores", "0", "0.5", "1.2"), "n": Int(0, 1000)}
+PARAMETERS = {"what": Choice(*SPOILS, "0", "0.5", "1.2"), "n": Int(0, 1000)}
 
 
 @app(parameters=PARAMETERS, metrics={"y": "1"}, resources=ONE, seeded=False)
@@ -328,7 +321,7 @@ def on_a_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         yield run
 
 
-@pytest.mark.parametrize("what", [*SPOILS, "changes_its_cores"])
+@pytest.mark.parametrize("what", SPOILS)
 def test_what_a_run_does_to_its_worker_is_not_found_by_the_next(on_a_worker: Runs, what: str) -> None:
     is_left_as_found(on_a_worker, what)
 
@@ -492,10 +485,10 @@ def test_a_limit_that_nobody_may_raise_again_is_named(tmp_path: Path) -> None:
         import resource
         from hpcagent.apps.as_found import AsFound, cannot_be_given_back
         with AsFound():
-            resource.setrlimit(resource.RLIMIT_CPU, (1000, 1000))
+            resource.setrlimit(resource.RLIMIT_AS, (10**13, 10**13))
         print(*cannot_be_given_back())
         """
-    assert in_a_process(code, tmp_path) == "another value of RLIMIT_CPU\n"
+    assert in_a_process(code, tmp_path) == "another value of RLIMIT_AS\n"
 
 
 # ---- what stays
