@@ -168,7 +168,7 @@ def _least_factor(steps: int, exactly: float) -> str:
     """The smallest factor, in six digits behind the point or more, by which a run becomes longer by a step."""
     least = (steps + 0.5) / exactly
     for digits in range(6, 16):
-        factor = math.ceil(least * 10**digits) / 10**digits
+        factor = (math.floor(least * 10**digits) + 1) / 10**digits
         if steps < round(exactly * factor) <= steps + 1:
             return f"{factor:.{digits}f}".rstrip("0")
     return repr((steps + 1) / exactly)
