@@ -28,7 +28,7 @@ from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
 from hpcagent.gate.gate import Gate
 from hpcagent.gate.not_allowed import NotAllowed
-from hpcagent.gate.request import Request
+from hpcagent.gate.request import Request, Tier
 from hpcagent.gate.rules import Caller, Rules
 from hpcagent.model.failures import meaning
 from hpcagent.model.records import Manifest, Result
@@ -1195,10 +1195,11 @@ def sandbox_tiers() -> dict[str, str]:
     return {state.name: "" if state.available else state.why for state in tiers()}
 
 
-def sandbox_of(app: App) -> str:
+def sandbox_of(app: App) -> Tier:
     """The tier that every run of an app has at least; `none` without a sandbox."""
     asked = app.settings.get("sandbox")
-    return str(asked["require"]) if isinstance(asked, Mapping) else "none"
+    found: Tier = asked["require"] if isinstance(asked, Mapping) else "none"
+    return found
 
 
 def is_ours(app: App) -> bool:
