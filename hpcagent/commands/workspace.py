@@ -60,6 +60,12 @@ def workspace(
         str, typer.Option("--why", metavar="TEXT", help="run, start, approve, deny: what is said of it.")
     ] = "",
     state: Annotated[str, typer.Option("--state", metavar="STATE", help="list: only those in this state.")] = "",
+    walltime: Annotated[
+        float | None,
+        typer.Option(
+            "--walltime-s", metavar="S", help="run: wall time after which it is ended, in seconds."
+        ),
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="start: in place of the campaign's own.")
     ] = None,
@@ -83,7 +89,7 @@ def workspace(
         there.end()
         say("the service has ended")
         return
-    found = _done(there, what, given, site or "", why, state, changes or [], wait)
+    found = _done(there, what, given, site or "", why, state, changes or [], wait, walltime)
     say(json.dumps(found) if as_json else _shown(what, found))
     if isinstance(found, dict) and wait and found.get("state") not in (None, "completed"):
         raise typer.Exit(1)
@@ -98,6 +104,7 @@ def _done(
     state: str,
     changes: list[str],
     wait: bool,
+    walltime_s: float | None,
 ) -> Any:
     """What the service answers."""
     from hpcagent.errors import BadInput
@@ -115,8 +122,8 @@ def _done(
         app = str(Path(first).absolute()) if Path(first).is_file() else first
         params = _params(app, rest)
         if what == "estimate":
-            return there.estimate(app, params, site=site)
-        begun = there.run(app, params, site=site, why=why)
+            return there.estimate(app, params, site=site, walltime_s=walltime_s)
+        begun = there.run(app, params, site=site, walltime_s=walltime_s, why=why)
         return there.wait(begun["id"]) if wait else begun
     if what == "start":
         begun = there.start(first, changes=_changes(changes), site=site, why=why)

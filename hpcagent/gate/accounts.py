@@ -96,7 +96,7 @@ class Account:
                     field="walltime_s" if request.kind == "run" else "until.node_hours",
                     value=None,
                     allowed=f"at most {max(0.0, limit - spent - flying):.4g} {unit}",
-                    do="name a walltime or a cap",
+                    do="give the run a walltime_s, the campaign a cap of node-hours (until.node_hours)",
                 )
             if spent + flying + asked > limit * (1 + 1e-9):
                 raise NotAllowed(

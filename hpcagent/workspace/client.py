@@ -92,6 +92,7 @@ class Workspace:
         seed: int = 0,
         replicate: int = 0,
         inputs: Sequence[str] = (),
+        walltime_s: float | None = None,
         why: str = "",
         label: str = "",
     ) -> Answer:
@@ -105,6 +106,8 @@ class Workspace:
             seed: Random seed.
             replicate: A counter for deliberate repetitions.
             inputs: Ids of the runs that it takes as input.
+            walltime_s: Wall time after which it is ended, in seconds, in place of what the app says: a
+                bound of its node-hours.
             why: What it is for, for whoever approves it.
             label: What the caller calls it; need not be unique.
 
@@ -122,6 +125,7 @@ class Workspace:
             seed=seed,
             replicate=replicate,
             inputs=list(inputs),
+            walltime_s=walltime_s,
             why=why,
             label=label,
         )

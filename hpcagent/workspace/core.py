@@ -387,6 +387,7 @@ class Core:
         seed: int = 0,
         replicate: int = 0,
         inputs: Sequence[str] = (),
+        walltime_s: float | None = None,
         why: str = "",
     ) -> tuple[App, Manifest, Request, list[Mapping[str, Any]]]:
         """What a call would run: checked by the contract, with what it takes at most.
@@ -395,6 +396,11 @@ class Core:
             NotAllowed: Which field, which value, what is allowed.
         """
         found = self.app(app)
+        if walltime_s is not None:
+            try:
+                found = found.with_resources(walltime_s=walltime_s)
+            except BadInput as error:
+                raise NotAllowed("contract", error.message, field="walltime_s", value=walltime_s) from None
         where = site or self.rules.default_site
         taken = [self._input(caller, found, i, one) for i, one in enumerate(inputs)]
         if not found.contract.takes(len(taken)):

@@ -650,3 +650,20 @@ def test_contexts_and_resources_of_a_workspace_are_shared_in_the_callers_role(wo
     assert len(eve.database("catalyst_db").query({"metal": "Cu"}).items) == 1
     with pytest.raises(NotPermitted):
         eve.database("catalyst_db").add(fields)
+
+
+def test_a_walltime_gives_a_run_a_bound_where_there_is_a_quota(root):
+    rules(root, "[quota]\nnode_hours = 1.0\n")
+    core = Core(root)
+    with pytest.raises(NotAllowed, match="give the run a walltime_s"):
+        core.run(me(core), "synthetic", {"x": 0.3})
+    with pytest.raises(NotAllowed, match="node-hours of the workspace"):
+        core.run(me(core), "synthetic", {"x": 0.3}, walltime_s=3601.0)
+    with pytest.raises(NotAllowed) as wrong:
+        core.run(me(core), "synthetic", {"x": 0.3}, walltime_s=-1.0)
+    assert wrong.value.field == "walltime_s"
+    run = core.run(me(core), "synthetic", {"x": 0.3}, walltime_s=3600.0)["id"]
+    assert core.costs(me(core))["people"][""]["committed_node_hours"] in (0.0, 1.0)
+    assert core.wait(me(core), run, PATIENCE_S)["state"] == "completed"
+    assert core.costs(me(core))["people"][""]["node_hours"] < 1e-3
+    core.close()
