@@ -5,7 +5,7 @@ ensemble. What cannot be given back is named in a note of the run, and a process
 (`ours`). Standard library only; where nothing was changed it takes some 20 us.
 
 Not looked after: what a function changes in modules (also by importing them) and the state of `random` and
-`numpy.random`, cores and priority. Random numbers go on from run to run: given back, all runs of a worker would draw the same numbers.
+`numpy.random`: given back, all runs of a worker would draw the same numbers. Nor its cores and its priority.
 """
 
 from __future__ import annotations

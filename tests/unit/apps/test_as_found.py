@@ -249,7 +249,8 @@ def state(run: Run) -> dict[str, Any]:
 
 def body(what: str, run: Run) -> dict[str, float]:
     if what in SPOILS:
-        os.chdir(run.workdir)
+        if what in ("replaces_streams", "redirects_a_descriptor"):
+            os.chdir(run.workdir)  # where their file is
         given = SPOILS[what]()
         return {"y": 4.0 if given is None else given}
     wait_s = float(what or 0.0)
@@ -321,6 +322,7 @@ def on_a_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         yield run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", SPOILS)
 def test_what_a_run_does_to_its_worker_is_not_found_by_the_next(on_a_worker: Runs, what: str) -> None:
     is_left_as_found(on_a_worker, what)
@@ -418,6 +420,7 @@ def processes_were_replaced_after_the_second(answers: list[dict[str, Any]]) -> N
     assert [answer.get("notes") for answer in answers] == [None, [said], None, None, None]
 
 
+@pytest.mark.slow
 def test_a_worker_in_which_a_run_has_left_a_thread_is_replaced(tmp_path: Path) -> None:
     with open_site("laptop", run_dir=tmp_path, workers=1, private=True) as site:
         orders = orders_of(leaves_a_thread, tmp_path, 5)
