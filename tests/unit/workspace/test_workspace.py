@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -666,4 +667,33 @@ def test_a_walltime_gives_a_run_a_bound_where_there_is_a_quota(root):
     assert core.costs(me(core))["people"][""]["committed_node_hours"] in (0.0, 1.0)
     assert core.wait(me(core), run, PATIENCE_S)["state"] == "completed"
     assert core.costs(me(core))["people"][""]["node_hours"] < 1e-3
+    core.close()
+
+
+def test_of_a_file_of_10_gb_a_piece_is_read_and_no_more(core):
+    run = core.run(me(core), "synthetic", {"x": 0.3})["id"]
+    core.wait(me(core), run, PATIENCE_S)
+    large = core.folder.work / core.rows[run].execution_id / "trajectory.dump"
+    size = 10 * 10**9
+    with large.open("wb") as file:
+        file.truncate(size)  # takes no room on the disk
+        file.seek(size - 3)
+        file.write(b"end")
+    assert {f["path"]: f["bytes"] for f in core.artifacts(me(core), run)}["trajectory.dump"] == size
+    piece = core.fetch(me(core), run, "trajectory.dump", offset=size - 4, length=1 << 20)
+    assert (piece["data"], piece["next"], piece["bytes"]) == ("AGVuZA==", None, size)
+    assert core.fetch(me(core), run, "trajectory.dump", offset=size + 5, length=10)["data"] == ""
+
+
+def test_a_read_only_workspace_is_one_clear_error(root, monkeypatch):
+    core = Core(root)
+
+    def refuse(*args: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "write", refuse)
+    with pytest.raises(StoreFull, match="Read-only file system"):
+        core.run(me(core), "synthetic", {"x": 0.3})
+    monkeypatch.undo()
+    assert not core.rows and core.run(me(core), "synthetic", {"x": 0.3})["found"] is False
     core.close()
