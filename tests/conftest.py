@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from hpcagent import beside
+from hpcagent.apps import as_found
 from tests.timing import LIST, Times, function_of
 
 HERE = Path(__file__).resolve().parent
@@ -140,6 +141,16 @@ class Skipped:
         if self.reasons:
             told = "; ".join(f"{reason} ({number})" for reason, number in self.reasons.most_common())
             terminalreporter.write_line(f"skipped, not installed: {told}")
+
+
+@pytest.fixture(autouse=True)
+def _process() -> Iterator[None]:
+    """What runs of one test have left in this process is nothing that those of the next are told of."""
+    yield
+    known = as_found._Process
+    if known.begun is not None:
+        known.begun.let_go()
+    known.begun, known.left, known.ours = None, (), False
 
 
 @pytest.fixture(autouse=True)
