@@ -62,9 +62,7 @@ def workspace(
     state: Annotated[str, typer.Option("--state", metavar="STATE", help="list: only those in this state.")] = "",
     walltime: Annotated[
         float | None,
-        typer.Option(
-            "--walltime-s", metavar="S", help="run: wall time after which it is ended, in seconds."
-        ),
+        typer.Option("--walltime-s", metavar="S", help="run: wall time after which it is ended, in seconds."),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="start: in place of the campaign's own.")
