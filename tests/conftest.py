@@ -54,7 +54,7 @@ MISSING = re.compile(
     r"not installed|could not import|to test with|pip install|apt-get|apt\.txt|pw\.x|pseudopotentials|mpirun|mpi4py|Open MPI|h5py"
     r"|LAMMPS|lammps|needs ase"
 )
-NOT_IN_CI = re.compile(r"PyTorch|mace-torch|matminer|dscribe")
+NOT_IN_CI = re.compile(r"PyTorch|mace-torch|magnumnp|matminer|dscribe")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -145,7 +145,12 @@ class Skipped:
 
 @pytest.fixture(autouse=True)
 def _process() -> Iterator[None]:
-    """What runs of one test have left in this process is nothing that those of the next are told of."""
+    """What runs of one test have left in this process is nothing that those of the next are told of.
+
+    ASE takes a process in which mpi4py was imported for a rank, also where no MPI was started.
+    """
+    if "mpi4py.MPI" not in sys.modules:
+        sys.modules.pop("mpi4py", None)
     yield
     known = as_found._Process
     if known.begun is not None:

@@ -116,6 +116,8 @@ CASES = {
     "point_defect": (({},), crystal, "spglib"),
     "deform": (({"e1": 0.01},), crystal, ""),
     "synthetic": (({"x": 0.2}, {"x": 0.9, "noise": 0.1}), nothing, ""),
+    "oscillator": (({"max_steps": 50}, {"max_steps": 20, "timestep": 0.5}), nothing, ""),
+    "calculate": (({"expression": "-log10(0.01)"}, {"expression": "1/3 + 2"}), nothing, ""),
     "thermo": (({},), log, ""),
     "averages": (({},), table, ""),
     "heat_capacity": (({"ensemble": "nvt"},), log, ""),
@@ -142,6 +144,14 @@ NEED = {
         "adsorption_energy_of",
         "plot_eos",
         "plot_scf",
+    ),
+    "tables, models or lists, which the tests of their rooms have": (
+        "ml_train_surrogate",
+        "ml_predict_property",
+        "train_pod_potential",
+        "pod_frames",
+        "plot_data",
+        "simulate_chemical_reaction",
     ),
     "a long run of LAMMPS": ("viscosity", "melt_quench", "argon_diffusion", "water_box"),
 }
