@@ -128,6 +128,8 @@ class Service:
                 try:
                     connection, _ = self._socket.accept()
                 except TimeoutError:
+                    if not self._folder.exists:
+                        return  # the workspace was removed: nobody finds this process any more
                     self.core.look()
                     if self._clients or self.core.busy:
                         last = time.monotonic()

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import stat
@@ -697,3 +698,14 @@ def test_a_read_only_workspace_is_one_clear_error(root, monkeypatch):
     monkeypatch.undo()
     assert not core.rows and core.run(me(core), "synthetic", {"x": 0.3})["found"] is False
     core.close()
+
+
+def test_a_service_ends_when_its_workspace_is_removed(root):
+    workspace = Workspace(root)
+    pid = workspace.about()["pid"]
+    workspace.close()
+    shutil.rmtree(root)
+    until = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
