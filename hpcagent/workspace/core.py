@@ -26,7 +26,7 @@ from hpcagent.contexts.triggers import Started, Triggers, load_triggers
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreError
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
-from hpcagent.gate.gate import Gate
+from hpcagent.gate.gate import Admission, Gate
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request, Tier
 from hpcagent.gate.rules import Caller, Rules
@@ -469,40 +469,48 @@ class Core:
                 return self._said(mine[0], found=True)
             admission = self.gate.admit(asked, caller)
             identity = f"r-{secrets.token_urlsafe(12)}"
-            event = {
-                "event": "asked",
-                "id": identity,
-                "kind": "run",
-                "owner": caller.name,
-                "role": caller.role,
-                "client": caller.client,
-                "trace": caller.trace,
-                "app": app,
-                "site": asked.site,
-                "at": self._clock(),
-                "work": manifest.execution_id,
-                "manifest": manifest.model_dump(mode="json"),
-                "request": asked.model_dump(mode="json"),
-                "inputs": list(more.get("inputs", ())),
-                "tier": admission.tier,
-            }
-            if label:
-                event["label"] = label
-            events = [event]
-            if known:
-                event["shares"] = known[0].id
-            if admission.approval is not None:
-                event["approval"] = admission.approval.id
-                events.append(self.approvals.used(admission.approval, identity))
-            self._write(*events)
-            for one in events:
-                self._replay(one)
-            row = self.rows[identity]
+            row = self._begin(
+                caller,
+                admission,
+                identity,
+                app=app,
+                manifest=manifest.model_dump(mode="json"),
+                inputs=list(more.get("inputs", ())),
+                tier=admission.tier,
+                label=label,
+                shares=known[0].id if known else "",
+            )
             if known and known[0].over:
                 self._share(row, known[0])
             elif not known:
                 self._send(row, found, manifest, taken)
             return self._said(row, found=False)
+
+    def _begin(self, caller: Caller, admission: Admission, identity: str, **facts: Any) -> Row:
+        """Write down what was let through, with the approval that it uses, all or nothing."""
+        asked, approval = admission.request, admission.approval
+        event = {
+            "event": "asked",
+            "id": identity,
+            "kind": asked.kind,
+            "owner": caller.name,
+            "role": caller.role,
+            "client": caller.client,
+            "trace": caller.trace,
+            "site": asked.site,
+            "at": self._clock(),
+            "work": asked.work,
+            "request": asked.model_dump(mode="json"),
+            **{name: value for name, value in facts.items() if value not in ("", [])},
+        }
+        events = [event]
+        if approval is not None:
+            event["approval"] = approval.id
+            events.append(self.approvals.used(approval, identity))
+        self._write(*events)
+        for one in events:
+            self._replay(one)
+        return self.rows[identity]
 
     def estimate(self, caller: Caller, app: str, params: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
@@ -933,29 +941,7 @@ class Core:
                 return self._said(known[0], found=True)
             admission = self.gate.admit(asked, caller)
             identity = f"c-{secrets.token_urlsafe(12)}"
-            event: dict[str, Any] = {
-                "event": "asked",
-                "id": identity,
-                "kind": "campaign",
-                "owner": caller.name,
-                "role": caller.role,
-                "client": caller.client,
-                "trace": caller.trace,
-                "app": found.app.name,
-                "site": where,
-                "at": self._clock(),
-                "work": asked.work,
-                "request": asked.model_dump(mode="json"),
-                "note": found.name,
-            }
-            events = [event]
-            if admission.approval is not None:
-                event["approval"] = admission.approval.id
-                events.append(self.approvals.used(admission.approval, identity))
-            self._write(*events)
-            for one in events:
-                self._replay(one)
-            row = self.rows[identity]
+            row = self._begin(caller, admission, identity, app=found.app.name, note=found.name)
             try:
                 run_detached(found, site=self._profile(where), run_dir=self._workdir(row))
             except HpcAgentError as error:
