@@ -34,6 +34,7 @@ __all__ = [
     "RunRecords",
     "close_record_file",
     "close_record_files",
+    "open_records",
     "record_file",
 ]
 
@@ -66,6 +67,7 @@ class _RecordFile:
         self._at = 0
         self._closed_at = 0.0
         self._torn = False
+        self._given_up = False
 
     def begun(self, manifest: Mapping[str, Any], attempt: int) -> None:
         """Write down that a run begins.
@@ -87,8 +89,9 @@ class _RecordFile:
         self._write({"event": "ended", "execution_id": execution_id, "result": result})
 
     def close(self) -> None:
-        """Close the file; the next line opens it again."""
+        """Close the file for good: a line that a run has still to write opens it for that line only."""
         with self._lock:
+            self._given_up = True
             self._close()
 
     def _write(self, said: Mapping[str, Any]) -> None:
@@ -105,6 +108,10 @@ class _RecordFile:
                     self._append(line)
                 except OSError as again:
                     raise self._named(again) from again
+            finally:
+                if self._given_up and self._descriptor >= 0:  # the line failed; nobody would close it later
+                    with contextlib.suppress(OSError):
+                        self._close()
 
     def _append(self, line: bytes) -> None:
         if not self._ours():
@@ -117,7 +124,7 @@ class _RecordFile:
         self._torn = False
         self._at = os.lseek(self._descriptor, 0, os.SEEK_CUR)
         now = time.monotonic()
-        if now - self._closed_at >= _CLOSED_EVERY_S:
+        if self._given_up or now - self._closed_at >= _CLOSED_EVERY_S:
             self._close()
             self._closed_at = now
 
@@ -165,6 +172,13 @@ class _RecordFile:
 
 _files: dict[tuple[int, str], _RecordFile] = {}
 _files_lock = threading.Lock()
+_over: set[str] = set()
+"""Folders whose campaign has ended in this process: what still runs in its threads keeps no file open."""
+
+
+def open_records(folder: str) -> None:
+    """A campaign begins with this folder of records."""
+    _over.discard(folder)
 
 
 def record_file(folder: str) -> _RecordFile:
@@ -173,6 +187,10 @@ def record_file(folder: str) -> _RecordFile:
     found = _files.get(key)
     if found is None:
         with _files_lock:
+            if folder in _over:
+                late = _RecordFile(folder)
+                late.close()
+                return late
             found = _files.setdefault(key, _RecordFile(folder))
             while len(_files) > _MOST_OPEN:
                 _files.pop(next(iter(_files))).close()
@@ -180,14 +198,19 @@ def record_file(folder: str) -> _RecordFile:
 
 
 def close_record_file(folder: str) -> None:
-    """Close the file of this process in a folder of records, if it has one: no run of it goes on here."""
-    found = _files.pop((os.getpid(), folder), None)
+    """Close the file of this process in a folder of records, if it has one: its campaign has ended.
+
+    A run that goes on in a thread all the same opens one for each line, until `open_records`.
+    """
+    with _files_lock:
+        _over.add(folder)
+        found = _files.pop((os.getpid(), folder), None)
     if found is not None:
         found.close()
 
 
 def close_record_files() -> None:
-    """Close all files of this process: its runs have ended. One that goes on all the same opens its own again."""
+    """Close all files of this process: a site has closed. Runs of another site open their own again."""
     mine = os.getpid()
     for key in [key for key in list(_files) if key[0] == mine]:
         found = _files.pop(key, None)

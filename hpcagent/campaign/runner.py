@@ -21,7 +21,7 @@ from hpcagent.apps.chain import ChainRun, inner_manifest
 from hpcagent.apps.deciding import declared
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.parts import Part
-from hpcagent.apps.run_records import FOLDER, Ended, OnRecord, RunRecords, close_record_file
+from hpcagent.apps.run_records import FOLDER, Ended, OnRecord, RunRecords, close_record_file, open_records
 from hpcagent.apps.worker import execute, execute_each, with_reuse_said
 from hpcagent.campaign.chain_runs import ChainCall, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.ensemble_table import Ensemble
@@ -135,6 +135,7 @@ class Runner:
         self._state = state
         self._journal = journal
         self._work = folder.work.absolute()
+        open_records(f"{self._work}/{FOLDER}")
         self._promises = app.promises(required)
         self._retries = retries
         self._clock = clock

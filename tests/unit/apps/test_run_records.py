@@ -388,18 +388,44 @@ def test_a_lazy_run_can_be_replaced_and_shown(tmp_path):
     assert (other.seed, other.workdir) == (4, tmp_path)
 
 
+def held(folder):
+    """Files of records that this process has open."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found.append(str(link.readlink()))
+    return [path for path in found if path.startswith(f"{folder}/work/records/")]
+
+
 def test_a_closed_site_leaves_no_file_of_records_open(tmp_path):
-    """On threads a run may end after its campaign has closed the file, and open it again: a full disk stayed busy."""
-
-    def held():
-        found = []
-        for link in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):  # that of the listing itself
-                found.append(str(link.readlink()))
-        return [path for path in found if path.startswith(f"{tmp_path}/work/records/")]
-
     with ha.open_site("threads", workers=1, run_dir=tmp_path):
-        record_file(f"{tmp_path}/work/records").begun({"execution_id": "late"}, 1)
-        record_file(f"{tmp_path}/work/records").begun({"execution_id": "later"}, 1)
-        assert len(held()) == 1
-    assert held() == []
+        record_file(f"{tmp_path}/work/records").begun({"execution_id": "early"}, 1)
+        record_file(f"{tmp_path}/work/records").begun({"execution_id": "earlier"}, 1)
+        assert len(held(tmp_path)) == 1
+    assert held(tmp_path) == []
+
+
+def test_a_run_that_outlives_its_campaign_in_a_thread_leaves_no_file_of_records_open(tmp_path):
+    """On threads a run may end after its campaign has closed the file: a full disk stayed busy."""
+    folder = f"{tmp_path}/work/records"
+    kept = record_file(folder)
+    kept.begun({"execution_id": "a"}, 1)
+    run_records.close_record_file(folder)
+    kept.ended("a", {"ended_at": 1.0})
+    record_file(folder).begun({"execution_id": "b"}, 1)
+    assert held(tmp_path) == []
+    run_records.open_records(folder)  # the campaign goes on
+    record_file(folder).begun({"execution_id": "c"}, 1)
+    record_file(folder).ended("c", {"ended_at": 1.0})
+    assert len(held(tmp_path)) == 1
+    run_records.close_record_file(folder)
+    assert held(tmp_path) == [] and everything(tmp_path / "work").keys() == {"a", "b", "c"}
+
+
+def test_a_line_that_a_full_disk_refuses_after_the_end_leaves_no_file_open(tmp_path, monkeypatch):
+    file = record_file(f"{tmp_path}/work/records")
+    file.close()
+    monkeypatch.setattr(run_records.os, "write", lambda _descriptor, _line: 1)
+    with pytest.raises(OSError, match="No space left"):
+        file.begun({"execution_id": "a"}, 1)
+    assert held(tmp_path) == []
