@@ -32,7 +32,7 @@ WHAT = {
     "deny": "APPROVAL: deny it",
     "costs": "spent, committed, estimated against actual",
     "expire": "remove folders of runs that are older than retention_days",
-    "end": "end the service",
+    "end": "end the service; runs go on, unless --runs",
 }
 
 WorkspaceOption = Annotated[
@@ -67,6 +67,7 @@ def workspace(
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="start: in place of the campaign's own.")
     ] = None,
+    runs: Annotated[bool, typer.Option("--runs", help="end: what runs, too, and close the sites.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run apps and campaigns in a workspace, behind its gate; see what they took, approve, deny."""
@@ -84,8 +85,8 @@ def workspace(
         return
     there = Workspace(where, as_=as_)
     if what == "end":
-        there.end()
-        say("the service has ended")
+        there.end(runs=runs)
+        say("the service has ended" + (", and what it had running" if runs else ""))
         return
     found = _done(there, what, given, site or "", why, state, changes or [], wait, walltime)
     say(json.dumps(found) if as_json else _shown(what, found))

@@ -66,7 +66,7 @@ class Approvals:
     def __init__(
         self, write: Callable[[dict[str, Any]], None], *, clock: Callable[[], float], expires_s: float
     ) -> None:
-        self._write, self._clock, self._expires_s = write, clock, expires_s
+        self._write, self._clock, self.expires_s = write, clock, expires_s
         self._all: dict[str, Approval] = {}
         self._open: dict[str, str] = {}  # digest and asker -> id of the one that is pending or granted
 
@@ -108,7 +108,7 @@ class Approvals:
             "why": why,
             "asked_by": asked_by,
             "asked_at": now,
-            "expires_at": now + self._expires_s,
+            "expires_at": now + self.expires_s,
             "request": request.model_dump(mode="json"),
         }
         self._write(event)
@@ -137,7 +137,7 @@ class Approvals:
             "at": now,
         }
         if grant:
-            event["expires_at"] = now + self._expires_s
+            event["expires_at"] = now + self.expires_s
         self._write(event)
         self.replay(event)
         return self._all[identity]

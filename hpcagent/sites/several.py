@@ -190,11 +190,11 @@ class Sites(Site):
             raise self.none_left()
         return self.alive[0].site.submit(function, *args, priority=priority, needs=needs)
 
-    def cancel(self, executions: Iterable[str]) -> None:
-        """Cancel runs whose answers nobody wants any more, where a site can."""
-        executions = list(executions)
-        for member in self.alive:
-            member.site.cancel(executions)
+    def cancel(self, executions: Iterable[str], futures: Iterable[Future[Any]] = ()) -> bool:
+        """Cancel runs whose answers nobody wants any more, where a site can; see `Site.cancel`."""
+        executions, futures = list(executions), list(futures)
+        taken = [member.site.cancel(executions, futures) for member in self.alive]
+        return any(taken)
 
     def failed(self, member: Member, error: SiteFailed) -> bool:
         """Open a site again where that is all it takes; otherwise it gets no more runs.

@@ -264,7 +264,7 @@ class Site:
             needs: As `place` returned it beside the label.
 
         Returns:
-            The future of its result. It can't be cancelled: what was sent, runs.
+            The future of its result. Its own `cancel` does nothing: what was sent, runs; see `cancel` here.
 
         Raises:
             SiteFailed: The site is closed or has failed.
@@ -273,15 +273,23 @@ class Site:
         chosen: Future[Any] = self._executor(executor).submit_plain(function, args, priority, needs)
         return chosen
 
-    def cancel(self, executions: Iterable[str]) -> None:
-        """Cancel runs whose answers nobody wants any more, where the site can: on an endpoint.
+    def cancel(self, executions: Iterable[str], futures: Iterable[Future[Any]] = ()) -> bool:
+        """Cancel runs whose answers nobody wants any more, where the site can: threads cannot.
 
         Args:
-            executions: Their execution ids.
+            executions: Their execution ids, by which an endpoint knows them.
+            futures: What `submit` has returned for them, by which workers do: one that waits is not begun, and
+                the worker of one that runs is killed, with all that it has started.
+
+        Returns:
+            Whether one was found, and is being ended.
         """
+        executions, futures = list(executions), list(futures)
+        taken = False
         for executor in self._executors.values():
             if cancel := getattr(executor, "cancel", None):
-                cancel(executions)
+                taken |= cancel(executions, futures)
+        return taken
 
     def _executor(self, label: str | None) -> Any:  # LocalExecutor or Threads
         if label is None:

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,11 +19,10 @@ from hpcagent.contexts.events import EVERYONE, Events
 from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
-from hpcagent.lifeline import node_name
-from hpcagent.model.base import read_json
 from hpcagent.resources.folder import Resources
 from hpcagent.workspace.folder import Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
+from hpcagent.workspace.sockets import Lines, connect
 
 __all__ = ["Workspace"]
 
@@ -72,7 +70,7 @@ class Workspace:
         self.folder.read_rules()
         self._as, self._client = as_, client
         self._turn = threading.Lock()
-        self._stream: Any = None
+        self._lines: Lines | None = None
         self._pid = os.getpid()
 
     def __enter__(self) -> Workspace:
@@ -348,23 +346,30 @@ class Workspace:
         """The workspace and its service."""
         return self._one("about")
 
-    def end(self) -> None:
-        """End the service; the next call starts another, which takes up what had not ended."""
+    def end(self, *, runs: bool = False) -> None:
+        """End the service. Runs go on, and the next call starts another, which takes up their results.
+
+        Args:
+            runs: End what runs, too, and close the sites; the next service begins these runs again.
+        """
+        if runs:
+            self._connected(start=True)  # without a service nobody could tell those who keep the sites
         if self._connected(start=False):
-            pid = int(self._call("about")["pid"])
-            self._call("end")
+            pids = [int(self._call("about")["pid"])]
+            if runs:
+                pids += self.folder.keepers()
+            self._call("end", runs=runs)
             self.close()
             until = time.monotonic() + STARTS_WITHIN_S
-            while time.monotonic() < until and _alive(pid):
+            while time.monotonic() < until and any(map(_alive, pids)):
                 time.sleep(0.02)
 
     def close(self) -> None:
         """Close the connection; the service goes on."""
         with self._turn:
-            if self._stream is not None:
-                with contextlib.suppress(OSError):
-                    self._stream.close()
-                self._stream = None
+            if self._lines is not None:
+                self._lines.close()
+                self._lines = None
 
     # -- the connection -----------------------------------------------------------------------
 
@@ -375,17 +380,15 @@ class Workspace:
     def _call(self, do: str, /, **args: Any) -> Any:
         assert do in CALLS or do in ("about", "end"), do
         request = {"do": do, "args": args, "as": self._as, "client": self._client}
-        line = json.dumps(request).encode() + b"\n"
         for _ in range(TRIES):
             self._connected(start=True)
             with self._turn:
-                stream = self._stream
-                try:
-                    stream.write(line)
-                    stream.flush()
-                    answer = stream.readline()
-                except (OSError, ValueError, AttributeError):
-                    answer = b""
+                lines = self._lines
+                answer = b""
+                with contextlib.suppress(OSError, ValueError):
+                    if lines is not None:
+                        lines.write(request)
+                        answer = lines.read()
                 if not answer:
                     # The service ended under the request. To ask again is harmless: what it had written down is
                     # found by its work, not run twice.
@@ -400,21 +403,21 @@ class Workspace:
         )
 
     def _drop(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            self._stream.close()
-        self._stream = None
+        if self._lines is not None:
+            self._lines.close()
+        self._lines = None
 
     def _connected(self, *, start: bool) -> bool:
         with self._turn:
             if self._pid != os.getpid():
-                self._stream, self._pid = None, os.getpid()  # of the process that has forked
-            if self._stream is not None:
+                self._lines, self._pid = None, os.getpid()  # of the process that has forked
+            if self._lines is not None:
                 return True
             until = time.monotonic() + STARTS_WITHIN_S
             started = None
             while True:
-                self._stream = self._opened()
-                if self._stream is not None:
+                self._lines = self._opened()
+                if self._lines is not None:
                     return True
                 if not start:
                     return False
@@ -430,42 +433,12 @@ class Workspace:
                     )
                 time.sleep(0.02)
 
-    def _opened(self) -> Any:
+    def _opened(self) -> Lines | None:
         """A connection to the service that is there; None if there is none."""
-        try:
-            about = read_json(self.folder.service)
-            place, host = str(about["socket"]), str(about["host"])
-        except (HpcAgentError, OSError, KeyError, TypeError):
-            return None
-        if host != node_name():
-            raise BadInput(
-                f"the service of {self.folder.root} runs on {host}, and this is {node_name()}: log in there, "
-                "or end it there (`hpcagent workspace end`).",
-                value=host,
-            )
-        _refuse_foreign(Path(place))
-        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            one.connect(place)
-        except OSError:
-            one.close()
-            return None
-        stream = one.makefile("rwb")
-        one.close()  # once the stream is
-        return stream
-
-
-def _refuse_foreign(place: Path) -> None:
-    """Refuse a socket that another user may have put there, or may use."""
-    try:
-        status = place.lstat()
-    except OSError:
-        return
-    if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise BadInput(
-            f"{place} belongs to user {status.st_uid} with mode {status.st_mode & 0o777:o}; it has to be yours "
-            "with mode 600. Remove it, and ask again: the service is started anew.",
-            value=str(place),
+        return connect(
+            self.folder.service,
+            what=f"the service of {self.folder.root}",
+            do="log in there, or end it there (`hpcagent workspace end`)",
         )
 
 

@@ -15,8 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from hpcagent.apps.base import App
+from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.sandbox.tiers import tiers
+from hpcagent.apps.worker import final_result
 from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.record import load_campaign
 from hpcagent.campaign.recorded import snapshot
@@ -43,6 +47,7 @@ from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.desk import Desk, Job
 from hpcagent.workspace.folder import Folder
+from hpcagent.workspace.kept import Kept
 
 __all__ = ["Core", "Row"]
 
@@ -122,6 +127,7 @@ class Core:
     Args:
         root: Its folder, which is there.
         clock: Unix time, in seconds.
+        apart: Sites are kept by processes of their own, which outlive this one.
 
     Raises:
         RunDirLocked: Another process serves it.
@@ -129,9 +135,11 @@ class Core:
         StoreFull: It cannot be written.
     """
 
-    def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
         self.folder = Folder(root)
         self._clock = clock
+        self._apart = apart
+        self._rules_read = _written_at(str(self.folder.rules))
         self.rules: Rules = self.folder.read_rules()
         self.folder.create()
         self._lock_file = Lock(root)
@@ -146,7 +154,7 @@ class Core:
         self.rows: dict[str, Row] = {}
         self._by_work: dict[str, list[str]] = {}
         self._newest: list[str] = []
-        self._desks: dict[str, Desk] = {}
+        self._desks: dict[str, Desk | Kept] = {}
         self._apps: dict[str, tuple[float, App]] = {}
         self.news: list[str] = []
         self.started_at = clock()
@@ -178,7 +186,8 @@ class Core:
             self._triggers = Triggers(
                 root / "triggers", self.events, load_triggers(triggers), self._triggered, owner=self._owner.name
             )
-        self._take_up()
+        with self._turn:
+            self._take_up()
 
     # -- the journal --------------------------------------------------------------------------
 
@@ -313,12 +322,28 @@ class Core:
 
     # -- who ----------------------------------------------------------------------------------
 
+    def _read_rules(self) -> None:
+        """Read `workspace.toml` again if it was written since; one that is wrong changes nothing, and is told."""
+        written = _written_at(str(self.folder.rules))
+        if written == self._rules_read:
+            return
+        with self._turn:
+            self._rules_read = written
+            try:
+                rules = self.folder.read_rules()
+            except HpcAgentError as error:
+                self.news.append(f"the rules as they were still hold: {error.message}")
+                return
+            self.rules = self.gate.rules = rules
+            self.approvals.expires_s = rules.approval_expires_s
+
     def caller(self, uid: int, as_: str = "", client: str = "", trace: str = "") -> Caller:
         """Who a process of this user id is; the folder's owner may also speak for somebody who is known.
 
         Raises:
             NotAllowed: The user is not known here, or may not speak for that person.
         """
+        self._read_rules()
         owner = self.folder.root.stat().st_uid
         mine = next((name for name, person in self.rules.people.items() if person.uid == uid), None)
         if mine is None and uid != owner:
@@ -663,7 +688,20 @@ class Core:
             except (HpcAgentError, KeyError, ValueError) as error:
                 self._end(row, "failed", note=f"not taken up by the new service: {plain(str(error))}")
                 continue
-            self._send(row, app, manifest, taken)
+            if not self._found_ended(row, manifest):
+                self._send(row, app, manifest, taken)
+
+    def _found_ended(self, row: Row, manifest: Manifest) -> bool:
+        """Take the result of a run that ended while there was no service, if it did."""
+        done, _ = final_result(self._workdir(row))
+        if done is None or changed_files(done.get("files") or {}):
+            return False
+        try:
+            result = Result.model_validate({"manifest": manifest} | done)
+        except ValidationError:
+            return False
+        self._result(row, result)
+        return True
 
     def _send(self, row: Row, app: App, manifest: Manifest, taken: Sequence[Mapping[str, Any]]) -> None:
         def began() -> None:
@@ -678,7 +716,7 @@ class Core:
                 self._late.append((row, result))
                 self._take_late()
 
-        self._desk(row.site).add(Job(app, manifest, taken, ended, began, owner=row.owner))
+        self._desk(row.site).add(Job(app, manifest, taken, ended, began, owner=row.owner, reference=row.app))
 
     def _take_late(self) -> None:
         """Record results; what a full disk does not take waits for `look`, and lies in the run's folder."""
@@ -691,16 +729,15 @@ class Core:
                 return
             self._late.pop(0)
 
-    def _desk(self, site: str) -> Desk:
+    def _desk(self, site: str) -> Desk | Kept:
         desk = self._desks.get(site)
         if desk is None:
-            desk = Desk(
-                self._profile(site),
-                self.folder.sites / _as_name(site),
-                self.folder.work,
-                retries=self.rules.retries,
-                tell=self.news.append,
-            )
+            profile, folder = self._profile(site), self.folder.sites / _as_name(site)
+            retries, tell = self.rules.retries, self.news.append
+            if self._apart:
+                desk = Kept(profile, folder, retries=retries, tell=tell)
+            else:
+                desk = Desk(profile, folder, self.folder.work, retries=retries, tell=tell)
             self._desks[site] = desk
         return desk
 
@@ -850,16 +887,16 @@ class Core:
             if shared:
                 # Somebody else waits for the same work: it goes on for them.
                 self._hand_over(row, shared)
-                how = "left"
-            else:
-                how = self._desk(row.site).cancel(row.execution_id)
-            words = {
-                "waiting": "it had not begun",
-                "ended": "its worker was ended",
-                "left": "what has begun goes on to its end, and its result is not taken",
-            }[how]
-            self._end(row, "cancelled", note=f"cancelled by {caller.name}: {words}")
-            return self._said(row, found=True) | {"how": words}
+            self._end(row, "cancelled", note=f"cancelled by {caller.name}")
+        # Without the turn: what the site says meanwhile needs it.
+        how = "shared" if shared else self._desk(row.site).cancel(row.execution_id)
+        words = {
+            "waiting": "it had not begun",
+            "ended": "its worker is ended",
+            "left": "what has begun goes on to its end, and its result is not taken",
+            "shared": "it goes on for others who have asked for the same work",
+        }[how]
+        return self._said(row, found=True) | {"how": words}
 
     def _hand_over(self, row: Row, others: Sequence[Row]) -> None:
         if not row.shares:
@@ -1165,8 +1202,12 @@ class Core:
         """Whether something is under way."""
         return any(desk.busy for desk in self._desks.values())
 
-    def close(self) -> None:
-        """End what goes, close the sites; what had not ended is taken up by the next service."""
+    def close(self, *, end: bool = False) -> None:
+        """Leave the sites; what had not ended is taken up by the next service.
+
+        Args:
+            end: End what goes on sites that others keep; on those of this process nothing can go on.
+        """
         with self._turn:
             if self._closed:
                 return
@@ -1175,7 +1216,7 @@ class Core:
             desks = list(self._desks.values())
         for desk in desks:
             with contextlib.suppress(HpcAgentError):
-                desk.close()
+                desk.close(end=end)
         if self._triggers is not None:
             self._triggers.close()
         self._journal.close()

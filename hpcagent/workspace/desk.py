@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections import deque
@@ -19,14 +17,14 @@ from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, inner_manifest
 from hpcagent.apps.parts import Part
 from hpcagent.apps.worker import execute, execute_as_result
-from hpcagent.errors import HpcAgentError
+from hpcagent.errors import AppFailed, HpcAgentError
 from hpcagent.model.failures import meaning
-from hpcagent.model.records import Failure, Manifest, Result
+from hpcagent.model.records import Cost, Failure, Manifest, Result
 from hpcagent.sites.ended import failure_of
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.site import Site
 
-__all__ = ["Desk", "Job"]
+__all__ = ["Desk", "Job", "failed"]
 
 # So many runs wait at the site for each that goes: a worker has its next one before it has ended the last.
 AHEAD = 1
@@ -46,7 +44,11 @@ class Job:
         ended: Called once with its result.
         began: Called when it is handed to the site.
         owner: Whose turn it takes.
+        reference: The app by a name that another process finds.
         attempt: 1, or more after infrastructure failures.
+        charged: How many of its attempts count.
+        gone: It was cancelled.
+        futures: What was sent to the site for it.
     """
 
     app: App
@@ -55,9 +57,11 @@ class Job:
     ended: Callable[[Result], None]
     began: Callable[[], None]
     owner: str = ""
+    reference: str = ""
     attempt: int = 1
     charged: int = 0
-    gone: bool = field(default=False)
+    gone: bool = False
+    futures: list[Future[Any]] = field(default_factory=list)
 
 
 class Desk:
@@ -111,16 +115,15 @@ class Desk:
                 return "left"
             going.gone = True
             site = self._site
-        if site is not None:
-            site.cancel([execution_id])
-        pid = _holder(self._work / execution_id)
-        if pid is None:
-            return "left"
-        os.kill(pid, signal.SIGTERM)
-        return "ended"
+        open_ones = [future for future in going.futures if not future.done()]
+        return "ended" if site is not None and site.cancel([execution_id], open_ones) else "left"
 
-    def close(self) -> None:
-        """End what goes and close the site; nobody is told of what had not ended."""
+    def close(self, *, end: bool = True) -> None:
+        """End what goes and close the site; nobody is told of what had not ended.
+
+        Args:
+            end: As of `Kept`; here nothing can go on.
+        """
         with self._lock:
             self._closed = True
             self._lock.notify_all()
@@ -190,8 +193,9 @@ class Desk:
                 return
             future = self._submitted(site, job.app, job.manifest, job.inputs, job.attempt)
         except HpcAgentError as error:
-            self._ended(job, _failed(job.manifest, error))
+            self._ended(job, failed(job.manifest, error))
             return
+        job.futures[:] = [future]
         future.add_done_callback(lambda done: self._answered(job, done))
 
     def _submitted(
@@ -216,10 +220,13 @@ class Desk:
             seed: int | None,
             replicate: int | None,
         ) -> Part:
+            if job.gone:
+                raise AppFailed("The run was cancelled.", kind="cancelled", name="CancelledError")
             asked = inner_manifest(job.manifest, job.app, inner, inputs, params, seed, replicate, site.about)
             part = Part(inner.name, asked.execution_id)
             plain = [one.model_dump(mode="json") if isinstance(one, Result) else one.fields for one in inputs]
             future = self._submitted(site, inner, asked, plain)
+            job.futures.append(future)
             future.add_done_callback(lambda done: part.set_result(_result(asked, done)))
             return part
 
@@ -233,7 +240,7 @@ class Desk:
                 }
                 result = execute_as_result(order)
             except Exception as error:
-                result = _failed(job.manifest, error)
+                result = failed(job.manifest, error)
             self._ended(job, result)
 
         threading.Thread(target=run, name=f"chain {job.app.name}", daemon=True).start()
@@ -241,6 +248,8 @@ class Desk:
     def _answered(self, job: Job, done: Future[Any]) -> None:
         result = _result(job.manifest, done)
         failure = result.failure
+        if job.gone and failure is not None:
+            result = result.model_copy(update={"cost": self._taken(job.manifest)})
         if failure is not None and not job.gone and not self._closed:
             what = meaning(failure.kind, failure.name, failure.repair)
             job.charged += what.charged != "no"
@@ -252,6 +261,15 @@ class Desk:
                     self._lock.notify_all()
                 return
         self._ended(job, result)
+
+    def _taken(self, manifest: Manifest) -> Cost:
+        """What a run that was ended has taken, by when its folder's `manifest.json` was written."""
+        try:
+            began = (self._work / manifest.execution_id / "manifest.json").stat().st_mtime
+        except OSError:  # it had not begun
+            return Cost()
+        wall_s = max(0.0, time.time() - began)
+        return Cost(wall_s=wall_s, node_hours=manifest.resources.nodes * wall_s / 3600)
 
     def _ended(self, job: Job, result: Result) -> None:
         with self._lock:
@@ -266,33 +284,19 @@ def _result(manifest: Manifest, done: Future[Any]) -> Result:
     """What has come back, as a result; an error is a failed one."""
     error = done.exception()
     if error is not None:
-        return _failed(manifest, error)
+        return failed(manifest, error)
     fields = done.result()
     if isinstance(fields, Result):
         return fields
     try:
         return Result.model_validate({"manifest": manifest} | dict(fields))
     except ValidationError as wrong:
-        return _failed(manifest, wrong)
+        return failed(manifest, wrong)
 
 
-def _failed(manifest: Manifest, error: BaseException) -> Result:
+def failed(manifest: Manifest, error: BaseException) -> Result:
+    """A run that has failed with this error, as its result."""
     kind, name, message = failure_of(error)
     now = time.time()
     failure = Failure.model_validate({"kind": kind, "name": name, "message": message})
     return Result(manifest=manifest, status="FAILED", failure=failure, started_at=now, ended_at=now)
-
-
-def _holder(folder: Path) -> int | None:
-    """The process of this machine that holds a run's directory (Linux: proc(5), /proc/locks); None: not seen."""
-    try:
-        status = folder.stat()
-        locks = Path("/proc/locks").read_text()
-    except OSError:
-        return None
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    for line in locks.splitlines():
-        words = line.split()
-        if len(words) > 5 and words[1] == "FLOCK" and words[5] == place:
-            return int(words[4])
-    return None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
-from hpcagent.errors import BadInput
+from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.rules import Rules
-from hpcagent.model.base import build, read_toml
+from hpcagent.model.base import build, read_json, read_toml
 from hpcagent.owners import require_own
 from hpcagent.store.files import make_folder, refusing_clearly, write_whole
 
-__all__ = ["Folder", "find_folder"]
+__all__ = ["KEEPER", "Folder", "find_folder"]
 
 HERE = ".hpcagent"
+KEEPER = "keeper.json"
+"""In the folder of a site: which process keeps it, and where."""
 VARIABLE = "HPCAGENT_WORKSPACE"
 
 TEMPLATE = """\
@@ -70,6 +73,14 @@ class Folder:
         self.sites = root / "sites"
         self.service = root / "service.json"
         self.log = root / "service.log"
+
+    def keepers(self) -> list[int]:
+        """Processes that keep the sites, as their notes say."""
+        found = []
+        for note in self.sites.glob(f"*/{KEEPER}"):
+            with contextlib.suppress(HpcAgentError, OSError, KeyError, TypeError, ValueError):
+                found.append(int(read_json(note)["pid"]))
+        return found
 
     @property
     def exists(self) -> bool:

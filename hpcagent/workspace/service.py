@@ -11,13 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import secrets
 import signal
 import socket
-import struct
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -27,11 +23,10 @@ from typing import Any
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
-from hpcagent.lifeline import node_name
 from hpcagent.shown import plain
-from hpcagent.store.files import write_whole
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
+from hpcagent.workspace.sockets import Lines, Listening
 
 __all__ = ["CALLS", "SERVED", "Service", "main", "serve_here"]
 
@@ -41,8 +36,6 @@ LOOK_S = 1.0
 MOST_CLIENTS = 256
 SERVED = 3
 """Exit code where another process serves the workspace."""
-# The path of a Unix socket has at most 107 bytes (Linux: unix(7)).
-LONGEST_PATH = 100
 
 CALLS: dict[str, Callable[..., Any]] = {
     "run": Core.run,
@@ -86,38 +79,13 @@ class Service:
     """
 
     def __init__(self, root: Path) -> None:
-        self.core = Core(root)
+        self.core = Core(root, apart=True)
         self._folder = Folder(root)
         self._ending = threading.Event()
+        self._end_runs = False
         self._clients = 0
         self._turn = threading.Lock()
-        self._private: str | None = None
-        self._place = self._socket_path()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                self._place.unlink()  # of a service that was killed: the lock is ours
-            self._socket.bind(str(self._place))
-        finally:
-            os.umask(before)
-        self._socket.listen(MOST_CLIENTS)
-        self._socket.settimeout(LOOK_S)
-        about = {
-            "host": node_name(),
-            "pid": os.getpid(),
-            "socket": str(self._place),
-            "since": time.time(),
-        }
-        write_whole(self._folder.service, json.dumps(about) + "\n", private=True)
-
-    def _socket_path(self) -> Path:
-        """In the folder, where its path is short enough and the file system has sockets; else in a private one."""
-        inside = self._folder.root / "service.sock"
-        if len(os.fsencode(inside)) <= LONGEST_PATH and _takes_sockets(self._folder.root):
-            return inside
-        self._private = tempfile.mkdtemp(prefix="hpcagent-", dir=os.environ.get("XDG_RUNTIME_DIR"))
-        return Path(self._private) / "service.sock"
+        self._listening = Listening(root, "service.sock", self._folder.service, most=MOST_CLIENTS)
 
     def serve(self) -> None:
         """Answer until `end` is called, or nothing was asked and nothing goes for `idle_s`."""
@@ -126,7 +94,7 @@ class Service:
         try:
             while not self._ending.is_set():
                 try:
-                    connection, _ = self._socket.accept()
+                    connection, _ = self._listening.socket.accept()
                 except TimeoutError:
                     if not self._folder.exists:
                         return  # the workspace was removed: nobody finds this process any more
@@ -147,14 +115,8 @@ class Service:
 
     def close(self) -> None:
         """Close the socket and the workspace; harmless when called twice."""
-        self._socket.close()
-        for path in (self._place, self._folder.service):
-            with contextlib.suppress(OSError):
-                path.unlink()
-        if self._private is not None:
-            with contextlib.suppress(OSError):
-                Path(self._private).rmdir()
-        self.core.close()
+        self._listening.close()
+        self.core.close(end=self._end_runs)
 
     def _attend(self, connection: socket.socket) -> None:
         """One client, request by request."""
@@ -162,17 +124,14 @@ class Service:
             self._clients += 1
             crowded = self._clients > MOST_CLIENTS
         try:
-            with connection, connection.makefile("rwb") as stream:
-                _, uid, _ = struct.unpack(
-                    "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-                )
-                while line := stream.readline(LONGEST_REQUEST):
+            with contextlib.closing(Lines(connection)) as lines:
+                uid = lines.uid
+                while line := lines.read(LONGEST_REQUEST):
                     if crowded:
                         answer = _error(BadInput(f"{MOST_CLIENTS} clients are connected; try again later."))
                     else:
                         answer = self.answer(line, uid)
-                    stream.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
-                    stream.flush()
+                    lines.write(answer)
                     if crowded or len(line) == LONGEST_REQUEST:
                         return
         except (OSError, ValueError):
@@ -196,6 +155,7 @@ class Service:
                 return {"ok": self.core.about()}
             if do == "end":
                 self._may_end(self.core.caller(uid, **_named(who)))
+                self._end_runs = bool(args.get("runs"))
                 self.end()
                 return {"ok": {}}
             call = CALLS.get(do)
@@ -227,18 +187,6 @@ def _error(error: HpcAgentError) -> dict[str, Any]:
     if isinstance(error, NotAllowed):
         found["refused"] = error.plain()
     return {"error": found}
-
-
-def _takes_sockets(folder: Path) -> bool:
-    """Whether the file system has sockets: some network file systems do not."""
-    path = folder / f".{secrets.token_hex(4)}.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
-        try:
-            one.bind(str(path))
-        except OSError:
-            return False
-        path.unlink()
-        return True
 
 
 def serve_here(root: Path, begun: Callable[[], None]) -> None:

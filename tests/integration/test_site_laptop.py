@@ -211,6 +211,27 @@ def test_a_killed_worker_costs_its_run_only(site: Site, tmp_path: Path) -> None:
     assert [site.submit(abs, -n).result(120) for n in range(20)] == list(range(20))
 
 
+def test_cancelled_runs_are_not_begun_or_end_with_what_they_started_and_others_go_on(
+    profile: Profile, tmp_path: Path
+) -> None:
+    with open_site(profile, run_dir=tmp_path, workers=1, private=True) as site:
+        running = site.submit(sleeper())
+        wait_for_sleep(tmp_path)
+        waiting = [site.submit(abs, -n) for n in range(6)]  # some at the manager, some at the interchange
+        assert site.cancel([], [running, *waiting[::2]])
+        assert failure_of(failure(running, 60))[:2] == ("infrastructure", "WorkerLost")
+        for future in waiting[::2]:
+            assert "The run was cancelled." in str(failure(future, 60))
+        assert [future.result(60) for future in waiting[1::2]] == [1, 3, 5]
+        deadline = time.monotonic() + 60
+        while any(process.name() == "sleep" for process in processes(tmp_path)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not site.cancel([], [running]) and not site.cancel(["unknown"])
+    with open_site("threads", workers=1, run_dir=tmp_path) as threads:
+        assert not threads.cancel([], [threads.submit(abs, -1)])
+
+
 def test_what_a_killed_worker_had_started_ends_too(site: Site, tmp_path: Path) -> None:
     future = site.submit(sleeper())
     wait_for_sleep(tmp_path)

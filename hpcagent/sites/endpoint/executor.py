@@ -320,10 +320,11 @@ class EndpointExecutor(ParslExecutor):  # type: ignore[misc]  # Parsl has no typ
         """Whether the service says that the endpoint is offline."""
         return self._thread is not None and self.traffic.online is False
 
-    def cancel(self, executions: Iterable[str]) -> None:
+    def cancel(self, executions: Iterable[str], futures: Iterable[Future[Any]] = ()) -> bool:
         """Cancel runs: those that wait here at once, the others there; what they still answer comes too late."""
         if self._thread is not None:
             self._put(self._cancel, frozenset(executions))
+        return self._thread is not None
 
     def _cancel(self, executions: frozenset[str]) -> None:
         keys = self.traffic.cancel(executions)

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -337,6 +337,17 @@ class Executor(HighThroughputExecutor):  # type: ignore[misc]  # Parsl has no ty
                 raise SiteFailed("Parsl's interchange on this machine does not take tasks any more.") from None
             self.submitted(task_id, needs)
         return future
+
+    def cancel(self, executions: Iterable[str], futures: Iterable[Future[Any]] = ()) -> bool:
+        """End tasks by their futures: those that wait are not begun, the worker of one that runs is killed.
+
+        Returns:
+            Whether the interchange has taken it over; each future is answered with an error as it is done.
+        """
+        with self._submit_lock:
+            known = {id(future): task_id for task_id, future in self.tasks.items()}
+        task_ids = [known[id(future)] for future in futures if id(future) in known]
+        return bool(task_ids) and bool(self._command(("CANCEL", task_ids)))
 
     def refuse_impossible(self, needs: Mapping[str, Any]) -> None:
         """Raise `BadInput` for a task that would wait for ever, where that can be known."""

@@ -32,7 +32,7 @@ from parsl.serialize import serialize as serialize_object
 from hpcagent.lifeline import birth, end_tree, watch
 from hpcagent.sites.launch import detach
 from hpcagent.sites.workers.placement import Room
-from hpcagent.sites.workers.wire import placed
+from hpcagent.sites.workers.wire import CANCEL, Cancelled, placed
 
 _LOOK_EVERY_S = 0.5
 _SLEPT_S = 5.0
@@ -67,6 +67,7 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
         self._words = _Words()
         self._choosy = False
         self._passed: dict[int, int] = {}
+        self._unwanted: set[int] = set()
         super().__init__(**config)
 
     def _send_monitoring_info(self, monitoring_radio: Any, manager: Any) -> None:
@@ -96,7 +97,7 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
             self._lose(self._words.goodbyes.pop().encode(), interesting)
 
     def process_command(self, radio: Any) -> None:
-        """Answer the executor: Parsl's questions, and `STATE`, `EXPIRE`, `RETIRE` and `END`."""
+        """Answer the executor: Parsl's questions, and `STATE`, `EXPIRE`, `RETIRE`, `CANCEL` and `END`."""
         if self.socks.get(self.command_channel) != zmq.POLLIN:
             return
         request = self.command_channel.recv_pyobj()
@@ -126,6 +127,8 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
             self._expire(request[1])
         elif isinstance(request, tuple) and request[0] == "RETIRE":
             answer = self._retire(request[1])
+        elif isinstance(request, tuple) and request[0] == "CANCEL":
+            answer = self._cancel(frozenset(request[1]))
         elif request == "END":
             for manager_id in self._ready_managers:
                 self.manager_sock.send_multipart([manager_id, parsl_interchange.PKL_SHUTDOWN_CODE])
@@ -181,6 +184,24 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
             m["draining"] = True
         return True
 
+    def _cancel(self, unwanted: frozenset[int]) -> bool:
+        """Cancel tasks that are at a manager there, and those that wait, or are still to come, here."""
+        self._unwanted |= unwanted
+        for manager_id, m in self._ready_managers.items():
+            theirs = [{"task_id": task_id, CANCEL: True} for task_id in m["tasks"] if task_id in unwanted]
+            if theirs:
+                self.manager_sock.send_multipart([manager_id, pickle.dumps(theirs)])
+                self._unwanted.difference_update(one["task_id"] for one in theirs)
+        return True
+
+    def _drop_unwanted(self) -> None:
+        """Answer tasks that wait here and are not wanted any more; one may come after the word that it is not."""
+        for entry in [entry for entry in self.pending_task_queue if entry[-1]["task_id"] in self._unwanted]:
+            self.pending_task_queue.remove(entry)
+            task_id = entry[-1]["task_id"]
+            self._unwanted.discard(task_id)
+            self._fail_task(task_id, Cancelled("The run was cancelled."), {})
+
     # --- managers that have gone
 
     def expire_bad_managers(self, interesting: set[bytes], radio: Any) -> None:
@@ -212,18 +233,25 @@ class Interchange(parsl_interchange.Interchange):  # type: ignore[misc]  # Parsl
         if m is None:
             return
         for task_id in m["tasks"]:
-            try:
-                raise ManagerLost(manager_id, m["hostname"])
-            except ManagerLost:
-                error = serialize_object(RemoteExceptionWrapper(*sys.exc_info()))
-            message = {"type": "result", "task_id": task_id, "exception": error, "block_id": m["block_id"]}
-            self.results_outgoing.send(pickle.dumps(message))
+            self._fail_task(task_id, ManagerLost(manager_id, m["hostname"]), {"block_id": m["block_id"]})
+
+    def _fail_task(self, task_id: int, why: Exception, more: Mapping[str, Any]) -> None:
+        """Answer a task with an exception, as a worker that raised it would."""
+        try:
+            raise why
+        except Exception:
+            error = serialize_object(RemoteExceptionWrapper(*sys.exc_info()))
+        self.results_outgoing.send(
+            pickle.dumps({"type": "result", "task_id": task_id, "exception": error, **more})
+        )
 
     # --- what goes where
 
     def process_tasks_to_send(self, interesting: set[bytes], radio: Any) -> None:
         """Give waiting tasks to managers with room for them, the most urgent first."""
         interesting.intersection_update(self._ready_managers)  # those of an expired block are gone
+        if self._unwanted:
+            self._drop_unwanted()
         if not self._choosy:
             self._choosy = any(m.get("hosts") or m.get("ends_at") for m in self._ready_managers.values())
         if not self._choosy:

@@ -13,13 +13,20 @@ from typing import Any
 
 from parsl.serialize.base import SerializerBase
 
-__all__ = ["PlainSerializer", "pack", "placed", "run", "run_dill"]
+__all__ = ["CANCEL", "Cancelled", "PlainSerializer", "pack", "placed", "run", "run_dill"]
 
 RUN = {"task_executor": {"f": f"{__name__}.run"}}
 """Parsl's task context that makes a worker call `run` on the payload."""
 
 PLACE = "HPCAGENT_PLACE"
 """Environment variable of a worker with the place of its run (JSON): hosts with cores and gpus; see `room.py`."""
+
+CANCEL = "cancel"
+"""In place of a task's call: the task of that id is not wanted any more."""
+
+
+class Cancelled(Exception):
+    """A task was cancelled before it had begun."""
 
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes | None:

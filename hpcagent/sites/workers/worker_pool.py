@@ -11,6 +11,7 @@ The manager is Parsl's, with lighter parts put into it (`Light`), and with these
 * A manager that is told to end (SIGTERM: cancelled, out of time, preempted) says goodbye first, so that its
   runs are started again at once and not after missed heartbeats.
 * It knows when its block ends, and on a block for MPI which cores and GPUs there are to hand out.
+* A task can be cancelled: one that waits is answered without being begun, the worker of one that runs is killed.
 * Nothing is logged per task.
 """
 
@@ -38,8 +39,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from parsl.app.errors import RemoteExceptionWrapper
 from parsl.executors.high_throughput import process_worker_pool as parsl_pool
 from parsl.log_utils import set_file_logger
+from parsl.serialize import serialize
 
 from hpcagent.apps.as_found import cannot_be_given_back, flush_streams, ours
 from hpcagent.lifeline import (
@@ -54,12 +57,13 @@ from hpcagent.lifeline import (
     node_name,
     watch,
 )
-from hpcagent.sites.workers.wire import prefer_plain
+from hpcagent.sites.workers.wire import CANCEL, Cancelled, prefer_plain
 
 _LARGEST_MESSAGE = 64 * 1024
 _SLOT = struct.Struct("q")
 _GOODBYE_S = 0.3
 _LOOK_AT_WORKERS_S = 5.0
+_STOPS_WITHIN_S = 0.5
 _STOPPED_S = 120.0
 """A worker that somebody has stopped (SIGSTOP) may be so for so long; a debugger stops it in another way."""
 _FORK = multiprocessing.get_context("fork")
@@ -113,16 +117,36 @@ class Mailbox:
         return 0
 
 
+class Unwanted:
+    """Tasks that are cancelled before a worker has begun them, in memory that manager and workers share."""
+
+    MOST = 4095
+
+    def __init__(self) -> None:
+        self._slots = memoryview(mmap.mmap(-1, _SLOT.size * (1 + self.MOST))).cast("q")  # a count, then ids
+
+    def add(self, task_id: int) -> None:
+        """Only the manager writes. The oldest of more than `MOST` is forgotten: it is run, and nobody listens."""
+        count = self._slots[0]
+        self._slots[1 + count % self.MOST] = task_id
+        self._slots[0] = count + 1
+
+    def __contains__(self, task_id: int) -> bool:
+        count = self._slots[0]
+        return count > 0 and task_id in self._slots[1 : 1 + min(count, self.MOST)].tolist()
+
+
 class Tasks:
     """The queue of tasks as a worker has it: one in which a run has left something ends before the next task.
 
     Args:
         tasks: The queue that all workers read.
         results: Where the worker's answers go.
+        unwanted: Tasks that are answered without being begun.
     """
 
-    def __init__(self, tasks: Any, results: Any) -> None:
-        self._tasks, self._results = tasks, results
+    def __init__(self, tasks: Any, results: Any, unwanted: Unwanted) -> None:
+        self._tasks, self._results, self._unwanted = tasks, results, unwanted
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """As of the queue; does not return where the process is to be replaced."""
@@ -132,7 +156,20 @@ class Tasks:
                 self._results.join_thread()
             flush_streams()
             os._exit(0)
-        return self._tasks.get(block, timeout)
+        task = self._tasks.get(block, timeout)
+        if task["task_id"] in self._unwanted:
+            self._results.put(cancelled(task["task_id"]))
+            raise queue.Empty
+        return task
+
+
+def cancelled(task_id: int) -> bytes:
+    """The answer to a task that was cancelled."""
+    try:
+        raise Cancelled("The run was cancelled.")
+    except Cancelled:
+        error = serialize(RemoteExceptionWrapper(*sys.exc_info()))
+    return pickle.dumps({"type": "result", "task_id": task_id, "exception": error})
 
 
 class TaskSlots:
@@ -145,6 +182,10 @@ class TaskSlots:
     def __setitem__(self, worker: int, task: dict[str, Any]) -> None:
         _SLOT.pack_into(self._memory, worker * _SLOT.size, task["task_id"])
         self._used[worker] = 1
+
+    def at(self, worker: int) -> int:
+        """The id of the task of `worker`; 0 if it has none."""
+        return int(_SLOT.unpack_from(self._memory, worker * _SLOT.size)[0])
 
     def used(self, worker: int) -> bool:
         """Tell, once, whether `worker` has had a task."""
@@ -199,7 +240,10 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
         self._local = local
         self._useless = 0
         self._workers: dict[int, Any] = {}  # multiprocessing's ForkProcess by worker id
+        self._unwanted = Unwanted()
         super().__init__(**arguments)
+        self._give = self.task_scheduler.put_task
+        self.task_scheduler.put_task = self._take
 
     def create_reg_message(self) -> dict[str, Any]:
         """Add to Parsl's registration how the interchange can see that this process has ended."""
@@ -229,6 +273,28 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
                     print(f"worker {pid} has been stopped for {_STOPPED_S:g} s and is ended", flush=True)
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
+
+    def _take(self, task: dict[str, Any]) -> None:
+        """A task, or the word that one is not wanted any more."""
+        if CANCEL in task:
+            self._cancel(task["task_id"])
+        else:
+            self._give(task)
+
+    def _cancel(self, task_id: int) -> None:
+        """Kill the worker that is at a task; Parsl's thread then answers for it, and starts another."""
+        self._unwanted.add(task_id)
+        for worker_id, process in list(self._workers.items()):
+            if self._tasks_in_progress.at(worker_id) != task_id:
+                continue
+            # It is stopped first, so that it is not killed at its next task.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGSTOP)
+                until = time.monotonic() + _STOPS_WITHIN_S
+                while not is_stopped(process.pid) and time.monotonic() < until:
+                    time.sleep(0.001)
+                same = self._tasks_in_progress.at(worker_id) == task_id
+                os.kill(process.pid, signal.SIGKILL if same else signal.SIGCONT)
 
     def say_goodbye(self) -> None:
         """Tell the interchange that this manager is being ended; see `Interchange._lose`."""
@@ -291,7 +357,7 @@ class Pool(parsl_pool.Manager):  # type: ignore[misc]  # Parsl has no type infor
             worker_id,
             self.uid,
             self.worker_count,
-            Tasks(self.pending_task_queue, self.pending_result_queue),
+            Tasks(self.pending_task_queue, self.pending_result_queue, self._unwanted),
             self.pending_result_queue,
             self.monitoring_queue,
             self.ready_worker_count,

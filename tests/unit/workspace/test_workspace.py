@@ -53,7 +53,7 @@ def core(root: Path) -> Iterator[Core]:
 def workspace(root: Path) -> Iterator[Workspace]:
     one = Workspace(root)
     yield one
-    one.end()
+    one.end(runs=True)
 
 
 def me(core: Core) -> Any:
@@ -181,7 +181,7 @@ def test_a_waiting_run_is_cancelled_before_it_begins_and_a_running_one_is_ended(
     while not (folder / "manifest.json").exists() and time.monotonic() < until:
         time.sleep(0.05)
     began = time.monotonic()
-    assert core.cancel(who, long[0])["how"] == "its worker was ended"
+    assert core.cancel(who, long[0])["how"] == "its worker is ended"
     assert core.cancel(who, long[0])["state"] == "cancelled"  # again: nothing
     for run in long[1:-1]:
         core.cancel(who, run)
@@ -384,7 +384,7 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(root):
     assert max(Counter(e["work"] for e in events if e["event"] == "asked").values()) == 1
     assert max(Counter(e["id"] for e in events if e["event"] == "approval_used").values()) == 1
     assert len({e["id"] for e in events if e["event"] == "asked"}) == len(acknowledged) == 60
-    workspace.end()
+    workspace.end(runs=True)
 
 
 def test_a_campaign_is_approved_as_a_whole_and_outlives_the_service(root, tmp_path):
@@ -402,7 +402,7 @@ def test_a_campaign_is_approved_as_a_whole_and_outlives_the_service(root, tmp_pa
     assert status["state"] == "completed" and "12 runs" in status["notes"][0]
     assert workspace.start("synthetic", changes=more)["found"]
     assert workspace.costs()["people"][""]["node_hours"] > 0
-    workspace.end()
+    workspace.end(runs=True)
 
 
 def test_an_idle_service_ends_by_itself(root):
@@ -415,7 +415,7 @@ def test_an_idle_service_ends_by_itself(root):
         time.sleep(0.05)
     assert not (root / "service.json").exists()
     assert workspace.about()["runs"] == {}
-    workspace.end()
+    workspace.end(runs=True)
 
 
 def test_old_folders_go_when_their_time_is_over_and_their_records_stay(root):
