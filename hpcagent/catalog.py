@@ -182,6 +182,13 @@ def _app(found: object, reference: str) -> App:
     return found
 
 
+def packaged(name: str) -> App | None:
+    """The app of that name that comes with hpcagent; None if none does."""
+    from hpcagent.science.lammps.contract import packaged_inputs
+
+    return look_up(name) if name in BUILT_IN or name in packaged_inputs() else None
+
+
 def list_apps() -> list[App]:
     """Every app that comes with hpcagent, and those that packages offer by entry points; deprecated ones, too.
 

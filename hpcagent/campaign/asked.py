@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcagent.campaign.budget import Budget
 from hpcagent.campaign.sweep_runs import PlannedRuns
-from hpcagent.gate.request import Request, Tier
-from hpcagent.model.base import canonical_json
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.request import Request, Tier, effects_of
+from hpcagent.model.base import canonical_json, read_json
+from hpcagent.store.files import write_whole
 
 if TYPE_CHECKING:
     from hpcagent.campaign.record import Campaign
 
-__all__ = ["request_of"]
+__all__ = ["let_through", "refuse_beyond", "request_of"]
+
+NOTE = "workspace.json"
+"""In the folder of a campaign of a workspace: what was let through."""
 
 
 def request_of(
@@ -58,7 +65,48 @@ def request_of(
         node_hours=cap,
         expected_node_hours=each * (runs or 0),
         usd=None if price is None or cap is None else price * cap,
+        priced=price is not None,
+        effects=effects_of(campaign.app.contract.side_effects),
         own=own,
         sandbox=sandbox,
         why=why,
     )
+
+
+def let_through(run_dir: Path, request: Request, *, workspace: Path, identity: str) -> None:
+    """Note in a campaign's folder what its workspace has let through.
+
+    Raises:
+        StoreFull: It cannot be written.
+    """
+    note = {
+        "workspace": str(workspace),
+        "id": identity,
+        "node_hours": request.node_hours,
+        "runs": request.runs,
+        "site": request.site,
+    }
+    write_whole(run_dir / NOTE, json.dumps(note) + "\n", private=True)
+
+
+def refuse_beyond(run_dir: Path, request: Request) -> None:
+    """Refuse to go on with a campaign of a workspace beyond what was let through there.
+
+    Raises:
+        NotAllowed: It would take more node-hours or runs.
+    """
+    if not (run_dir / NOTE).is_file():
+        return
+    note = read_json(run_dir / NOTE)
+    for name, unit in (("node_hours", "node-hours"), ("runs", "runs")):
+        most, asked = note.get(name), getattr(request, name)
+        if most is not None and (asked is None or asked > most * (1 + 1e-9)):
+            raise NotAllowed(
+                "approval",
+                f"this campaign belongs to the workspace {note.get('workspace')}, which let it through with "
+                f"{most:g} {unit} at most",
+                field=f"until.{'node_hours' if name == 'node_hours' else 'max_runs'}",
+                value=asked,
+                allowed=f"at most {most:g}",
+                do=f"hpcagent workspace extend {note.get('id')} --set KEY=VALUE",
+            )

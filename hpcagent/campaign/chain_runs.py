@@ -156,31 +156,11 @@ class InnerRuns:
             AppFailed: `UpstreamFailed`: one of them failed.
             BadInput: One is no run of this campaign.
         """
-        plain: list[Any] = []
+        taken = []
         for one in inner.inputs:
-            if isinstance(one, Given):
-                plain.append(dict(one.fields))
-                continue
-            if isinstance(one, Part):
-                source = self._runs.get(one.execution_id)
-                result = None if source is None else source.result
-            else:
-                result = one if isinstance(one, Result) else None
-            if result is None:
-                raise BadInput(
-                    f"an input of {inner.app.name} is the future of another site or of Parsl; in a chain the "
-                    "inputs are its own runs, Results, ASE Atoms or paths.",
-                    value=repr(one),
-                )
-            if result.failure is not None:
-                raise AppFailed(
-                    f"its input {result.manifest.app} ({result.place}) failed: {result.failure.name}: "
-                    f"{result.failure.message}",
-                    kind=result.failure.kind,
-                    name="UpstreamFailed",
-                )
-            plain.append(result.model_dump(mode="json"))
-        return plain
+            source = self._runs.get(one.execution_id) if isinstance(one, Part) else None
+            taken.append(one if source is None or source.result is None else source.result)
+        return plain_inputs(inner.app, taken)
 
     def link(self, inner: Inner) -> None:
         """Show an inner run that lies in the cache in the campaign's own folder too."""
@@ -227,6 +207,34 @@ class InnerRuns:
                 if not part.done():
                     part.set_exception(interrupted())
             inner.parts.clear()
+
+
+def plain_inputs(app: App, inputs: Iterable[Any]) -> list[Any]:
+    """The inputs of an inner run as a worker takes them: plain data of results and structures.
+
+    Raises:
+        AppFailed: `UpstreamFailed`: one of them failed.
+        BadInput: One is no run of the chain, no result and no structure.
+    """
+    plain: list[Any] = []
+    for one in inputs:
+        if isinstance(one, Given):
+            plain.append(dict(one.fields))
+        elif not isinstance(one, Result):
+            raise BadInput(
+                f"an input of {app.name} is the future of another site or of Parsl; in a chain the "
+                "inputs are its own runs, Results, ASE Atoms or paths.",
+                value=repr(one),
+            )
+        elif one.failure is not None:
+            raise AppFailed(
+                f"its input {one.manifest.app} ({one.place}) failed: {one.failure.name}: {one.failure.message}",
+                kind=one.failure.kind,
+                name="UpstreamFailed",
+            )
+        else:
+            plain.append(one.model_dump(mode="json"))
+    return plain
 
 
 def interrupted() -> AppFailed:

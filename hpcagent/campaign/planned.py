@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcagent.campaign.asked import request_of
+from hpcagent.campaign.asked import refuse_beyond, request_of
 from hpcagent.campaign.budget import refuse_small_cap
 from hpcagent.campaign.decisions import policy_of
 from hpcagent.campaign.earlier import WarmStart
@@ -98,7 +98,9 @@ def planned(
         if not folder.exists and not isinstance(wanted, Several):
             here = None if wanted.batch or wanted.remote else len(usable_cores())
             refuse_small_cap(campaign, node_cores=wanted.node_cores or here)
-    admit_alone(request_of(campaign, site=profile.name))
+    asked = request_of(campaign, site=profile.name)
+    refuse_beyond(folder.root, asked)
+    admit_alone(asked)
     return Plan(
         campaign=campaign,
         folder=folder,

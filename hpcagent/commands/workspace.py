@@ -25,6 +25,8 @@ WHAT = {
     "status": "RUN: state, metrics, failure, the log's last lines",
     "cancel": "RUN: keep it from being done, or end it",
     "stop": "CAMPAIGN_ID: stop a campaign",
+    "extend": "CAMPAIGN_ID: go on with one that has ended, with --set",
+    "apps": "apps that the caller may use",
     "files": "RUN: its files",
     "fetch": "RUN PATH [TO]: a file of a run",
     "approvals": "what waits for a person, and what was decided",
@@ -57,7 +59,7 @@ def workspace(
     as_: Annotated[str, typer.Option("--as", metavar="NAME", help="Speak for somebody of workspace.toml.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="run, start: until it has ended.")] = False,
     why: Annotated[
-        str, typer.Option("--why", metavar="TEXT", help="run, start, approve, deny: what is said of it.")
+        str, typer.Option("--why", metavar="TEXT", help="run, start, extend, approve, deny: what is said of it.")
     ] = "",
     state: Annotated[str, typer.Option("--state", metavar="STATE", help="list: only those in this state.")] = "",
     walltime: Annotated[
@@ -65,7 +67,8 @@ def workspace(
         typer.Option("--walltime-s", metavar="S", help="run: wall time after which it is ended, in seconds."),
     ] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="start: in place of the campaign's own.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="start, extend: in place of its own."),
     ] = None,
     runs: Annotated[bool, typer.Option("--runs", help="end: what runs, too, and close the sites.")] = False,
     as_json: JsonOption = False,
@@ -108,7 +111,7 @@ def _done(
     """What the service answers."""
     from hpcagent.errors import BadInput
 
-    if what in ("about", "costs", "expire"):
+    if what in ("about", "costs", "expire", "apps"):
         return getattr(there, what)()
     if what == "list":
         return there.list(state=state)
@@ -126,6 +129,9 @@ def _done(
         return there.wait(begun["id"]) if wait else begun
     if what == "start":
         begun = there.start(first, changes=_changes(changes), site=site, why=why)
+        return there.wait(begun["id"]) if wait else begun
+    if what == "extend":
+        begun = there.extend(first, _changes(changes), why=why)
         return there.wait(begun["id"]) if wait else begun
     if what == "fetch":
         if not rest:

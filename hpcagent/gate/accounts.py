@@ -87,7 +87,7 @@ class Account:
             ("node_hours", quota.node_hours, self.node_hours, hours, request.node_hours, "node-hours"),
             ("usd", quota.usd, self.usd, dollars, request.usd, "USD"),
         ):
-            if limit is None or (name == "usd" and asked is None):
+            if limit is None or (name == "usd" and not request.priced):
                 continue
             if asked is None:
                 raise NotAllowed(

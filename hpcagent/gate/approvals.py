@@ -123,6 +123,8 @@ class Approvals:
         """
         now = self._clock()
         one = self.get(identity)
+        if one.decided_by == by and one.state == ("granted" if grant else "denied"):
+            return one  # said again, as after a lost answer
         if one.state != "pending":
             raise BadInput(
                 f"approval {identity} is {one.state}{f' ({one.decided_by})' if one.decided_by else ''}; only one "

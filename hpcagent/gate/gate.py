@@ -1,4 +1,4 @@
-"""The gate: contract, caller, approval, quota, sandbox, in this order, before anything reaches a site."""
+"""The gate: contract, caller, sandbox, quota, approval, in this order, before anything reaches a site."""
 
 from __future__ import annotations
 
@@ -71,6 +71,17 @@ class Gate:
             # Last: an approval is not asked for what would be refused anyway.
             approval = self.approvals.use(request, caller.name, why) if why else None
             return Admission(request, approval, tier)
+
+    def refusal(self, request: Request, caller: Caller) -> NotAllowed | None:
+        """What would be refused, an approval aside; nothing is recorded, and nothing used."""
+        try:
+            self.require(caller, "run")
+            self._caller(request, caller)
+            self._sandbox(request)
+            self._quota(request, caller)
+        except NotAllowed as error:
+            return error
+        return None
 
     def recorded(self, caller: Caller, request: Request | None = None, what: str = "") -> _Recorded:
         """Has a refusal within the block written down."""
@@ -191,4 +202,5 @@ class _Recorded:
         event = {"event": "refused", "by": self._caller.name, "role": self._caller.role, "at": self._clock()}
         event |= {} if self._request is None else {"app": self._request.app, "digest": self._request.digest}
         event |= {"what": self._what} if self._what else {}
+        event |= {n: v for n, v in (("client", self._caller.client), ("trace", self._caller.trace)) if v}
         self._record(event | error.plain())

@@ -8,7 +8,7 @@ from hpcagent.errors import BadInput, in_brief
 
 __all__ = ["Check", "NotAllowed"]
 
-Check = Literal["contract", "caller", "approval", "quota", "sandbox"]
+Check = Literal["contract", "caller", "sandbox", "quota", "approval"]
 """The checks of the gate, in their order."""
 
 

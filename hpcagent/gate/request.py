@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
 from hpcagent.model.base import Record, canonical_json
 from hpcagent.model.texts import Name
 
-__all__ = ["TIERS", "Effect", "Request", "Tier"]
+__all__ = ["TIERS", "Effect", "Request", "Tier", "effects_of"]
 
 Tier = Literal["none", "limits", "bubblewrap"]
 TIERS: tuple[Tier, ...] = ("none", "limits", "bubblewrap")
 """Sandbox tiers; a later one keeps what the earlier ones keep."""
 
-Effect = Literal["writes_outside", "network", "destructive", "open_world"]
-"""Side effects beyond an app's declared outputs."""
+Effect = Literal["reads the network", "writes outside its folder", "changes another system"]
+"""Side effects beyond an app's declared outputs, the weaker first; see `model.contract.SIDE_EFFECTS`."""
+
+
+def effects_of(side_effects: str) -> tuple[Effect, ...]:
+    """What an app with this side effect may do beyond its declared outputs.
+
+    Example:
+        >>> effects_of("writes outside its folder")
+        ('reads the network', 'writes outside its folder')
+        >>> effects_of("declared outputs only")
+        ()
+    """
+    known: tuple[Effect, ...] = get_args(Effect)
+    return known[: known.index(side_effects) + 1] if side_effects in known else ()
 
 
 class Request(Record):
@@ -35,7 +48,8 @@ class Request(Record):
         node_hours: Node-hours at most: a run's walltime, a campaign's cap. None where nothing ends it.
         expected_node_hours: As forecast.
         usd: Cost at most in US dollars, where the site has a price.
-        effects: Side effects beyond declared outputs.
+        priced: Whether the site has a price.
+        effects: Side effects beyond declared outputs: an app's, and what is weaker.
         own: Whether it is code that the library does not bring: a script or function of somebody's own.
         sandbox: The tier that every run has at least.
         why: What the caller says it is for.
@@ -52,6 +66,7 @@ class Request(Record):
     node_hours: float | None = None
     expected_node_hours: float = 0.0
     usd: float | None = None
+    priced: bool = False
     effects: tuple[Effect, ...] = ()
     own: bool = False
     sandbox: Tier = "none"

@@ -137,7 +137,7 @@ class ApprovalRule(Record):
         why += ["it is code of somebody's own"] if self.own else []
         for limit, asked, unit in (
             (self.nodes_times_hours, request.node_hours, "node-hours"),
-            (self.usd, request.usd if request.usd is not None or self.usd is None else 0.0, "USD"),
+            (self.usd, request.usd if request.priced else 0.0, "USD"),
         ):
             if limit is None:
                 continue

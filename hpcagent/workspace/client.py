@@ -14,12 +14,14 @@ from typing import Any
 
 from hpcagent import errors
 from hpcagent.apps.base import App
+from hpcagent.catalog import find_app
 from hpcagent.contexts.contexts import Contexts
 from hpcagent.contexts.events import EVERYONE, Events
 from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.resources.folder import Resources
+from hpcagent.workspace.configured import settings_of
 from hpcagent.workspace.folder import Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
 from hpcagent.workspace.sockets import Lines, connect
@@ -41,6 +43,7 @@ class Workspace:
         as_: Somebody of `workspace.toml` to speak for.
         client: Program and version, written down with each call.
         create: Make the workspace if there is none.
+        trace: An id of the caller's own, written down with each call.
 
     Raises:
         BadInput: There is no workspace, or another user owns it.
@@ -63,15 +66,14 @@ class Workspace:
         as_: str = "",
         client: str = "hpcagent",
         create: bool = False,
+        trace: str = "",
     ) -> None:
         self.folder = Folder(find_folder(where))
         if create:
             self.folder.create()
         self.folder.read_rules()
-        self._as, self._client = as_, client
-        self._turn = threading.Lock()
-        self._lines: Lines | None = None
-        self._pid = os.getpid()
+        self._as, self._client, self._trace = as_, client, trace
+        self._local = threading.local()  # a connection for each thread: one that waits holds up no other
 
     def __enter__(self) -> Workspace:
         return self
@@ -91,13 +93,16 @@ class Workspace:
         replicate: int = 0,
         inputs: Sequence[str] = (),
         walltime_s: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        resources: Mapping[str, Any] | None = None,
         why: str = "",
         label: str = "",
     ) -> Answer:
         """Start a run, or find the one that did the same work; returns at once.
 
         Args:
-            app: Its name (`lj_argon`, `lj_argon@0.2.0`), the path of a script, or `module:function`.
+            app: Its name (`lj_argon`, `lj_argon@0.2.0`), the path of a script, or `module:function`; or the app
+                itself, with the settings and resources that it has.
             params: In the units of its contract; those not given take their defaults. A file of an earlier run is
                 `artifact:RUN/PATH`.
             site: Where it runs; by default as `workspace.toml` says.
@@ -106,6 +111,8 @@ class Workspace:
             inputs: Ids of the runs that it takes as input.
             walltime_s: Wall time after which it is ended, in seconds, in place of what the app says: a
                 bound of its node-hours.
+            settings: Of the app, as `App.with_settings` takes them.
+            resources: As `App.with_resources` takes them, e.g. `{"nodes": 2}`.
             why: What it is for, for whoever approves it.
             label: What the caller calls it; need not be unique.
 
@@ -117,7 +124,7 @@ class Workspace:
         """
         return self._one(
             "run",
-            app=_reference(app),
+            **_asked(app, settings, resources),
             params=dict(params or {}),
             site=site,
             seed=seed,
@@ -130,7 +137,12 @@ class Workspace:
 
     def estimate(self, app: str | App, params: Mapping[str, Any] | None = None, **more: Any) -> Answer:
         """What a run would take, and what the gate would say; nothing is run. Arguments as `run`."""
-        return self._one("estimate", app=_reference(app), params=dict(params or {}), **more)
+        settings, resources = more.pop("settings", None), more.pop("resources", None)
+        return self._one("estimate", **_asked(app, settings, resources), params=dict(params or {}), **more)
+
+    def apps(self) -> Any:
+        """Apps that the caller may use: `name`, `version`, `description` of each."""
+        return self._call("apps")
 
     def status(self, identity: str, *, lines: int = 40) -> Answer:
         """State, metrics with units and errors, failure, cost, the last lines of the log."""
@@ -271,6 +283,19 @@ class Workspace:
         """Points that a campaign's policy would run next, with their expected improvement; nothing is run."""
         return self._one("recommend", identity=identity, n=n)
 
+    def extend(self, identity: str, changes: Mapping[str, Any] | None = None, *, why: str = "") -> Answer:
+        """Go on with a campaign that has ended or was stopped; what it is to take on top is let through anew.
+
+        Args:
+            identity: The campaign.
+            changes: Dotted key -> value, e.g. `{"until.max_runs": 40}`.
+            why: What it is for.
+
+        Raises:
+            NotAllowed: The gate refuses it, or it goes on at this moment.
+        """
+        return self._one("extend", identity=identity, changes=dict(changes or {}), why=why)
+
     def stop(self, identity: str) -> Answer:
         """Stop a campaign; what has finished is kept."""
         return self._one("stop", identity=identity)
@@ -297,9 +322,16 @@ class Workspace:
         """End a subscription."""
         return self._one("unsubscribe", subscription_id=subscription_id)
 
-    def notifications(self, subscription_id: str, *, most: int = 100) -> Any:
-        """The next notifications: `event`, `payload`, `n`; they come again until `acknowledge` says so."""
-        return self._call("notifications", subscription_id=subscription_id, most=most)
+    def notifications(self, subscription_id: str, *, most: int = 100, timeout_s: float = 0.0) -> Any:
+        """The next notifications: `event`, `payload`, `n`; they come again until `acknowledge` says so.
+
+        Args:
+            subscription_id: What `subscribe` has returned.
+            most: So many at most.
+            timeout_s: Wait so long for one where there is none, in seconds.
+        """
+        asked = {"subscription_id": subscription_id, "most": most, "timeout_s": timeout_s}
+        return self._call("notifications", **asked)
 
     def acknowledge(self, subscription_id: str, n: int) -> Answer:
         """Say that all notifications up to number `n` have come."""
@@ -365,11 +397,8 @@ class Workspace:
                 time.sleep(0.02)
 
     def close(self) -> None:
-        """Close the connection; the service goes on."""
-        with self._turn:
-            if self._lines is not None:
-                self._lines.close()
-                self._lines = None
+        """Close this thread's connection; the service goes on."""
+        self._drop()
 
     # -- the connection -----------------------------------------------------------------------
 
@@ -379,21 +408,20 @@ class Workspace:
 
     def _call(self, do: str, /, **args: Any) -> Any:
         assert do in CALLS or do in ("about", "end"), do
-        request = {"do": do, "args": args, "as": self._as, "client": self._client}
+        request = {"do": do, "args": args, "as": self._as, "client": self._client, "trace": self._trace}
         for _ in range(TRIES):
             self._connected(start=True)
-            with self._turn:
-                lines = self._lines
-                answer = b""
-                with contextlib.suppress(OSError, ValueError):
-                    if lines is not None:
-                        lines.write(request)
-                        answer = lines.read()
-                if not answer:
-                    # The service ended under the request. To ask again is harmless: what it had written down is
-                    # found by its work, not run twice.
-                    self._drop()
-                    continue
+            lines: Lines | None = self._lines
+            answer = b""
+            with contextlib.suppress(OSError, ValueError):
+                if lines is not None:
+                    lines.write(request)
+                    answer = lines.read()
+            if not answer:
+                # The service ended under the request. To ask again is harmless: what it had written down is
+                # found by its work, not run twice.
+                self._drop()
+                continue
             found = json.loads(answer)
             if "error" in found:
                 raise _raised(found["error"])
@@ -402,36 +430,42 @@ class Workspace:
             f"the service of {self.folder.root} ended {TRIES} times under a request; see {self.folder.log}."
         )
 
+    @property
+    def _lines(self) -> Lines | None:
+        """This thread's connection, if it has one of this process."""
+        if getattr(self._local, "pid", 0) != os.getpid():
+            return None
+        lines: Lines | None = self._local.lines
+        return lines
+
     def _drop(self) -> None:
-        if self._lines is not None:
-            self._lines.close()
-        self._lines = None
+        lines = self._lines
+        self._local.lines = None
+        if lines is not None:
+            lines.close()
 
     def _connected(self, *, start: bool) -> bool:
-        with self._turn:
-            if self._pid != os.getpid():
-                self._lines, self._pid = None, os.getpid()  # of the process that has forked
-            if self._lines is not None:
+        if self._lines is not None:
+            return True
+        until = time.monotonic() + STARTS_WITHIN_S
+        started = None
+        while True:
+            self._local.lines, self._local.pid = self._opened(), os.getpid()
+            if self._local.lines is not None:
                 return True
-            until = time.monotonic() + STARTS_WITHIN_S
-            started = None
-            while True:
-                self._lines = self._opened()
-                if self._lines is not None:
-                    return True
-                if not start:
-                    return False
-                if started is None:
-                    started = spawned("hpcagent.workspace.service", str(self.folder.root), log=self.folder.log)
-                elif started.code not in (None, SERVED):
-                    tail = self.folder.log.read_text(errors="replace").strip().splitlines()[-1:]
-                    raise BadInput(f"the service of {self.folder.root} did not start: {''.join(tail)}")
-                if time.monotonic() > until:
-                    raise SiteFailed(
-                        f"the service of {self.folder.root} has not answered within {STARTS_WITHIN_S:g} s; see "
-                        f"{self.folder.log}."
-                    )
-                time.sleep(0.02)
+            if not start:
+                return False
+            if started is None:
+                started = spawned("hpcagent.workspace.service", str(self.folder.root), log=self.folder.log)
+            elif started.code not in (None, SERVED):
+                tail = self.folder.log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise BadInput(f"the service of {self.folder.root} did not start: {''.join(tail)}")
+            if time.monotonic() > until:
+                raise SiteFailed(
+                    f"the service of {self.folder.root} has not answered within {STARTS_WITHIN_S:g} s; see "
+                    f"{self.folder.log}."
+                )
+            time.sleep(0.02)
 
     def _opened(self) -> Lines | None:
         """A connection to the service that is there; None if there is none."""
@@ -440,6 +474,21 @@ class Workspace:
             what=f"the service of {self.folder.root}",
             do="log in there, or end it there (`hpcagent workspace end`)",
         )
+
+
+def _asked(
+    app: str | App, settings: Mapping[str, Any] | None, resources: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The app by its name, with what of it is set otherwise than it is found there."""
+    reference = _reference(app)
+    wanted, asked = dict(settings or {}), dict(resources or {})
+    if isinstance(app, App):
+        found = find_app(reference)
+        wanted = settings_of(app, found) | wanted
+        there = found.contract.resources.model_dump()
+        own = {n: v for n, v in app.contract.resources.model_dump().items() if v != there[n]}
+        asked = own | asked
+    return {"app": reference, "settings": wanted, "resources": asked}
 
 
 def _reference(app: str | App) -> str:

@@ -21,10 +21,11 @@ from hpcagent.apps.base import App
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.sandbox.tiers import tiers
 from hpcagent.apps.worker import final_result
-from hpcagent.campaign.asked import request_of
-from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.asked import let_through, request_of
+from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.recorded import snapshot
-from hpcagent.catalog import find_app, list_apps
+from hpcagent.catalog import find_app, list_apps, packaged
+from hpcagent.contexts.admitted import secret_in, unsecret
 from hpcagent.contexts.events import EVERYONE, Events, Told
 from hpcagent.contexts.triggers import Started, Triggers, load_triggers
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreError
@@ -32,22 +33,26 @@ from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
 from hpcagent.gate.gate import Admission, Gate
 from hpcagent.gate.not_allowed import NotAllowed
-from hpcagent.gate.request import Request, Tier
+from hpcagent.gate.request import Request, Tier, effects_of
 from hpcagent.gate.rules import Caller, Rules
 from hpcagent.model.failures import meaning
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.texts import as_name
+from hpcagent.redacted import redacted_data
 from hpcagent.runs.attached import run_detached
 from hpcagent.runs.stopped import stop_run
 from hpcagent.shown import plain
-from hpcagent.store.files import write_whole
+from hpcagent.sites.profiles import find_profile
+from hpcagent.store.files import make_folder, write_whole
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
 from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
+from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.desk import Desk, Job
 from hpcagent.workspace.folder import Folder
 from hpcagent.workspace.kept import Kept
+from hpcagent.workspace.took import Took
 
 __all__ = ["Core", "Row"]
 
@@ -57,6 +62,8 @@ MOST_POINTS = 64
 SIMULATION = "oscillator"
 # So often campaigns are looked at.
 LOOK_S = 5.0
+# So often the folders of old runs are removed.
+EXPIRE_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -80,6 +87,10 @@ class Row:
         note: What is to be said of it.
         approval: The approval that it used.
         label: What its owner calls it; not unique.
+        settings: What of the app was set otherwise than it is found.
+        code: The app's digest when it was asked for.
+        settled: Node-hours that were booked: a campaign that is extended goes on from there.
+        cause: The triggers that have led to it.
     """
 
     id: str
@@ -99,6 +110,10 @@ class Row:
     note: str = ""
     approval: str = ""
     label: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
+    settled: float = 0.0
+    cause: tuple[str, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -151,6 +166,7 @@ class Core:
                 path=str(root),
             ) from None
         self._turn = threading.Condition(threading.RLock())
+        self._told = threading.Condition()
         self.rows: dict[str, Row] = {}
         self._by_work: dict[str, list[str]] = {}
         self._newest: list[str] = []
@@ -161,9 +177,12 @@ class Core:
         self.touched_at = time.monotonic()
         self.accounts = Accounts()
         self._closed = False
-        self._late: list[tuple[Row, Result]] = []  # results that are not in the journal yet
+        self._late: list[tuple[Row, Result, float]] = []  # results that are not in the journal yet
+        self._took: dict[str, Took] = {}
+        self._beginning: set[str] = set()  # campaigns whose coordinator is being started
+        self._expired_at = clock()
+        self._sites_said: dict[str, list[str]] = {}
         self._looked_at = -LOOK_S
-        self._listeners: list[Callable[[dict[str, Any]], None]] = []
         self.events = Events(root / "events", may_see=self._may_see)
         self._owner = Caller(name=_own_name(), role="admin")
         self._triggers: Triggers | None = None
@@ -194,9 +213,6 @@ class Core:
     def _write(self, *events: dict[str, Any]) -> None:
         """Append events, all or none; what was written holds."""
         self._journal.append(events)
-        for event in events:
-            for listener in self._listeners:
-                listener(event)
 
     def _refusal(self, event: dict[str, Any]) -> None:
         """A refusal is a line of the journal; one by a quota is an event as well."""
@@ -204,12 +220,17 @@ class Core:
         if event.get("check") == "quota":
             self._tell("on_quota_exceeded", event["by"], {"quota": event.get("field", ""), "why": event["why"]})
 
-    def _tell(self, event: str, owner: str, payload: dict[str, Any], key: str = "") -> None:
-        """Tell an event; a disk that refuses it costs the event, not the run."""
+    def _tell(
+        self, event: str, owner: str, payload: dict[str, Any], key: str = "", cause: Sequence[str] = ()
+    ) -> None:
+        """Tell an event; what refuses it (a disk, a text that is none) costs the event, not the run."""
         try:
-            self.events.tell(event, payload, owner=owner, by="workspace", key=key)
-        except StoreError as error:
-            self.news.append(error.message)
+            self.events.tell(event, told_plainly(payload), owner=owner, by="workspace", key=key, cause=cause)
+        except HpcAgentError as error:
+            self.news.append(f"the event {event} was not told: {error.message}")
+            return
+        with self._told:
+            self._told.notify_all()
 
     def _may_see(self, who: str, told: Told) -> bool:
         """Events are seen by their owner, those they were told to, and whoever sees all."""
@@ -224,9 +245,10 @@ class Core:
         why = f"trigger {job.trigger}"
         # Handed over again after a crash it is the same work of the same owner, which is found.
         if job.kind == "tool":
-            return str(self.run(self._owner, job.name, job.arguments, why=why)["id"])
+            return str(self.run(self._owner, job.name, job.arguments, why=why, cause=job.cause)["id"])
         if job.kind == "campaign":
-            return str(self.start(self._owner, job.name, changes=job.arguments, why=why)["id"])
+            begun = self.start(self._owner, job.name, changes=job.arguments, why=why, cause=job.cause)
+            return str(begun["id"])
         raise BadInput(f"{why}: a workspace starts tools and campaigns; prompts need an agent.")
 
     def subscribe(
@@ -247,9 +269,25 @@ class Core:
         self.events.unsubscribe(subscription_id, owner=caller.name)
         return {"subscription_id": subscription_id, "status": "ended"}
 
-    def notifications(self, caller: Caller, *, subscription_id: str, most: int = 100) -> list[dict[str, Any]]:
-        """The next notifications of a subscription; they come again until they are acknowledged."""
-        found = self.events.look(subscription_id, owner=caller.name, most=most)
+    def notifications(
+        self, caller: Caller, *, subscription_id: str, most: int = 100, timeout_s: float = 0.0
+    ) -> list[dict[str, Any]]:
+        """The next notifications of a subscription; they come again until they are acknowledged.
+
+        Args:
+            subscription_id: The subscription.
+            most: So many at most.
+            timeout_s: Wait so long for one where there is none, in seconds.
+        """
+        until = time.monotonic() + timeout_s
+        with self._told:
+            while True:
+                found = self.events.look(subscription_id, owner=caller.name, most=most)
+                left = until - time.monotonic()
+                # Others than the service tell events as well: they are looked for once a second.
+                if found.notifications or left <= 0 or self._closed:
+                    break
+                self._told.wait(min(left, 1.0))
         return [one.data() | {"n": one.n} for one in found.notifications]
 
     def acknowledge(self, caller: Caller, *, subscription_id: str, n: int) -> dict[str, Any]:
@@ -269,6 +307,12 @@ class Core:
                 self._asked(event)
             elif kind == "ended":
                 self._ended(event)
+            elif kind == "paid_by":
+                self._paid_by(event)
+            elif kind == "extended":
+                self._extended(event)
+            elif kind == "expired":
+                self._expired(event)
             elif kind == "took":
                 self.accounts.settle(self.rows[event["id"]].owner, event["id"], event["node_hours"], event["usd"])
             elif kind.startswith("approval_"):
@@ -295,21 +339,26 @@ class Core:
             note=event.get("note", ""),
             approval=event.get("approval", ""),
             label=event.get("label", ""),
+            settings=event.get("settings", {}),
+            code=event.get("code", ""),
+            cause=tuple(event.get("cause", ())),
         )
         self.rows[row.id] = row
         self._newest.append(row.id)
         self._by_work.setdefault(row.execution_id, []).append(row.id)
-        request = row.request
         if not row.shares:
-            self.accounts.commit(
-                row.owner, row.id, request.get("node_hours") or 0.0, request.get("usd") or 0.0, row.asked_at
-            )
+            self._commit(row, row.asked_at)
         return row
 
     def _ended(self, event: Mapping[str, Any]) -> Row:
         row = self.rows[event["id"]]
         row.state, row.ended_at, row.result = event["state"], event["at"], event.get("result")
         row.note = event.get("note", row.note)
+        row.settled += event.get("node_hours", 0.0)
+        if row.kind == "run" and row.state == "completed" and not row.shares and row.result:
+            asked = row.request
+            expected_s = 3600 * (asked.get("expected_node_hours") or 0.0) / max(1, asked.get("nodes", 1))
+            self._took.setdefault(row.app, Took()).add(expected_s, float(row.result["cost"]["wall_s"]))
         if not row.shares:
             self.accounts.settle(
                 row.owner,
@@ -319,6 +368,32 @@ class Core:
                 event.get("bytes", 0),
             )
         return row
+
+    def _paid_by(self, event: Mapping[str, Any]) -> None:
+        """Work goes on for another who has asked for it, and on their account."""
+        row = self.rows[event["id"]]
+        row.shares = ""
+        for identity in event["others"]:
+            self.rows[identity].shares = row.id
+        self._commit(row, event["at"])
+
+    def _expired(self, event: Mapping[str, Any]) -> None:
+        """The folders of old runs were removed."""
+        for identity, size in event["runs"].items():
+            row = self.rows[identity]
+            row.note = f"{row.note}; its files were removed" if row.note else "its files were removed"
+            self.accounts.settle(row.owner, row.id, 0.0, 0.0, -size)
+
+    def _extended(self, event: Mapping[str, Any]) -> None:
+        """A campaign that had ended goes on, with what was let through since."""
+        row = self.rows[event["id"]]
+        row.state, row.ended_at, row.note = "running", 0.0, event.get("note", row.note)
+        row.request = event.get("request", row.request)
+        self._commit(row, event["at"])
+
+    def _commit(self, row: Row, at: float) -> None:
+        asked = row.request
+        self.accounts.commit(row.owner, row.id, asked.get("node_hours") or 0.0, asked.get("usd") or 0.0, at)
 
     # -- who ----------------------------------------------------------------------------------
 
@@ -379,28 +454,41 @@ class Core:
         Raises:
             NotAllowed: There is none of that name, or of that version.
         """
-        name, _, version = reference.partition("@")
-        known = self._apps.get(name)
-        written = _written_at(name)
+        known = self._apps.get(reference)
+        written = _written_at(reference)
         if known is None or known[0] != written:
             try:
-                known = written, find_app(name)
+                known = written, find_app(reference)
             except HpcAgentError as error:
                 raise NotAllowed(
-                    "contract", str(error), field="app", value=name, do="hpcagent apps lists those that there are"
+                    "contract",
+                    error.message,
+                    field="app",
+                    value=reference,
+                    do="hpcagent apps lists those that there are",
                 ) from None
-            self._apps[name] = known
-        app = known[1]
-        if version and version != app.contract.version:
+            self._apps[reference] = known
+        return known[1]
+
+    def _may_be_read(self, caller: Caller, reference: str) -> None:
+        """Refuse a function of somebody's own before its module is imported: that is to run it.
+
+        Raises:
+            NotAllowed: The caller may not run anything, or not this function.
+        """
+        module, colon, _ = reference.partition(":")
+        if not colon or module.startswith("hpcagent.") or Path(reference).is_file():
+            return
+        self.gate.require(caller, "run")
+        if not self.gate.may_use(caller, "apps", reference):
             raise NotAllowed(
-                "contract",
-                f"{app.name} has another version here",
-                field="version",
-                value=version,
-                allowed=app.contract.version,
-                do="ask for that version, or for none",
+                "caller",
+                f"the role {caller.role} may not run this function",
+                field="app",
+                value=reference,
+                allowed=", ".join(self.rules.rights(caller.role).apps) or "none",
+                do="use another app, or have the right added in workspace.toml",
             )
-        return app
 
     def request(
         self,
@@ -413,6 +501,8 @@ class Core:
         replicate: int = 0,
         inputs: Sequence[str] = (),
         walltime_s: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        resources: Mapping[str, Any] | None = None,
         why: str = "",
     ) -> tuple[App, Manifest, Request, list[Mapping[str, Any]]]:
         """What a call would run: checked by the contract, with what it takes at most.
@@ -420,13 +510,17 @@ class Core:
         Raises:
             NotAllowed: Which field, which value, what is allowed.
         """
+        self._may_be_read(caller, app)
         found = self.app(app)
-        if walltime_s is not None:
-            try:
-                found = found.with_resources(walltime_s=walltime_s)
-            except BadInput as error:
-                raise NotAllowed("contract", error.message, field="walltime_s", value=walltime_s) from None
-        where = site or self.rules.default_site
+        asked_for = dict(resources or {}) | ({} if walltime_s is None else {"walltime_s": walltime_s})
+        field = "resources" if resources else "walltime_s"
+        try:
+            found = found.with_resources(**asked_for) if asked_for else found
+            field = "settings"
+            found = configured(found, settings or {})
+        except BadInput as error:
+            raise NotAllowed("contract", error.message, field=field, value=error.details.get("value")) from None
+        where = self._known_site(site or self.rules.default_site)
         taken = [self._input(caller, found, i, one) for i, one in enumerate(inputs)]
         if not found.contract.takes(len(taken)):
             raise NotAllowed(
@@ -455,10 +549,11 @@ class Core:
                 value=params.get(field),
                 do=f"hpcagent apps {found.name} has names, units and bounds",
             ) from None
-        resources = manifest.resources
-        walltime_s = resources.walltime_s
-        most = None if walltime_s is None else resources.nodes * walltime_s / 3600
+        nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
+        most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(where)
+        took = self._took.get(app)
+        expected_s = took.median_s if took is not None else manifest.estimated_runtime_s or 0.0
         asked = Request(
             kind="run",
             app=found.name,
@@ -466,10 +561,12 @@ class Core:
             work=manifest.execution_id,
             params=dict(manifest.params),
             site=where,
-            nodes=resources.nodes,
+            nodes=nodes,
             node_hours=most,
-            expected_node_hours=resources.nodes * (manifest.estimated_runtime_s or 0.0) / 3600,
+            expected_node_hours=nodes * expected_s / 3600,
             usd=None if price is None or most is None else price * most,
+            priced=price is not None,
+            effects=effects_of(found.contract.side_effects),
             own=not is_ours(found),
             sandbox=sandbox_of(found),
             why=why,
@@ -477,20 +574,31 @@ class Core:
         return found, manifest, asked, taken
 
     def run(
-        self, caller: Caller, app: str, params: Mapping[str, Any], *, label: str = "", **more: Any
+        self,
+        caller: Caller,
+        app: str,
+        params: Mapping[str, Any],
+        *,
+        label: str = "",
+        cause: Sequence[str] = (),
+        **more: Any,
     ) -> dict[str, Any]:
         """Start a run, or find the one that did the same work; returns at once.
 
         Raises:
             NotAllowed: The gate refuses it; nothing has run.
         """
+        with self.gate.recorded(caller, what=f"run {app}"):
+            self.gate.require(caller, "run")
+            _refuse_label(label)
+            self._may_be_read(caller, app)
+            self.app(app)  # without the turn: modules may take long to be imported
         with self._turn:
             with self.gate.recorded(caller, what=f"run {app}"):
-                self.gate.require(caller, "run")
                 found, manifest, asked, taken = self.request(caller, app, params, **more)
             known = self._same_work(manifest.execution_id)
-            mine = [row for row in known if row.owner == caller.name]
-            if mine and mine[0].label == label:
+            mine = [row for row in known if row.owner == caller.name and row.label == label]
+            if mine:
                 return self._said(mine[0], found=True)
             admission = self.gate.admit(asked, caller)
             identity = f"r-{secrets.token_urlsafe(12)}"
@@ -501,8 +609,11 @@ class Core:
                 app=app,
                 manifest=manifest.model_dump(mode="json"),
                 inputs=list(more.get("inputs", ())),
+                settings=dict(more.get("settings") or {}),
+                code=found.digest,
                 tier=admission.tier,
                 label=label,
+                cause=list(cause),
                 shares=known[0].id if known else "",
             )
             if known and known[0].over:
@@ -526,7 +637,7 @@ class Core:
             "at": self._clock(),
             "work": asked.work,
             "request": asked.model_dump(mode="json"),
-            **{name: value for name, value in facts.items() if value not in ("", [])},
+            **{name: value for name, value in facts.items() if value not in ("", [], {})},
         }
         events = [event]
         if approval is not None:
@@ -539,27 +650,27 @@ class Core:
 
     def estimate(self, caller: Caller, app: str, params: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
+        with self.gate.recorded(caller, what=f"estimate {app}"):
+            self._may_be_read(caller, app)
+            self.app(app)
         with self._turn:
             found, manifest, asked, _ = self.request(caller, app, params, **more)
-            why = self.rules.approval_for(asked, caller)
-            took = [
-                float(row.result["cost"]["wall_s"])
-                for row in self.rows.values()
-                if row.result and row.state == "completed" and row.app == app and not row.shares
-            ]
+            why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
+            took = self._took.get(app)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
-            typical = sorted(took)[len(took) // 2] if took else manifest.estimated_runtime_s
+            typical = took.median_s if took is not None else manifest.estimated_runtime_s
             return {
                 "app": found.name,
                 "version": found.contract.version,
                 "site": asked.site,
                 "digest": asked.digest,
                 "wall_s": typical,
-                "from": f"the median of {len(took)} runs here" if took else "the contract's estimate",
+                "from": "the contract's estimate" if took is None else f"the median of {took.runs} runs here",
                 "node_hours": asked.nodes * (typical or 0.0) / 3600,
                 "node_hours_at_most": asked.node_hours,
                 "usd_at_most": asked.usd,
                 "approval": why,
+                "refused": None if refused is None else refused.plain(),
                 "known": known[0].id if known else None,
             }
 
@@ -680,11 +791,10 @@ class Core:
                 app = self.app(row.app)
                 manifest = Manifest.model_validate(row.manifest)
                 taken = [{**(self.rows[i].result or {}), "manifest": self.rows[i].manifest} for i in row.inputs]
-                if app.contract.version != manifest.app_version:
-                    raise BadInput(
-                        f"{app.name} was {manifest.app_version} when it was asked for, and is "
-                        f"{app.contract.version} now"
-                    )
+                app = configured(app, row.settings)
+                changed = changed_since(app, manifest, row.code)
+                if changed:
+                    raise BadInput(changed)
             except (HpcAgentError, KeyError, ValueError) as error:
                 self._end(row, "failed", note=f"not taken up by the new service: {plain(str(error))}")
                 continue
@@ -706,17 +816,26 @@ class Core:
     def _send(self, row: Row, app: App, manifest: Manifest, taken: Sequence[Mapping[str, Any]]) -> None:
         def began() -> None:
             with self._turn:
-                if not row.over:
-                    row.state = "running"
-                    self._turn.notify_all()
-                    self._tell("on_job_started", row.owner, _job(row), key=f"{row.id} started")
+                for one in self._waiting_for(manifest.execution_id):
+                    one.state = "running"
+                    self._tell("on_job_started", one.owner, _job(one), f"{one.id} started", one.cause)
+                self._turn.notify_all()
 
-        def ended(result: Result) -> None:
+        def ended(result: Result, lost_node_hours: float = 0.0) -> None:
             with self._turn:
-                self._late.append((row, result))
+                # Whoever asked for it first may have cancelled it since: then it is another's.
+                payer = next((one for one in self._waiting_for(manifest.execution_id) if not one.shares), row)
+                self._late.append((payer, result, lost_node_hours))
                 self._take_late()
 
-        self._desk(row.site).add(Job(app, manifest, taken, ended, began, owner=row.owner, reference=row.app))
+        job = Job(
+            app, manifest, taken, ended, began, row.owner, reference=row.app, settings=row.settings, code=row.code
+        )
+        self._desk(row.site).add(job)
+
+    def _waiting_for(self, execution_id: str) -> list[Row]:
+        rows = (self.rows[identity] for identity in self._by_work.get(execution_id, ()))
+        return [row for row in rows if not row.over]
 
     def _take_late(self) -> None:
         """Record results; what a full disk does not take waits for `look`, and lies in the run's folder."""
@@ -733,7 +852,13 @@ class Core:
         desk = self._desks.get(site)
         if desk is None:
             profile, folder = self._profile(site), self.folder.sites / _as_name(site)
-            retries, tell = self.rules.retries, self.news.append
+            said = self._sites_said.setdefault(site, [])
+
+            def tell(news: str) -> None:
+                said[:] = [*said[-19:], news]
+                self.news.append(news)
+
+            retries = self.rules.retries
             if self._apart:
                 desk = Kept(profile, folder, retries=retries, tell=tell)
             else:
@@ -741,16 +866,37 @@ class Core:
             self._desks[site] = desk
         return desk
 
+    def _known_site(self, site: str) -> str:
+        """The site, if it has a profile.
+
+        Raises:
+            NotAllowed: It has none, or a wrong one.
+        """
+        try:
+            find_profile(self._profile(site))
+        except BadInput as error:
+            known = ", ".join(self.rules.sites)
+            raise NotAllowed(
+                "contract",
+                error.message,
+                field="site",
+                value=site,
+                allowed=known,
+                do="name another site, or correct its profile",
+            ) from None
+        return site
+
     def _profile(self, site: str) -> str:
         rule = self.rules.sites.get(site)
         return rule.profile if rule is not None and rule.profile else site
 
-    def _result(self, row: Row, result: Result) -> None:
+    def _result(self, row: Row, result: Result, lost_node_hours: float = 0.0) -> None:
         if self._closed:
             return
         fields = result.model_dump(mode="json", exclude={"manifest"})
         price = self.rules.price(row.site)
-        hours = result.cost.node_hours
+        hours = result.cost.node_hours + lost_node_hours
+        lost = f"{lost_node_hours:.3g} node-hours went into attempts that the machine has lost"
         state = {"COMPLETED": "completed", "FAILED": "failed", "STOPPED": "stopped"}[result.status]
         if row.over:  # it was cancelled, and this is what it took until then
             took = {"event": "took", "id": row.id, "node_hours": hours, "usd": (price or 0.0) * hours}
@@ -764,11 +910,10 @@ class Core:
             node_hours=hours,
             usd=0.0 if price is None else price * hours,
             bytes=_size(self._workdir(row)),
+            note=lost if lost_node_hours else None,
         )
-        for identity in self._by_work.get(row.execution_id, ()):
-            other = self.rows[identity]
-            if other.shares == row.id and not other.over:
-                self._share(other, row)
+        for other in self._waiting_for(row.execution_id):
+            self._share(other, row)
 
     def _share(self, row: Row, with_: Row) -> None:
         self._end(row, with_.state, result=with_.result, note="the same work had been asked for before")
@@ -781,11 +926,11 @@ class Core:
         self._turn.notify_all()
         said = _job(row) | {"state": state, "result_url": f"workspace:runs/{row.id}"}
         if state in ("completed", "stopped"):
-            self._tell("on_job_complete", row.owner, said, key=f"{row.id} ended")
+            self._tell("on_job_complete", row.owner, said, f"{row.id} ended", row.cause)
         else:
             failure = (row.result or {}).get("failure") or {}
             reason = str(failure.get("message") or row.note or state)[:500]
-            self._tell("on_job_failed", row.owner, said | {"reason": reason}, key=f"{row.id} ended")
+            self._tell("on_job_failed", row.owner, said | {"reason": reason}, f"{row.id} ended", row.cause)
 
     # -- what is seen -------------------------------------------------------------------------
 
@@ -816,13 +961,17 @@ class Core:
                 "failure": result.get("failure"),
                 "cost": result.get("cost"),
                 "estimated_node_hours": row.request.get("expected_node_hours"),
-                "notes": [*result.get("notes", ()), *([row.note] if row.note else [])],
+                "notes": [*result.get("notes", ()), *([row.note] if row.note else []), *self._site_news(row)],
                 "artifacts": result.get("artifacts", {}),
                 "approval": row.approval or None,
             }
         if lines:
             found["log_tail"] = tail_of(self._workdir(row), lines)
         return found
+
+    def _site_news(self, row: Row) -> list[str]:
+        """Why a run waits, where its site has said something."""
+        return [] if row.over or row.kind != "run" else self._sites_said.get(row.site, [])[-1:]
 
     def wait(self, caller: Caller, identity: str, timeout_s: float) -> dict[str, Any]:
         """Its status once it has ended, or after `timeout_s`."""
@@ -844,6 +993,8 @@ class Core:
         with self._turn:
             found: list[dict[str, Any]] = []
             skipping = bool(after)
+            if skipping:
+                self._row(caller, after)
             more = False
             for identity in reversed(self._newest):
                 row = self.rows[identity]
@@ -885,7 +1036,7 @@ class Core:
                 raise BadInput(f"{identity} is a campaign: stop it.", value=identity)
             shared = [o for o in self._same_work(row.execution_id) if o.id != row.id and not o.over]
             if shared:
-                # Somebody else waits for the same work: it goes on for them.
+                # Somebody else waits for the same work: it goes on for them, and on their account.
                 self._hand_over(row, shared)
             self._end(row, "cancelled", note=f"cancelled by {caller.name}")
         # Without the turn: what the site says meanwhile needs it.
@@ -899,15 +1050,12 @@ class Core:
         return self._said(row, found=True) | {"how": words}
 
     def _hand_over(self, row: Row, others: Sequence[Row]) -> None:
-        if not row.shares:
-            # The first of the others has its turn now; its own job would find the same directory.
-            first = others[0]
-            first.shares = ""
-            app, manifest = self.app(first.app), Manifest.model_validate(first.manifest)
-            taken = [{**(self.rows[i].result or {}), "manifest": self.rows[i].manifest} for i in first.inputs]
-            self._send(first, app, manifest, taken)
-            for other in others[1:]:
-                other.shares = first.id
+        if row.shares:
+            return
+        first, *rest = others
+        event = {"event": "paid_by", "id": first.id, "others": [one.id for one in rest], "at": self._clock()}
+        self._write(event)
+        self._replay(event)
 
     # -- approvals ----------------------------------------------------------------------------
 
@@ -945,6 +1093,7 @@ class Core:
         changes: Mapping[str, Any] | None = None,
         site: str = "",
         why: str = "",
+        cause: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Start a campaign, approved as a whole with its cap, in a process of its own; returns once it has begun.
 
@@ -964,7 +1113,7 @@ class Core:
                     found = load_campaign(campaign, changes=changes)
                 except BadInput as error:
                     raise NotAllowed("contract", error.message, do="correct it and ask again") from None
-            where = site or self.rules.default_site
+            where = self._known_site(site or self.rules.default_site)
             asked = request_of(
                 found,
                 site=where,
@@ -978,14 +1127,88 @@ class Core:
                 return self._said(known[0], found=True)
             admission = self.gate.admit(asked, caller)
             identity = f"c-{secrets.token_urlsafe(12)}"
-            row = self._begin(caller, admission, identity, app=found.app.name, note=found.name)
-            try:
-                run_detached(found, site=self._profile(where), run_dir=self._workdir(row))
-            except HpcAgentError as error:
-                self._end(row, "failed", note=f"it did not begin: {plain(error.message)}")
-                raise
+            row = self._begin(caller, admission, identity, app=found.app.name, note=found.name, cause=list(cause))
             row.state = "running"
+        return self._in_the_background(row, found, asked)
+
+    def _in_the_background(self, row: Row, campaign: Campaign, asked: Request) -> dict[str, Any]:
+        """Start a campaign's coordinator, which outlives the service; others are answered meanwhile."""
+        with self._turn:
+            self._beginning.add(row.id)
+        folder = self._workdir(row)
+        try:
+            make_folder(folder)
+            let_through(folder, asked, workspace=self.folder.root, identity=row.id)
+            run_detached(campaign, site=self._profile(row.site), run_dir=folder)
+        except HpcAgentError as error:
+            with self._turn:
+                self._end(row, "failed", note=f"it did not begin: {plain(error.message)}")
+            raise
+        finally:
+            with self._turn:
+                self._beginning.discard(row.id)
+        with self._turn:
             return self._said(row, found=False)
+
+    def extend(
+        self, caller: Caller, identity: str, *, changes: Mapping[str, Any] | None = None, why: str = ""
+    ) -> dict[str, Any]:
+        """Go on with a campaign that has ended or was stopped; what it is to take on top is let through anew.
+
+        Args:
+            identity: The campaign.
+            changes: Dotted key -> value, e.g. `{"until.max_runs": 40}`.
+            why: What it is for.
+
+        Raises:
+            NotAllowed: The gate refuses it, or the campaign goes on at this moment.
+        """
+        with self._turn, self.gate.recorded(caller, what=f"extend {identity}"):
+            self.gate.require(caller, "run")
+            row = self._campaign(caller, identity)
+            folder = self._workdir(row)
+            if identity in self._beginning or holder(folder)[0]:
+                raise NotAllowed(
+                    "contract",
+                    "the campaign goes on at this moment",
+                    field="identity",
+                    value=identity,
+                    allowed="one that has ended or was stopped",
+                    do=f"wait for it, or stop it first (hpcagent workspace stop {identity})",
+                )
+            try:
+                campaign = load_run(folder, changes=changes)
+            except BadInput as error:
+                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+            price = self.rules.price(row.site)
+            whole = request_of(
+                campaign,
+                site=row.site,
+                own=not is_ours(campaign.app),
+                sandbox=sandbox_of(campaign.app),
+                price=price,
+                why=why,
+            )
+            rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
+            usd = None if price is None or rest is None else price * rest
+            asked = whole.model_copy(update={"node_hours": rest, "usd": usd})
+            admission = self.gate.admit(asked, caller)
+            event = {
+                "event": "extended",
+                "id": identity,
+                "by": caller.name,
+                "at": self._clock(),
+                "request": asked.model_dump(mode="json"),
+                "changes": dict(changes or {}),
+            }
+            events = [event]
+            if admission.approval is not None:
+                event["approval"] = admission.approval.id
+                events.append(self.approvals.used(admission.approval, identity))
+            self._write(*events)
+            for one in events:
+                self._replay(one)
+        return self._in_the_background(row, campaign, whole)
 
     def bayesian_optimize(
         self,
@@ -1093,7 +1316,9 @@ class Core:
             return
         self._looked_at = now
         with self._turn:
-            open_ones = [row for row in self.rows.values() if row.kind == "campaign" and not row.over]
+            campaigns = [row for row in self.rows.values() if row.kind == "campaign" and not row.over]
+            open_ones = [row for row in campaigns if row.id not in self._beginning]
+            self._expire_in_time()
         for row in open_ones:
             try:
                 there = snapshot(self._workdir(row))
@@ -1104,7 +1329,7 @@ class Core:
                 continue
             if there.attended:
                 continue
-            hours = sum(result.cost.node_hours for result in there.results)
+            hours = sum(result.cost.node_hours for result in there.results) - row.settled
             price = self.rules.price(row.site)
             state = "completed" if there.reason is not None else "stopped"
             with self._turn:
@@ -1118,6 +1343,16 @@ class Core:
                         bytes=_size(self._workdir(row)),
                     )
 
+    def _expire_in_time(self) -> None:
+        """Once an hour, without being asked."""
+        now = self._clock()
+        if self.rules.retention_days is not None and now - self._expired_at > EXPIRE_S:
+            self._expired_at = now
+            try:
+                self.expire(self._owner)
+            except (HpcAgentError, OSError) as error:
+                self.news.append(f"old folders were not removed: {error}")
+
     def expire(self, caller: Caller) -> dict[str, Any]:
         """Remove the folders of runs that are older than `retention_days`; their records stay."""
         with self._turn, self.gate.recorded(caller, what="expire"):
@@ -1126,19 +1361,21 @@ class Core:
             if days is None:
                 return {"removed": [], "bytes": 0, "note": "workspace.toml sets no retention_days: all is kept"}
             before = self._clock() - days * 86400
-            gone: list[str] = []
-            size = 0
+            gone: dict[str, int] = {}
             for row in self.rows.values():
                 folder = self._workdir(row)
                 works = [self.rows[i] for i in self._by_work[row.execution_id]]
                 young = any(not one.over or one.ended_at >= before for one in works)
                 if row.kind != "run" or young or not folder.exists():
                     continue
-                size += _size(folder)
+                freed = _size(folder)
                 shutil.rmtree(folder)
-                gone.append(row.id)
-            self._write({"event": "expired", "runs": gone, "bytes": size, "by": caller.name, "at": self._clock()})
-            return {"removed": gone, "bytes": size}
+                gone[row.id] = freed
+            if gone:
+                said = {"event": "expired", "runs": gone, "by": caller.name, "at": self._clock()}
+                self._write(said)
+                self._replay(said)
+            return {"removed": list(gone), "bytes": sum(gone.values())}
 
     # -- accounts -----------------------------------------------------------------------------
 
@@ -1157,19 +1394,7 @@ class Core:
                 for name, account in [("", self.accounts.whole), *self.accounts.people().items()]
                 if not name or self.gate.sees(caller, name)
             }
-            table: dict[str, list[tuple[float, float]]] = {}
-            for row in self.rows.values():
-                if row.result and row.state == "completed" and not row.shares and row.kind == "run":
-                    expected = row.manifest.get("estimated_runtime_s") or 0.0
-                    table.setdefault(row.app, []).append((expected, float(row.result["cost"]["wall_s"])))
-            accuracy = {
-                app: {
-                    "runs": len(pairs),
-                    "estimated_s": sum(e for e, _ in pairs) / len(pairs),
-                    "actual_s": sum(a for _, a in pairs) / len(pairs),
-                }
-                for app, pairs in sorted(table.items())
-            }
+            accuracy = {app: took.accuracy() for app, took in sorted(self._took.items())}
             return {"people": people, "accuracy": accuracy}
 
     def apps(self, caller: Caller) -> list[dict[str, Any]]:
@@ -1237,9 +1462,19 @@ def sandbox_of(app: App) -> Tier:
 
 def is_ours(app: App) -> bool:
     """Whether the library brings the app and all that it runs."""
-    function = app.function or ""
-    packaged = app.source in (app.name, "") or app.source.startswith("hpcagent.")
-    return function.startswith("hpcagent.") and packaged
+    try:
+        known = packaged(app.name)
+    except BadInput:
+        return False
+    return known is not None and (known.source, known.function) == (app.source, app.function)
+
+
+def told_plainly(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """What an event says, without credentials and control characters: it is shown to others."""
+    shown = redacted_data(
+        {name: plain(value) if isinstance(value, str) else value for name, value in payload.items()}
+    )
+    return {name: unsecret(value) if isinstance(value, str) else value for name, value in shown.items()}
 
 
 def _job(row: Row) -> dict[str, Any]:
@@ -1255,9 +1490,22 @@ def _machine(row: Row) -> bool:
     return row.state == "failed" and row.result is None
 
 
+def _refuse_label(label: str) -> None:
+    if not isinstance(label, str) or len(label) > 200 or (label and not label.isprintable()) or secret_in(label):
+        raise NotAllowed(
+            "contract",
+            "a label has at most 200 printable characters, and no credential in it",
+            field="label",
+            value=unsecret(plain(str(label)[:200])),
+            do="give another one",
+        )
+
+
 def _plain(one: Approval) -> dict[str, Any]:
     names = ("id", "words", "why", "asked_by", "asked_at", "expires_at", "state", "decided_by", "note", "used_for")
-    return {name: getattr(one, name) for name in names} | {"digest": one.digest, "request": dict(one.request)}
+    asked = dict(one.request)
+    said = {"params": asked.get("params", {}), "asked_why": asked.get("why", "")}
+    return {name: getattr(one, name) for name in names} | said | {"digest": one.digest, "request": asked}
 
 
 def _written_at(name: str) -> float:

@@ -8,21 +8,21 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from hpcagent.apps.base import App
-from hpcagent.apps.chain import ChainRun, inner_manifest
-from hpcagent.apps.parts import Part
-from hpcagent.apps.worker import execute, execute_as_result
-from hpcagent.errors import AppFailed, HpcAgentError
+from hpcagent.apps.worker import execute
+from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.model.failures import meaning
 from hpcagent.model.records import Cost, Failure, Manifest, Result
 from hpcagent.sites.ended import failure_of
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.site import Site
+from hpcagent.workspace.chain_desk import ChainOnSite
 
 __all__ = ["Desk", "Job", "failed"]
 
@@ -41,27 +41,31 @@ class Job:
         app: What runs.
         manifest: As it was asked for.
         inputs: Results that it takes as input, as plain data.
-        ended: Called once with its result.
+        ended: Called once with its result, and the node-hours of attempts that the machine has lost.
         began: Called when it is handed to the site.
         owner: Whose turn it takes.
         reference: The app by a name that another process finds.
-        attempt: 1, or more after infrastructure failures.
-        charged: How many of its attempts count.
+        settings: What of the app is set otherwise than it is found.
+        code: The app's digest when the run was asked for.
         gone: It was cancelled.
         futures: What was sent to the site for it.
+        chain: Its inner runs, where it is a chain.
+        lost_node_hours: What attempts have taken that the machine has lost.
     """
 
     app: App
     manifest: Manifest
     inputs: Sequence[Mapping[str, Any]]
-    ended: Callable[[Result], None]
+    ended: Callable[[Result, float], None]
     began: Callable[[], None]
     owner: str = ""
     reference: str = ""
-    attempt: int = 1
-    charged: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
     gone: bool = False
     futures: list[Future[Any]] = field(default_factory=list)
+    chain: ChainOnSite | None = None
+    lost_node_hours: float = 0.0
 
 
 class Desk:
@@ -115,7 +119,11 @@ class Desk:
                 return "left"
             going.gone = True
             site = self._site
+        if going.chain is not None:
+            going.chain.gone = True
         open_ones = [future for future in going.futures if not future.done()]
+        if going.chain is not None and not open_ones:
+            return "ended"  # its function ends at the next run that it asks for
         return "ended" if site is not None and site.cancel([execution_id], open_ones) else "left"
 
     def close(self, *, end: bool = True) -> None:
@@ -144,8 +152,12 @@ class Desk:
                     return
             try:
                 site = self._opened()
+            except BadInput as error:  # of the profile: it will not open later either
+                for lost in self._all_waiting():
+                    self._ended(lost, failed(lost.manifest, error))
+                continue
             except HpcAgentError as error:
-                self._tell(f"the site {self._profile} cannot be opened: {error}")
+                self._tell(f"the site {self._profile} cannot be opened, it is tried again: {error.message}")
                 with self._lock:
                     self._lock.wait(AGAIN_S)
                 continue
@@ -156,6 +168,12 @@ class Desk:
                     continue
                 self._going[job.manifest.execution_id] = job
             self._send(site, job)
+
+    def _all_waiting(self) -> list[Job]:
+        with self._lock:
+            found = [job for queue in self._waiting.values() for job in queue]
+            self._waiting.clear()
+            return found
 
     def _opened(self) -> Site:
         if self._site is None:
@@ -178,92 +196,64 @@ class Desk:
                 del self._waiting[owner]
                 continue
             job = queue[0]
-            if not job.app.chain and len(self._going) >= (1 + AHEAD) * site.workers_for(job.manifest.resources):
+            if not job.app.chain and self._full(site, job):
                 continue
             queue.popleft()
             self._waiting[owner] = self._waiting.pop(owner)  # to the end
             return job
         return None
 
-    def _send(self, site: Site, job: Job) -> None:
-        job.began()
+    def _full(self, site: Site, job: Job) -> bool:
         try:
-            if job.app.chain:
-                self._send_chain(site, job)
-                return
-            future = self._submitted(site, job.app, job.manifest, job.inputs, job.attempt)
-        except HpcAgentError as error:
-            self._ended(job, failed(job.manifest, error))
-            return
-        job.futures[:] = [future]
-        future.add_done_callback(lambda done: self._answered(job, done))
+            return len(self._going) >= (1 + AHEAD) * site.workers_for(job.manifest.resources)
+        except BadInput:  # it has no place for it, which is said when it is sent
+            return False
 
-    def _submitted(
-        self,
-        site: Site,
-        app: App,
-        manifest: Manifest,
-        inputs: Sequence[Mapping[str, Any]],
-        attempt: int = 1,
-    ) -> Future[Any]:
+    def _sent(self, site: Site, app: App, manifest: Manifest, inputs: Sequence[Any], attempt: int) -> Future[Any]:
         label, needs = site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
         order = app.order(manifest, work=self._work, site=site.about, attempt=attempt)
         return site.submit(execute, order, *inputs, executor=label, needs=needs)
 
-    def _send_chain(self, site: Site, job: Job) -> None:
-        """A chain's function runs here in a thread; its inner runs go to the site."""
+    def _run(self, site: Site, job: Job, app: App, manifest: Manifest, inputs: Sequence[Any]) -> Future[Result]:
+        """Have one run done, again where the machine has lost it; the future has its result, also a failed one."""
+        whole: Future[Result] = Future()
+        tries = _Tries(self._retries)
 
-        def ask(
-            inner: App,
-            inputs: tuple[Any, ...],
-            params: Mapping[str, Any],
-            seed: int | None,
-            replicate: int | None,
-        ) -> Part:
-            if job.gone:
-                raise AppFailed("The run was cancelled.", kind="cancelled", name="CancelledError")
-            asked = inner_manifest(job.manifest, job.app, inner, inputs, params, seed, replicate, site.about)
-            part = Part(inner.name, asked.execution_id)
-            plain = [one.model_dump(mode="json") if isinstance(one, Result) else one.fields for one in inputs]
-            future = self._submitted(site, inner, asked, plain)
-            job.futures.append(future)
-            future.add_done_callback(lambda done: part.set_result(_result(asked, done)))
-            return part
-
-        running = ChainRun(job.app, tuple(job.inputs), ask)
-
-        def run() -> None:
+        def send() -> None:
             try:
-                order = job.app.order(job.manifest, work=self._work, site=site.about) | {
-                    "function": running.function,
-                    "account": running.account,
-                }
-                result = execute_as_result(order)
-            except Exception as error:
-                result = failed(job.manifest, error)
-            self._ended(job, result)
-
-        threading.Thread(target=run, name=f"chain {job.app.name}", daemon=True).start()
-
-    def _answered(self, job: Job, done: Future[Any]) -> None:
-        result = _result(job.manifest, done)
-        failure = result.failure
-        if job.gone and failure is not None:
-            result = result.model_copy(update={"cost": self._taken(job.manifest)})
-        if failure is not None and not job.gone and not self._closed:
-            what = meaning(failure.kind, failure.name, failure.repair)
-            job.charged += what.charged != "no"
-            if what.again and job.charged <= self._retries and job.attempt <= 3 * (self._retries + 1):
-                job.attempt += 1
-                with self._lock:
-                    self._going.pop(job.manifest.execution_id, None)
-                    self._waiting.setdefault(job.owner, deque()).appendleft(job)
-                    self._lock.notify_all()
+                future = self._sent(site, app, manifest, inputs, tries.attempt)
+            except HpcAgentError as error:
+                whole.set_result(failed(manifest, error))
                 return
-        self._ended(job, result)
+            job.futures = [*(one for one in job.futures if not one.done()), future]
+            future.add_done_callback(back)
+
+        def back(done: Future[Any]) -> None:
+            result = _result(manifest, done)
+            if result.failure is not None and result.cost.wall_s == 0.0:
+                result = result.model_copy(update={"cost": self._taken(manifest)})
+            if not job.gone and not self._closed and tries.again(result):
+                job.lost_node_hours += result.cost.node_hours
+                send()
+            else:
+                whole.set_result(result)
+
+        send()
+        return whole
+
+    def _send(self, site: Site, job: Job) -> None:
+        job.began()
+        if job.app.chain:
+            chain = ChainOnSite(self._work, site.about, partial(self._run, site, job))
+            job.chain = chain
+            inputs = [Result.model_validate(one) for one in job.inputs]
+            chain.start(job.app, job.manifest, inputs, lambda result: self._ended(job, result))
+            return
+        whole = self._run(site, job, job.app, job.manifest, job.inputs)
+        whole.add_done_callback(lambda done: self._ended(job, done.result()))
 
     def _taken(self, manifest: Manifest) -> Cost:
-        """What a run that was ended has taken, by when its folder's `manifest.json` was written."""
+        """What a run took whose worker was lost or ended, by when its folder's `manifest.json` was written."""
         try:
             began = (self._work / manifest.execution_id / "manifest.json").stat().st_mtime
         except OSError:  # it had not begun
@@ -277,7 +267,32 @@ class Desk:
             closed = self._closed
             self._lock.notify_all()
         if not closed:
-            job.ended(result)
+            job.ended(result, job.lost_node_hours)
+
+
+class _Tries:
+    """How often a run may be started again.
+
+    Args:
+        most: So many failures that count, beyond which it stays failed.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._charged = 0
+        self.attempt = 1
+
+    def again(self, result: Result) -> bool:
+        """Whether to start it once more after this result."""
+        failure = result.failure
+        if failure is None:
+            return False
+        what = meaning(failure.kind, failure.name, failure.repair)
+        self._charged += what.charged != "no"
+        if not what.again or self._charged > self._most or self.attempt > 3 * (self._most + 1):
+            return False
+        self.attempt += 1
+        return True
 
 
 def _result(manifest: Manifest, done: Future[Any]) -> Result:

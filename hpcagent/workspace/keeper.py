@@ -6,10 +6,10 @@ The service speaks to it over a Unix socket in FOLDER (`sites/NAME` of the works
 any time:
 
     {"do": "wanted", "runs": ["EXECUTION_ID", ...]}     the first line: all else is ended
-    {"do": "run", "app": "synthetic", "manifest": {...}, "inputs": [...], "owner": "ada"}
+    {"do": "run", "app": "synthetic", "settings": {}, "code": "", "manifest": {}, "inputs": [], "owner": "ada"}
     {"do": "cancel", "run": "EXECUTION_ID"}
     {"do": "leave", "end": false}                       end once nothing goes; with `end` end what goes
-    {"began": "EXECUTION_ID"}   {"ended": "EXECUTION_ID", "result": {...}}
+    {"began": "EXECUTION_ID"}   {"ended": "EXECUTION_ID", "result": {...}, "lost_node_hours": 0.0}
     {"how": "EXECUTION_ID", "far": "ended"}   {"news": "a sentence of the site"}
 
 What ends while no service is there lies in the run's folder, where the next one finds it.
@@ -37,6 +37,7 @@ from hpcagent.model.records import Manifest, Result
 from hpcagent.shown import plain
 from hpcagent.store.files import make_folder
 from hpcagent.store.rundir import Lock
+from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.desk import Desk, Job, failed
 from hpcagent.workspace.folder import KEEPER
 from hpcagent.workspace.sockets import Lines, Listening
@@ -90,6 +91,7 @@ class Keeper:
                         self._attend(lines)
                     else:
                         lines.close()
+                self._listening.touch()
                 if not self._folder.is_dir():
                     return  # the workspace was removed: nobody finds this process any more
                 with self._turn:
@@ -181,12 +183,10 @@ class Keeper:
                 return
             self._going.add(identity)
         try:
-            app = find_app(asked["app"])
-            if app.contract.version != manifest.app_version:
-                raise BadInput(
-                    f"{app.name} was {manifest.app_version} when it was asked for, and is "
-                    f"{app.contract.version} now."
-                )
+            app = configured(find_app(asked["app"]), asked["settings"])
+            changed = changed_since(app, manifest, asked["code"])
+            if changed:
+                raise BadInput(changed)
         except HpcAgentError as error:
             self._ended(identity, failed(manifest, error))
             return
@@ -195,7 +195,7 @@ class Keeper:
                 app,
                 manifest,
                 asked["inputs"],
-                ended=lambda result: self._ended(identity, result),
+                ended=lambda result, lost: self._ended(identity, result, lost),
                 began=lambda: self._has_begun(identity),
                 owner=asked["owner"],
             )
@@ -206,7 +206,7 @@ class Keeper:
             self._began.add(identity)
         self._say(began=identity)
 
-    def _ended(self, identity: str, result: Result) -> None:
+    def _ended(self, identity: str, result: Result, lost_node_hours: float = 0.0) -> None:
         with self._turn:
             self._going.discard(identity)
             self._began.discard(identity)
@@ -214,7 +214,7 @@ class Keeper:
             fields = result.model_dump(mode="json")
         except (ValueError, ValidationError) as error:
             fields = failed(result.manifest, error).model_dump(mode="json")
-        self._say(ended=identity, result=fields)
+        self._say(ended=identity, result=fields, lost_node_hours=lost_node_hours)
 
 
 def main() -> None:

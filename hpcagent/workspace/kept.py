@@ -184,6 +184,8 @@ class Kept:
         self._send(
             do="run",
             app=job.reference,
+            settings=dict(job.settings),
+            code=job.code,
             manifest=job.manifest.model_dump(mode="json"),
             inputs=list(job.inputs),
             owner=job.owner,
@@ -219,4 +221,4 @@ class Kept:
             result = Result.model_validate(said["result"])
         except ValidationError as wrong:
             result = failed(job.manifest, wrong)
-        job.ended(result)
+        job.ended(result, float(said["lost_node_hours"]))

@@ -10,6 +10,7 @@ A request is in the journal before it is answered. What is asked of it it does b
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import signal
 import socket
@@ -33,7 +34,7 @@ __all__ = ["CALLS", "SERVED", "Service", "main", "serve_here"]
 LONGEST_REQUEST = 4 << 20
 LONGEST_WAIT_S = 600.0
 LOOK_S = 1.0
-MOST_CLIENTS = 256
+MOST_CLIENTS = 1024
 SERVED = 3
 """Exit code where another process serves the workspace."""
 
@@ -62,6 +63,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "whoami": Core.whoami,
     "start": Core.start,
     "stop": Core.stop,
+    "extend": Core.extend,
     "expire": Core.expire,
 }
 """What may be asked: each is called with the caller and the arguments of the request."""
@@ -92,22 +94,30 @@ class Service:
         idle_s = self.core.rules.idle_s
         last = time.monotonic()
         try:
+            threading.Thread(target=self._look, name="look", daemon=True).start()
             while not self._ending.is_set():
-                try:
+                with contextlib.suppress(TimeoutError):
                     connection, _ = self._listening.socket.accept()
-                except TimeoutError:
-                    if not self._folder.exists:
-                        return  # the workspace was removed: nobody finds this process any more
-                    self.core.look()
-                    if self._clients or self.core.busy:
-                        last = time.monotonic()
-                    if idle_s is not None and time.monotonic() - last > idle_s:
-                        return
+                    last = time.monotonic()
+                    threading.Thread(target=self._attend, args=(connection,), daemon=True).start()
                     continue
-                last = time.monotonic()
-                threading.Thread(target=self._attend, args=(connection,), daemon=True).start()
+                self._listening.touch()
+                if not self._folder.exists:
+                    return  # the workspace was removed: nobody finds this process any more
+                if self._clients or self.core.busy:
+                    last = time.monotonic()
+                if idle_s is not None and time.monotonic() - last > idle_s:
+                    return
         finally:
             self.close()
+
+    def _look(self) -> None:
+        """See what has become of campaigns, triggers and late results, however many clients come."""
+        while not self._ending.wait(LOOK_S):
+            try:
+                self.core.look()
+            except Exception as error:  # the next look is made all the same
+                print(f"{type(error).__name__}: {plain(str(error))}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """Have `serve` return."""
@@ -162,14 +172,15 @@ class Service:
             if call is None or not isinstance(args, dict):
                 raise BadInput(f"there is no call {do!r}; calls: {', '.join(CALLS)}.", value=do)
             caller = self.core.caller(uid, **_named(who))
-            if do == "wait":
-                args["timeout_s"] = min(float(args.get("timeout_s", LONGEST_WAIT_S)), LONGEST_WAIT_S)
+            if "timeout_s" in inspect.signature(call).parameters:
+                args["timeout_s"] = min(float(args.get("timeout_s", 0.0)), LONGEST_WAIT_S)
+            try:
+                inspect.signature(call).bind(self.core, caller, **args)
+            except TypeError as error:
+                raise BadInput(f"{do}: {plain(str(error))}.", value=sorted(args)) from None
             return {"ok": call(self.core, caller, **args)}
         except HpcAgentError as error:
             return _error(error)
-        except TypeError as error:
-            # Arguments that a call does not have: it says which.
-            return _error(BadInput(f"{plain(str(error))}."))
         except Exception as error:  # the next request is answered all the same
             print(f"{type(error).__name__}: {plain(str(error))}", file=sys.stderr, flush=True)
             return _error(HpcAgentError(f"{type(error).__name__}: {plain(str(error))} (see service.log)."))

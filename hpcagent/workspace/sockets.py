@@ -17,10 +17,14 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.lifeline import node_name
 from hpcagent.model.base import read_json
 from hpcagent.store.files import write_whole
+from hpcagent.store.rundir import holder
 
 __all__ = ["Lines", "Listening", "connect"]
 
 LOOK_S = 1.0
+# So often a process shows that it lives; on another machine it is taken for dead after so long without.
+BEAT_S = 60.0
+SILENT_S = 300.0
 # The path of a Unix socket has at most 107 bytes (Linux: unix(7)).
 LONGEST_PATH = 100
 
@@ -80,6 +84,7 @@ class Listening:
 
     def __init__(self, folder: Path, name: str, about: Path, *, most: int) -> None:
         self._about = about
+        self._touched = time.monotonic()
         self._private: Path | None = None
         inside = folder / name
         if len(os.fsencode(inside)) > LONGEST_PATH or not _takes_sockets(folder):
@@ -98,6 +103,13 @@ class Listening:
         self.socket.settimeout(LOOK_S)
         said = {"host": node_name(), "pid": os.getpid(), "socket": str(inside), "since": time.time()}
         write_whole(about, json.dumps(said) + "\n", private=True)
+
+    def touch(self) -> None:
+        """Show that this process lives, to those on other machines."""
+        if time.monotonic() - self._touched > BEAT_S:
+            self._touched = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.utime(self._about)
 
     def close(self) -> None:
         """Close it and remove socket and note; harmless when called twice."""
@@ -127,7 +139,13 @@ def connect(about: Path, *, what: str, do: str) -> Lines | None:
     except (HpcAgentError, OSError, KeyError, TypeError):
         return None
     if host != node_name():
-        raise BadInput(f"{what} runs on {host}, and this is {node_name()}: {do}.", value=host)
+        if _is_dead(about):
+            return None
+        raise BadInput(
+            f"{what} runs on {host}, and this is {node_name()}: {do}. Was that machine switched off, it is taken "
+            f"for dead {SILENT_S:g} s after its last sign.",
+            value=host,
+        )
     _refuse_foreign(Path(place))
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -136,6 +154,15 @@ def connect(about: Path, *, what: str, do: str) -> Lines | None:
         one.close()
         return None
     return Lines(one)
+
+
+def _is_dead(about: Path) -> bool:
+    """Whether a process on another machine has given no sign for long, and its lock is free."""
+    try:
+        silent_s = time.time() - about.stat().st_mtime
+    except OSError:
+        return True
+    return silent_s > SILENT_S and not holder(about.parent)[0]
 
 
 def _takes_sockets(folder: Path) -> bool:

@@ -96,9 +96,14 @@ def test_a_role_that_nobody_knows_may_nothing():
     [
         ({"nodes_times_hours": 10}, {"node_hours": 11.0}, "it takes 11 node-hours at most, above 10"),
         ({"nodes_times_hours": 10}, {"node_hours": None}, "without a bound of node-hours"),
-        ({"usd": 5}, {"usd": 6.0}, "it takes 6 USD at most, above 5"),
+        ({"usd": 5}, {"usd": 6.0, "priced": True}, "it takes 6 USD at most, above 5"),
+        ({"usd": 5}, {"usd": None, "priced": True}, "without a bound of USD"),
         ({"app": "syn*"}, {}, "it is a run of synthetic"),
-        ({"effects": ["network"]}, {"effects": ("network",)}, "its side effects: network"),
+        (
+            {"effects": ["reads the network"]},
+            {"effects": ("reads the network", "writes outside its folder")},
+            "its side effects: reads the network",
+        ),
         ({"own": True}, {"own": True}, "it is code of somebody's own"),
         ({"roles": ["planner"]}, {}, "planner asks for it"),
         ({"because": "audit"}, {}, "audit"),
@@ -113,10 +118,10 @@ def test_a_rule_asks_for_an_approval_and_says_why(rule, asked, why):
     ("rule", "asked"),
     [
         ({"nodes_times_hours": 10}, {"node_hours": 10.0}),
-        ({"usd": 5}, {"usd": 5.0}),
+        ({"usd": 5}, {"usd": 5.0, "priced": True}),
         ({"usd": 5}, {"usd": None}),
         ({"app": "lj_*"}, {}),
-        ({"effects": ["network"]}, {}),
+        ({"effects": ["reads the network"]}, {}),
         ({"own": True}, {}),
         ({"roles": ["executor"]}, {}),
         ({"app": "syn*", "nodes_times_hours": 10}, {"node_hours": 1.0}),
@@ -195,8 +200,8 @@ def test_node_hours_are_committed_before_and_reconciled_after():
 def test_quotas_of_a_person_count_that_person_only():
     bench = Bench(people={"ada": {"role": "planner", "quota": {"runs_at_once": 1, "usd": 2.0}}})
     bench.accounts.commit("bob", "r-0", 0.0, 0.0, bench.now)
-    assert bench.gate.admit(request(usd=2.0), ADA)
-    assert refused(bench, request(usd=2.1)).field == "usd"
+    assert bench.gate.admit(request(usd=2.0, priced=True), ADA)
+    assert refused(bench, request(usd=2.1, priced=True)).field == "usd"
     bench.accounts.commit("ada", "r-1", 0.0, 0.0, bench.now)
     assert refused(bench, request()).field == "runs_at_once"
     bench.accounts.settle("ada", "r-1", 0.0, 0.0)

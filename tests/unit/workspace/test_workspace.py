@@ -94,7 +94,12 @@ def test_a_run_is_done_once_and_found_afterwards(core):
         ("synthetic", {"x": 7}, {}, "x"),
         ("synthetic", {"x": "much"}, {}, "x"),
         ("synthetic", {"z": 1}, {}, "z"),
-        ("synthetic@9.0.0", {}, {}, "version"),
+        ("synthetic@9.0.0", {}, {}, "app"),
+        ("synthetic", {}, {"site": "laptpo"}, "site"),
+        ("synthetic", {}, {"label": "run with password=abcd1234"}, "label"),
+        ("synthetic", {}, {"label": "\x1b[2J"}, "label"),
+        ("synthetic", {}, {"settings": {"colour": "red"}}, "settings"),
+        ("synthetic", {}, {"resources": {"nodes": -1}}, "resources"),
         ("nothing_of_the_kind", {}, {}, "app"),
         ("synthetic", {}, {"inputs": ["r-none"]}, None),
     ],
@@ -387,6 +392,70 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(root):
     workspace.end(runs=True)
 
 
+def test_a_run_goes_on_while_there_is_no_service_and_is_done_once(root, tmp_path):
+    workspace = Workspace(root)
+    run = workspace.run("synthetic", {"x": 0.3, "run_time_s": 3.0}, site="laptop")["id"]
+    place = root / "work" / workspace.status(run)["execution_id"]
+    until = time.monotonic() + PATIENCE_S
+    while not (place / "manifest.json").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    began = (place / "manifest.json").stat().st_mtime_ns
+    os.kill(workspace.about()["pid"], signal.SIGKILL)
+    while not (place / "result.json").exists() and time.monotonic() < until:
+        time.sleep(0.05)  # nobody has started a service
+    assert workspace.wait(run, PATIENCE_S)["state"] == "completed"
+    assert (place / "manifest.json").stat().st_mtime_ns == began
+    workspace.end(runs=True)
+
+
+def test_when_the_process_that_keeps_a_site_is_killed_another_does_its_runs(root):
+    workspace = Workspace(root)
+    run = workspace.run("synthetic", {"x": 0.3, "run_time_s": 2.0})["id"]
+    until = time.monotonic() + PATIENCE_S
+    while workspace.status(run)["state"] != "running" and time.monotonic() < until:
+        time.sleep(0.05)
+    [keeper] = workspace.folder.keepers()
+    os.kill(keeper, signal.SIGKILL)
+    assert workspace.wait(run, PATIENCE_S)["state"] == "completed"
+    assert any("another is started" in news for news in workspace.about()["news"])
+    workspace.end(runs=True)
+    assert workspace.folder.keepers() == []
+
+
+def test_rules_are_read_anew_and_wrong_ones_change_nothing(workspace, root):
+    assert workspace.estimate("synthetic", {"x": 0.3})["refused"] is None
+    (root / "workspace.toml").write_text('name = "ws"\ndefault_site = "threads"\n[quota]\nruns_at_once = 0\n')
+    with pytest.raises(NotAllowed, match="runs_at_once"):
+        workspace.run("synthetic", {"x": 0.3})
+    (root / "workspace.toml").write_text("[quota]\nruns = 3\n")
+    with pytest.raises(NotAllowed, match="runs_at_once"):
+        workspace.run("synthetic", {"x": 0.3})
+    assert any("the rules as they were still hold" in news for news in workspace.about()["news"])
+
+
+def test_one_thread_waits_and_another_is_answered(workspace):
+    run = workspace.run("synthetic", {"x": 0.3, "run_time_s": 2.0})["id"]
+    ended: list[str] = []
+    thread = threading.Thread(target=lambda: ended.append(workspace.wait(run, PATIENCE_S)["state"]))
+    thread.start()
+    answers = 0
+    while not ended:
+        workspace.status(run, lines=0)
+        answers += 1
+    thread.join()
+    assert ended == ["completed"] and answers > 3
+
+
+def test_a_service_of_a_machine_that_is_switched_off_is_taken_for_dead_after_a_while(workspace, root):
+    about = {"host": "elsewhere", "pid": 1, "socket": str(root / "service.sock"), "since": 0.0}
+    (root / "service.json").write_text(json.dumps(about))
+    with pytest.raises(BadInput, match="runs on elsewhere"):
+        workspace.about()
+    long_ago = time.time() - 3600
+    os.utime(root / "service.json", (long_ago, long_ago))
+    assert workspace.about()["runs"] == {}
+
+
 def test_a_campaign_is_approved_as_a_whole_and_outlives_the_service(root, tmp_path):
     rules(root, "[[approval]]\nnodes_times_hours = 0.5\n")
     workspace = Workspace(root)
@@ -430,6 +499,14 @@ def test_old_folders_go_when_their_time_is_over_and_their_records_stay(root):
     assert core.expire(me(core))["removed"] == [old]
     assert core.status(me(core), old)["metrics"]["value"] == pytest.approx(25.2)
     assert core.artifacts(me(core), young) and not core.artifacts(me(core), old)
+    assert "its files were removed" in core.status(me(core), old)["notes"]
+    left = core.accounts.whole.bytes
+    core.close()
+    core = Core(root, clock=lambda: now[0])
+    assert 0 < left == core.accounts.whole.bytes
+    now[0] += 2 * 86400
+    core.look()  # without being asked
+    assert not core.artifacts(me(core), young) and core.accounts.whole.bytes == 0
     core.close()
 
 

@@ -1,0 +1,371 @@
+"""What may be asked of a workspace: settings and resources, chains, side effects, costs, rights before code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.campaign.record import load_run
+from hpcagent.errors import BadInput
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.rules import Caller
+from hpcagent.model.records import Cost, Result
+from hpcagent.store.journal import read_events
+from hpcagent.workspace.client import _asked
+from hpcagent.workspace.core import Core, is_ours
+from hpcagent.workspace.folder import Folder
+from hpcagent.workspace.took import Took
+
+PATIENCE_S = 120
+
+MODULE = """
+import time
+from pathlib import Path
+
+import hpcagent as ha
+
+Path(__file__).with_suffix(".imported").write_text("yes")
+
+
+@ha.app(parameters={"x": ha.Float(0.0, 1.0)}, metrics={"y": "1"}, settings={"scale": 1.0})
+def scaled(x, run):
+    return {"y": x * run.settings["scale"]}
+
+
+@ha.app(parameters={"x": ha.Float(0.0, 1.0)}, metrics={"y": "1"}, version="1.2.0", deprecated="scaled is better")
+def old(x):
+    return {"y": x}
+
+
+@ha.app(parameters={"x": ha.Float(0.0, 1.0)}, metrics={"y": "1"}, side_effects="changes another system")
+def outgoing(x):
+    return {"y": x}
+
+
+@ha.app(parameters={"x": ha.Float(0.0, 1.0)}, metrics={"y": "1"}, inputs=("run",))
+def twice(x, run):
+    return {"y": 2 * run.upstream[0]["metrics"]["y"] + x}
+
+
+@ha.chain(parameters={"x": ha.Float(0.0, 1.0)}, metrics={"y": "1"})
+def pair(x):
+    first = scaled(x=x)
+    return {"y": twice(first, x=0.0)["y"]}
+
+
+@ha.chain(parameters={"x": ha.Float(0.0, 1.0)}, metrics={"y": "1"})
+def pair_of_pairs(x):
+    return {"y": twice(pair(x=x), x=x)["y"]}
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "ws"
+    Folder(folder).create()
+    (folder / "workspace.toml").write_text('name = "ws"\ndefault_site = "threads"\n')
+    (tmp_path / "own_apps_17.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield folder
+    sys.modules.pop("own_apps_17", None)
+
+
+@pytest.fixture
+def core(root: Path) -> Iterator[Core]:
+    one = Core(root)
+    yield one
+    one.close()
+
+
+def rules(root: Path, text: str) -> None:
+    with (root / "workspace.toml").open("a") as file:
+        file.write(textwrap.dedent(text))
+
+
+def me(core: Core) -> Caller:
+    return core.caller(os.getuid())
+
+
+def done(core: Core, who: Caller, *asked: Any, **more: Any) -> dict[str, Any]:
+    return core.wait(who, core.run(who, *asked, **more)["id"], PATIENCE_S)
+
+
+def refused(core: Core, who: Caller, *asked: Any, **more: Any) -> NotAllowed:
+    with pytest.raises(NotAllowed) as caught:
+        core.run(who, *asked, **more)
+    return caught.value
+
+
+@pytest.mark.parametrize(("app", "y"), [("pair", 0.6), ("pair_of_pairs", 1.5)])
+def test_a_chain_runs_with_the_runs_that_it_is_made_of(core, app, y):
+    """By hand: pair is 2 x; pair_of_pairs is 2 (2 x) + x."""
+    status = done(core, me(core), f"own_apps_17:{app}", {"x": 0.3})
+    assert status["failure"] is None
+    assert status["metrics"]["y"] == pytest.approx(y)
+
+
+def test_settings_and_resources_go_with_the_call(core):
+    who = me(core)
+    assert done(core, who, "own_apps_17:scaled", {"x": 0.5}, settings={"scale": 4.0})["metrics"]["y"] == 2.0
+    assert done(core, who, "own_apps_17:scaled", {"x": 0.5})["metrics"]["y"] == 0.5
+    bounded = core.run(who, "own_apps_17:scaled", {"x": 0.6}, resources={"walltime_s": 60.0})
+    assert core.rows[bounded["id"]].request["node_hours"] == pytest.approx(60 / 3600)
+
+
+def test_an_app_that_is_handed_over_takes_its_settings_and_resources_along(root):
+    from hpcagent.catalog import find_app
+
+    app = find_app("own_apps_17:scaled").with_settings(scale=3.0).with_resources(walltime_s=9.0)
+    asked = _asked(app, {"scale": 2.0}, None)
+    assert asked["settings"] == {"scale": 2.0} and asked["resources"] == {"walltime_s": 9.0}
+    assert _asked(app, None, None)["settings"] == {"scale": 3.0}
+    assert _asked("synthetic", None, None) == {"app": "synthetic", "settings": {}, "resources": {}}
+
+
+def test_a_deprecated_app_is_run_by_its_version_only(core):
+    who = me(core)
+    assert "'own_apps_17:old@1.2.0'" in refused(core, who, "own_apps_17:old", {"x": 0.5}).why
+    assert done(core, who, "own_apps_17:old@1.2.0", {"x": 0.5})["metrics"] == {"y": 0.5}
+
+
+def test_a_rule_by_side_effects_asks_for_what_an_app_says_it_does(root):
+    rules(root, '[[approval]]\neffects = ["reads the network"]\n')
+    core = Core(root)
+    who = me(core)
+    assert done(core, who, "own_apps_17:scaled", {"x": 0.5})["state"] == "completed"
+    error = refused(core, who, "own_apps_17:outgoing", {"x": 0.5})
+    assert error.check == "approval" and "reads the network" in error.why
+    core.close()
+
+
+def test_where_a_site_has_a_price_what_nothing_bounds_is_refused(root):
+    rules(root, "[sites.threads]\nusd_per_node_hour = 2.0\n[quota]\nusd = 5.0\n")
+    core = Core(root)
+    who = me(core)
+    assert refused(core, who, "synthetic", {"x": 0.3}).check == "quota"
+    assert core.run(who, "synthetic", {"x": 0.3}, walltime_s=3600.0)["state"] in ("pending", "running")
+    assert refused(core, who, "synthetic", {"x": 0.4}, walltime_s=2 * 3600.0).field == "usd"
+    core.close()
+
+
+def test_what_runs_cost_in_dollars_is_booked_by_the_price(root):
+    rules(root, "[sites.threads]\nusd_per_node_hour = 7200.0\n")
+    core = Core(root)
+    done(core, me(core), "synthetic", {"x": 0.3, "run_time_s": 0.2})
+    spent = core.costs(me(core))["people"][""]
+    assert spent["usd"] == pytest.approx(7200.0 * spent["node_hours"]) and spent["node_hours"] > 0
+    core.close()
+
+
+def test_a_viewer_has_no_code_of_its_own_imported(root, tmp_path):
+    core = Core(root)
+    viewer = Caller(name="vera", role="viewer")
+    with pytest.raises(NotAllowed, match="may not run"):
+        core.estimate(viewer, "own_apps_17:scaled", {"x": 0.5})
+    assert not (tmp_path / "own_apps_17.imported").exists() and "own_apps_17" not in sys.modules
+    assert any(e["event"] == "refused" for e in read_events(root / "journal.jsonl"))
+    core.close()
+
+
+@pytest.mark.parametrize(
+    ("app", "ours"),
+    [("synthetic", True), ("lj_argon", True), ("eos", True), ("own_apps_17:scaled", False)],
+)
+def test_what_the_library_brings_is_known_by_where_it_comes_from(core, app, ours):
+    assert is_ours(core.app(app)) is ours
+
+
+def test_a_program_with_a_short_name_is_not_the_librarys_own():
+    read = {"y": ha.output.from_regex("y=(.*)", unit="1")}
+    program = ha.executable("true {x}", name="true", parameters={"x": ha.Float(0, 1)}, metrics=read)
+    assert not is_ours(program)
+
+
+def test_what_an_estimate_says_is_from_runs_that_ended_here(core):
+    who = me(core)
+    before = core.estimate(who, "synthetic", {"x": 0.9})
+    assert before["from"] == "the contract's estimate" and before["refused"] is None
+    for x in (0.1, 0.2, 0.3):
+        done(core, who, "synthetic", {"x": x})
+    walls = sorted(core.status(who, identity)["cost"]["wall_s"] for identity in core.rows)
+    after = core.estimate(who, "synthetic", {"x": 0.9})
+    assert after["from"] == "the median of 3 runs here" and after["wall_s"] == walls[1]
+    accuracy = core.costs(who)["accuracy"]["synthetic"]
+    assert accuracy["runs"] == 3 and accuracy["actual_s"] == pytest.approx(sum(walls) / 3)
+
+
+def test_an_estimate_says_what_the_gate_would_refuse(root):
+    rules(root, "[quota]\nruns_at_once = 0\n")
+    core = Core(root)
+    assert core.estimate(me(core), "synthetic", {"x": 0.3})["refused"]["check"] == "quota"
+    assert not any(e["event"] == "refused" for e in read_events(root / "journal.jsonl"))
+    core.close()
+
+
+def test_the_accuracy_of_estimates_is_a_median_and_a_share():
+    took = Took()
+    for estimated_s, actual_s in ((1.0, 1.0), (1.0, 1.9), (1.0, 5.0), (0.0, 3.0)):
+        took.add(estimated_s, actual_s)
+    said = took.accuracy()
+    assert said["actual_over_estimated"] == 1.9 and said["within_factor_2"] == pytest.approx(2 / 3)
+    assert took.median_s == 3.0
+
+
+def test_every_label_of_the_same_work_is_found_again(core):
+    who = me(core)
+    first = core.run(who, "synthetic", {"x": 0.3})["id"]
+    second = core.run(who, "synthetic", {"x": 0.3}, label="second")["id"]
+    assert first != second
+    assert core.run(who, "synthetic", {"x": 0.3}, label="second")["id"] == second
+    assert core.run(who, "synthetic", {"x": 0.3})["id"] == first
+
+
+def test_a_page_after_a_run_that_is_not_there_is_refused(core):
+    with pytest.raises(BadInput, match="there is no run 'r-none'"):
+        core.listed(me(core), after="r-none")
+
+
+def test_a_text_that_no_event_may_have_costs_the_event_and_not_the_run(core, monkeypatch):
+    who = me(core)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise BadInput("no event has this.")
+
+    monkeypatch.setattr(core.events, "tell", refuse)
+    assert done(core, who, "synthetic", {"x": 0.3})["state"] == "completed"
+    assert done(core, who, "synthetic", {"x": 0.4})["state"] == "completed"
+    assert any("was not told: no event has this." in news for news in core.about()["news"])
+
+
+def test_what_failed_with_a_credential_in_its_message_is_told_without_it(core):
+    who = me(core)
+    made = core.subscribe(who, events=["on_job_failed"])
+    row = core.rows[core.run(who, "synthetic", {"x": 0.3, "fail_above": 0.1})["id"]]
+    core.wait(who, row.id, PATIENCE_S)
+    core._tell(
+        "on_job_failed", who.name, {"job_id": row.id, "job_type": "synthetic", "reason": "Bearer " + "q" * 24}
+    )
+    told = core.notifications(who, subscription_id=made["subscription_id"], timeout_s=10.0)
+    assert len(told) == 2 and "q" * 24 not in json.dumps(told)
+
+
+def test_a_subscriber_that_waits_hears_of_a_run_when_it_ends(core):
+    who = me(core)
+    made = core.subscribe(who, events=["on_job_complete"])
+    run = core.run(who, "synthetic", {"x": 0.3, "run_time_s": 0.3})["id"]
+    began = time.monotonic()
+    [told] = core.notifications(who, subscription_id=made["subscription_id"], timeout_s=PATIENCE_S)
+    assert told["payload"]["job_id"] == run and time.monotonic() - began < PATIENCE_S / 2
+
+
+# -- replay ---------------------------------------------------------------------------------------
+
+
+def stand(core: Core) -> dict[str, Any]:
+    """What is known of everybody's runs, and who pays for them."""
+    rows = {r.id: (r.owner, r.state if r.over else "open", r.shares, r.note) for r in core.rows.values()}
+    people = {name: (a.node_hours, sorted(a.committed)) for name, a in core.accounts.people().items()}
+    return {"rows": rows, "people": people}
+
+
+def test_work_that_its_first_owner_cancels_goes_on_for_the_next_and_on_their_account(root):
+    rules(root, '[people.ada]\nrole = "planner"\n[people.bob]\nrole = "planner"\n')
+    core = Core(root)
+    ada, bob = Caller(name="ada", role="planner"), Caller(name="bob", role="planner")
+    params = {"x": 0.3, "run_time_s": 1.0}
+    first = core.run(ada, "synthetic", params)["id"]
+    second = core.run(bob, "synthetic", params)["id"]
+    assert core.rows[second].shares == first
+    assert core.cancel(ada, first)["how"] == "it goes on for others who have asked for the same work"
+    assert core.rows[second].shares == "" and core.accounts.of("bob").committed
+    assert core.wait(bob, second, PATIENCE_S)["state"] == "completed"
+    assert core.accounts.of("ada").node_hours == 0.0
+    took = core.accounts.of("bob").node_hours
+    assert took == pytest.approx(core.status(bob, second)["cost"]["node_hours"]) and took > 0
+    live = stand(core)
+    core.close()
+    again = Core(root)
+    assert stand(again) == live
+    again.close()
+
+
+def test_hours_of_attempts_that_the_machine_lost_are_booked_with_the_last(core):
+    who = me(core)
+    row = core.rows[core.run(who, "synthetic", {"x": 0.3, "run_time_s": 5.0})["id"]]
+    manifest = {**row.manifest}
+    result = Result.model_validate(
+        {
+            "manifest": manifest,
+            "status": "COMPLETED",
+            "metrics": {"value": 1.0},
+            "started_at": 1.0,
+            "ended_at": 2.0,
+        }
+    ).model_copy(update={"cost": Cost(wall_s=1.0, node_hours=0.25)})
+    with core._turn:
+        core._result(row, result, 0.5)
+    assert core.accounts.of(who.name).node_hours == pytest.approx(0.75)
+    assert "0.5 node-hours went into attempts that the machine has lost" in core.status(who, row.id)["notes"]
+
+
+def test_a_run_of_another_version_or_other_code_is_not_taken_up(root, tmp_path):
+    module = tmp_path / "own_apps_17.py"
+    core = Core(root)
+    who = me(core)
+    core._send = lambda *_: None  # type: ignore[method-assign]  # killed before the site has them
+    runs = [core.run(who, app, {"x": 0.5})["id"] for app in ("own_apps_17:scaled", "own_apps_17:old@1.2.0")]
+    core.close()
+    sys.modules.pop("own_apps_17")
+    text = MODULE.replace('x * run.settings["scale"]', "7.0").replace('version="1.2.0"', 'version="1.3.0"')
+    module.write_text(text + "\n# of another length, so that no cached bytecode is taken\n")
+    core = Core(root)
+    notes = [core.status(who, run)["notes"][-1] for run in runs]
+    assert [core.rows[run].state for run in runs] == ["failed", "failed"]
+    assert "the code or settings of scaled 0.1.0 are others" in notes[0] or "others than when" in notes[0]
+    assert "has version 1.3.0 here, not 1.2.0" in notes[1]
+    core.close()
+
+
+# -- campaigns ------------------------------------------------------------------------------------
+
+
+def test_a_campaign_goes_on_beyond_its_cap_only_through_the_gate(root, tmp_path):
+    rules(root, "[quota]\nnode_hours = 1.0\n[[approval]]\nnodes_times_hours = 0.4\n")
+    core = Core(root)
+    who = me(core)
+    begun = core.start(who, "synthetic", changes={"until.max_runs": 4, "until.node_hours": 0.3})
+    folder = Path(begun["workdir"])
+    until = time.monotonic() + PATIENCE_S
+    while not core.rows[begun["id"]].over and time.monotonic() < until:
+        core._looked_at = 0.0
+        core.look()
+        time.sleep(0.05)
+    assert core.rows[begun["id"]].state == "completed"
+    more = {"until.max_runs": 8, "until.node_hours": 0.9}
+    with pytest.raises(NotAllowed, match=r"let it through with 0\.3 node-hours at most"):
+        ha.run(load_run(folder, changes=more), site="threads", run_dir=folder)
+    with pytest.raises(NotAllowed) as asked:
+        core.extend(who, begun["id"], changes=more)
+    assert asked.value.check == "approval"
+    core.decide(who, asked.value.approval, grant=True)
+    assert core.decide(who, asked.value.approval, grant=True)["state"] == "granted"  # said again
+    core.extend(who, begun["id"], changes=more)
+    while not core.rows[begun["id"]].over and time.monotonic() < until:
+        core._looked_at = 0.0
+        core.look()
+        time.sleep(0.05)
+    assert core.rows[begun["id"]].state == "completed" and sum(core.answer(who, begun["id"])["runs"].values()) == 8
+    live = core.accounts.whole.node_hours
+    core.close()
+    core = Core(root)
+    assert core.accounts.whole.node_hours == pytest.approx(live) and not core.accounts.whole.committed
+    core.close()
