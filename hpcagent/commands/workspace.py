@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,8 @@ WHAT = {
     "start": "CAMPAIGN: start a campaign",
     "list": "runs, the newest first",
     "status": "RUN: state, metrics, failure, the log's last lines",
+    "wait": "RUN: until it has ended",
+    "answer": "CAMPAIGN_ID: its answer so far",
     "cancel": "RUN: keep it from being done, or end it",
     "stop": "CAMPAIGN_ID: stop a campaign",
     "extend": "CAMPAIGN_ID: go on with one that has ended, with --set",
@@ -70,6 +73,7 @@ def workspace(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="start, extend: in place of its own."),
     ] = None,
+    again: Annotated[bool, typer.Option("--again", help="run: once more, where the same has failed.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="end: what runs, too, and close the sites.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,7 +95,7 @@ def workspace(
         there.end(runs=runs)
         say("the service has ended" + (", and what it had running" if runs else ""))
         return
-    found = _done(there, what, given, site or "", why, state, changes or [], wait, walltime)
+    found = _done(there, what, given, site or "", why, state, changes or [], wait, walltime, again)
     say(json.dumps(found) if as_json else _shown(what, found))
     if isinstance(found, dict) and wait and found.get("state") not in (None, "completed"):
         raise typer.Exit(1)
@@ -107,6 +111,7 @@ def _done(
     changes: list[str],
     wait: bool,
     walltime_s: float | None,
+    again: bool,
 ) -> Any:
     """What the service answers."""
     from hpcagent.errors import BadInput
@@ -125,14 +130,14 @@ def _done(
         params = _params(app, rest)
         if what == "estimate":
             return there.estimate(app, params, site=site, walltime_s=walltime_s)
-        begun = there.run(app, params, site=site, walltime_s=walltime_s, why=why)
-        return there.wait(begun["id"]) if wait else begun
+        begun = there.run(app, params, site=site, walltime_s=walltime_s, why=why, again=again)
+        return _waited(there, begun) if wait else begun
     if what == "start":
         begun = there.start(first, changes=_changes(changes), site=site, why=why)
-        return there.wait(begun["id"]) if wait else begun
+        return _waited(there, begun) | {"answer": there.answer(begun["id"])} if wait else begun
     if what == "extend":
         begun = there.extend(first, _changes(changes), why=why)
-        return there.wait(begun["id"]) if wait else begun
+        return _waited(there, begun) | {"answer": there.answer(begun["id"])} if wait else begun
     if what == "fetch":
         if not rest:
             raise BadInput("`hpcagent workspace fetch RUN PATH [TO]`: the path is missing.")
@@ -143,6 +148,12 @@ def _done(
     if what in calls:
         return getattr(there, calls[what])(first, why)
     return getattr(there, {"files": "artifacts"}.get(what, what))(first)
+
+
+def _waited(there: Workspace, begun: dict[str, Any]) -> Any:
+    """Its status once it has ended; its id is shown at once, for whoever does not wait so long."""
+    say(f"{begun['id']} ({begun['state']})", err=True)
+    return there.wait(begun["id"])
 
 
 def _params(app: str, words: list[str]) -> dict[str, Any]:
@@ -178,8 +189,8 @@ def _shown(what: str, found: Any) -> str:
     if rows is not None:
         if not rows:
             return "none"
-        names = [n for n in rows[0] if n not in ("request", "digest", "asked_at", "expires_at", "ended_at")]
-        table = [names, *([str(row.get(name) or "") for name in names] for row in rows)]
+        names = [n for n in rows[0] if n not in ("request", "digest", "ended_at")]
+        table = [names, *([_cell(name, row.get(name)) for name in names] for row in rows)]
         widths = [max(len(line[i]) for line in table) for i in range(len(names))]
         return "\n".join(
             "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in table
@@ -196,6 +207,15 @@ def _shown(what: str, found: Any) -> str:
         elif name not in ("units", "uncertainty") and value not in (None, "", [], {}):
             lines.append(f"{name}: {json.dumps(value) if isinstance(value, (dict, list)) else value}")
     return "\n".join(lines)
+
+
+def _cell(name: str, value: Any) -> str:
+    """A value in a table."""
+    if name.endswith("_at") and value:
+        return time.strftime("%m-%d %H:%M", time.localtime(value))
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_cell('', one)}" for key, one in value.items())
+    return f"{value:.5g}" if isinstance(value, float) else str(value or "")
 
 
 def serve(where: WorkspaceOption = None) -> None:

@@ -174,6 +174,12 @@ class Approvals:
         """The event by which an approval is used; written together with the run that uses it."""
         return {"event": "approval_used", "id": one.id, "by_run": by_run, "at": self._clock()}
 
+    def mark_used(self, identity: str, by_run: str) -> None:
+        """An approval that a run names is used, whatever became of the line that says so."""
+        one = self._all.get(identity)
+        if one is not None and one.state != "used":
+            self._all[identity] = replace(one, state="used", used_for=by_run)
+
     def _denied(self, request: Request, asked_by: str) -> Approval | None:
         """A denial holds for the same request of the same caller, until its time is over."""
         one = self._all.get(self._open.get(_key(request.digest, asked_by), ""))

@@ -116,14 +116,17 @@ class Gate:
 
     def _caller(self, request: Request, caller: Caller) -> None:
         rights = self.rules.rights(caller.role)
-        if not self.may_use(caller, "apps", request.app):
+        if not self.may_use(caller, "apps", f"own:{request.app}" if request.own else request.app):
             raise NotAllowed(
                 "caller",
                 f"the role {caller.role} may not run this app",
                 field="app",
                 value=request.app,
                 allowed=", ".join(rights.apps) or "none",
-                do="use another app, or have the right added in workspace.toml",
+                do="use another app, or have the right added in workspace.toml; code of somebody's own is "
+                f"`own:{request.app}`"
+                if request.own
+                else "use another app, or have the right added in workspace.toml",
             )
         known = self.rules.sites
         if known and request.site not in known:
@@ -134,6 +137,15 @@ class Gate:
                 value=request.site,
                 allowed=", ".join(known),
                 do="name one of them, or add it to workspace.toml",
+            )
+        if not known and "/" in request.site and "manage" not in rights.may:
+            raise NotAllowed(
+                "caller",
+                "a profile by its path runs the shell lines that it has",
+                field="site",
+                value=request.site,
+                allowed="a site by its name, or one of the table [sites]",
+                do="have it added to workspace.toml",
             )
         if not self.may_use(caller, "sites", request.site):
             raise NotAllowed(

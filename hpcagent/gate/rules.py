@@ -41,7 +41,7 @@ class Rights(Record):
 
     Attributes:
         may: Rights.
-        apps: Apps that it may run and see described.
+        apps: Apps that it may run and see described; code that the library does not bring is `own:NAME`.
         sites: Sites on which.
         resources: Resources that it may use, by name.
     """
@@ -190,6 +190,9 @@ class Rules(Record):
             if person.role not in self.roles and person.role not in ROLES:
                 known = ", ".join([*ROLES, *self.roles])
                 raise ValueError(f"people.{name}.role: there is no role {person.role!r}; roles: {known}")
+        uids = [person.uid for person in self.people.values() if person.uid is not None]
+        if len(set(uids)) < len(uids):
+            raise ValueError("people: two of them have the same uid; who of them asks could not be known")
         return self
 
     def rights(self, role: str) -> Rights:

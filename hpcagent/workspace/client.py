@@ -10,18 +10,18 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hpcagent import errors
 from hpcagent.apps.base import App
-from hpcagent.catalog import find_app
+from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.contexts.contexts import Contexts
 from hpcagent.contexts.events import EVERYONE, Events
 from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.resources.folder import Resources
-from hpcagent.workspace.configured import settings_of
+from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.folder import Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
 from hpcagent.workspace.sockets import Lines, connect
@@ -97,6 +97,7 @@ class Workspace:
         resources: Mapping[str, Any] | None = None,
         why: str = "",
         label: str = "",
+        again: bool = False,
     ) -> Answer:
         """Start a run, or find the one that did the same work; returns at once.
 
@@ -115,6 +116,7 @@ class Workspace:
             resources: As `App.with_resources` takes them, e.g. `{"nodes": 2}`.
             why: What it is for, for whoever approves it.
             label: What the caller calls it; need not be unique.
+            again: Do it once more where the same work has failed.
 
         Returns:
             `id`, `state`, `found` (whether the same work was known), `workdir`.
@@ -124,7 +126,7 @@ class Workspace:
         """
         return self._one(
             "run",
-            **_asked(app, settings, resources),
+            **asked(app, settings, resources),
             params=dict(params or {}),
             site=site,
             seed=seed,
@@ -133,12 +135,13 @@ class Workspace:
             walltime_s=walltime_s,
             why=why,
             label=label,
+            again=again,
         )
 
     def estimate(self, app: str | App, params: Mapping[str, Any] | None = None, **more: Any) -> Answer:
         """What a run would take, and what the gate would say; nothing is run. Arguments as `run`."""
         settings, resources = more.pop("settings", None), more.pop("resources", None)
-        return self._one("estimate", **_asked(app, settings, resources), params=dict(params or {}), **more)
+        return self._one("estimate", **asked(app, settings, resources), params=dict(params or {}), **more)
 
     def apps(self) -> Any:
         """Apps that the caller may use: `name`, `version`, `description` of each."""
@@ -176,11 +179,15 @@ class Workspace:
         return self._call("artifacts", identity=identity)
 
     def fetch(self, identity: str, path: str, to: str | Path | None = None) -> bytes | Path:
-        """A file of a run, as bytes, or written to `to`."""
+        """A file of a run, as bytes, or written to `to`.
+
+        Raises:
+            BadInput: The run has no such file, or `to` is there already or cannot be written.
+        """
         pieces: list[bytes] = []
         at: int | None = 0
         with contextlib.ExitStack() as stack:
-            file = None if to is None else stack.enter_context(Path(to).open("xb"))
+            file = None if to is None else stack.enter_context(_new_file(Path(to)))
             while at is not None:
                 piece = self._call("fetch", identity=identity, path=path, offset=at, length=1 << 20)
                 data = base64.b64decode(piece["data"])
@@ -219,16 +226,30 @@ class Workspace:
 
     def start(
         self,
-        campaign: str | Path,
+        campaign: Campaign | str | Path,
         *,
         changes: Mapping[str, Any] | None = None,
         site: str = "",
         why: str = "",
     ) -> Answer:
-        """Start a campaign in a process of its own; `ha.attach(workdir)` follows it."""
-        path = Path(campaign)
-        named = str(path.absolute()) if path.is_file() else str(campaign)
-        return self._one("start", campaign=named, changes=dict(changes or {}), site=site, why=why)
+        """Start a campaign in a process of its own; `ha.attach(workdir)` follows it.
+
+        Args:
+            campaign: A campaign, the path of its TOML, or the name of a packaged one.
+            changes: Dotted key -> value, in place of what stands there.
+            site: Where it runs.
+            why: What it is for, for whoever approves it.
+
+        Raises:
+            NotAllowed: The gate refuses it.
+        """
+        if isinstance(campaign, Campaign) and changes:
+            raise BadInput("changes go with a campaign's TOML; a Campaign has its own values.")
+        found = campaign if isinstance(campaign, Campaign) else load_campaign(campaign, changes=changes)
+        wanted = asked(found.app)
+        same = not wanted["settings"] and not wanted["resources"]
+        whole = {"toml": found.toml(), "app": wanted["app"] if same else packed(found.app)}
+        return self._one("start", campaign=whole, site=site, why=why)
 
     def bayesian_optimize(
         self,
@@ -247,7 +268,7 @@ class Workspace:
         """Look for the best point of an app with Gaussian processes: a campaign, approved as a whole.
 
         Args:
-            objective_function: An app by name: never code.
+            objective_function: An app by the name that it has everywhere: never code.
             objective: E.g. `{"maximize": "value", "subject_to": {"error": {"at_most": 1.0}}}`.
             budget: Runs at most.
             search_space: Parameter -> `{"low": ..., "high": ...}`; by default what the app varies.
@@ -263,7 +284,7 @@ class Workspace:
         """
         return self._one(
             "bayesian_optimize",
-            objective_function=_reference(objective_function),
+            objective_function=_named(objective_function),
             objective=dict(objective),
             budget=budget,
             search_space=search_space and dict(search_space),
@@ -476,35 +497,24 @@ class Workspace:
         )
 
 
-def _asked(
-    app: str | App, settings: Mapping[str, Any] | None, resources: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The app by its name, with what of it is set otherwise than it is found there."""
-    reference = _reference(app)
-    wanted, asked = dict(settings or {}), dict(resources or {})
-    if isinstance(app, App):
-        found = find_app(reference)
-        wanted = settings_of(app, found) | wanted
-        there = found.contract.resources.model_dump()
-        own = {n: v for n, v in app.contract.resources.model_dump().items() if v != there[n]}
-        asked = own | asked
-    return {"app": reference, "settings": wanted, "resources": asked}
+def _new_file(path: Path) -> BinaryIO:
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        raise BadInput(f"{path} is there already: name another file, or remove it.", value=str(path)) from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}.", value=str(path)) from None
 
 
-def _reference(app: str | App) -> str:
-    """The app by a name that the service finds, wherever it runs."""
-    if isinstance(app, App):
-        source = app.source or app.function or ""
-        if not source or "<" in source:
-            raise BadInput(
-                f"the app {app.name!r} is a function of this script or notebook, which the service cannot import: "
-                "move it into a module, and name it 'package.module:function'.",
-                value=app.name,
-            )
-        app = app.name if source.startswith("hpcagent.") else source
-    name, at, version = app.partition("@")
-    path = Path(name).expanduser()
-    return f"{path.absolute()}{at}{version}" if path.is_file() else app
+def _named(app: str | App) -> str:
+    wanted = asked(app)
+    if not isinstance(wanted["app"], str) or wanted["settings"] or wanted["resources"]:
+        raise BadInput(
+            f"{app if isinstance(app, str) else app.name!r} has no name that it has everywhere: "
+            "`bayesian_optimize` takes packaged apps as they are; `start` takes a campaign with any app.",
+            value=str(app),
+        )
+    return str(wanted["app"])
 
 
 def _raised(error: Mapping[str, Any]) -> HpcAgentError:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import getpass
 import hashlib
+import json
 import os
 import secrets
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hpcagent import errors
 from hpcagent.apps.base import App
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.sandbox.tiers import tiers
@@ -28,25 +31,27 @@ from hpcagent.catalog import find_app, list_apps, packaged
 from hpcagent.contexts.admitted import secret_in, unsecret
 from hpcagent.contexts.events import EVERYONE, Events, Told
 from hpcagent.contexts.triggers import Started, Triggers, load_triggers
-from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreError
+from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, SiteFailed, StoreError
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
 from hpcagent.gate.gate import Admission, Gate
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request, Tier, effects_of
 from hpcagent.gate.rules import Caller, Rules
+from hpcagent.model.base import read_json
 from hpcagent.model.failures import meaning
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.texts import as_name
 from hpcagent.redacted import redacted_data
-from hpcagent.runs.attached import run_detached
 from hpcagent.runs.stopped import stop_run
 from hpcagent.shown import plain
+from hpcagent.sites.launch import python_command
 from hpcagent.sites.profiles import find_profile
 from hpcagent.store.files import make_folder, write_whole
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
 from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
+from hpcagent.workspace.app_store import STORED, AppStore, code_key, packed
 from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.desk import Desk, Job
@@ -74,7 +79,7 @@ class Row:
         id: Its id: never guessed, never used again.
         kind: `run` or `campaign`.
         owner: Who asked for it.
-        app: The app by the name it was asked for.
+        app: The app's name.
         site: Where it runs.
         state: pending, running, completed, failed, stopped, cancelled.
         asked_at: Unix time, in seconds.
@@ -87,6 +92,7 @@ class Row:
         note: What is to be said of it.
         approval: The approval that it used.
         label: What its owner calls it; not unique.
+        reference: How the app is found again.
         settings: What of the app was set otherwise than it is found.
         code: The app's digest when it was asked for.
         settled: Node-hours that were booked: a campaign that is extended goes on from there.
@@ -110,6 +116,7 @@ class Row:
     note: str = ""
     approval: str = ""
     label: str = ""
+    reference: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     code: str = ""
     settled: float = 0.0
@@ -133,6 +140,8 @@ class Row:
             "asked_at": self.asked_at,
             "ended_at": self.ended_at or None,
             "failure": failure.get("name"),
+            "params": dict(self.manifest.get("params", {})),
+            "metrics": dict((self.result or {}).get("metrics", {})),
         }
 
 
@@ -171,7 +180,8 @@ class Core:
         self._by_work: dict[str, list[str]] = {}
         self._newest: list[str] = []
         self._desks: dict[str, Desk | Kept] = {}
-        self._apps: dict[str, tuple[float, App]] = {}
+        self._apps: dict[str, App] = {}
+        self.store = AppStore(self.folder.apps)
         self.news: list[str] = []
         self.started_at = clock()
         self.touched_at = time.monotonic()
@@ -301,10 +311,12 @@ class Core:
         return {"name": caller.name, "role": caller.role, "may": list(rights.may), "apps": list(rights.apps)}
 
     def _replay(self, event: Mapping[str, Any]) -> None:
-        kind = event["event"]
         try:
+            kind = event["event"]
             if kind == "asked":
                 self._asked(event)
+                if event.get("approval"):  # its own line may be damaged
+                    self.approvals.mark_used(event["approval"], event["id"])
             elif kind == "ended":
                 self._ended(event)
             elif kind == "paid_by":
@@ -319,7 +331,7 @@ class Core:
                 self.approvals.replay(event)
             elif kind == "damaged":
                 self.damaged += 1
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             self.damaged += 1
 
     def _asked(self, event: Mapping[str, Any]) -> Row:
@@ -339,6 +351,7 @@ class Core:
             note=event.get("note", ""),
             approval=event.get("approval", ""),
             label=event.get("label", ""),
+            reference=event.get("reference", event["app"]),
             settings=event.get("settings", {}),
             code=event.get("code", ""),
             cause=tuple(event.get("cause", ())),
@@ -449,46 +462,48 @@ class Core:
     # -- asking -------------------------------------------------------------------------------
 
     def app(self, reference: str) -> App:
-        """The app of a name, as `NAME` or `NAME@VERSION`.
+        """The app of a reference: a name, `NAME@VERSION`, the path of a script or contract, or a kept one.
+
+        No code is imported for it but what is installed with hpcagent and its extensions.
 
         Raises:
             NotAllowed: There is none of that name, or of that version.
         """
-        known = self._apps.get(reference)
-        written = _written_at(reference)
-        if known is None or known[0] != written:
-            try:
-                known = written, find_app(reference)
-            except HpcAgentError as error:
-                raise NotAllowed(
-                    "contract",
-                    error.message,
-                    field="app",
-                    value=reference,
-                    do="hpcagent apps lists those that there are",
-                ) from None
-            self._apps[reference] = known
-        return known[1]
-
-    def _may_be_read(self, caller: Caller, reference: str) -> None:
-        """Refuse a function of somebody's own before its module is imported: that is to run it.
-
-        Raises:
-            NotAllowed: The caller may not run anything, or not this function.
-        """
-        module, colon, _ = reference.partition(":")
-        if not colon or module.startswith("hpcagent.") or Path(reference).is_file():
-            return
-        self.gate.require(caller, "run")
-        if not self.gate.may_use(caller, "apps", reference):
+        try:
+            if reference.startswith(STORED):
+                return self.store.app(reference)
+            if reference in self._apps:
+                return self._apps[reference]
+            if _is_function(reference):
+                raise BadInput(
+                    f"the service imports no code: {reference!r} goes along with a call of ha.Workspace or of "
+                    "`hpcagent workspace`, as it is where that is called."
+                )
+            found = find_app(reference)
+        except HpcAgentError as error:
             raise NotAllowed(
-                "caller",
-                f"the role {caller.role} may not run this function",
+                "contract",
+                error.message,
                 field="app",
                 value=reference,
-                allowed=", ".join(self.rules.rights(caller.role).apps) or "none",
-                do="use another app, or have the right added in workspace.toml",
-            )
+                do="hpcagent apps lists those that there are",
+            ) from None
+        if not Path(reference).expanduser().is_file():  # a file may be another one at the next call
+            self._apps[reference] = found
+        return found
+
+    def referred(self, app: str | Mapping[str, Any]) -> str:
+        """How the app of a call is called from now on; one that came along is kept.
+
+        Raises:
+            NotAllowed: What came along is no app.
+        """
+        if isinstance(app, str):
+            return app
+        try:
+            return self.store.put(app)
+        except BadInput as error:
+            raise NotAllowed("contract", error.message, field="app") from None
 
     def request(
         self,
@@ -510,7 +525,6 @@ class Core:
         Raises:
             NotAllowed: Which field, which value, what is allowed.
         """
-        self._may_be_read(caller, app)
         found = self.app(app)
         asked_for = dict(resources or {}) | ({} if walltime_s is None else {"walltime_s": walltime_s})
         field = "resources" if resources else "walltime_s"
@@ -552,7 +566,7 @@ class Core:
         nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(where)
-        took = self._took.get(app)
+        took = self._took.get(found.name)
         expected_s = took.median_s if took is not None else manifest.estimated_runtime_s or 0.0
         asked = Request(
             kind="run",
@@ -576,11 +590,12 @@ class Core:
     def run(
         self,
         caller: Caller,
-        app: str,
+        app: str | Mapping[str, Any],
         params: Mapping[str, Any],
         *,
         label: str = "",
         cause: Sequence[str] = (),
+        again: bool = False,
         **more: Any,
     ) -> dict[str, Any]:
         """Start a run, or find the one that did the same work; returns at once.
@@ -588,14 +603,16 @@ class Core:
         Raises:
             NotAllowed: The gate refuses it; nothing has run.
         """
-        with self.gate.recorded(caller, what=f"run {app}"):
+        with self.gate.recorded(caller, what="run"):
             self.gate.require(caller, "run")
             _refuse_label(label)
-            self._may_be_read(caller, app)
-            self.app(app)  # without the turn: modules may take long to be imported
+            reference = self.referred(app)
+            # Without the turn: modules, files and images may take long.
+            found, manifest, asked, taken = self.request(caller, reference, params, **more)
+            while again and self._failed_before(manifest.execution_id):
+                more["replicate"] = more.get("replicate", 0) + 1
+                found, manifest, asked, taken = self.request(caller, reference, params, **more)
         with self._turn:
-            with self.gate.recorded(caller, what=f"run {app}"):
-                found, manifest, asked, taken = self.request(caller, app, params, **more)
             known = self._same_work(manifest.execution_id)
             mine = [row for row in known if row.owner == caller.name and row.label == label]
             if mine:
@@ -606,7 +623,8 @@ class Core:
                 caller,
                 admission,
                 identity,
-                app=app,
+                app=found.name,
+                reference=reference,
                 manifest=manifest.model_dump(mode="json"),
                 inputs=list(more.get("inputs", ())),
                 settings=dict(more.get("settings") or {}),
@@ -648,15 +666,19 @@ class Core:
             self._replay(one)
         return self.rows[identity]
 
-    def estimate(self, caller: Caller, app: str, params: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-        """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
-        with self.gate.recorded(caller, what=f"estimate {app}"):
-            self._may_be_read(caller, app)
-            self.app(app)
+    def _failed_before(self, execution_id: str) -> bool:
         with self._turn:
-            found, manifest, asked, _ = self.request(caller, app, params, **more)
+            return any(row.state in ("failed", "stopped") for row in self._same_work(execution_id))
+
+    def estimate(
+        self, caller: Caller, app: str | Mapping[str, Any], params: Mapping[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
+        with self.gate.recorded(caller, what="estimate"):
+            found, manifest, asked, _ = self.request(caller, self.referred(app), params, **more)
+        with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
-            took = self._took.get(app)
+            took = self._took.get(found.name)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
             typical = took.median_s if took is not None else manifest.estimated_runtime_s
             return {
@@ -780,7 +802,11 @@ class Core:
     def _take_up(self) -> None:
         """Have done what was asked for and had not ended when the service before this one did."""
         for row in list(self.rows.values()):
-            if row.over or row.kind != "run":
+            if row.over:
+                continue
+            if row.kind == "campaign":
+                row.state = "running"
+                self._take_up_campaign(row)
                 continue
             if row.shares:
                 other = self.rows.get(row.shares)
@@ -788,7 +814,7 @@ class Core:
                     self._share(row, other)
                 continue
             try:
-                app = self.app(row.app)
+                app = self.app(row.reference)
                 manifest = Manifest.model_validate(row.manifest)
                 taken = [{**(self.rows[i].result or {}), "manifest": self.rows[i].manifest} for i in row.inputs]
                 app = configured(app, row.settings)
@@ -828,10 +854,8 @@ class Core:
                 self._late.append((payer, result, lost_node_hours))
                 self._take_late()
 
-        job = Job(
-            app, manifest, taken, ended, began, row.owner, reference=row.app, settings=row.settings, code=row.code
-        )
-        self._desk(row.site).add(job)
+        job = Job(app, manifest, taken, ended, began, row.owner, row.reference, row.settings, row.code)
+        self._desk(row).add(job)
 
     def _waiting_for(self, execution_id: str) -> list[Row]:
         rows = (self.rows[identity] for identity in self._by_work.get(execution_id, ()))
@@ -848,10 +872,16 @@ class Core:
                 return
             self._late.pop(0)
 
-    def _desk(self, site: str) -> Desk | Kept:
-        desk = self._desks.get(site)
+    def _desk(self, row: Row) -> Desk | Kept:
+        """Where the runs of a site go; those with modules of their own have workers of their own."""
+        site, path, key = row.site, [], ""
+        if self._apart and row.reference.startswith(STORED):
+            record = self.store.record(row.reference)
+            path, key = record["path"], code_key(record)
+        name = _as_name(site) + (f".{key}" if key else "")
+        desk = self._desks.get(name)
         if desk is None:
-            profile, folder = self._profile(site), self.folder.sites / _as_name(site)
+            profile, folder = self._profile(site), self.folder.sites / name
             said = self._sites_said.setdefault(site, [])
 
             def tell(news: str) -> None:
@@ -860,10 +890,10 @@ class Core:
 
             retries = self.rules.retries
             if self._apart:
-                desk = Kept(profile, folder, retries=retries, tell=tell)
+                desk = Kept(profile, folder, retries=retries, tell=tell, path=path)
             else:
                 desk = Desk(profile, folder, self.folder.work, retries=retries, tell=tell)
-            self._desks[site] = desk
+            self._desks[name] = desk
         return desk
 
     def _known_site(self, site: str) -> str:
@@ -888,7 +918,9 @@ class Core:
 
     def _profile(self, site: str) -> str:
         rule = self.rules.sites.get(site)
-        return rule.profile if rule is not None and rule.profile else site
+        profile = rule.profile if rule is not None and rule.profile else site
+        beside = self.folder.root / profile  # a file that is named relative to workspace.toml
+        return str(beside) if beside.is_file() else profile
 
     def _result(self, row: Row, result: Result, lost_node_hours: float = 0.0) -> None:
         if self._closed:
@@ -1003,7 +1035,7 @@ class Core:
                     continue
                 if not self.gate.sees(caller, row.owner):
                     continue
-                if (state and row.state != state) or (app and row.app.partition("@")[0] != app):
+                if (state and row.state != state) or (app and row.app != app):
                     continue
                 if len(found) == most:
                     more = True
@@ -1040,7 +1072,7 @@ class Core:
                 self._hand_over(row, shared)
             self._end(row, "cancelled", note=f"cancelled by {caller.name}")
         # Without the turn: what the site says meanwhile needs it.
-        how = "shared" if shared else self._desk(row.site).cancel(row.execution_id)
+        how = "shared" if shared else self._desk(row).cancel(row.execution_id)
         words = {
             "waiting": "it had not begun",
             "ended": "its worker is ended",
@@ -1088,7 +1120,7 @@ class Core:
     def start(
         self,
         caller: Caller,
-        campaign: str,
+        campaign: str | Mapping[str, Any],
         *,
         changes: Mapping[str, Any] | None = None,
         site: str = "",
@@ -1098,7 +1130,7 @@ class Core:
         """Start a campaign, approved as a whole with its cap, in a process of its own; returns once it has begun.
 
         Args:
-            campaign: Path or name of its TOML.
+            campaign: Path or name of its TOML; or `toml`, its text, and `app`, as a call of `run` has it.
             changes: Dotted key -> value, in place of what stands there.
             site: Where it runs.
             why: What it is for.
@@ -1106,13 +1138,13 @@ class Core:
         Raises:
             NotAllowed: The gate refuses it; nothing has begun.
         """
+        with self.gate.recorded(caller, what="start"):
+            self.gate.require(caller, "run")
+            try:
+                found, toml, reference = self._campaign_of(campaign, changes)
+            except BadInput as error:
+                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
         with self._turn:
-            with self.gate.recorded(caller, what=f"start {campaign}"):
-                self.gate.require(caller, "run")
-                try:
-                    found = load_campaign(campaign, changes=changes)
-                except BadInput as error:
-                    raise NotAllowed("contract", error.message, do="correct it and ask again") from None
             where = self._known_site(site or self.rules.default_site)
             asked = request_of(
                 found,
@@ -1127,11 +1159,43 @@ class Core:
                 return self._said(known[0], found=True)
             admission = self.gate.admit(asked, caller)
             identity = f"c-{secrets.token_urlsafe(12)}"
-            row = self._begin(caller, admission, identity, app=found.app.name, note=found.name, cause=list(cause))
+            row = self._begin(
+                caller,
+                admission,
+                identity,
+                app=found.app.name,
+                reference=reference,
+                note=found.name,
+                cause=list(cause),
+            )
             row.state = "running"
-        return self._in_the_background(row, found, asked)
+        return self._in_the_background(row, asked, toml=toml)
 
-    def _in_the_background(self, row: Row, campaign: Campaign, asked: Request) -> dict[str, Any]:
+    def _campaign_of(
+        self, campaign: str | Mapping[str, Any], changes: Mapping[str, Any] | None
+    ) -> tuple[Campaign, str, str]:
+        """A campaign, its text, and the reference of its app, for which no code is imported.
+
+        Raises:
+            BadInput: It is wrong.
+        """
+        if isinstance(campaign, str):
+            found = load_campaign(campaign, changes=changes)
+            known = packaged(found.app.name)
+            named = known is not None and known.digest == found.app.digest
+            return found, found.toml(), found.app.name if named else self.store.put(packed(found.app))
+        reference = self.referred(campaign["app"])
+        text = str(campaign["toml"])
+        asked = self.folder.root / "asked"
+        asked.mkdir(mode=0o700, exist_ok=True)
+        path = asked / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
+        write_whole(path, text, private=True)
+        found = load_campaign(path, changes=changes, app=self.app(reference))
+        return found, found.toml(), reference
+
+    def _in_the_background(
+        self, row: Row, asked: Request, *, toml: str | None, changes: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Start a campaign's coordinator, which outlives the service; others are answered meanwhile."""
         with self._turn:
             self._beginning.add(row.id)
@@ -1139,7 +1203,9 @@ class Core:
         try:
             make_folder(folder)
             let_through(folder, asked, workspace=self.folder.root, identity=row.id)
-            run_detached(campaign, site=self._profile(row.site), run_dir=folder)
+            order = {"toml": toml, "app": row.reference, "changes": None if changes is None else dict(changes)}
+            write_whole(folder.with_name(f"{row.id}.asked.json"), json.dumps(order), private=True)
+            begin(self.folder.root, row.id, self._profile(row.site))
         except HpcAgentError as error:
             with self._turn:
                 self._end(row, "failed", note=f"it did not begin: {plain(error.message)}")
@@ -1208,7 +1274,24 @@ class Core:
             self._write(*events)
             for one in events:
                 self._replay(one)
-        return self._in_the_background(row, campaign, whole)
+        return self._in_the_background(row, whole, toml=None, changes=changes or {})
+
+    def _take_up_campaign(self, row: Row) -> None:
+        """Begin one that was let through, and whose coordinator was not started before the service died."""
+        folder = self._workdir(row)
+        if (folder / "events.jsonl").exists():
+            return
+        asked = Request.model_validate(row.request)
+        order = folder.with_name(f"{row.id}.asked.json")
+        if not order.is_file():
+            self._end(row, "failed", note="it had not begun when the service ended; ask for it again")
+            return
+        toml = read_json(order)["toml"]
+        threading.Thread(target=self._begin_late, args=(row, asked, toml), daemon=True).start()
+
+    def _begin_late(self, row: Row, asked: Request, toml: str) -> None:
+        with contextlib.suppress(HpcAgentError):  # it is noted with the campaign
+            self._in_the_background(row, asked, toml=toml)
 
     def bayesian_optimize(
         self,
@@ -1266,11 +1349,7 @@ class Core:
                 )
             except BadInput as error:
                 raise NotAllowed("contract", error.message, do="correct it and ask again") from None
-        asked = self.folder.root / "asked"
-        asked.mkdir(mode=0o700, exist_ok=True)
-        path = asked / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
-        write_whole(path, text, private=True)
-        return self.start(caller, str(path), site=site, why=why)
+        return self.start(caller, {"toml": text, "app": objective_function}, site=site, why=why)
 
     def answer(self, caller: Caller, identity: str) -> dict[str, Any]:
         """A campaign's answer so far: the best point with errors, P(feasible), expected regret, node-hours."""
@@ -1312,6 +1391,9 @@ class Core:
             except HpcAgentError as error:
                 if not self.news or self.news[-1] != error.message:
                     self.news.append(error.message)
+        for desk in list(self._desks.values()):
+            if isinstance(desk, Kept):
+                desk.leave_if_idle()
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
@@ -1322,10 +1404,10 @@ class Core:
         for row in open_ones:
             try:
                 there = snapshot(self._workdir(row))
-            except HpcAgentError:
+            except HpcAgentError as error:
                 with self._turn:
-                    if not row.over and not self._workdir(row).exists():
-                        self._end(row, "failed", note="its folder is gone")
+                    if not row.over and row.id not in self._beginning and not holder(self._workdir(row))[0]:
+                        self._end(row, "failed", note=f"its folder cannot be read: {plain(error.message)}")
                 continue
             if there.attended:
                 continue
@@ -1467,6 +1549,30 @@ def is_ours(app: App) -> bool:
     except BadInput:
         return False
     return known is not None and (known.source, known.function) == (app.source, app.function)
+
+
+def begin(root: Path, identity: str, profile: str) -> None:
+    """Have a campaign begun, by a process of its own.
+
+    Raises:
+        HpcAgentError: It does not begin; the message is that of the process.
+    """
+    command = python_command("hpcagent.workspace.beginning", str(root), identity, profile)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    try:
+        said = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        last = plain(done.stderr.strip()[-300:])
+        raise SiteFailed(f"the process that begins campaigns ended with {done.returncode}: {last}") from None
+    if said:
+        kind = getattr(errors, said["kind"], BadInput)
+        raise kind(said["message"])
+
+
+def _is_function(reference: str) -> bool:
+    """Whether a reference names a function of somebody's own."""
+    module, colon, _ = reference.partition(":")
+    return bool(colon) and not module.startswith("hpcagent.") and not Path(reference).expanduser().is_file()
 
 
 def told_plainly(payload: Mapping[str, Any]) -> dict[str, Any]:

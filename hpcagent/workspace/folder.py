@@ -40,14 +40,18 @@ default_site = "laptop"
 
 
 def find_folder(where: str | Path | None = None) -> Path:
-    """The folder of a workspace: as named, as `$HPCAGENT_WORKSPACE` says, or `.hpcagent` here.
+    """The folder of a workspace: as named, as `$HPCAGENT_WORKSPACE` says, or `.hpcagent` here or above.
 
     Example:
         >>> find_folder("/scratch/group").as_posix()
         '/scratch/group'
     """
-    named = where if where is not None else os.environ.get(VARIABLE) or HERE
-    return Path(named).expanduser().absolute()
+    named = where if where is not None else os.environ.get(VARIABLE)
+    if named:
+        return Path(named).expanduser().absolute()
+    here = Path.cwd()
+    found = (above / HERE for above in (here, *here.parents) if (above / HERE / "workspace.toml").is_file())
+    return next(found, here / HERE)
 
 
 class Folder:
@@ -60,6 +64,7 @@ class Folder:
         work: A directory for each execution id.
         campaigns: A run directory for each campaign.
         sites: What each site writes.
+        apps: Apps that came along with a call, by their content.
         service: `service.json`: which process serves it, and where.
         log: What that process prints.
     """
@@ -71,6 +76,7 @@ class Folder:
         self.work = root / "work"
         self.campaigns = root / "campaigns"
         self.sites = root / "sites"
+        self.apps = root / "apps"
         self.service = root / "service.json"
         self.log = root / "service.log"
 
@@ -105,6 +111,16 @@ class Folder:
             shown = name or self.root.parent.name if self.root.name == HERE else name or self.root.name
             write_whole(self.rules, TEMPLATE.format(name="".join(c for c in shown if c.isalnum() or c in "-_.")))
         require_own(self.root, self.rules, self.journal, what="what it lets run")
+        if (
+            not new
+            and not self.journal.exists()
+            and any(f.is_dir() and any(f.iterdir()) for f in (self.work, self.campaigns))
+        ):
+            raise BadInput(
+                f"{self.root} has what runs left, but no {self.journal.name}: it was lost, and what was approved, "
+                "spent and run is not known. Put it back from a backup, or move work/ and campaigns/ away.",
+                value=str(self.journal),
+            )
         for folder in (self.work, self.campaigns, self.sites):
             make_folder(folder)
         return new

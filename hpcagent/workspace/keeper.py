@@ -1,6 +1,6 @@
 """A site of a workspace in a process of its own: its jobs and runs go on when the service dies.
 
-    python -m hpcagent.workspace.keeper FOLDER PROFILE RETRIES
+    python -m hpcagent.workspace.keeper FOLDER PROFILE RETRIES [PATH...]
 
 The service speaks to it over a Unix socket in FOLDER (`sites/NAME` of the workspace), one JSON line each way at
 any time:
@@ -31,12 +31,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hpcagent.apps.base import App
 from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
 from hpcagent.model.records import Manifest, Result
 from hpcagent.shown import plain
 from hpcagent.store.files import make_folder
 from hpcagent.store.rundir import Lock
+from hpcagent.workspace.app_store import STORED, AppStore
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.desk import Desk, Job, failed
 from hpcagent.workspace.folder import KEEPER
@@ -75,7 +77,9 @@ class Keeper:
         self._began: set[str] = set()
         self._ending = threading.Event()
         self._leaving = False
-        work = folder.parent.parent / "work"
+        root = folder.parent.parent
+        self._store = AppStore(root / "apps")
+        work = root / "work"
         self._desk = Desk(profile, folder, work, retries=retries, tell=lambda news: self._say(news=news))
         self._listening = Listening(folder, "keeper.sock", folder / KEEPER, most=4)
 
@@ -84,15 +88,14 @@ class Keeper:
         alone_since = time.monotonic()
         try:
             while not self._ending.is_set():
-                with contextlib.suppress(TimeoutError):
-                    connection, _ = self._listening.socket.accept()
-                    lines = Lines(connection)
+                lines = self._listening.accept()
+                if lines is not None:
                     if lines.uid == os.getuid():
                         self._attend(lines)
                     else:
                         lines.close()
                 self._listening.touch()
-                if not self._folder.is_dir():
+                if not self._folder.is_dir() or not self._listening.found:
                     return  # the workspace was removed: nobody finds this process any more
                 with self._turn:
                     if self._going or self._lines is not None:
@@ -183,7 +186,7 @@ class Keeper:
                 return
             self._going.add(identity)
         try:
-            app = configured(find_app(asked["app"]), asked["settings"])
+            app = configured(self._app(asked["app"]), asked["settings"])
             changed = changed_since(app, manifest, asked["code"])
             if changed:
                 raise BadInput(changed)
@@ -200,6 +203,9 @@ class Keeper:
                 owner=asked["owner"],
             )
         )
+
+    def _app(self, reference: str) -> App:
+        return self._store.runnable(reference) if reference.startswith(STORED) else find_app(reference)
 
     def _has_begun(self, identity: str) -> None:
         with self._turn:
@@ -219,7 +225,11 @@ class Keeper:
 
 def main() -> None:
     """Keep the site that is named."""
-    folder, profile, retries = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    folder, profile, retries, *path = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
+    sys.path[:0] = path
+    if path:  # the workers', too
+        before = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([*path, *([before] if before else [])])
     try:
         keeper = Keeper(folder, profile, retries=retries)
     except RunDirLocked:

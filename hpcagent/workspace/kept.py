@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ STARTS_WITHIN_S = 60.0
 AGAIN_S = 2.0
 # A keeper says at once how far a cancellation goes.
 HOW_S = 10.0
+IDLE_S = 60.0
 
 
 class Kept:
@@ -38,10 +39,21 @@ class Kept:
         folder: `sites/NAME` of the workspace.
         retries: How often a run is started again after an infrastructure failure.
         tell: Is given a sentence of what happens to the site.
+        path: Folders of the modules that its runs are made of.
     """
 
-    def __init__(self, profile: str, folder: Path, *, retries: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        profile: str,
+        folder: Path,
+        *,
+        retries: int,
+        tell: Callable[[str], None],
+        path: Sequence[str] = (),
+    ) -> None:
         self._profile, self._folder, self._retries, self._tell = profile, folder, retries, tell
+        self._path = tuple(path)
+        self._idle_since = time.monotonic()
         self._turn = threading.Condition(threading.RLock())
         self._jobs: dict[str, Job] = {}
         self._how: dict[str, str] = {}
@@ -84,6 +96,15 @@ class Kept:
             if far == "waiting":  # nothing will be heard of it
                 self._jobs.pop(execution_id, None)
             return far
+
+    def leave_if_idle(self) -> None:
+        """Leave a site of modules of somebody's own that has had nothing to do for long."""
+        with self._turn:
+            if self._jobs or not self._path:
+                self._idle_since = time.monotonic()
+            elif time.monotonic() - self._idle_since > IDLE_S and self._lines is not None:
+                self._send(do="leave", end=False)
+                self._lines.close()
 
     def close(self, *, end: bool = False) -> None:
         """Leave the site; what goes there goes on without this process, or is ended with `end`."""
@@ -168,6 +189,7 @@ class Kept:
                     str(self._folder),
                     self._profile,
                     str(self._retries),
+                    *self._path,
                     log=self._log,
                 )
             elif started.code is not None:

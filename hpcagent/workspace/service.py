@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import resource
 import signal
-import socket
 import sys
 import threading
 import time
@@ -31,7 +31,7 @@ from hpcagent.workspace.sockets import Lines, Listening
 
 __all__ = ["CALLS", "SERVED", "Service", "main", "serve_here"]
 
-LONGEST_REQUEST = 4 << 20
+LONGEST_REQUEST = 80 << 20
 LONGEST_WAIT_S = 600.0
 LOOK_S = 1.0
 MOST_CLIENTS = 1024
@@ -81,6 +81,7 @@ class Service:
     """
 
     def __init__(self, root: Path) -> None:
+        _many_descriptors()
         self.core = Core(root, apart=True)
         self._folder = Folder(root)
         self._ending = threading.Event()
@@ -96,14 +97,14 @@ class Service:
         try:
             threading.Thread(target=self._look, name="look", daemon=True).start()
             while not self._ending.is_set():
-                with contextlib.suppress(TimeoutError):
-                    connection, _ = self._listening.socket.accept()
+                lines = self._listening.accept()
+                if lines is not None:
                     last = time.monotonic()
-                    threading.Thread(target=self._attend, args=(connection,), daemon=True).start()
+                    threading.Thread(target=self._attend, args=(lines,), daemon=True).start()
                     continue
                 self._listening.touch()
-                if not self._folder.exists:
-                    return  # the workspace was removed: nobody finds this process any more
+                if not self._folder.exists or not self._listening.found:
+                    return  # nobody finds this process any more; another takes its place
                 if self._clients or self.core.busy:
                     last = time.monotonic()
                 if idle_s is not None and time.monotonic() - last > idle_s:
@@ -128,13 +129,13 @@ class Service:
         self._listening.close()
         self.core.close(end=self._end_runs)
 
-    def _attend(self, connection: socket.socket) -> None:
+    def _attend(self, lines: Lines) -> None:
         """One client, request by request."""
         with self._turn:
             self._clients += 1
             crowded = self._clients > MOST_CLIENTS
         try:
-            with contextlib.closing(Lines(connection)) as lines:
+            with contextlib.closing(lines):
                 uid = lines.uid
                 while line := lines.read(LONGEST_REQUEST):
                     if crowded:
@@ -187,6 +188,13 @@ class Service:
 
     def _may_end(self, caller: Caller) -> None:
         self.core.gate.require(caller, "manage")
+
+
+def _many_descriptors() -> None:
+    """Allow as many open files as the system lets this process have: each client is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _named(who: dict[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -101,8 +102,32 @@ class Listening:
             os.umask(before)
         self.socket.listen(most)
         self.socket.settimeout(LOOK_S)
-        said = {"host": node_name(), "pid": os.getpid(), "socket": str(inside), "since": time.time()}
+        said = {
+            "host": node_name(),
+            "pid": os.getpid(),
+            "socket": str(inside),
+            "folder": str(about.parent.resolve()),
+            "since": time.time(),
+        }
         write_whole(about, json.dumps(said) + "\n", private=True)
+
+    @property
+    def found(self) -> bool:
+        """Whether others find this process: its note and its socket are there."""
+        return self._about.exists() and self._place.exists()
+
+    def accept(self) -> Lines | None:
+        """The next connection; None if none came for a while, or there are no descriptors for it at the moment."""
+        try:
+            connection, _ = self.socket.accept()
+        except TimeoutError:
+            return None
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOBUFS, errno.ENOMEM):
+                raise
+            time.sleep(0.1)
+            return None
+        return Lines(connection)
 
     def touch(self) -> None:
         """Show that this process lives, to those on other machines."""
@@ -136,6 +161,8 @@ def connect(about: Path, *, what: str, do: str) -> Lines | None:
     try:
         said = read_json(about)
         place, host = str(said["socket"]), str(said["host"])
+        if said["folder"] != str(about.parent.resolve()):
+            return None  # a copy of the folder: it is the other's
     except (HpcAgentError, OSError, KeyError, TypeError):
         return None
     if host != node_name():

@@ -15,12 +15,13 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.campaign.record import load_run
+from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Cost, Result
 from hpcagent.store.journal import read_events
-from hpcagent.workspace.client import _asked
+from hpcagent.workspace.app_store import asked
 from hpcagent.workspace.core import Core, is_ours
 from hpcagent.workspace.folder import Folder
 from hpcagent.workspace.took import Took
@@ -95,13 +96,19 @@ def me(core: Core) -> Caller:
     return core.caller(os.getuid())
 
 
-def done(core: Core, who: Caller, *asked: Any, **more: Any) -> dict[str, Any]:
-    return core.wait(who, core.run(who, *asked, **more)["id"], PATIENCE_S)
+def run(core: Core, who: Caller, app: str, params: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """As a client asks: what has no name of its own everywhere goes along."""
+    whole = asked(app, more.pop("settings", None), more.pop("resources", None))
+    return core.run(who, whole.pop("app"), params, **whole, **more)
 
 
-def refused(core: Core, who: Caller, *asked: Any, **more: Any) -> NotAllowed:
+def done(core: Core, who: Caller, app: str, params: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return core.wait(who, run(core, who, app, params, **more)["id"], PATIENCE_S)
+
+
+def refused(core: Core, who: Caller, app: str, params: dict[str, Any], **more: Any) -> NotAllowed:
     with pytest.raises(NotAllowed) as caught:
-        core.run(who, *asked, **more)
+        run(core, who, app, params, **more)
     return caught.value
 
 
@@ -117,23 +124,25 @@ def test_settings_and_resources_go_with_the_call(core):
     who = me(core)
     assert done(core, who, "own_apps_17:scaled", {"x": 0.5}, settings={"scale": 4.0})["metrics"]["y"] == 2.0
     assert done(core, who, "own_apps_17:scaled", {"x": 0.5})["metrics"]["y"] == 0.5
-    bounded = core.run(who, "own_apps_17:scaled", {"x": 0.6}, resources={"walltime_s": 60.0})
+    bounded = run(core, who, "own_apps_17:scaled", {"x": 0.6}, resources={"walltime_s": 60.0})
     assert core.rows[bounded["id"]].request["node_hours"] == pytest.approx(60 / 3600)
 
 
 def test_an_app_that_is_handed_over_takes_its_settings_and_resources_along(root):
-    from hpcagent.catalog import find_app
-
     app = find_app("own_apps_17:scaled").with_settings(scale=3.0).with_resources(walltime_s=9.0)
-    asked = _asked(app, {"scale": 2.0}, None)
-    assert asked["settings"] == {"scale": 2.0} and asked["resources"] == {"walltime_s": 9.0}
-    assert _asked(app, None, None)["settings"] == {"scale": 3.0}
-    assert _asked("synthetic", None, None) == {"app": "synthetic", "settings": {}, "resources": {}}
+    wanted = asked(app, {"scale": 2.0}, None)
+    record = wanted["app"]
+    assert record["app"]["settings"] == {"scale": 2.0} and record["path"] == [str(root.parent)]
+    assert record["app"]["contract"]["resources"]["walltime_s"] == 9.0 and record["carried"] == ""
+    energy = find_app("dft_energy").with_settings(keywords={"verbose": 4})
+    assert asked(energy) == {"app": "dft_energy", "settings": {"keywords": {"verbose": 4}}, "resources": {}}
+    assert asked("synthetic", None, None) == {"app": "synthetic", "settings": {}, "resources": {}}
 
 
 def test_a_deprecated_app_is_run_by_its_version_only(core):
     who = me(core)
-    assert "'own_apps_17:old@1.2.0'" in refused(core, who, "own_apps_17:old", {"x": 0.5}).why
+    with pytest.raises(BadInput, match=r"'own_apps_17:old@1\.2\.0'"):
+        run(core, who, "own_apps_17:old", {"x": 0.5})
     assert done(core, who, "own_apps_17:old@1.2.0", {"x": 0.5})["metrics"] == {"y": 0.5}
 
 
@@ -166,22 +175,51 @@ def test_what_runs_cost_in_dollars_is_booked_by_the_price(root):
     core.close()
 
 
-def test_a_viewer_has_no_code_of_its_own_imported(root, tmp_path):
-    core = Core(root)
+def test_the_service_imports_no_code(core, tmp_path):
+    for call in (core.run, core.estimate):
+        with pytest.raises(NotAllowed, match="the service imports no code"):
+            call(me(core), "own_apps_17:scaled", {"x": 0.5})
     viewer = Caller(name="vera", role="viewer")
-    with pytest.raises(NotAllowed, match="may not run"):
-        core.estimate(viewer, "own_apps_17:scaled", {"x": 0.5})
+    assert core.estimate(viewer, "synthetic", {"x": 0.5})["refused"]["check"] == "caller"
     assert not (tmp_path / "own_apps_17.imported").exists() and "own_apps_17" not in sys.modules
-    assert any(e["event"] == "refused" for e in read_events(root / "journal.jsonl"))
+    assert any(e["event"] == "refused" for e in read_events(core.folder.journal))
+
+
+def test_an_edited_app_is_another_one(core, tmp_path):
+    who, module = me(core), tmp_path / "own_apps_17.py"
+    assert done(core, who, "own_apps_17:scaled", {"x": 0.5})["metrics"]["y"] == 0.5
+    sys.modules.pop("own_apps_17")
+    module.write_text(MODULE.replace('x * run.settings["scale"]', "7.0 + 0 * x") + "\n# of another length\n")
+    again = run(core, who, "own_apps_17:scaled", {"x": 0.5})
+    assert not again["found"]
+
+
+def test_a_role_for_an_app_of_the_library_does_not_run_another_of_its_name(root, tmp_path):
+    rules(root, '[roles.guest]\nmay = ["run"]\napps = ["scaled", "synthetic"]\n')
+    core = Core(root)
+    guest = Caller(name="gus", role="guest")
+    error = refused(core, guest, "own_apps_17:scaled", {"x": 0.5})
+    assert (error.check, error.field) == ("caller", "app") and "own:scaled" in error.do
+    assert run(core, guest, "synthetic", {"x": 0.5})["state"] in ("pending", "running")
     core.close()
+
+
+def test_what_has_failed_is_done_again_where_that_is_asked_for(core):
+    who = me(core)
+    failing = {"x": 0.9, "fail_above": 0.1}
+    first = run(core, who, "synthetic", failing)["id"]
+    assert core.wait(who, first, PATIENCE_S)["state"] == "failed"
+    assert run(core, who, "synthetic", failing)["id"] == first
+    second = run(core, who, "synthetic", failing, again=True)
+    assert second["id"] != first and core.wait(who, second["id"], PATIENCE_S)["state"] == "failed"
 
 
 @pytest.mark.parametrize(
     ("app", "ours"),
     [("synthetic", True), ("lj_argon", True), ("eos", True), ("own_apps_17:scaled", False)],
 )
-def test_what_the_library_brings_is_known_by_where_it_comes_from(core, app, ours):
-    assert is_ours(core.app(app)) is ours
+def test_what_the_library_brings_is_known_by_where_it_comes_from(root, app, ours):
+    assert is_ours(find_app(app)) is ours
 
 
 def test_a_program_with_a_short_name_is_not_the_librarys_own():
@@ -317,21 +355,21 @@ def test_hours_of_attempts_that_the_machine_lost_are_booked_with_the_last(core):
     assert "0.5 node-hours went into attempts that the machine has lost" in core.status(who, row.id)["notes"]
 
 
-def test_a_run_of_another_version_or_other_code_is_not_taken_up(root, tmp_path):
-    module = tmp_path / "own_apps_17.py"
+def test_a_run_of_another_version_of_a_packaged_app_is_not_taken_up(root, monkeypatch):
     core = Core(root)
     who = me(core)
     core._send = lambda *_: None  # type: ignore[method-assign]  # killed before the site has them
-    runs = [core.run(who, app, {"x": 0.5})["id"] for app in ("own_apps_17:scaled", "own_apps_17:old@1.2.0")]
+    runs = [core.run(who, "synthetic", {"x": x})["id"] for x in (0.1, 0.2)]
     core.close()
-    sys.modules.pop("own_apps_17")
-    text = MODULE.replace('x * run.settings["scale"]', "7.0").replace('version="1.2.0"', 'version="1.3.0"')
-    module.write_text(text + "\n# of another length, so that no cached bytecode is taken\n")
+    app = find_app("synthetic")
+    newer = app._changed(contract=app.contract.model_copy(update={"version": "9.0.0"}))
+    monkeypatch.setattr("hpcagent.workspace.core.find_app", lambda _: newer)
     core = Core(root)
-    notes = [core.status(who, run)["notes"][-1] for run in runs]
-    assert [core.rows[run].state for run in runs] == ["failed", "failed"]
-    assert "the code or settings of scaled 0.1.0 are others" in notes[0] or "others than when" in notes[0]
-    assert "has version 1.3.0 here, not 1.2.0" in notes[1]
+    for one in runs:
+        status = core.status(who, one)
+        assert (
+            status["state"] == "failed" and "was 1.0.0 when it was asked for, and is 9.0.0" in status["notes"][-1]
+        )
     core.close()
 
 

@@ -10,6 +10,8 @@ import shutil
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -408,6 +410,69 @@ def test_a_run_goes_on_while_there_is_no_service_and_is_done_once(root, tmp_path
     workspace.end(runs=True)
 
 
+FN = """
+import hpcagent as ha
+
+
+@ha.app(parameters={"n": ha.Int(1, 9)}, metrics={"y": "1"})
+def power(n):
+    return {"y": n ** POWER}
+"""
+ASK = """
+import sys
+import hpcagent as ha
+from fn import power
+
+workspace = ha.Workspace(sys.argv[1])
+print(workspace.wait(workspace.run(power, {"n": 4}, site=sys.argv[2])["id"], 120)["metrics"]["y"])
+"""
+
+
+def test_functions_of_one_name_in_several_folders_are_each_their_own_also_when_they_are_edited(root, tmp_path):
+    """By hand: 4^2, 4^3, and 4^1 once the first is edited."""
+
+    def asked(folder: Path, site: str) -> float:
+        done = subprocess.run(
+            [sys.executable, "ask.py", str(root), site],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        return float(done.stdout)
+
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder, power in zip(folders, (2, 3), strict=True):
+        folder.mkdir()
+        (folder / "fn.py").write_text(FN.replace("POWER", str(power)))
+        (folder / "ask.py").write_text(ASK)
+    try:
+        assert [asked(folder, "threads") for folder in folders] == [16.0, 64.0]
+        (folders[0] / "fn.py").write_text(FN.replace("POWER", "1") + "# of another length\n")
+        assert [asked(folder, site) for folder, site in zip(folders, ("laptop", "threads"), strict=True)] == [
+            4.0,
+            64.0,
+        ]
+    finally:
+        Workspace(root).end(runs=True)
+
+
+def test_a_copied_workspace_is_one_of_its_own(workspace, root, tmp_path):
+    workspace.run("synthetic", {"x": 0.3})
+    shutil.copytree(root, tmp_path / "copy", ignore=lambda *_: ["service.sock", "keeper.sock"])
+    copy = Workspace(tmp_path / "copy")
+    assert copy.about()["folder"] == str(tmp_path / "copy") and copy.about()["pid"] != workspace.about()["pid"]
+    copy.end(runs=True)
+
+
+def test_a_service_whose_socket_was_removed_makes_room_for_another(workspace, root):
+    pid = workspace.about()["pid"]
+    workspace.close()
+    (root / "service.sock").unlink()
+    assert workspace.about()["pid"] != pid
+
+
 def test_when_the_process_that_keeps_a_site_is_killed_another_does_its_runs(root):
     workspace = Workspace(root)
     run = workspace.run("synthetic", {"x": 0.3, "run_time_s": 2.0})["id"]
@@ -447,7 +512,7 @@ def test_one_thread_waits_and_another_is_answered(workspace):
 
 
 def test_a_service_of_a_machine_that_is_switched_off_is_taken_for_dead_after_a_while(workspace, root):
-    about = {"host": "elsewhere", "pid": 1, "socket": str(root / "service.sock"), "since": 0.0}
+    about = {"host": "elsewhere", "pid": 1, "socket": str(root / "service.sock"), "folder": str(root.resolve())}
     (root / "service.json").write_text(json.dumps(about))
     with pytest.raises(BadInput, match="runs on elsewhere"):
         workspace.about()
