@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -152,7 +153,7 @@ def _done(
 
 def _waited(there: Workspace, begun: dict[str, Any]) -> Any:
     """Its status once it has ended; its id is shown at once, for whoever does not wait so long."""
-    say(f"{begun['id']} ({begun['state']})", err=True)
+    say(f"{begun['id']} ({begun['state']})", file=sys.stderr)
     return there.wait(begun["id"])
 
 

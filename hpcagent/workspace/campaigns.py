@@ -1,0 +1,363 @@
+"""Campaigns of a workspace: approved as a whole, in processes of their own, which need no service to go on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcagent import errors
+from hpcagent.campaign.asked import let_through, request_of
+from hpcagent.campaign.record import Campaign, load_campaign, load_run
+from hpcagent.campaign.recorded import snapshot
+from hpcagent.catalog import packaged
+from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.request import Request
+from hpcagent.gate.rules import Caller
+from hpcagent.model.base import read_json
+from hpcagent.model.texts import as_name
+from hpcagent.runs.stopped import stop_run
+from hpcagent.shown import plain
+from hpcagent.sites.launch import python_command
+from hpcagent.store.files import make_folder, write_whole
+from hpcagent.store.rundir import holder
+from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
+from hpcagent.workspace.app_store import packed
+from hpcagent.workspace.rows import Row
+from hpcagent.workspace.runs import Runs, is_ours, sandbox_of, size_of
+
+__all__ = ["Campaigns"]
+
+MOST_POINTS = 64
+
+
+class Campaigns(Runs):
+    """Campaigns, behind the gate.
+
+    Args:
+        root: The workspace's folder.
+        clock: Unix time, in seconds.
+        apart: Sites are kept by processes of their own, which outlive this one.
+    """
+
+    def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
+        super().__init__(root, clock=clock, apart=apart)
+        self._beginning: set[str] = set()  # those whose coordinator is being started
+
+    def start(
+        self,
+        caller: Caller,
+        campaign: str | Mapping[str, Any],
+        *,
+        changes: Mapping[str, Any] | None = None,
+        site: str = "",
+        why: str = "",
+        cause: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Start a campaign, approved as a whole with its cap, in a process of its own; returns once it has begun.
+
+        Args:
+            campaign: Path or name of its TOML; or `toml`, its text, and `app`, as a call of `run` has it.
+            changes: Dotted key -> value, in place of what stands there.
+            site: Where it runs.
+            why: What it is for.
+
+        Raises:
+            NotAllowed: The gate refuses it; nothing has begun.
+        """
+        with self.gate.recorded(caller, what="start"):
+            self.gate.require(caller, "run")
+            try:
+                found, toml, reference = self._campaign_of(campaign, changes)
+            except BadInput as error:
+                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+        with self._turn:
+            where = self._known_site(site or self.rules.default_site)
+            asked = request_of(
+                found,
+                site=where,
+                own=not is_ours(found.app),
+                sandbox=sandbox_of(found.app),
+                price=self.rules.price(where),
+                why=why,
+            )
+            known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
+            if known:
+                return self._said(known[0], found=True)
+            admission = self.gate.admit(asked, caller)
+            identity = f"c-{secrets.token_urlsafe(12)}"
+            row = self._begin(
+                caller,
+                admission,
+                identity,
+                app=found.app.name,
+                reference=reference,
+                note=found.name,
+                cause=list(cause),
+            )
+            row.state = "running"
+        return self._in_the_background(row, asked, toml=toml)
+
+    def _campaign_of(
+        self, campaign: str | Mapping[str, Any], changes: Mapping[str, Any] | None
+    ) -> tuple[Campaign, str, str]:
+        """A campaign, its text, and the reference of its app, for which no code is imported.
+
+        Raises:
+            BadInput: It is wrong.
+        """
+        if isinstance(campaign, str):
+            found = load_campaign(campaign, changes=changes)
+            known = packaged(found.app.name)
+            named = known is not None and known.digest == found.app.digest
+            return found, found.toml(), found.app.name if named else self.store.put(packed(found.app))
+        reference = self.referred(campaign["app"])
+        text = str(campaign["toml"])
+        asked = self.folder.root / "asked"
+        asked.mkdir(mode=0o700, exist_ok=True)
+        path = asked / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
+        write_whole(path, text, private=True)
+        found = load_campaign(path, changes=changes, app=self.app(reference))
+        return found, found.toml(), reference
+
+    def _in_the_background(
+        self, row: Row, asked: Request, *, toml: str | None, changes: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Start a campaign's coordinator, which outlives the service; others are answered meanwhile."""
+        with self._turn:
+            self._beginning.add(row.id)
+        folder = self._workdir(row)
+        try:
+            make_folder(folder)
+            let_through(folder, asked, workspace=self.folder.root, identity=row.id)
+            order = {"toml": toml, "app": row.reference, "changes": None if changes is None else dict(changes)}
+            write_whole(folder.with_name(f"{row.id}.asked.json"), json.dumps(order), private=True)
+            begin(self.folder.root, row.id, self._profile(row.site))
+        except HpcAgentError as error:
+            with self._turn:
+                self._end(row, "failed", note=f"it did not begin: {plain(error.message)}")
+            raise
+        finally:
+            with self._turn:
+                self._beginning.discard(row.id)
+        with self._turn:
+            return self._said(row, found=False)
+
+    def extend(
+        self, caller: Caller, identity: str, *, changes: Mapping[str, Any] | None = None, why: str = ""
+    ) -> dict[str, Any]:
+        """Go on with a campaign that has ended or was stopped; what it is to take on top is let through anew.
+
+        Args:
+            identity: The campaign.
+            changes: Dotted key -> value, e.g. `{"until.max_runs": 40}`.
+            why: What it is for.
+
+        Raises:
+            NotAllowed: The gate refuses it, or the campaign goes on at this moment.
+        """
+        with self._turn, self.gate.recorded(caller, what=f"extend {identity}"):
+            self.gate.require(caller, "run")
+            row = self._campaign(caller, identity)
+            folder = self._workdir(row)
+            if identity in self._beginning or holder(folder)[0]:
+                raise NotAllowed(
+                    "contract",
+                    "the campaign goes on at this moment",
+                    field="identity",
+                    value=identity,
+                    allowed="one that has ended or was stopped",
+                    do=f"wait for it, or stop it first (hpcagent workspace stop {identity})",
+                )
+            try:
+                campaign = load_run(folder, changes=changes)
+            except BadInput as error:
+                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+            price = self.rules.price(row.site)
+            whole = request_of(
+                campaign,
+                site=row.site,
+                own=not is_ours(campaign.app),
+                sandbox=sandbox_of(campaign.app),
+                price=price,
+                why=why,
+            )
+            rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
+            usd = None if price is None or rest is None else price * rest
+            asked = whole.model_copy(update={"node_hours": rest, "usd": usd})
+            admission = self.gate.admit(asked, caller)
+            event = {
+                "event": "extended",
+                "id": identity,
+                "by": caller.name,
+                "at": self._clock(),
+                "request": asked.model_dump(mode="json"),
+                "changes": dict(changes or {}),
+            }
+            events = [event]
+            if admission.approval is not None:
+                event["approval"] = admission.approval.id
+                events.append(self.approvals.used(admission.approval, identity))
+            self._write(*events)
+            for one in events:
+                self._replay(one)
+        return self._in_the_background(row, whole, toml=None, changes=changes or {})
+
+    def _take_up_campaign(self, row: Row) -> None:
+        """Begin one that was let through, and whose coordinator was not started before the service died."""
+        folder = self._workdir(row)
+        if (folder / "events.jsonl").exists():
+            return
+        asked = Request.model_validate(row.request)
+        order = folder.with_name(f"{row.id}.asked.json")
+        if not order.is_file():
+            self._end(row, "failed", note="it had not begun when the service ended; ask for it again")
+            return
+        toml = read_json(order)["toml"]
+        threading.Thread(target=self._begin_late, args=(row, asked, toml), daemon=True).start()
+
+    def _begin_late(self, row: Row, asked: Request, toml: str) -> None:
+        with contextlib.suppress(HpcAgentError):  # it is noted with the campaign
+            self._in_the_background(row, asked, toml=toml)
+
+    def bayesian_optimize(
+        self,
+        caller: Caller,
+        *,
+        objective_function: str,
+        objective: Mapping[str, Any],
+        budget: int,
+        search_space: Mapping[str, Any] | None = None,
+        constraints: Sequence[str] = (),
+        fixed: Mapping[str, Any] | None = None,
+        node_hours: float | None = None,
+        seed: int = 0,
+        site: str = "",
+        why: str = "",
+    ) -> dict[str, Any]:
+        """Look for the best point of an app with Gaussian processes: a campaign, approved as a whole.
+
+        Args:
+            objective_function: An app that this caller may run, by name: never code.
+            objective: `maximize` or `minimize` a metric, `subject_to` limits, as in a campaign's TOML.
+            budget: Runs at most.
+            search_space: Parameter -> table with `low`, `high`, `log`, `choices`; by default what the app varies.
+            constraints: Conditions between parameters.
+            fixed: Values of other parameters.
+            node_hours: Cap.
+            seed: Of the policy.
+            site: Where it runs.
+            why: What it is for.
+
+        Raises:
+            NotAllowed: The gate refuses it; nothing has begun.
+        """
+        with self.gate.recorded(caller, what=f"bayesian_optimize {objective_function}"):
+            if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+                raise NotAllowed(
+                    "contract",
+                    "a budget is a whole number of runs",
+                    field="budget",
+                    value=budget,
+                    allowed="1 or more",
+                )
+            app = self.app(objective_function)
+            try:
+                text = campaign_toml(
+                    objective_function.partition("@")[0],
+                    objective,
+                    search_space=search_space,
+                    constraints=constraints,
+                    fixed=fixed or {},
+                    budget=budget,
+                    node_hours=node_hours,
+                    seed=seed,
+                    name=as_name(f"optimize-{app.name}"),
+                )
+            except BadInput as error:
+                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+        return self.start(caller, {"toml": text, "app": objective_function}, site=site, why=why)
+
+    def answer(self, caller: Caller, identity: str) -> dict[str, Any]:
+        """A campaign's answer so far: the best point with errors, P(feasible), expected regret, node-hours."""
+        return answer_of(self._workdir(self._campaign(caller, identity)))
+
+    def recommend(self, caller: Caller, identity: str, *, n: int = 1) -> dict[str, Any]:
+        """Points that a campaign's policy would run next, with their expected improvement; nothing is run."""
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_POINTS:
+            raise BadInput(f"n={n!r} must be 1 to {MOST_POINTS}.", value=n)
+        return next_points(self._workdir(self._campaign(caller, identity)), n)
+
+    def _campaign(self, caller: Caller, identity: str) -> Row:
+        with self._turn:
+            row = self._row(caller, identity)
+        if row.kind != "campaign":
+            raise BadInput(f"{identity} is a single run, not a campaign: ask for its status.", value=identity)
+        return row
+
+    def stop(self, caller: Caller, identity: str) -> dict[str, Any]:
+        """Ask the coordinator of a campaign to end, as Ctrl-C would; what has finished is kept."""
+        with self._turn:
+            self.gate.require(caller, "run")
+            row = self._row(caller, identity)
+            if row.kind != "campaign":
+                raise BadInput(f"{identity} is a single run: cancel it.", value=identity)
+        stop_run(self._workdir(row))
+        self._look_at_campaigns()
+        with self._turn:
+            return self._said(row, found=True)
+
+    def _look_at_campaigns(self) -> None:
+        """See which have ended, and book what they took."""
+        with self._turn:
+            campaigns = [row for row in self.rows.values() if row.kind == "campaign" and not row.over]
+            open_ones = [row for row in campaigns if row.id not in self._beginning]
+        for row in open_ones:
+            try:
+                there = snapshot(self._workdir(row))
+            except HpcAgentError as error:
+                with self._turn:
+                    if not row.over and row.id not in self._beginning and not holder(self._workdir(row))[0]:
+                        self._end(row, "failed", note=f"its folder cannot be read: {plain(error.message)}")
+                continue
+            if there.attended:
+                continue
+            hours = sum(result.cost.node_hours for result in there.results) - row.settled
+            price = self.rules.price(row.site)
+            state = "completed" if there.reason is not None else "stopped"
+            with self._turn:
+                if not row.over:
+                    self._end(
+                        row,
+                        state,
+                        node_hours=hours,
+                        usd=0.0 if price is None else price * hours,
+                        note=there.reason or "it was interrupted; `hpcagent resume` goes on with its folder",
+                        bytes=size_of(self._workdir(row)),
+                    )
+
+
+def begin(root: Path, identity: str, profile: str) -> None:
+    """Have a campaign begun, by a process of its own.
+
+    Raises:
+        HpcAgentError: It does not begin; the message is that of the process.
+    """
+    command = python_command("hpcagent.workspace.beginning", str(root), identity, profile)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    try:
+        said = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        last = plain(done.stderr.strip()[-300:])
+        raise SiteFailed(f"the process that begins campaigns ended with {done.returncode}: {last}") from None
+    if said:
+        kind = getattr(errors, said["kind"], BadInput)
+        raise kind(said["message"])

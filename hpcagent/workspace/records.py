@@ -1,0 +1,460 @@
+"""What is on record in a workspace: who asked for what, what was let through, what became of it, what it took."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcagent.apps.sandbox.tiers import tiers
+from hpcagent.contexts.admitted import unsecret
+from hpcagent.contexts.events import EVERYONE, Events, Told
+from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
+from hpcagent.gate.accounts import Accounts
+from hpcagent.gate.approvals import Approval, Approvals
+from hpcagent.gate.gate import Admission, Gate
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.rules import Caller, Rules
+from hpcagent.redacted import redacted_data
+from hpcagent.shown import plain
+from hpcagent.store.journal import Journal, read_events
+from hpcagent.store.rundir import Lock, holder
+from hpcagent.workspace.folder import Folder
+from hpcagent.workspace.rows import Row, job_facts, lost
+from hpcagent.workspace.took import Took
+
+__all__ = ["Records"]
+
+
+class Records:
+    """The journal of a workspace, and all that follows from it.
+
+    Args:
+        root: Its folder, which is there.
+        clock: Unix time, in seconds.
+
+    Raises:
+        RunDirLocked: Another process serves it.
+        BadInput: `workspace.toml` is wrong.
+        StoreFull: It cannot be written.
+    """
+
+    def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.folder = Folder(root)
+        self._clock = clock
+        self._rules_read = _written_at(self.folder.rules)
+        self.rules: Rules = self.folder.read_rules()
+        self.folder.create()
+        self._lock_file = Lock(root)
+        try:
+            self._lock_file.acquire()
+        except RunDirLocked:
+            raise RunDirLocked(
+                f"the workspace {root} is served by another process ({holder(root)[1]}); there is one at a time.",
+                path=str(root),
+            ) from None
+        self._turn = threading.Condition(threading.RLock())
+        self._told = threading.Condition()
+        self._closed = False
+        self.rows: dict[str, Row] = {}
+        self._by_work: dict[str, list[str]] = {}
+        self._newest: list[str] = []
+        self._took: dict[str, Took] = {}
+        self.news: list[str] = []
+        self.accounts = Accounts()
+        self.events = Events(root / "events", may_see=self._may_see)
+        self._owner = Caller(name=_own_name(), role="admin")
+        events = read_events(self.folder.journal) if self.folder.journal.exists() else ()
+        self.approvals = Approvals(self._write, clock=clock, expires_s=self.rules.approval_expires_s)
+        self.damaged = 0
+        for event in events:
+            self._replay(event)
+        self._journal = Journal.open(self.folder.journal)
+        self.gate = Gate(
+            self.rules,
+            self.approvals,
+            self.accounts,
+            clock=clock,
+            record=self._refusal,
+            tiers=sandbox_tiers,
+        )
+
+    # -- the journal --------------------------------------------------------------------------
+
+    def _write(self, *events: dict[str, Any]) -> None:
+        """Append events, all or none; what was written holds."""
+        self._journal.append(events)
+
+    def _refusal(self, event: dict[str, Any]) -> None:
+        """A refusal is a line of the journal; one by a quota is an event as well."""
+        self._write(event)
+        if event.get("check") == "quota":
+            self._tell("on_quota_exceeded", event["by"], {"quota": event.get("field", ""), "why": event["why"]})
+
+    def _replay(self, event: Mapping[str, Any]) -> None:
+        try:
+            kind = event["event"]
+            if kind == "asked":
+                self._asked(event)
+                if event.get("approval"):  # its own line may be damaged
+                    self.approvals.mark_used(event["approval"], event["id"])
+            elif kind == "ended":
+                self._ended(event)
+            elif kind == "paid_by":
+                self._paid_by(event)
+            elif kind == "extended":
+                self._extended(event)
+            elif kind == "expired":
+                self._expired(event)
+            elif kind == "took":
+                self.accounts.settle(self.rows[event["id"]].owner, event["id"], event["node_hours"], event["usd"])
+            elif kind.startswith("approval_"):
+                self.approvals.replay(event)
+            elif kind == "damaged":
+                self.damaged += 1
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self.damaged += 1
+
+    def _begin(self, caller: Caller, admission: Admission, identity: str, **facts: Any) -> Row:
+        """Write down what was let through, with the approval that it uses, all or nothing."""
+        asked, approval = admission.request, admission.approval
+        event = {
+            "event": "asked",
+            "id": identity,
+            "kind": asked.kind,
+            "owner": caller.name,
+            "role": caller.role,
+            "client": caller.client,
+            "trace": caller.trace,
+            "site": asked.site,
+            "at": self._clock(),
+            "work": asked.work,
+            "request": asked.model_dump(mode="json"),
+            **{name: value for name, value in facts.items() if value not in ("", [], {})},
+        }
+        events = [event]
+        if approval is not None:
+            event["approval"] = approval.id
+            events.append(self.approvals.used(approval, identity))
+        self._write(*events)
+        for one in events:
+            self._replay(one)
+        return self.rows[identity]
+
+    def _asked(self, event: Mapping[str, Any]) -> Row:
+        row = Row(
+            id=event["id"],
+            kind=event["kind"],
+            owner=event["owner"],
+            app=event["app"],
+            site=event["site"],
+            state="pending",
+            asked_at=event["at"],
+            execution_id=event["work"],
+            manifest=event.get("manifest", {}),
+            request=event.get("request", {}),
+            shares=event.get("shares", ""),
+            inputs=tuple(event.get("inputs", ())),
+            note=event.get("note", ""),
+            approval=event.get("approval", ""),
+            label=event.get("label", ""),
+            reference=event.get("reference", event["app"]),
+            settings=event.get("settings", {}),
+            code=event.get("code", ""),
+            cause=tuple(event.get("cause", ())),
+        )
+        self.rows[row.id] = row
+        self._newest.append(row.id)
+        self._by_work.setdefault(row.execution_id, []).append(row.id)
+        if not row.shares:
+            self._commit(row, row.asked_at)
+        return row
+
+    def _ended(self, event: Mapping[str, Any]) -> Row:
+        row = self.rows[event["id"]]
+        row.state, row.ended_at, row.result = event["state"], event["at"], event.get("result")
+        row.note = event.get("note", row.note)
+        row.settled += event.get("node_hours", 0.0)
+        if row.kind == "run" and row.state == "completed" and not row.shares and row.result:
+            asked = row.request
+            expected_s = 3600 * (asked.get("expected_node_hours") or 0.0) / max(1, asked.get("nodes", 1))
+            self._took.setdefault(row.app, Took()).add(expected_s, float(row.result["cost"]["wall_s"]))
+        if not row.shares:
+            self.accounts.settle(
+                row.owner,
+                row.id,
+                event.get("node_hours", 0.0),
+                event.get("usd", 0.0),
+                event.get("bytes", 0),
+            )
+        return row
+
+    def _end(self, row: Row, state: str, **more: Any) -> None:
+        event = {"event": "ended", "id": row.id, "state": state, "at": self._clock()}
+        event |= {name: value for name, value in more.items() if value is not None}
+        self._write(event)
+        self._ended(event)
+        self._turn.notify_all()
+        said = job_facts(row) | {"state": state, "result_url": f"workspace:runs/{row.id}"}
+        if state in ("completed", "stopped"):
+            self._tell("on_job_complete", row.owner, said, f"{row.id} ended", row.cause)
+        else:
+            failure = (row.result or {}).get("failure") or {}
+            reason = str(failure.get("message") or row.note or state)[:500]
+            self._tell("on_job_failed", row.owner, said | {"reason": reason}, f"{row.id} ended", row.cause)
+
+    def _paid_by(self, event: Mapping[str, Any]) -> None:
+        """Work goes on for another who has asked for it, and on their account."""
+        row = self.rows[event["id"]]
+        row.shares = ""
+        for identity in event["others"]:
+            self.rows[identity].shares = row.id
+        self._commit(row, event["at"])
+
+    def _expired(self, event: Mapping[str, Any]) -> None:
+        """The folders of old runs were removed."""
+        for identity, size in event["runs"].items():
+            row = self.rows[identity]
+            row.note = f"{row.note}; its files were removed" if row.note else "its files were removed"
+            self.accounts.settle(row.owner, row.id, 0.0, 0.0, -size)
+
+    def _extended(self, event: Mapping[str, Any]) -> None:
+        """A campaign that had ended goes on, with what was let through since."""
+        row = self.rows[event["id"]]
+        row.state, row.ended_at, row.note = "running", 0.0, event.get("note", row.note)
+        row.request = event.get("request", row.request)
+        self._commit(row, event["at"])
+
+    def _commit(self, row: Row, at: float) -> None:
+        asked = row.request
+        self.accounts.commit(row.owner, row.id, asked.get("node_hours") or 0.0, asked.get("usd") or 0.0, at)
+
+    # -- who ----------------------------------------------------------------------------------
+
+    def _read_rules(self) -> None:
+        """Read `workspace.toml` again if it was written since; one that is wrong changes nothing, and is told."""
+        written = _written_at(self.folder.rules)
+        if written == self._rules_read:
+            return
+        with self._turn:
+            self._rules_read = written
+            try:
+                rules = self.folder.read_rules()
+            except HpcAgentError as error:
+                self.news.append(f"the rules as they were still hold: {error.message}")
+                return
+            self.rules = self.gate.rules = rules
+            self.approvals.expires_s = rules.approval_expires_s
+
+    def caller(self, uid: int, as_: str = "", client: str = "", trace: str = "") -> Caller:
+        """Who a process of this user id is; the folder's owner may also speak for somebody who is known.
+
+        Raises:
+            NotAllowed: The user is not known here, or may not speak for that person.
+        """
+        self._read_rules()
+        owner = self.folder.root.stat().st_uid
+        mine = next((name for name, person in self.rules.people.items() if person.uid == uid), None)
+        if mine is None and uid != owner:
+            raise NotAllowed(
+                "caller",
+                "this user is not known here",
+                field="uid",
+                value=uid,
+                allowed="people of workspace.toml",
+                do="have yourself added to workspace.toml",
+            )
+        name = mine or _own_name()
+        role = self.rules.people[mine].role if mine else "admin"
+        if not as_ or as_ == name:
+            return Caller(name=name, role=role, client=client, trace=trace)
+        person = self.rules.people.get(as_)
+        if person is None or "manage" not in self.rules.rights(role).may:
+            raise NotAllowed(
+                "caller",
+                f"{name} cannot speak for {as_!r}",
+                field="as",
+                value=as_,
+                allowed=", ".join(self.rules.people) or "nobody: workspace.toml names no people",
+                do="leave it out, or have the person added to workspace.toml",
+            )
+        return Caller(name=as_, role=person.role, client=client, trace=trace)
+
+    def whoami(self, caller: Caller) -> dict[str, Any]:
+        """Name, role and rights of the caller."""
+        rights = self.rules.rights(caller.role)
+        return {"name": caller.name, "role": caller.role, "may": list(rights.may), "apps": list(rights.apps)}
+
+    # -- events -------------------------------------------------------------------------------
+
+    def _tell(
+        self, event: str, owner: str, payload: dict[str, Any], key: str = "", cause: Sequence[str] = ()
+    ) -> None:
+        """Tell an event; what refuses it (a disk, a text that is none) costs the event, not the run."""
+        try:
+            self.events.tell(event, told_plainly(payload), owner=owner, by="workspace", key=key, cause=cause)
+        except HpcAgentError as error:
+            self.news.append(f"the event {event} was not told: {error.message}")
+            return
+        with self._told:
+            self._told.notify_all()
+
+    def _may_see(self, who: str, told: Told) -> bool:
+        """Events are seen by their owner, those they were told to, and whoever sees all."""
+        if told.owner in (who, EVERYONE) or who in told.readers:
+            return True
+        person = self.rules.people.get(who)
+        role = self._owner.role if who == self._owner.name else "viewer" if person is None else person.role
+        return "see_all" in self.rules.rights(role).may
+
+    def subscribe(
+        self,
+        caller: Caller,
+        *,
+        events: Sequence[str],
+        where: Mapping[str, Any] | None = None,
+        after: int | None = None,
+        expires_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Subscribe to events by name, with conditions on what they say; see `Events.subscribe`."""
+        made = self.events.subscribe(events, owner=caller.name, where=where, after=after, expires_s=expires_s)
+        return dict(made.acknowledgement)
+
+    def unsubscribe(self, caller: Caller, *, subscription_id: str) -> dict[str, Any]:
+        """End a subscription."""
+        self.events.unsubscribe(subscription_id, owner=caller.name)
+        return {"subscription_id": subscription_id, "status": "ended"}
+
+    def notifications(
+        self, caller: Caller, *, subscription_id: str, most: int = 100, timeout_s: float = 0.0
+    ) -> list[dict[str, Any]]:
+        """The next notifications of a subscription; they come again until they are acknowledged.
+
+        Args:
+            subscription_id: The subscription.
+            most: So many at most.
+            timeout_s: Wait so long for one where there is none, in seconds.
+        """
+        until = time.monotonic() + timeout_s
+        with self._told:
+            while True:
+                found = self.events.look(subscription_id, owner=caller.name, most=most)
+                left = until - time.monotonic()
+                # Others than the service tell events as well: they are looked for once a second.
+                if found.notifications or left <= 0 or self._closed:
+                    break
+                self._told.wait(min(left, 1.0))
+        return [one.data() | {"n": one.n} for one in found.notifications]
+
+    def acknowledge(self, caller: Caller, *, subscription_id: str, n: int) -> dict[str, Any]:
+        """Say that all notifications up to number `n` have come."""
+        self.events.acknowledge(subscription_id, n, owner=caller.name)
+        return {"subscription_id": subscription_id, "n": n}
+
+    # -- rows ---------------------------------------------------------------------------------
+
+    def _row(self, caller: Caller, identity: str) -> Row:
+        row = self.rows.get(identity)
+        if row is None or not self.gate.sees(caller, row.owner):
+            raise BadInput(f"there is no run {identity!r}; `hpcagent workspace list` shows yours.", value=identity)
+        return row
+
+    def _workdir(self, row: Row) -> Path:
+        return self.folder.work / row.execution_id if row.kind == "run" else self.folder.campaigns / row.id
+
+    def _said(self, row: Row, *, found: bool) -> dict[str, Any]:
+        return {"id": row.id, "state": row.state, "found": found, "workdir": str(self._workdir(row))}
+
+    def _same_work(self, execution_id: str) -> list[Row]:
+        """Runs that did, or do, this very work: not those that were cancelled, or lost by the machine."""
+        found = [self.rows[i] for i in self._by_work.get(execution_id, ())]
+        return [row for row in found if row.state != "cancelled" and not lost(row)]
+
+    def _waiting_for(self, execution_id: str) -> list[Row]:
+        rows = (self.rows[identity] for identity in self._by_work.get(execution_id, ()))
+        return [row for row in rows if not row.over]
+
+    # -- approvals ----------------------------------------------------------------------------
+
+    def decide(self, caller: Caller, identity: str, *, grant: bool, note: str = "") -> dict[str, Any]:
+        """Grant or deny an approval; nobody grants their own request unless the role is admin."""
+        with self._turn, self.gate.recorded(caller, what=f"approval {identity}"):
+            self.gate.require(caller, "approve")
+            one = self.approvals.get(identity)
+            if grant and one.asked_by == caller.name and caller.role != "admin":
+                raise NotAllowed(
+                    "approval",
+                    "nobody grants what they have asked for themselves",
+                    field="by",
+                    value=caller.name,
+                    allowed="somebody else with the right to approve",
+                    do="ask one of them",
+                    approval=identity,
+                )
+            return _plain(self.approvals.decide(identity, grant=grant, by=caller.name, note=plain(note)))
+
+    def approval_list(self, caller: Caller, *, pending: bool = False) -> list[dict[str, Any]]:
+        """Approvals that the caller may see."""
+        with self._turn:
+            found = self.approvals.list(pending=pending)
+            may = "approve" in self.rules.rights(caller.role).may
+            return [_plain(one) for one in found if may or self.gate.sees(caller, one.asked_by)]
+
+    # -- accounts -----------------------------------------------------------------------------
+
+    def costs(self, caller: Caller) -> dict[str, Any]:
+        """Spent and committed, by person; estimated against actual, by app."""
+        with self._turn:
+            self.accounts.of(caller.name)
+            people = {
+                name: {
+                    "node_hours": account.node_hours,
+                    "usd": account.usd,
+                    "committed_node_hours": account.in_flight[0],
+                    "runs": len(account.committed),
+                    "bytes": account.bytes,
+                }
+                for name, account in [("", self.accounts.whole), *self.accounts.people().items()]
+                if not name or self.gate.sees(caller, name)
+            }
+            accuracy = {app: took.accuracy() for app, took in sorted(self._took.items())}
+            return {"people": people, "accuracy": accuracy}
+
+
+def sandbox_tiers() -> dict[str, str]:
+    """Sandbox tiers, each with "" or why it is not to be had here."""
+    return {state.name: "" if state.available else state.why for state in tiers()}
+
+
+def told_plainly(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """What an event says, without credentials and control characters: it is shown to others."""
+    shown = redacted_data(
+        {name: plain(value) if isinstance(value, str) else value for name, value in payload.items()}
+    )
+    return {name: unsecret(value) if isinstance(value, str) else value for name, value in shown.items()}
+
+
+def _plain(one: Approval) -> dict[str, Any]:
+    names = ("id", "words", "why", "asked_by", "asked_at", "expires_at", "state", "decided_by", "note", "used_for")
+    asked = dict(one.request)
+    said = {"params": asked.get("params", {}), "asked_why": asked.get("why", "")}
+    return {name: getattr(one, name) for name in names} | said | {"digest": one.digest, "request": asked}
+
+
+def _written_at(path: Path) -> float:
+    """When a file was last written, in Unix seconds; 0 where it is not there."""
+    try:
+        return path.stat().st_mtime
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _own_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid-{os.getuid()}"

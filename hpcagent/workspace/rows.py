@@ -1,0 +1,101 @@
+"""Runs and campaigns of a workspace, as they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcagent.model.failures import meaning
+
+__all__ = ["OVER", "Row", "job_facts", "lost"]
+
+OVER = ("completed", "failed", "stopped", "cancelled")
+
+
+@dataclass(slots=True)
+class Row:
+    """A run, or a campaign, as it stands.
+
+    Attributes:
+        id: Its id: never guessed, never used again.
+        kind: `run` or `campaign`.
+        owner: Who asked for it.
+        app: The app's name.
+        site: Where it runs.
+        state: pending, running, completed, failed, stopped, cancelled.
+        asked_at: Unix time, in seconds.
+        ended_at: Likewise; 0 before.
+        manifest: As plain data; of a campaign nothing.
+        request: What the gate let through, as plain data.
+        result: As plain data, once it has ended.
+        shares: The run whose work it shares, where that was asked for before.
+        inputs: Ids of the runs that it takes as input.
+        note: What is to be said of it.
+        approval: The approval that it used.
+        label: What its owner calls it; not unique.
+        reference: How the app is found again.
+        settings: What of the app was set otherwise than it is found.
+        code: The app's digest when it was asked for.
+        settled: Node-hours that were booked: a campaign that is extended goes on from there.
+        cause: The triggers that have led to it.
+    """
+
+    id: str
+    kind: str
+    owner: str
+    app: str
+    site: str
+    state: str
+    asked_at: float
+    execution_id: str
+    ended_at: float = 0.0
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    request: Mapping[str, Any] = field(default_factory=dict)
+    result: Mapping[str, Any] | None = None
+    shares: str = ""
+    inputs: tuple[str, ...] = ()
+    note: str = ""
+    approval: str = ""
+    label: str = ""
+    reference: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
+    settled: float = 0.0
+    cause: tuple[str, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.state in OVER
+
+    def brief(self) -> dict[str, Any]:
+        """A line of a list."""
+        failure = (self.result or {}).get("failure") or {}
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "app": self.app,
+            "site": self.site,
+            "state": self.state,
+            "owner": self.owner,
+            "asked_at": self.asked_at,
+            "ended_at": self.ended_at or None,
+            "failure": failure.get("name"),
+            "params": dict(self.manifest.get("params", {})),
+            "metrics": dict((self.result or {}).get("metrics", {})),
+        }
+
+
+def job_facts(row: Row) -> dict[str, Any]:
+    """What an event says of a run."""
+    facts = {"job_id": row.id, "job_type": row.app, "kind": row.kind, "site": row.site}
+    return facts | ({"label": row.label} if row.label else {})
+
+
+def lost(row: Row) -> bool:
+    """Whether the machine has lost it: asked for again it is done again."""
+    failure = (row.result or {}).get("failure") or {}
+    if failure:
+        return not meaning(failure["kind"], failure["name"], failure.get("repair")).final
+    return row.state == "failed" and row.result is None

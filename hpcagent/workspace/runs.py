@@ -1,0 +1,638 @@
+"""Single runs of a workspace: asked for, sent to a site, ended, seen."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hpcagent.apps.base import App
+from hpcagent.apps.made_with import changed_files
+from hpcagent.apps.worker import final_result
+from hpcagent.catalog import find_app, packaged
+from hpcagent.contexts.admitted import secret_in, unsecret
+from hpcagent.errors import BadInput, HpcAgentError, StoreError
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.request import Request, Tier, effects_of
+from hpcagent.gate.rules import Caller
+from hpcagent.model.records import Manifest, Result
+from hpcagent.shown import plain
+from hpcagent.sites.profiles import find_profile
+from hpcagent.workspace.app_store import STORED, AppStore, code_key
+from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
+from hpcagent.workspace.configured import configured
+from hpcagent.workspace.desk import Desk, Job
+from hpcagent.workspace.kept import Kept
+from hpcagent.workspace.records import Records
+from hpcagent.workspace.rows import Row, job_facts
+
+__all__ = ["Runs", "is_ours", "sandbox_of", "size_of"]
+
+LIST_MOST = 1000
+SIMULATION = "oscillator"
+
+
+class Runs(Records):
+    """Single runs, behind the gate.
+
+    Args:
+        root: The workspace's folder.
+        clock: Unix time, in seconds.
+        apart: Sites are kept by processes of their own, which outlive this one.
+    """
+
+    def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
+        super().__init__(root, clock=clock)
+        self._apart = apart
+        self._desks: dict[str, Desk | Kept] = {}
+        self._sites_said: dict[str, list[str]] = {}
+        self._apps: dict[str, App] = {}
+        self.store = AppStore(self.folder.apps)
+        self._late: list[tuple[Row, Result, float]] = []  # results that are not in the journal yet
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def app(self, reference: str) -> App:
+        """The app of a reference: a name, `NAME@VERSION`, the path of a script or contract, or a kept one.
+
+        No code is imported for it but what is installed with hpcagent and its extensions.
+
+        Raises:
+            NotAllowed: There is none of that name, or of that version.
+        """
+        try:
+            if reference.startswith(STORED):
+                return self.store.app(reference)
+            if reference in self._apps:
+                return self._apps[reference]
+            if _is_function(reference):
+                raise BadInput(
+                    f"the service imports no code: {reference!r} goes along with a call of ha.Workspace or of "
+                    "`hpcagent workspace`, as it is where that is called."
+                )
+            found = find_app(reference)
+        except HpcAgentError as error:
+            raise NotAllowed(
+                "contract",
+                error.message,
+                field="app",
+                value=reference,
+                do="hpcagent apps lists those that there are",
+            ) from None
+        if not Path(reference).expanduser().is_file():  # a file may be another one at the next call
+            self._apps[reference] = found
+        return found
+
+    def referred(self, app: str | Mapping[str, Any]) -> str:
+        """How the app of a call is called from now on; one that came along is kept.
+
+        Raises:
+            NotAllowed: What came along is no app.
+        """
+        if isinstance(app, str):
+            return app
+        try:
+            return self.store.put(app)
+        except BadInput as error:
+            raise NotAllowed("contract", error.message, field="app") from None
+
+    def request(
+        self,
+        caller: Caller,
+        app: str,
+        params: Mapping[str, Any],
+        *,
+        site: str = "",
+        seed: int = 0,
+        replicate: int = 0,
+        inputs: Sequence[str] = (),
+        walltime_s: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        resources: Mapping[str, Any] | None = None,
+        why: str = "",
+    ) -> tuple[App, Manifest, Request, list[Mapping[str, Any]]]:
+        """What a call would run: checked by the contract, with what it takes at most.
+
+        Raises:
+            NotAllowed: Which field, which value, what is allowed.
+        """
+        found = self.app(app)
+        asked_for = dict(resources or {}) | ({} if walltime_s is None else {"walltime_s": walltime_s})
+        field = "resources" if resources else "walltime_s"
+        try:
+            found = found.with_resources(**asked_for) if asked_for else found
+            field = "settings"
+            found = configured(found, settings or {})
+        except BadInput as error:
+            raise NotAllowed("contract", error.message, field=field, value=error.details.get("value")) from None
+        where = self._known_site(site or self.rules.default_site)
+        taken = [self._input(caller, found, i, one) for i, one in enumerate(inputs)]
+        if not found.contract.takes(len(taken)):
+            raise NotAllowed(
+                "contract",
+                f"{found.name} takes other input runs",
+                field="inputs",
+                value=list(inputs),
+                allowed=", ".join(found.contract.inputs) or "none",
+                do="name runs that have ended, by their ids",
+            )
+        values = {name: self._file_of(caller, value) for name, value in params.items()}
+        try:
+            manifest = found.manifest(
+                values,
+                seed=seed,
+                replicate=replicate,
+                upstream=tuple(str(one["manifest"]["execution_id"]) for one in taken),
+                requested_by=caller.name,
+            )
+        except BadInput as error:
+            field = next((name for name in params if name in error.message), "")
+            raise NotAllowed(
+                "contract",
+                error.message,
+                field=field,
+                value=params.get(field),
+                do=f"hpcagent apps {found.name} has names, units and bounds",
+            ) from None
+        nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
+        most = None if limit_s is None else nodes * limit_s / 3600
+        price = self.rules.price(where)
+        took = self._took.get(found.name)
+        expected_s = took.median_s if took is not None else manifest.estimated_runtime_s or 0.0
+        asked = Request(
+            kind="run",
+            app=found.name,
+            version=found.contract.version,
+            work=manifest.execution_id,
+            params=dict(manifest.params),
+            site=where,
+            nodes=nodes,
+            node_hours=most,
+            expected_node_hours=nodes * expected_s / 3600,
+            usd=None if price is None or most is None else price * most,
+            priced=price is not None,
+            effects=effects_of(found.contract.side_effects),
+            own=not is_ours(found),
+            sandbox=sandbox_of(found),
+            why=why,
+        )
+        return found, manifest, asked, taken
+
+    def _input(self, caller: Caller, app: App, place: int, identity: str) -> Mapping[str, Any]:
+        row = self._row(caller, identity)
+        names = app.contract.inputs
+        wanted = names[min(place, len(names) - 1)] if names else "no input"
+        if row.state != "completed" or row.result is None:
+            raise NotAllowed(
+                "contract",
+                f"the run {identity} has not completed ({row.state})",
+                field=wanted,
+                value=identity,
+                allowed="a completed run",
+                do="wait for it, or name another",
+            )
+        return {**row.result, "manifest": row.manifest}
+
+    def _file_of(self, caller: Caller, value: Any) -> Any:
+        """A file of an earlier run that is named `artifact:RUN/PATH`, as its path; all else as it is."""
+        if not (isinstance(value, str) and value.startswith("artifact:")):
+            return value
+        identity, _, path = value.removeprefix("artifact:").partition("/")
+        row = self._row(caller, identity)
+        read_piece(self._workdir(row), path, 0, 0)  # that it is there, and a file of this run
+        return str(self._workdir(row) / path)
+
+    def run(
+        self,
+        caller: Caller,
+        app: str | Mapping[str, Any],
+        params: Mapping[str, Any],
+        *,
+        label: str = "",
+        cause: Sequence[str] = (),
+        again: bool = False,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Start a run, or find the one that did the same work; returns at once.
+
+        Raises:
+            NotAllowed: The gate refuses it; nothing has run.
+        """
+        with self.gate.recorded(caller, what="run"):
+            self.gate.require(caller, "run")
+            _refuse_label(label)
+            reference = self.referred(app)
+            # Without the turn: modules, files and images may take long.
+            found, manifest, asked, taken = self.request(caller, reference, params, **more)
+            while again and self._failed_before(manifest.execution_id):
+                more["replicate"] = more.get("replicate", 0) + 1
+                found, manifest, asked, taken = self.request(caller, reference, params, **more)
+        with self._turn:
+            known = self._same_work(manifest.execution_id)
+            mine = [row for row in known if row.owner == caller.name and row.label == label]
+            if mine:
+                return self._said(mine[0], found=True)
+            admission = self.gate.admit(asked, caller)
+            identity = f"r-{secrets.token_urlsafe(12)}"
+            row = self._begin(
+                caller,
+                admission,
+                identity,
+                app=found.name,
+                reference=reference,
+                manifest=manifest.model_dump(mode="json"),
+                inputs=list(more.get("inputs", ())),
+                settings=dict(more.get("settings") or {}),
+                code=found.digest,
+                tier=admission.tier,
+                label=label,
+                cause=list(cause),
+                shares=known[0].id if known else "",
+            )
+            if known and known[0].over:
+                self._share(row, known[0])
+            elif not known:
+                self._send(row, found, manifest, taken)
+            return self._said(row, found=False)
+
+    def _failed_before(self, execution_id: str) -> bool:
+        with self._turn:
+            return any(row.state in ("failed", "stopped") for row in self._same_work(execution_id))
+
+    def estimate(
+        self, caller: Caller, app: str | Mapping[str, Any], params: Mapping[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
+        with self.gate.recorded(caller, what="estimate"):
+            found, manifest, asked, _ = self.request(caller, self.referred(app), params, **more)
+        with self._turn:
+            why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
+            took = self._took.get(found.name)
+            known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
+            typical = took.median_s if took is not None else manifest.estimated_runtime_s
+            return {
+                "app": found.name,
+                "version": found.contract.version,
+                "site": asked.site,
+                "digest": asked.digest,
+                "wall_s": typical,
+                "from": "the contract's estimate" if took is None else f"the median of {took.runs} runs here",
+                "node_hours": asked.nodes * (typical or 0.0) / 3600,
+                "node_hours_at_most": asked.node_hours,
+                "usd_at_most": asked.usd,
+                "approval": why,
+                "refused": None if refused is None else refused.plain(),
+                "known": known[0].id if known else None,
+            }
+
+    def simulation_run(
+        self,
+        caller: Caller,
+        *,
+        name: str = "default_simulation",
+        max_steps: int = 1000,
+        seed: int | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Start the simulation that needs nothing (`oscillator`) under a name of one's own; returns at once.
+
+        Without a seed one is drawn, and said: the same seed and parameters give the same result. The name is a
+        label of the caller's; `run_id` is what is unique.
+
+        Raises:
+            NotAllowed: `max_steps`, the seed, the name or a parameter is not allowed.
+        """
+        with self.gate.recorded(caller, what="simulation_run"):
+            if not isinstance(name, str) or not name.strip() or len(name) > 200 or not name.isprintable():
+                raise NotAllowed("contract", "a name has 1 to 200 printable characters", field="name", value=name)
+            most = self.app(SIMULATION).contract.space["max_steps"]
+            if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+                raise NotAllowed(
+                    "contract",
+                    "max_steps is a positive whole number",
+                    field="max_steps",
+                    value=max_steps,
+                    allowed=most.range,
+                )
+            if params is not None and (not isinstance(params, Mapping) or "max_steps" in params):
+                raise NotAllowed(
+                    "contract",
+                    "params is a table of the simulation's other parameters",
+                    field="params",
+                    value=params,
+                    allowed=", ".join(n for n in self.app(SIMULATION).contract.space.names if n != "max_steps"),
+                )
+        drawn = secrets.randbelow(2**31) if seed is None else seed
+        begun = self.run(caller, SIMULATION, {**(params or {}), "max_steps": max_steps}, seed=drawn, label=name)
+        return self.simulation_get_results(caller, name=begun["id"])
+
+    def simulation_get_results(self, caller: Caller, *, name: str) -> dict[str, Any]:
+        """How a simulation stands, by its `run_id`, or the newest of the caller's by its name; reads only."""
+        with self._turn:
+            mine = (self.rows[i] for i in reversed(self._newest))
+            row = self.rows.get(name) or next(
+                (one for one in mine if one.label == name and one.owner == caller.name), None
+            )
+            if row is None or not self.gate.sees(caller, row.owner) or row.app != SIMULATION:
+                raise BadInput(f"there is no simulation {name!r}; simulation_run starts one.", value=name)
+            result = row.result or {}
+            failure = result.get("failure") or {}
+            failed = row.state in ("failed", "stopped", "cancelled")
+            params = dict(row.manifest["params"])
+            found = {
+                "status": "error" if failed else "success",
+                "run_id": row.id,
+                "steps_completed": int(result.get("metrics", {}).get("steps_completed", 0)),
+                "config": {
+                    "name": row.label,
+                    "max_steps": params.pop("max_steps"),
+                    "seed": row.manifest["seed"],
+                    "params": params,
+                },
+                "simulation_status": row.state,
+                "results": {
+                    n: {"value": v, "unit": result.get("units", {}).get(n, "1")}
+                    for n, v in result.get("metrics", {}).items()
+                },
+            }
+            return found | ({"error": failure.get("message") or row.note or row.state} if failed else {})
+
+    def cancel(self, caller: Caller, identity: str) -> dict[str, Any]:
+        """Keep a run from being done, or end it. Again: does nothing."""
+        with self._turn:
+            self.gate.require(caller, "run")
+            row = self._row(caller, identity)
+            if row.over:
+                return self._said(row, found=True)
+            if row.kind == "campaign":
+                raise BadInput(f"{identity} is a campaign: stop it.", value=identity)
+            shared = [o for o in self._same_work(row.execution_id) if o.id != row.id and not o.over]
+            if shared:
+                # Somebody else waits for the same work: it goes on for them, and on their account.
+                self._hand_over(row, shared)
+            self._end(row, "cancelled", note=f"cancelled by {caller.name}")
+        # Without the turn: what the site says meanwhile needs it.
+        how = "shared" if shared else self._desk(row).cancel(row.execution_id)
+        words = {
+            "waiting": "it had not begun",
+            "ended": "its worker is ended",
+            "left": "what has begun goes on to its end, and its result is not taken",
+            "shared": "it goes on for others who have asked for the same work",
+        }[how]
+        return self._said(row, found=True) | {"how": words}
+
+    def _hand_over(self, row: Row, others: Sequence[Row]) -> None:
+        if row.shares:
+            return
+        first, *rest = others
+        event = {"event": "paid_by", "id": first.id, "others": [one.id for one in rest], "at": self._clock()}
+        self._write(event)
+        self._replay(event)
+
+    # -- sites --------------------------------------------------------------------------------
+
+    def _known_site(self, site: str) -> str:
+        """The site, if it has a profile.
+
+        Raises:
+            NotAllowed: It has none, or a wrong one.
+        """
+        try:
+            find_profile(self._profile(site))
+        except BadInput as error:
+            known = ", ".join(self.rules.sites)
+            raise NotAllowed(
+                "contract",
+                error.message,
+                field="site",
+                value=site,
+                allowed=known,
+                do="name another site, or correct its profile",
+            ) from None
+        return site
+
+    def _profile(self, site: str) -> str:
+        rule = self.rules.sites.get(site)
+        profile = rule.profile if rule is not None and rule.profile else site
+        beside = self.folder.root / profile  # a file that is named relative to workspace.toml
+        return str(beside) if beside.is_file() else profile
+
+    def _desk(self, row: Row) -> Desk | Kept:
+        """Where the runs of a site go; those with modules of their own have workers of their own."""
+        site, path, key = row.site, [], ""
+        if self._apart and row.reference.startswith(STORED):
+            record = self.store.record(row.reference)
+            path, key = record["path"], code_key(record)
+        name = _as_name(site) + (f".{key}" if key else "")
+        desk = self._desks.get(name)
+        if desk is None:
+            profile, folder = self._profile(site), self.folder.sites / name
+            said = self._sites_said.setdefault(site, [])
+
+            def tell(news: str) -> None:
+                said[:] = [*said[-19:], news]
+                self.news.append(news)
+
+            retries = self.rules.retries
+            if self._apart:
+                desk = Kept(profile, folder, retries=retries, tell=tell, path=path)
+            else:
+                desk = Desk(profile, folder, self.folder.work, retries=retries, tell=tell)
+            self._desks[name] = desk
+        return desk
+
+    def _send(self, row: Row, app: App, manifest: Manifest, taken: Sequence[Mapping[str, Any]]) -> None:
+        def began() -> None:
+            with self._turn:
+                for one in self._waiting_for(manifest.execution_id):
+                    one.state = "running"
+                    self._tell("on_job_started", one.owner, job_facts(one), f"{one.id} started", one.cause)
+                self._turn.notify_all()
+
+        def ended(result: Result, lost_node_hours: float = 0.0) -> None:
+            with self._turn:
+                # Whoever asked for it first may have cancelled it since: then it is another's.
+                payer = next((one for one in self._waiting_for(manifest.execution_id) if not one.shares), row)
+                self._late.append((payer, result, lost_node_hours))
+                self._take_late()
+
+        job = Job(app, manifest, taken, ended, began, row.owner, row.reference, row.settings, row.code)
+        self._desk(row).add(job)
+
+    def _take_late(self) -> None:
+        """Record results; what a full disk does not take waits for `look`, and lies in the run's folder."""
+        while self._late:
+            try:
+                self._result(*self._late[0])
+            except StoreError as error:
+                if not self.news or self.news[-1] != error.message:
+                    self.news.append(error.message)
+                return
+            self._late.pop(0)
+
+    def _result(self, row: Row, result: Result, lost_node_hours: float = 0.0) -> None:
+        if self._closed:
+            return
+        fields = result.model_dump(mode="json", exclude={"manifest"})
+        price = self.rules.price(row.site)
+        hours = result.cost.node_hours + lost_node_hours
+        lost = f"{lost_node_hours:.3g} node-hours went into attempts that the machine has lost"
+        state = {"COMPLETED": "completed", "FAILED": "failed", "STOPPED": "stopped"}[result.status]
+        if row.over:  # it was cancelled, and this is what it took until then
+            took = {"event": "took", "id": row.id, "node_hours": hours, "usd": (price or 0.0) * hours}
+            self._write(took)
+            self._replay(took)
+            return
+        self._end(
+            row,
+            state,
+            result=fields,
+            node_hours=hours,
+            usd=0.0 if price is None else price * hours,
+            bytes=size_of(self._workdir(row)),
+            note=lost if lost_node_hours else None,
+        )
+        for other in self._waiting_for(row.execution_id):
+            self._share(other, row)
+
+    def _share(self, row: Row, with_: Row) -> None:
+        self._end(row, with_.state, result=with_.result, note="the same work had been asked for before")
+
+    def _found_ended(self, row: Row, manifest: Manifest) -> bool:
+        """Take the result of a run that ended while there was no service, if it did."""
+        done, _ = final_result(self._workdir(row))
+        if done is None or changed_files(done.get("files") or {}):
+            return False
+        try:
+            result = Result.model_validate({"manifest": manifest} | done)
+        except ValidationError:
+            return False
+        self._result(row, result)
+        return True
+
+    # -- what is seen -------------------------------------------------------------------------
+
+    def status(self, caller: Caller, identity: str, *, lines: int = 40) -> dict[str, Any]:
+        """Where a run stands: state, metrics with units and errors, failure, cost, the log's last lines."""
+        with self._turn:
+            row = self._row(caller, identity)
+            result = row.result or {}
+            found = row.brief() | {
+                "params": row.manifest.get("params", {}),
+                "version": row.request.get("version", ""),
+                "execution_id": row.execution_id,
+                "metrics": result.get("metrics", {}),
+                "units": result.get("units", {}),
+                "uncertainty": result.get("uncertainty", {}),
+                "failure": result.get("failure"),
+                "cost": result.get("cost"),
+                "estimated_node_hours": row.request.get("expected_node_hours"),
+                "notes": [*result.get("notes", ()), *([row.note] if row.note else []), *self._site_news(row)],
+                "artifacts": result.get("artifacts", {}),
+                "approval": row.approval or None,
+            }
+        if lines:
+            found["log_tail"] = tail_of(self._workdir(row), lines)
+        return found
+
+    def _site_news(self, row: Row) -> list[str]:
+        """Why a run waits, where its site has said something."""
+        return [] if row.over or row.kind != "run" else self._sites_said.get(row.site, [])[-1:]
+
+    def wait(self, caller: Caller, identity: str, timeout_s: float) -> dict[str, Any]:
+        """Its status once it has ended, or after `timeout_s`."""
+        until = time.monotonic() + timeout_s
+        with self._turn:
+            row = self._row(caller, identity)
+            while not row.over and not self._closed:
+                left = until - time.monotonic()
+                if left <= 0 or not self._turn.wait(left):
+                    break
+        return self.status(caller, identity, lines=0)
+
+    def listed(
+        self, caller: Caller, *, state: str = "", app: str = "", after: str = "", most: int = 100
+    ) -> dict[str, Any]:
+        """Runs that the caller may see, the newest first, a page at a time."""
+        if not 1 <= most <= LIST_MOST:
+            raise BadInput(f"most={most} must be 1 to {LIST_MOST}.", value=most)
+        with self._turn:
+            found: list[dict[str, Any]] = []
+            skipping = bool(after)
+            if skipping:
+                self._row(caller, after)
+            more = False
+            for identity in reversed(self._newest):
+                row = self.rows[identity]
+                if skipping:
+                    skipping = identity != after
+                    continue
+                if not self.gate.sees(caller, row.owner):
+                    continue
+                if (state and row.state != state) or (app and row.app != app):
+                    continue
+                if len(found) == most:
+                    more = True
+                    break
+                found.append(row.brief())
+            return {"runs": found, "after": found[-1]["id"] if more else None}
+
+    def artifacts(self, caller: Caller, identity: str) -> list[dict[str, Any]]:
+        """Files of a run: path, size in bytes."""
+        with self._turn:
+            row = self._row(caller, identity)
+        return list_files(self._workdir(row))
+
+    def fetch(
+        self, caller: Caller, identity: str, path: str, *, offset: int = 0, length: int = 1 << 20
+    ) -> dict[str, Any]:
+        """A piece of a run's file."""
+        with self._turn:
+            row = self._row(caller, identity)
+        return read_piece(self._workdir(row), path, offset, length)
+
+
+def sandbox_of(app: App) -> Tier:
+    """The tier that every run of an app has at least; `none` without a sandbox."""
+    asked = app.settings.get("sandbox")
+    found: Tier = asked["require"] if isinstance(asked, Mapping) else "none"
+    return found
+
+
+def is_ours(app: App) -> bool:
+    """Whether the library brings the app and all that it runs."""
+    try:
+        known = packaged(app.name)
+    except BadInput:
+        return False
+    return known is not None and (known.source, known.function) == (app.source, app.function)
+
+
+def _is_function(reference: str) -> bool:
+    """Whether a reference names a function of somebody's own."""
+    module, colon, _ = reference.partition(":")
+    return bool(colon) and not module.startswith("hpcagent.") and not Path(reference).expanduser().is_file()
+
+
+def _refuse_label(label: str) -> None:
+    if not isinstance(label, str) or len(label) > 200 or (label and not label.isprintable()) or secret_in(label):
+        raise NotAllowed(
+            "contract",
+            "a label has at most 200 printable characters, and no credential in it",
+            field="label",
+            value=unsecret(plain(str(label)[:200])),
+            do="give another one",
+        )
+
+
+def _as_name(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip(".") or "site"
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files of a run."""
+    return sum(int(one["bytes"]) for one in list_files(folder))
