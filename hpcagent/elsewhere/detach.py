@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import traceback
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcagent.errors import HpcAgentError, SiteFailed
+from hpcagent.shown import plain
 from hpcagent.sites.launch import python_command
 from hpcagent.store.files import open_plain, refusing_clearly
 
-__all__ = ["Detached", "Spawned", "apart", "detach", "heard_from", "spawned"]
+__all__ = ["Detached", "Spawned", "apart", "detach", "heard_from", "said_by", "spawned"]
 
 _STARTED = b"started"
 
@@ -204,3 +206,16 @@ def spawned(module: str, *arguments: str, log: Path) -> Spawned:
         os.close(output)
         os.close(nothing)
     return Spawned(pid)
+
+
+def said_by(module: str, *arguments: str) -> tuple[str, str]:
+    """Run a module's `main()` in a process of its own to its end.
+
+    Returns:
+        The last line that it printed, and how it ended with the end of what it complained of.
+    """
+    command = python_command(module, *arguments)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    *_, last = ["", *done.stdout.strip().splitlines()]
+    words = plain(done.stderr.strip()[-300:]) or "no words"
+    return last, f"exit code {done.returncode}, {words}"

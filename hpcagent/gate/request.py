@@ -47,6 +47,7 @@ class Request(Record):
         nodes: Nodes of one run.
         node_hours: Node-hours at most: a run's walltime, a campaign's cap. None where nothing ends it.
         expected_node_hours: As forecast.
+        expected_s: Likewise: seconds of wall time of a run.
         usd: Cost at most in US dollars, where the site has a price.
         priced: Whether the site has a price.
         effects: Side effects beyond declared outputs: an app's, and what is weaker.
@@ -65,6 +66,7 @@ class Request(Record):
     nodes: int = 1
     node_hours: float | None = None
     expected_node_hours: float = 0.0
+    expected_s: float = 0.0
     usd: float | None = None
     priced: bool = False
     effects: tuple[Effect, ...] = ()
@@ -83,7 +85,7 @@ class Request(Record):
             >>> one.digest == one.model_copy(update={"node_hours": 2.0}).digest
             False
         """
-        fields = self.model_dump(mode="json", exclude={"expected_node_hours", "why"})
+        fields = self.model_dump(mode="json", exclude={"expected_node_hours", "expected_s", "why"})
         return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
 
     def words(self) -> str:

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import secrets
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from hpcagent.campaign.asked import let_through, request_of
 from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.catalog import packaged
+from hpcagent.elsewhere.detach import said_by
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
@@ -26,7 +26,6 @@ from hpcagent.model.base import read_json
 from hpcagent.model.texts import as_name
 from hpcagent.runs.stopped import stop_run
 from hpcagent.shown import plain
-from hpcagent.sites.launch import python_command
 from hpcagent.store.files import make_folder, write_whole
 from hpcagent.store.rundir import holder
 from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
@@ -351,13 +350,11 @@ def begin(root: Path, identity: str, profile: str) -> None:
     Raises:
         HpcAgentError: It does not begin; the message is that of the process.
     """
-    command = python_command("hpcagent.workspace.beginning", str(root), identity, profile)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    last, why = said_by("hpcagent.workspace.beginning", str(root), identity, profile)
     try:
-        said = json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        last = plain(done.stderr.strip()[-300:])
-        raise SiteFailed(f"the process that begins campaigns ended with {done.returncode}: {last}") from None
+        said = json.loads(last)
+    except ValueError:
+        raise SiteFailed(f"the process that begins campaigns did not say how that went: {why}") from None
     if said:
         kind = getattr(errors, said["kind"], BadInput)
         raise kind(said["message"])

@@ -64,6 +64,7 @@ class Records:
         self._by_work: dict[str, list[str]] = {}
         self._newest: list[str] = []
         self._took: dict[str, Took] = {}
+        self._share_of_node: dict[tuple[str, str], float] = {}
         self.news: list[str] = []
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
@@ -179,10 +180,14 @@ class Records:
         row.state, row.ended_at, row.result = event["state"], event["at"], event.get("result")
         row.note = event.get("note", row.note)
         row.settled += event.get("node_hours", 0.0)
-        if row.kind == "run" and row.state == "completed" and not row.shares and row.result:
-            asked = row.request
-            expected_s = 3600 * (asked.get("expected_node_hours") or 0.0) / max(1, asked.get("nodes", 1))
-            self._took.setdefault(row.app, Took()).add(expected_s, float(row.result["cost"]["wall_s"]))
+        if row.kind == "run" and not row.shares and row.result:
+            took = self._took.setdefault(row.app, Took())
+            if row.state == "completed":
+                cost, expected_s = row.result["cost"], float(row.request.get("expected_s") or 0.0)
+                took.add(expected_s, float(cost["wall_s"]), row.manifest.get("params"))
+                self._share_of_node[row.site, row.app] = _share(cost, row.request.get("nodes", 1))
+            else:
+                took.failed += 1
         if not row.shares:
             self.accounts.settle(
                 row.owner,
@@ -443,6 +448,12 @@ def _plain(one: Approval) -> dict[str, Any]:
     asked = dict(one.request)
     said = {"params": asked.get("params", {}), "asked_why": asked.get("why", "")}
     return {name: getattr(one, name) for name in names} | said | {"digest": one.digest, "request": asked}
+
+
+def _share(cost: Mapping[str, Any], nodes: int) -> float:
+    """The share of its nodes that a run was charged for."""
+    whole = nodes * cost["wall_s"] / 3600
+    return min(1.0, cost["node_hours"] / whole) if whole > 0 else 1.0
 
 
 def _written_at(path: Path) -> float:

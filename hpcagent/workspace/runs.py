@@ -161,8 +161,8 @@ class Runs(Records):
         nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(where)
-        took = self._took.get(found.name)
-        expected_s = took.median_s if took is not None else manifest.estimated_runtime_s or 0.0
+        expected_s, _ = self._expected(found, manifest)
+        share = self._share_of_node.get((where, found.name), 1.0)
         asked = Request(
             kind="run",
             app=found.name,
@@ -172,7 +172,8 @@ class Runs(Records):
             site=where,
             nodes=nodes,
             node_hours=most,
-            expected_node_hours=nodes * expected_s / 3600,
+            expected_node_hours=nodes * share * expected_s / 3600,
+            expected_s=expected_s,
             usd=None if price is None or most is None else price * most,
             priced=price is not None,
             effects=effects_of(found.contract.side_effects),
@@ -259,6 +260,14 @@ class Runs(Records):
                 self._send(row, found, manifest, taken)
             return self._said(row, found=False)
 
+    def _expected(self, app: App, manifest: Manifest) -> tuple[float, str]:
+        """What a run takes, in seconds of wall time, and what that is from."""
+        with self._turn:
+            took = self._took.get(app.name)
+            if took is None or not took.runs:
+                return manifest.estimated_runtime_s or 0.0, "the contract's estimate"
+            return took.expected(manifest.params)
+
     def _failed_before(self, execution_id: str) -> bool:
         with self._turn:
             return any(row.state in ("failed", "stopped") for row in self._same_work(execution_id))
@@ -271,17 +280,16 @@ class Runs(Records):
             found, manifest, asked, _ = self.request(caller, self.referred(app), params, **more)
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
-            took = self._took.get(found.name)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
-            typical = took.median_s if took is not None else manifest.estimated_runtime_s
+            typical, source = self._expected(found, manifest)
             return {
                 "app": found.name,
                 "version": found.contract.version,
                 "site": asked.site,
                 "digest": asked.digest,
                 "wall_s": typical,
-                "from": "the contract's estimate" if took is None else f"the median of {took.runs} runs here",
-                "node_hours": asked.nodes * (typical or 0.0) / 3600,
+                "from": source,
+                "node_hours": asked.expected_node_hours,
                 "node_hours_at_most": asked.node_hours,
                 "usd_at_most": asked.usd,
                 "approval": why,

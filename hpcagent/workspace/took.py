@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
-from typing import Any
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hpcagent.later import Later
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Later("numpy")
 
 __all__ = ["Took"]
+
+REMEMBERED = 500
+"""Runs that the estimate is from, the latest."""
+ENOUGH = 4
+"""With fewer runs it is their median."""
+RIDGE = 0.05
+"""How much slopes are drawn to zero: as if so many more runs had said that a parameter does nothing."""
 
 
 class Took:
     """Of one app.
 
     Attributes:
-        runs: How many.
+        runs: How many have completed.
+        failed: How many have failed; what they took counts in no estimate.
     """
 
     def __init__(self) -> None:
-        self.runs = 0
+        self.runs = self.failed = 0
         self._walls: list[float] = []
         self._ratios: list[float] = []
         self._estimated = self._actual = 0.0
+        self._last: deque[tuple[dict[str, float], float]] = deque(maxlen=REMEMBERED)
 
-    def add(self, estimated_s: float, actual_s: float) -> None:
-        """One more run, both in seconds of wall time."""
+    def add(self, estimated_s: float, actual_s: float, params: Mapping[str, Any] | None = None) -> None:
+        """One more run: wall times in seconds, and its parameters."""
         self.runs += 1
         self._estimated, self._actual = self._estimated + estimated_s, self._actual + actual_s
         insort(self._walls, actual_s)
         if estimated_s > 0:
             insort(self._ratios, actual_s / estimated_s)
+        self._last.append((_numbers(params or {}), actual_s))
 
     @property
     def median_s(self) -> float:
@@ -42,13 +62,63 @@ class Took:
         """
         return self._walls[len(self._walls) // 2]
 
+    def expected(self, params: Mapping[str, Any]) -> tuple[float, str]:
+        """What a run with these parameters takes, in seconds, and what that is from.
+
+        Least squares of log(wall time) on the logarithms of the parameters (on themselves, where one is not
+        positive), each scaled to its spread, with slopes drawn to zero.
+
+        Example:
+            >>> took = Took()
+            >>> for steps in (100, 200, 400, 800):
+            ...     took.add(1.0, steps / 100, {"steps": steps})
+            >>> seconds, words = took.expected({"steps": 1600})
+            >>> 13 < seconds < 17, words
+            (True, '4 runs here; outside of what they had: steps = 1600 (100 to 800)')
+        """
+        asked = _numbers(params)
+        seen = {name: [one[name] for one, _ in self._last if name in one] for name in asked}
+        said = [
+            f"{name} = {value:g} ({min(seen[name]):g} to {max(seen[name]):g})"
+            for name, value in asked.items()
+            if seen[name] and not min(seen[name]) <= value <= max(seen[name])
+        ]
+        words = f"{self.runs} run{'s' if self.runs > 1 else ''} here"
+        words += f"; outside of what they had: {', '.join(said)}" if said else ""
+        varied = [name for name in asked if len(seen[name]) == len(self._last) and len(set(seen[name])) > 1]
+        if len(self._last) < ENOUGH or not varied:
+            return self.median_s, words
+        return self._fitted(asked, varied), words
+
+    def _fitted(self, asked: Mapping[str, float], names: list[str]) -> float:
+        table = np.array([[one[name] for name in names] for one, _ in self._last])
+        point = np.array([asked[name] for name in names])
+        positive = (table > 0).all(axis=0) & (point > 0)
+        table = np.where(positive, np.log(np.where(positive, table, 1.0)), table)
+        point = np.where(positive, np.log(np.where(positive, point, 1.0)), point)
+        middle, spread = table.mean(axis=0), table.std(axis=0)
+        x = (table - middle) / spread
+        y = np.log(np.maximum([wall_s for _, wall_s in self._last], 1e-6))
+        slopes = np.linalg.solve(x.T @ x + RIDGE * np.eye(len(names)), x.T @ (y - y.mean()))
+        guess = float(y.mean() + (point - middle) / spread @ slopes)
+        return math.exp(min(guess, 50.0))
+
     def accuracy(self) -> dict[str, Any]:
         """Means in seconds, the median of actual over estimated, and the share of runs within a factor of two."""
         ratios = self._ratios
         return {
             "runs": self.runs,
-            "estimated_s": self._estimated / self.runs,
-            "actual_s": self._actual / self.runs,
+            "failed": self.failed,
+            "estimated_s": self._estimated / self.runs if self.runs else None,
+            "actual_s": self._actual / self.runs if self.runs else None,
             "actual_over_estimated": ratios[len(ratios) // 2] if ratios else None,
             "within_factor_2": sum(0.5 <= one <= 2 for one in ratios) / len(ratios) if ratios else None,
         }
+
+
+def _numbers(params: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in params.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

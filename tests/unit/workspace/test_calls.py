@@ -237,7 +237,8 @@ def test_what_an_estimate_says_is_from_runs_that_ended_here(core):
         done(core, who, "synthetic", {"x": x})
     walls = sorted(core.status(who, identity)["cost"]["wall_s"] for identity in core.rows)
     after = core.estimate(who, "synthetic", {"x": 0.9})
-    assert after["from"] == "the median of 3 runs here" and after["wall_s"] == walls[1]
+    assert after["from"] == "3 runs here; outside of what they had: x = 0.9 (0.1 to 0.3)"
+    assert after["wall_s"] == walls[1]
     accuracy = core.costs(who)["accuracy"]["synthetic"]
     assert accuracy["runs"] == 3 and accuracy["actual_s"] == pytest.approx(sum(walls) / 3)
 
@@ -257,6 +258,19 @@ def test_the_accuracy_of_estimates_is_a_median_and_a_share():
     said = took.accuracy()
     assert said["actual_over_estimated"] == 1.9 and said["within_factor_2"] == pytest.approx(2 / 3)
     assert took.median_s == 3.0
+
+
+def test_an_estimate_follows_the_parameter_that_decides_the_time():
+    """Times that go with n^2 and do not depend on seed: at n = 50 it is 25 s."""
+    took = Took()
+    for n in (10, 20, 30, 40):
+        for seed in (1, 2):
+            took.add(0.0, n**2 / 100, {"n": n, "seed": seed, "method": "fast", "again": True})
+    inside, words = took.expected({"n": 25, "seed": 1})
+    assert inside == pytest.approx(6.25, rel=0.05) and words == "8 runs here"
+    outside, words = took.expected({"n": 50, "seed": 7})
+    assert outside == pytest.approx(25.0, rel=0.1)
+    assert "n = 50 (10 to 40), seed = 7 (1 to 2)" in words
 
 
 def test_every_label_of_the_same_work_is_found_again(core):
