@@ -57,7 +57,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 KEEP = 100_000
 KEEP_S = 30 * 86400.0
 _MOST_SUBSCRIPTIONS = 1000
-_MOST_READERS = 100
+_MOST_READERS = 1000
 _LONGEST_CHAIN = 50
 # A cursor is moved over events that nobody was told of only so often.
 _SKIP = 500
