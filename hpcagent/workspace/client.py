@@ -16,14 +16,14 @@ from typing import Any
 from hpcagent import errors
 from hpcagent.apps.base import App
 from hpcagent.contexts.contexts import Contexts
-from hpcagent.contexts.events import EVERYONE, Events
+from hpcagent.contexts.events import Events
 from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.resources.folder import Resources
 from hpcagent.workspace.folder import Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
-from hpcagent.workspace.shared import context_permit, opened_resources
+from hpcagent.workspace.shared import context_permit, may_read, opened_resources
 from hpcagent.workspace.sockets import Lines, connect
 
 __all__ = ["Workspace"]
@@ -344,12 +344,12 @@ class Workspace:
 
         They are read with the right `read` and written with `write`, as the role has them now.
         """
-        who = self.whoami()
+        who, rules = self.whoami(), self.folder.read_rules()
         events = Events(self.folder.root / "events")
         return Contexts(
             self.folder.root / "contexts",
-            announce=events.context_updates(owner=EVERYONE),
-            permit=context_permit(who["name"], who["role"], self.folder.read_rules()),
+            announce=events.context_updates(owner=who["name"], readers=may_read(rules)),
+            permit=context_permit(who["name"], who["role"], rules),
         )
 
     def resources(self, session: str | None = None) -> Resources:

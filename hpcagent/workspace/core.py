@@ -284,7 +284,7 @@ class Core:
             BadInput: The history has no such change of the caller's.
         """
         said, key = change_told(self.folder.root / "resources", resource, at, session, caller.name)
-        readers = may_read(resource, self.rules)
+        readers = may_read(self.rules, resource)
         try:
             self.events.tell(
                 "on_resource_modified", said, owner=caller.name, readers=readers, by="workspace", key=key

@@ -108,13 +108,14 @@ def context_permit(name: str, role: str, rules: Rules) -> Callable[[Literal["rea
     return permit
 
 
-def may_read(resource: str, rules: Rules) -> tuple[str, ...]:
-    """The people of the workspace who may read a resource of this name."""
-    return tuple(
-        name
-        for name, person in rules.people.items()
-        if "read" in (rights := rules.rights(person.role)).may and rights.uses("resources", resource)
-    )
+def may_read(rules: Rules, resource: str | None = None) -> tuple[str, ...]:
+    """The people of the workspace who may read contexts, or a resource of this name."""
+    found = []
+    for name, person in rules.people.items():
+        rights = rules.rights(person.role)
+        if "read" in rights.may and (resource is None or rights.uses("resources", resource)):
+            found.append(name)
+    return tuple(found)
 
 
 def change_told(folder: Path, resource: str, at: int, session: str, by: str) -> tuple[dict[str, Any], str]:
