@@ -465,7 +465,7 @@ class Triggers:
         self._starts.clear()
 
     def _needed(self) -> Iterator[dict[str, Any]]:
-        """What the register keeps: what begins anew, what may not be started again, and the rates of the last minute.
+        """What the register keeps: what begins anew, what may not start again, the rates of the last minute.
 
         Of what was refused less is kept: a flood of that pushes nothing out that has started.
         """

@@ -1,4 +1,4 @@
-"""A chain whose computations are runs of a workspace: each goes through its gate, with owner, quota and approval."""
+"""A chain whose computations are runs of a workspace: each has an owner, a quota and an approval."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in RUN_OPTIONS:
             raise BadInput(
-                f"run_options has {name!r}; {nearest(str(name), RUN_OPTIONS)} What is computed stands in the other "
-                "arguments.",
+                f"run_options has {name!r}; {nearest(str(name), RUN_OPTIONS)} What is computed stands in the "
+                "other arguments.",
                 value=name,
             )
 
@@ -66,8 +66,8 @@ def computed_by(
         options: How the runs are asked for, see `RUN_OPTIONS`.
 
     Returns:
-        The result, and execution id -> id in the workspace of each run that it was made of. The chain itself has no
-        folder: its files are those of its runs.
+        The result, and execution id -> id in the workspace of each run that it was made of. The chain itself has
+        no folder: its files are those of its runs.
 
     Raises:
         NotAllowed: The gate refuses a run, or one waits for an approval; those that have begun are found again.
@@ -113,7 +113,10 @@ class _Whole:
             return part
 
         running = ChainRun(app, upstream, ask)
-        order = app.order(manifest, work=work, site={}) | {"function": running.function, "account": running.account}
+        order = app.order(manifest, work=work, site={}) | {
+            "function": running.function,
+            "account": running.account,
+        }
         result: Result = execute_as_result(order)
         return result
 
@@ -122,8 +125,8 @@ class _Whole:
         if what:
             raise self._told(
                 BadInput(
-                    f"{app.name}: a workspace runs apps by their names with parameters and runs as input, and {what} "
-                    "cannot be handed to it; compute it on an open site.",
+                    f"{app.name}: a workspace runs apps by their names with parameters and runs as input, and "
+                    f"{what} cannot be handed to it; compute it on an open site.",
                     value=what,
                 )
             )

@@ -124,9 +124,9 @@ def run_catalyst(
 ) -> Catalyst:
     """Find the adsorption energy of a catalyst, or compute it, store it and write it down.
 
-    It is looked up in `catalyst_db`. If it is not there it is computed on the open site, or by a workspace, by the
-    chain `adsorption` (an element) or `adsorption_energy` (a slab); the result is stored in `dft_results`, a row is
-    added to `catalyst_db`, an entry to `lab_notebook`, and below the threshold the event
+    It is looked up in `catalyst_db`. If it is not there it is computed on the open site, or by a workspace, by
+    the chain `adsorption` (an element) or `adsorption_energy` (a slab); the result is stored in `dft_results`, a
+    row is added to `catalyst_db`, an entry to `lab_notebook`, and below the threshold the event
     `new_promising_catalyst` is told: in the history of `catalyst_db`, to `events`, then to `on_event`. Of several
     who ask for the same at once one computes. A call that was killed in between is completed by the next one
     from what is stored. A run that fails is an entry of the notebook, with its failure and no output.
@@ -145,8 +145,8 @@ def run_catalyst(
             several the newest, and a note says what the others are.
         threshold_ev: Below this the result is promising, in eV.
         on_event: Is called with the event, after everything is stored; what it raises is raised.
-        events: A workspace, or `Events`: its triggers and subscribers get the event, everybody's. It is told before
-            the row is added, so a call that was killed tells it again; by its key a trigger starts something once.
+        events: A workspace, or `Events`: its triggers and all its subscribers get the event. It is told before the
+            row is added, so a call that was killed tells it again; by its key a trigger starts something once.
         workspace: A workspace that computes in place of the open site: each computation is a run of the caller's,
             behind the gate, with quota and approval. For elements, without `settings`.
         run_options: How these runs are asked for: `site`, `walltime_s`, `why`, `label`; see `Workspace.run`.
@@ -228,8 +228,8 @@ class _Ask:
         given = "settings" if settings else "a slab of your own" if plan.inputs else ""
         if given:
             raise BadInput(
-                f"a workspace runs apps by their names with parameters, and {given} cannot be handed to it; compute "
-                "it on an open site, without workspace=.",
+                f"a workspace runs apps by their names with parameters, and {given} cannot be handed to it; "
+                "compute it on an open site, without workspace=.",
                 value=given,
             )
 

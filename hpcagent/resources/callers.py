@@ -19,8 +19,8 @@ class Caller:
     Attributes:
         name: A person, an agent or a program.
         role: One of those that the resource has permissions for: `owner`, `planner`, `executor`, `reader`.
-        refusal: Where a host (a workspace) decides in place of a resource's `permissions`: is given the resource and
-            an action, and says why the caller may not, or "". None: the permissions decide.
+        refusal: Where a host (a workspace) decides in place of a resource's `permissions`: is given the resource
+            and an action, and says why the caller may not, or "". None: the permissions decide.
 
     Raises:
         BadInput: One is empty or no single line.

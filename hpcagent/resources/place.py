@@ -18,7 +18,18 @@ from hpcagent.resources.locking import held
 from hpcagent.resources.record import Resource
 from hpcagent.store.files import open_plain, refusing_clearly, write_whole
 
-__all__ = ["CHANGES", "DAY_S", "MOST_SHOWN", "Gone", "Page", "Place", "bounded", "change_at", "own_folder", "plain_data"]
+__all__ = [
+    "CHANGES",
+    "DAY_S",
+    "MOST_SHOWN",
+    "Gone",
+    "Page",
+    "Place",
+    "bounded",
+    "change_at",
+    "own_folder",
+    "plain_data",
+]
 
 DAY_S = 86400.0
 MOST_SHOWN = 1000
@@ -165,7 +176,7 @@ def change_at(folder: Path, at: int) -> dict[str, Any]:
         said = None
     if not isinstance(said, dict) or said.get("event") not in CHANGES:
         raise BadInput(
-            f"the history of {folder.name} has no change at byte {at!r}; a change is told by whoever has written it.",
+            f"the history of {folder.name} has no change at byte {at!r}; a change is told by who has written it.",
             value=at,
         )
     return said

@@ -285,9 +285,9 @@ class Workspace:
         """Tell an event in the caller's name; the workspace's triggers and subscribers get it.
 
         Args:
-            event: `on_message`, `on_comment_added`, `on_tool_registered`, `on_tool_deprecated`, `on_auth_expiring`,
-                or a name of your own that does not begin with `on_`. What the service knows by itself (`on_job_*`,
-                `on_resource_modified`, ...) it tells alone.
+            event: `on_message`, `on_comment_added`, `on_tool_registered`, `on_tool_deprecated`,
+                `on_auth_expiring`, or a name of your own that does not begin with `on_`. What the service knows by
+                itself (`on_job_*`, `on_resource_modified`, ...) it tells alone.
             payload: What it says: plain data; `by` is added.
             to: Names of people who may see it beside the caller and those who see all; `"*"`: everybody.
             key: The same for the same event told twice, of which a trigger starts something once.

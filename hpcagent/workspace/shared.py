@@ -59,8 +59,8 @@ def resource_refusal(role: str, rules: Rules) -> Callable[[Resource, Action], st
     def refusal(resource: Resource, action: Action) -> str:
         if not rights.uses("resources", resource.name):
             return (
-                f"the role {role} uses the resources {', '.join(rights.resources) or '(none)'} only. Have the name "
-                f"added to roles.{role}.resources of workspace.toml, or ask somebody who may use it"
+                f"the role {role} uses the resources {', '.join(rights.resources) or '(none)'} only. Have the "
+                f"name added to roles.{role}.resources of workspace.toml, or ask somebody who may use it"
             )
         lacking = _lacking(role, rights, NEEDS[action])
         if lacking:
@@ -77,8 +77,8 @@ def _lacking(role: str, rights: Rights, right: Right) -> str:
     if right in rights.may:
         return ""
     return (
-        f"that needs the right {right!r}, and the role {role} has {', '.join(rights.may) or 'none'}. Ask somebody who "
-        "has it, or have it added to the role in workspace.toml"
+        f"that needs the right {right!r}, and the role {role} has {', '.join(rights.may) or 'none'}. Ask somebody "
+        "who has it, or have it added to the role in workspace.toml"
     )
 
 
@@ -103,7 +103,9 @@ def context_permit(name: str, role: str, rules: Rules) -> Callable[[Literal["rea
     def permit(action: Literal["read", "write"], what: str) -> None:
         lacking = _lacking(role, rights, action)
         if lacking:
-            raise NotPermitted(f"{name} ({role}) may not {action} {what}; {lacking}.", action=action, resource=what)
+            raise NotPermitted(
+                f"{name} ({role}) may not {action} {what}; {lacking}.", action=action, resource=what
+            )
 
     return permit
 
@@ -193,7 +195,8 @@ def readers_of(to: str | Sequence[str], rules: Rules, owner: str) -> tuple[str, 
             found[one] = None
         else:
             raise BadInput(
-                f"to={in_brief(one)} is nobody of this workspace; {nearest(str(one), known)} '{EVERYONE}' is everybody.",
+                f"to={in_brief(one)} is nobody of this workspace; {nearest(str(one), known)} "
+                f"'{EVERYONE}' is everybody.",
                 value=one,
             )
     return tuple(found)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -134,7 +134,7 @@ def test_one_killed_while_writing_it_anew_has_changed_nothing(tmp_path):
     path = tmp_path / "tally.jsonl"
     code = f"""
 import os, sys
-sys.path.insert(0, {os.path.dirname(__file__)!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from hpcagent.contexts import register
 register.SPARE = 20
 from test_register import Tally
@@ -156,7 +156,7 @@ def test_processes_that_write_and_compact_at_once_lose_nothing(tmp_path):
     path = tmp_path / "tally.jsonl"
     code = f"""
 import os, sys
-sys.path.insert(0, {os.path.dirname(__file__)!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from hpcagent.contexts import register
 register.SPARE = 20
 from test_register import Tally
@@ -215,7 +215,7 @@ def test_a_subscription_that_has_expired_says_so_as_long_as_events_of_it_are_kep
 
     monkeypatch.setattr(time, "time", lambda: now + 500)
     busy(events)
-    with pytest.raises(BadInput, match="has expired .*after=1 goes on"):
+    with pytest.raises(BadInput, match=r"has expired .*after=1 goes on"):
         Events(tmp_path).subscription(old.subscription_id, owner="ada")
     cursor = tmp_path / "cursors" / old.subscription_id
     assert cursor.exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,7 +67,6 @@ def test_a_promising_catalyst_starts_what_a_trigger_says_exactly_once(root, admi
     pia = Workspace(root, as_="pia")
     ear = Workspace(root, as_="eve").subscribe("new_promising_catalyst")["subscription_id"]
     strong = run_catalyst(pia.resources(), "Pt", "O", workspace=pia, events=pia, **HOW)
-    # Of EMT's gold oxygen is less fond than -1.2 eV allows for: see the open site of the other test.
     assert strong.adsorption_energy < -1.2 and strong.event is not None
     found = run_catalyst(pia.resources(), "Pt", "O", workspace=pia, events=pia, **HOW)
     assert found.found and found.adsorption_energy == strong.adsorption_energy
@@ -92,6 +93,10 @@ def test_a_promising_catalyst_starts_what_a_trigger_says_exactly_once(root, admi
         here = run_catalyst(shared, "Pt", "O", **HOW)
     assert here.adsorption_energy == pytest.approx(strong.adsorption_energy, abs=1e-9)
     assert here.result_uri == strong.result_uri
+    left = weakref.ref(pia)
+    del pia
+    gc.collect()
+    assert left() is None, "nothing keeps its connection open"
 
 
 def test_each_computation_waits_for_its_approval_and_those_that_ran_are_found(root, admin):
