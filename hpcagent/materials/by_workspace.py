@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -29,7 +29,19 @@ _SLICE_S = 0.5
 class Computes(Protocol):
     """What starts runs and waits for them: a workspace."""
 
-    def run(self, app: str, params: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
+    def run(
+        self,
+        app: str,
+        params: Mapping[str, Any],
+        *,
+        site: str = ...,
+        seed: int = ...,
+        replicate: int = ...,
+        inputs: Sequence[str] = ...,
+        walltime_s: float | None = ...,
+        why: str = ...,
+        label: str = ...,
+    ) -> Mapping[str, Any]:
         """Start a run, or find the one that did the same work."""
 
     def wait(self, identity: str, timeout_s: float) -> Mapping[str, Any]:

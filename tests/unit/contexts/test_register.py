@@ -152,6 +152,7 @@ one.register.compact()
     assert one.numbers == {"a": 59} and lines_in(path) == 2  # the first line, and what is needed
 
 
+@pytest.mark.slow
 def test_processes_that_write_and_compact_at_once_lose_nothing(tmp_path):
     path = tmp_path / "tally.jsonl"
     code = f"""

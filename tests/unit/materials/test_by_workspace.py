@@ -61,6 +61,7 @@ def apps(workspace: Workspace) -> list[tuple[str, str]]:
     return [(run["app"], run["owner"]) for run in workspace.list()["runs"]]
 
 
+@pytest.mark.slow
 def test_a_promising_catalyst_starts_what_a_trigger_says_exactly_once(root, admin, tmp_path):
     """From Python, end to end: computed by the workspace, told through it, started by its trigger."""
     (root / "triggers.toml").write_text(TRIGGERS)
@@ -99,6 +100,7 @@ def test_a_promising_catalyst_starts_what_a_trigger_says_exactly_once(root, admi
     assert left() is None, "nothing keeps its connection open"
 
 
+@pytest.mark.slow
 def test_each_computation_waits_for_its_approval_and_those_that_ran_are_found(root, admin):
     with (root / "workspace.toml").open("a") as file:
         file.write('[[approval]]\napp = "adsorption_energy_of"\n')
@@ -114,6 +116,7 @@ def test_each_computation_waits_for_its_approval_and_those_that_ran_are_found(ro
     assert not done.found and done.row.run_id and len(apps(exe)) == len(ran) + 1
 
 
+@pytest.mark.slow
 def test_a_quota_and_a_run_that_fails_are_those_of_the_workspace(root, admin):
     with pytest.raises(AppFailed, match="EMT has no parameters for Fe") as failed:
         run_catalyst(admin.resources(), "Fe", "O", workspace=admin, **{**HOW, "facet": "bcc110", "site": "ontop"})
@@ -129,6 +132,7 @@ def test_a_quota_and_a_run_that_fails_are_those_of_the_workspace(root, admin):
     assert admin.costs()["people"][""]["node_hours"] > 0
 
 
+@pytest.mark.slow
 def test_who_may_not_store_computes_nothing(root, admin):
     eve = Workspace(root, as_="eve")
     admin.resources().provision("catalyst_db")

@@ -184,6 +184,7 @@ def subscribed(core: Core, name: str, *events: str) -> str:
     return str(core.subscribe(as_(core, name), events=list(events))["subscription_id"])
 
 
+@pytest.mark.slow
 def test_a_viewer_reads_contexts_and_writes_none_and_a_custom_role_counts_by_its_rights(root):
     admin = Workspace(root)
     try:
@@ -215,6 +216,7 @@ def test_a_viewer_reads_contexts_and_writes_none_and_a_custom_role_counts_by_its
         admin.end(runs=True)
 
 
+@pytest.mark.slow
 def test_every_change_of_a_resource_is_told_to_those_who_may_read_it_and_to_no_others(root):
     admin = Workspace(root)
     try:
@@ -390,6 +392,7 @@ def test_nobodys_key_hides_the_event_of_another(root):
     core.close()
 
 
+@pytest.mark.slow
 def test_a_person_tells_through_the_service(root):
     workspace = Workspace(root, as_="pia")
     try:
