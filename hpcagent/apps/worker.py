@@ -528,7 +528,8 @@ def _over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -
 def _call(
     function: Callable[..., Any], params: Mapping[str, Any], run: Run, promises: Mapping[str, Any]
 ) -> Outcome:
-    given = {**params, "run": run} if _wants_run(function) else params
+    # Of a method the function: a cached one would keep its object (a chain, and whom it asks) for good.
+    given = {**params, "run": run} if _wants_run(getattr(function, "__func__", function)) else params
     return outcome_of(AsFound().call(_returned, called=function, given=given, run=run, promises=promises))
 
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic_core import from_json, to_json
 
@@ -49,6 +49,8 @@ class Contexts:
         folder: The folder; made with the first context.
         announce: Called after each write as `announce(id, version, by)`, e.g. to tell of `on_context_update`.
             What it raises is raised; the write stands.
+        permit: Called as `permit("read", what)` whenever a context is opened or they are listed, and as
+            `permit("write", what)` before each write; raises where that is not permitted.
 
     Example:
         >>> import tempfile
@@ -61,9 +63,16 @@ class Contexts:
         (2, 'pending', {'metal': 'Cu'})
     """
 
-    def __init__(self, folder: str | Path, *, announce: Callable[[str, int, str], object] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        announce: Callable[[str, int, str], object] | None = None,
+        permit: Callable[[Literal["read", "write"], str], object] | None = None,
+    ) -> None:
         self.folder = Path(folder).expanduser()
         self.announce = announce
+        self._permit = permit
 
     def create(self, id: str | None = None, *, by: str = "", **session: object) -> Context:
         """Begin a context.
@@ -76,7 +85,9 @@ class Contexts:
         Raises:
             BadInput: There is one with this id, or a value may not stand in a context.
         """
-        context = Context(self, _checked_id(uuid.uuid4().hex if id is None else id), make=True)
+        name = _checked_id(uuid.uuid4().hex if id is None else id)
+        self.require("read", f"the context {name}")  # what is begun is read as well
+        context = Context(self, name, make=True)
         # The time is there in any case, so that a context that was begun has a first line.
         facts: dict[str, object] = {"created_at": time.time(), **session}
         operations = [put("session", key, value) for key, value in facts.items()]
@@ -109,10 +120,17 @@ class Contexts:
 
     def ids(self) -> tuple[str, ...]:
         """The ids of all contexts here, sorted."""
+        self.require("read", "contexts")
         return tuple(sorted(path.name.removesuffix(".jsonl") for path in self.folder.glob("*.jsonl")))
+
+    def require(self, action: Literal["read", "write"], what: str) -> None:
+        """See that whoever has opened them may do this; what `permit` raises is raised."""
+        if self._permit is not None:
+            self._permit(action, what)
 
     def _require(self, id: str) -> None:
         _checked_id(id)
+        self.require("read", f"the context {id}")
         if not (self.folder / f"{id}.jsonl").is_file():
             known = self.ids()
             listed = ", ".join(known[:5]) + (", ..." if len(known) > 5 else "")
@@ -407,6 +425,7 @@ class Context(View):
         Raises:
             As `write`, but `Stale`.
         """
+        self._contexts.require("write", f"the context {self.id}")
         who = admitted_word(by, "by") if by else ""
         with self._lock, contextlib.ExitStack() as stack:
             if self._in_transaction:
@@ -472,6 +491,7 @@ class Context(View):
         Raises:
             BadInput: The journal is not damaged.
         """
+        self._contexts.require("write", f"the context {self.id}")
         with self._lock, self._lines.held(make=False) as held:
             try:
                 good = self._verified(held=True)

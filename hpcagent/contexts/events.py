@@ -18,7 +18,8 @@ from hpcagent.contexts.admitted import admitted, admitted_word
 from hpcagent.contexts.bell import POLL_S
 from hpcagent.contexts.event_log import EventLog
 from hpcagent.contexts.filters import Filter
-from hpcagent.contexts.lines import Line, Lines
+from hpcagent.contexts.lines import Line
+from hpcagent.contexts.register import Register
 from hpcagent.errors import BadInput, Damaged, in_brief, nearest
 from hpcagent.store.files import make_folder, open_plain, refusing_clearly
 
@@ -57,7 +58,9 @@ NAMES: dict[str, tuple[str, ...]] = {
 KEEP = 100_000
 KEEP_S = 30 * 86400.0
 _MOST_SUBSCRIPTIONS = 1000
-_MOST_READERS = 100
+# So many ended ones are told apart from those that never were.
+_ENDED_KEPT = 1000
+_MOST_READERS = 1000
 _LONGEST_CHAIN = 50
 # A cursor is moved over events that nobody was told of only so often.
 _SKIP = 500
@@ -188,12 +191,14 @@ class Events:
         self.folder = Path(folder).expanduser()
         self.log = EventLog(self.folder / "log", keep=keep, keep_s=keep_s)
         self.may_see = may_see or _is_for
-        self._register = Lines(self.folder / "subscriptions.jsonl")
+        self._keep_s = keep_s
+        self._register = Register(
+            self.folder / "subscriptions.jsonl", begin=self._forget, apply=self._take, needed=self._needed
+        )
         self._lock = threading.RLock()
         self._subscriptions: dict[str, Subscription] = {}
         self._filters: dict[str, Filter] = {}
         self._ended: dict[str, str] = {}
-        self._read_to = (0, 0)
 
     def tell(
         self,
@@ -252,14 +257,20 @@ class Events:
         data |= {"cause": [admitted_word(one, f"{event}: a cause") for one in chain]} if chain else {}
         return self.log.append(data, sync=sync)
 
-    def context_updates(self, *, owner: str) -> Callable[[str, int, str], int]:
+    def context_updates(self, *, owner: str, readers: Iterable[str] = ()) -> Callable[[str, int, str], int]:
         """What `Contexts(announce=...)` takes to tell `on_context_update` of every write.
 
         Args:
             owner: Whose events they are.
+            readers: Who else may see them.
         """
+        others = tuple(readers)
         return lambda id, version, by: self.tell(
-            "on_context_update", {"context_id": id, "version": version, "by": by}, owner=owner, by=by
+            "on_context_update",
+            {"context_id": id, "version": version, "by": by},
+            owner=owner,
+            readers=others,
+            by=by,
         )
 
     def subscribe(
@@ -306,8 +317,7 @@ class Events:
             after=last if after is None else min(max(after, 0), last),
             expires_at=None if expires_s is None else time.time() + expires_s,
         )
-        entry = {name: getattr(made, name) for name in Subscription.__slots__ if name != "status"}
-        self._enter({"do": "subscribe", **entry}, limited=made.owner)
+        self._enter(_entry_of(made), limited=made.owner)
         return made
 
     def unsubscribe(self, subscription_id: str, *, owner: str) -> None:
@@ -482,43 +492,71 @@ class Events:
                 os.close(descriptor)
 
     def _enter(self, entry: Mapping[str, Any], *, limited: str = "") -> None:
-        with self._lock, self._register.held() as held:
-            self._take(held.read(after=self._read_to[0], end=self._read_to[1]))
+        def check() -> None:
             mine = [s for s in self._subscriptions.values() if s.owner == limited and not _expired(s)]
             if len(mine) >= _MOST_SUBSCRIPTIONS:
                 raise BadInput(
                     f"{limited!r} has {len(mine)} subscriptions; at most {_MOST_SUBSCRIPTIONS} are allowed. End "
                     "some (`unsubscribe`), or give them expires_s."
                 )
-            self._take([held.append(self._read_to[0] + 1, {"at": time.time(), **entry}, sync=True)])
+
+        with self._lock:
+            known = set(self._subscriptions)
+            self._register.compact()
+            for id in known - self._subscriptions.keys():
+                with contextlib.suppress(OSError):
+                    self._cursor(id).unlink()
+            self._register.enter(entry, sync=True, check=check if limited else None)
 
     def _catch_up(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._take(self._register.read(after=self._read_to[0], end=self._read_to[1])[0])
+            self._register.catch_up()
 
-    def _take(self, found: Iterable[Line]) -> None:
-        for line in found:
-            data = line.data
-            try:
-                id = str(data["subscription_id"])
-                if data["do"] == "subscribe":
-                    self._subscriptions[id] = Subscription(
-                        subscription_id=id,
-                        owner=str(data["owner"]),
-                        events=tuple(data["events"]),
-                        where=dict(data["where"]),
-                        after=int(data["after"]),
-                        expires_at=data["expires_at"],
-                    )
-                else:
-                    gone = self._subscriptions.pop(id, None)
-                    if gone is not None:
-                        self._ended[id] = gone.owner
-            except (KeyError, TypeError, ValueError) as error:
-                raise Damaged(
-                    f"{self._register.path}, line {line.n}: it is no subscription ({error!r}).", version=line.n - 1
-                ) from None
-            self._read_to = (line.n, line.end)
+    def _forget(self) -> None:
+        self._subscriptions.clear()
+        self._ended.clear()
+
+    def _needed(self) -> Iterator[dict[str, Any]]:
+        """What the register keeps: subscriptions that are active or expired lately, and the last that were ended.
+
+        Those that expired before any event that is kept are as unknown then as those that never were.
+        """
+        for id, owner in list(self._ended.items())[-_ENDED_KEPT:]:
+            yield {"do": "ended", "subscription_id": id, "owner": owner}
+        for made in self._subscriptions.values():
+            if made.expires_at is None or made.expires_at > time.time() - self._keep_s:
+                yield _entry_of(made)
+
+    def _take(self, line: Line) -> None:
+        data = line.data
+        try:
+            id = str(data["subscription_id"])
+            if data["do"] == "subscribe":
+                self._subscriptions[id] = Subscription(
+                    subscription_id=id,
+                    owner=str(data["owner"]),
+                    events=tuple(data["events"]),
+                    where=dict(data["where"]),
+                    after=int(data["after"]),
+                    expires_at=data["expires_at"],
+                )
+            elif data["do"] == "ended":
+                self._ended[id] = str(data["owner"])
+            else:
+                gone = self._subscriptions.pop(id, None)
+                self._filters.pop(id, None)
+                if gone is not None:
+                    self._ended[id] = gone.owner
+        except (KeyError, TypeError, ValueError) as error:
+            raise Damaged(
+                f"{self._register.path}, line {line.n}: it is no subscription ({error!r}).", version=line.n - 1
+            ) from None
+
+
+def _entry_of(made: Subscription) -> dict[str, Any]:
+    """A subscription as the register has it."""
+    facts = {name: getattr(made, name) for name in Subscription.__slots__ if name != "status"}
+    return {"do": "subscribe", **facts}
 
 
 def _is_for(owner: str, told: Told) -> bool:

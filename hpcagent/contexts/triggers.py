@@ -21,7 +21,8 @@ from hpcagent.contexts.admitted import admitted, admitted_word, unsecret
 from hpcagent.contexts.bell import POLL_S
 from hpcagent.contexts.events import MISSED, Events, Told, check_name, event_of
 from hpcagent.contexts.filters import Filter, field_of
-from hpcagent.contexts.lines import Line, Lines
+from hpcagent.contexts.lines import Line
+from hpcagent.contexts.register import Register
 from hpcagent.errors import BadInput, Damaged, HpcAgentError, RunDirLocked, in_brief
 from hpcagent.model.base import Record, build, read_toml
 from hpcagent.owners import require_own
@@ -33,6 +34,9 @@ __all__ = ["Action", "Fired", "Started", "Trigger", "Triggers", "load_triggers"]
 _MINUTE_S = 60.0
 _LONGEST_REASON = 500
 _MOST = 100
+# So many outcomes are kept when the record is written anew.
+_FIRED_KEPT = 10_000
+_REFUSED_KEPT = 1000
 
 
 class Action(Record):
@@ -270,19 +274,19 @@ class Triggers:
         self._start = start
         self._owner = admitted_word(owner, "owner")
         self._filters = {rule.name: Filter(rule.where) for rule in self.rules}
-        self._lines = Lines(self.folder / "triggers.jsonl")
+        self._lines = Register(
+            self.folder / "triggers.jsonl", begin=self._forget, apply=self._take, needed=self._needed
+        )
         self._fired: dict[str, Fired] = {}
         self._begun: dict[str, dict[str, Any]] = {}
         self._starts: dict[str, deque[float]] = {}
         self._seen: int | None = None
-        self._read_to = (0, 0)
         # Who writes there decides what is started.
         places = (self.folder, self._lines.path, events.folder, events.log.folder)
         require_own(*places, what="what the triggers start")
         self._lock = self._locked()
         try:
-            with self._lines.held() as held:
-                self._take(held.read(after=0, end=0))
+            self._lines.open()
             if self._seen is None:
                 last = events.log.last()
                 self._write({"do": "seen", "to": last if after is None else min(max(after, 0), last)})
@@ -331,6 +335,7 @@ class Triggers:
                             count += self._fire(rule, told)
             if lines or missed:
                 self._write({"do": "seen", "to": lines[-1].n if lines else self._seen + missed})
+                self._lines.compact()
             if not lines:
                 return count
 
@@ -451,21 +456,48 @@ class Triggers:
         self._write(entry | ({"answer": unsecret(answer)[:_LONGEST_REASON]} if answer else {}), sync=True)
 
     def _write(self, entry: Mapping[str, Any], *, sync: bool = False) -> None:
-        with self._lines.held() as held:
-            self._take(held.read(after=self._read_to[0], end=self._read_to[1]))
-            self._take([held.append(self._read_to[0] + 1, {"at": time.time(), **entry}, sync=sync)])
+        self._lines.enter(entry, sync=sync)
 
-    def _take(self, found: Iterable[Line]) -> None:
-        for line in found:
-            with self._naming(line):
-                self._apply(line)
-            self._read_to = (line.n, line.end)
+    def _forget(self) -> None:
+        self._seen = None
+        self._fired.clear()
+        self._begun.clear()
+        self._starts.clear()
+
+    def _needed(self) -> Iterator[dict[str, Any]]:
+        """What the register keeps: what begins anew, what may not start again, the rates of the last minute.
+
+        Of what was refused less is kept: a flood of that pushes nothing out that has started.
+        """
+        now = time.time()
+        yield {"do": "seen", "to": self._seen or 0}
+        open_at = {(str(begun["trigger"]), float(begun["at"])) for begun in self._begun.values()}
+        for trigger, starts in self._starts.items():
+            times = [at for at in starts if 0 <= now - at < _MINUTE_S and (trigger, at) not in open_at]
+            if times:
+                yield {"do": "starts", "trigger": trigger, "times": times}
+        refused = [key for key, fired in self._fired.items() if fired.state == "refused"]
+        others = [key for key, fired in self._fired.items() if fired.state != "refused" and key not in self._begun]
+        kept = {*refused[-_REFUSED_KEPT:], *others[-_FIRED_KEPT:], *self._begun}
+        for key, fired in self._fired.items():
+            if key in self._begun:
+                yield {name: value for name, value in self._begun[key].items() if name != "n"}
+            elif key in kept:
+                facts = {"key": key, "trigger": fired.trigger, "event": fired.n, "at": fired.at}
+                yield {"do": fired.state, **facts, "reason": fired.reason, "answer": fired.answer}
+
+    def _take(self, line: Line) -> None:
+        with self._naming(line):
+            self._apply(line)
 
     def _apply(self, line: Line) -> None:
         data = line.data
         word = data["do"]
         if word == "seen":
             self._seen = int(data["to"])
+            return
+        if word == "starts":
+            self._starts[str(data["trigger"])] = deque(map(float, data["times"]))
             return
         key, trigger = str(data["key"]), str(data["trigger"])
         if word == "starting":

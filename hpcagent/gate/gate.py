@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
@@ -110,9 +109,9 @@ class Gate:
         """Whether somebody's runs are there for the caller at all."""
         return owner == caller.name or "see_all" in self.rules.rights(caller.role).may
 
-    def may_use(self, caller: Caller, what: str, name: str) -> bool:
+    def may_use(self, caller: Caller, what: Literal["apps", "sites", "resources"], name: str) -> bool:
         """Whether a caller's role has an app, site or resource of this name."""
-        return any(fnmatchcase(name, pattern) for pattern in getattr(self.rules.rights(caller.role), what))
+        return self.rules.rights(caller.role).uses(what, name)
 
     def _caller(self, request: Request, caller: Caller) -> None:
         rights = self.rules.rights(caller.role)

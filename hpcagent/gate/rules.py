@@ -14,8 +14,8 @@ from hpcagent.model.texts import Name
 __all__ = ["ApprovalRule", "Caller", "Person", "Quota", "Right", "Rights", "Rules", "SiteRule"]
 
 Right = Literal["run", "read", "write", "approve", "see_all", "manage"]
-"""run: start and cancel one's own runs; read, write: resources and contexts; approve: grant and deny; see_all:
-what belongs to others; manage: tools, people's quotas, retention."""
+"""run: start and cancel one's own runs; read, write: resources and contexts, write also to tell events; approve:
+grant and deny; see_all: what belongs to others; manage: tools, people's quotas, retention, copies of resources."""
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -50,6 +50,16 @@ class Rights(Record):
     apps: tuple[str, ...] = ("*",)
     sites: tuple[str, ...] = ("*",)
     resources: tuple[str, ...] = ("*",)
+
+    def uses(self, what: Literal["apps", "sites", "resources"], name: str) -> bool:
+        """Whether the role has an app, site or resource of this name.
+
+        Example:
+            >>> Rights(resources=("dft_*",)).uses("resources", "dft_results")
+            True
+        """
+        patterns: tuple[str, ...] = getattr(self, what)
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 ROLES: dict[str, Rights] = {

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from hpcagent.apps.base import App
+from hpcagent.contexts.events import EVERYONE, Events
 from hpcagent.errors import AppFailed, BadInput, NoSite, in_brief, nearest
+from hpcagent.materials.by_workspace import Computes, check_options, computed_by
 from hpcagent.materials.formulas import counts_of, named_formulas, reduced_text
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.texts import line
@@ -24,6 +26,13 @@ __all__ = ["EVENT", "THRESHOLD_EV", "Catalyst", "PromisingCatalyst", "run_cataly
 THRESHOLD_EV = -1.2
 EVENT = "new_promising_catalyst"
 _TABLE, _OBJECTS, _NOTEBOOK = "catalyst_db", "dft_results", "lab_notebook"
+
+
+class Tells(Protocol):
+    """Where the event goes: a workspace."""
+
+    def tell(self, event: str, payload: Mapping[str, Any], *, to: str = ..., key: str = ...) -> object:
+        """Tell an event to somebody; of the same key a trigger starts something once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +115,19 @@ def run_catalyst(
     accept: Literal["same_method", "any_method"] = "same_method",
     threshold_ev: float = THRESHOLD_EV,
     on_event: Callable[[PromisingCatalyst], object] | None = None,
+    events: Events | Tells | None = None,
+    workspace: Computes | None = None,
+    run_options: Mapping[str, Any] | None = None,
     note_found: bool = False,
     settings: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Catalyst:
     """Find the adsorption energy of a catalyst, or compute it, store it and write it down.
 
-    It is looked up in `catalyst_db`. If it is not there it is computed on the open site, by the chain
-    `adsorption` (an element) or `adsorption_energy` (a slab); the result is stored in `dft_results`, a row is
-    added to `catalyst_db`, an entry to `lab_notebook`, and below the threshold the event
-    `new_promising_catalyst` is told: it goes into the history of `catalyst_db`, then to `on_event`. Of several
+    It is looked up in `catalyst_db`. If it is not there it is computed on the open site, or by a workspace, by
+    the chain `adsorption` (an element) or `adsorption_energy` (a slab); the result is stored in `dft_results`, a
+    row is added to `catalyst_db`, an entry to `lab_notebook`, and below the threshold the event
+    `new_promising_catalyst` is told: in the history of `catalyst_db`, to `events`, then to `on_event`. Of several
     who ask for the same at once one computes. A call that was killed in between is completed by the next one
     from what is stored. A run that fails is an entry of the notebook, with its failure and no output.
 
@@ -133,6 +145,11 @@ def run_catalyst(
             several the newest, and a note says what the others are.
         threshold_ev: Below this the result is promising, in eV.
         on_event: Is called with the event, after everything is stored; what it raises is raised.
+        events: A workspace, or `Events`: its triggers and all its subscribers get the event. It is told before the
+            row is added, so a call that was killed tells it again; by its key a trigger starts something once.
+        workspace: A workspace that computes in place of the open site: each computation is a run of the caller's,
+            behind the gate, with quota and approval. For elements, without `settings`.
+        run_options: How these runs are asked for: `site`, `walltime_s`, `why`, `label`; see `Workspace.run`.
         note_found: Write an entry into the notebook for a result that was found, too.
         settings: Of the engine, as for `with_settings`.
         parameters: Of the chain, e.g. `engine="emt"`, `facet="fcc111"`, `site="fcc"`.
@@ -145,6 +162,8 @@ def run_catalyst(
         NotPermitted: The role may not; asked before anything is computed.
         NoSite: It has to be computed, and no site is open.
         AppFailed: The run has failed; the notebook says so.
+        NotAllowed: The gate of the workspace refuses a run, or it waits for an approval: nothing was stored. Runs
+            that have ended are found again by the next call.
 
     Example:
         >>> import tempfile
@@ -165,7 +184,9 @@ def run_catalyst(
         or not math.isfinite(threshold_ev)
     ):
         raise BadInput(f"threshold_ev={threshold_ev!r} must be a finite number, in eV.", value=threshold_ev)
-    plan = _planned(structure, adsorbate, catalyst, settings or {}, parameters)
+    ask = _Ask(events, workspace, dict(run_options or {}))
+    plan = _planned(structure, adsorbate, catalyst, settings or {}, parameters, here=workspace is None)
+    ask.check(plan, settings or {})
     resources.require(**{_TABLE: "read"}, **({_NOTEBOOK: "add"} if note_found else {}))
     known = _known(resources, plan, accept)
     if known is not None:
@@ -176,10 +197,48 @@ def run_catalyst(
         known = _known(resources, plan, accept) if waited else None
         if known is not None:
             return _noted(resources, plan, known) if note_found else known
-        found = _new(resources, plan, threshold_ev)
+        found = _new(resources, plan, threshold_ev, ask)
     if found.event is not None and on_event is not None:
         on_event(found.event)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """Who computes, and who is told."""
+
+    events: Events | Tells | None
+    workspace: Computes | None
+    options: Mapping[str, Any]
+
+    def check(self, plan: _Plan, settings: Mapping[str, Any]) -> None:
+        """See that a workspace can make this run.
+
+        Raises:
+            BadInput: It cannot.
+        """
+        check_options(self.options)
+        if self.workspace is None:
+            if self.options:
+                raise BadInput(
+                    f"run_options={in_brief(dict(self.options))} without workspace=; an open site takes none.",
+                    value=dict(self.options),
+                )
+            return
+        given = "settings" if settings else "a slab of your own" if plan.inputs else ""
+        if given:
+            raise BadInput(
+                f"a workspace runs apps by their names with parameters, and {given} cannot be handed to it; "
+                "compute it on an open site, without workspace=.",
+                value=given,
+            )
+
+    def tell(self, event: PromisingCatalyst, by: str, key: str) -> None:
+        said = asdict(event) | {"adsorption_energy_unit": "eV"}
+        if isinstance(self.events, Events):
+            self.events.tell(EVENT, said, owner=EVERYONE, by=by, key=key)
+        elif self.events is not None:
+            self.events.tell(EVENT, said, to=EVERYONE, key=key)
 
 
 def _planned(
@@ -188,6 +247,8 @@ def _planned(
     catalyst: str | None,
     settings: Mapping[str, Any],
     parameters: Mapping[str, Any],
+    *,
+    here: bool,
 ) -> _Plan:
     """The run, checked whole; nothing is started."""
     from hpcagent.apps.structures import Given, given, structure_of
@@ -216,7 +277,7 @@ def _planned(
             )
     if settings:
         chain = chain.with_settings(**settings)
-    site = current_site()
+    site = current_site() if here else None
     about = None if site is None else site.about
     if of_element:
         made = named_formulas(structure)
@@ -278,13 +339,12 @@ def _noted(resources: Resources, plan: _Plan, known: Catalyst) -> Catalyst:
     return Catalyst(True, known.row, known.adsorption_energy, known.result_uri, None, entry, known.notes)
 
 
-def _new(resources: Resources, plan: _Plan, threshold_ev: float) -> Catalyst:
+def _new(resources: Resources, plan: _Plan, threshold_ev: float, ask: _Ask) -> Catalyst:
     """Compute it, unless a call before was killed after that; then store what is not stored yet."""
     objects, run_id = resources.objects(_OBJECTS), plan.manifest.execution_id
     stored = _stored(objects, plan)
     if stored is None:
-        result = _computed(resources, plan)
-        stored = _content(plan, result)
+        stored = _content(plan, *_computed(resources, plan, ask))
         objects.put(plan.key, stored, run_id=run_id)
     info = objects.info(plan.key)
     energy, notes = float(stored["metrics"]["adsorption_energy"]), tuple(stored["notes"])
@@ -296,6 +356,7 @@ def _new(resources: Resources, plan: _Plan, threshold_ev: float) -> Catalyst:
     if energy < threshold_ev:
         event = PromisingCatalyst(plan.catalyst, plan.adsorbate, energy, info.uri, float(threshold_ev))
         _tell_once(resources, event, since=info.created_at)
+        ask.tell(event, resources.caller.name, f"{run_id[:64]} {info.created_at:.3f}")
     # The row is last: with it everything is done, and nobody looks further.
     row = _added(resources.database(_TABLE), plan, energy, info.uri)
     return Catalyst(False, row, energy, info.uri, event, entry, notes)
@@ -315,23 +376,18 @@ def _stored(objects: ObjectStore, plan: _Plan) -> dict[str, Any] | None:
     return objects.get(plan.key)
 
 
-def _computed(resources: Resources, plan: _Plan) -> Result:
-    from hpcagent.science.structures.molecule import build_molecule
-    from hpcagent.sites.site import current_dfk
+def _computed(resources: Resources, plan: _Plan, ask: _Ask) -> tuple[Result, dict[str, str]]:
+    """The result, and the runs of a workspace that it was made of.
 
-    if current_dfk() is None:
-        raise NoSite(
-            f"{plan.catalyst} and {plan.adsorbate} are not in {_TABLE} and have to be computed, but no site is "
-            "open. Write `with ha.open_site('laptop'):` around the call."
-        )
-    params: dict[str, Any] = dict(plan.manifest.params)
-    inputs: tuple[Any, ...] = ()
-    if plan.inputs:
-        from hpcagent.apps.structures import structure_of
-
-        slab = structure_of(plan.inputs[0].fields)
-        inputs = (slab, build_molecule(name=plan.adsorbate, vacuum=params["box"]))
-    result: Result = plan.chain(*inputs, **params).result()
+    Raises:
+        AppFailed: It failed; the notebook says so.
+    """
+    runs: dict[str, str] = {}
+    if ask.workspace is None:
+        result = _on_site(plan)
+    else:
+        why = f"{plan.catalyst} and {plan.adsorbate}, for {_TABLE}"
+        result, runs = computed_by(ask.workspace, plan.chain, plan.manifest, {"why": why, **ask.options})
     failure = result.failure
     if failure is not None:
         told = {"kind": failure.kind, "name": failure.name, "message": failure.message}
@@ -345,10 +401,32 @@ def _computed(resources: Resources, plan: _Plan) -> Result:
         )
     if result.manifest.execution_id != plan.manifest.execution_id:
         raise AssertionError(f"{result.manifest.execution_id} is not the run that was planned")
+    return result, runs
+
+
+def _on_site(plan: _Plan) -> Result:
+    from hpcagent.science.structures.molecule import build_molecule
+    from hpcagent.sites.site import current_dfk
+
+    if current_dfk() is None:
+        raise NoSite(
+            f"{plan.catalyst} and {plan.adsorbate} are not in {_TABLE} and have to be computed, but no site is "
+            "open. Write `with ha.open_site('laptop'):` around the call, or give workspace=."
+        )
+    params: dict[str, Any] = dict(plan.manifest.params)
+    inputs: tuple[Any, ...] = ()
+    if plan.inputs:
+        from hpcagent.apps.structures import structure_of
+
+        slab = structure_of(plan.inputs[0].fields)
+        inputs = (slab, build_molecule(name=plan.adsorbate, vacuum=params["box"]))
+    result: Result = plan.chain(*inputs, **params).result()
     return result
 
 
-def _content(plan: _Plan, result: Result) -> dict[str, Any]:
+def _content(plan: _Plan, result: Result, runs: Mapping[str, str]) -> dict[str, Any]:
+    # What a workspace has computed lies in the folders of its runs.
+    where = {"runs": dict(runs)} if runs else {"workdir": result.workdir}
     return {
         "experiment_id": plan.manifest.execution_id,
         "catalyst": plan.catalyst,
@@ -364,8 +442,8 @@ def _content(plan: _Plan, result: Result) -> dict[str, Any]:
         "notes": list(result.notes),
         "versions": dict(result.versions),
         "files": dict(result.files),
-        "workdir": result.workdir,
         "ended_at": result.ended_at,
+        **where,
     }
 
 

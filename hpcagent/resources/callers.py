@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from hpcagent.errors import BadInput, NotPermitted
 from hpcagent.model.texts import line
@@ -18,6 +19,8 @@ class Caller:
     Attributes:
         name: A person, an agent or a program.
         role: One of those that the resource has permissions for: `owner`, `planner`, `executor`, `reader`.
+        refusal: Where a host (a workspace) decides in place of a resource's `permissions`: is given the resource
+            and an action, and says why the caller may not, or "". None: the permissions decide.
 
     Raises:
         BadInput: One is empty or no single line.
@@ -29,6 +32,7 @@ class Caller:
 
     name: str
     role: str
+    refusal: Callable[[Resource, Action], str] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for what, text in (("name", self.name), ("role", self.role)):
@@ -61,17 +65,29 @@ class Gate:
             NotPermitted: It may not.
         """
         for resource in self.resources:
-            access = resource.access
-            if access.may(self.caller.role, action):
-                continue
-            roles = access.roles_that_may(action)
-            who = f"those who may: {', '.join(roles)}" if roles else f"nobody may (access = {access.access!r})"
-            raise NotPermitted(
-                f"{self.caller} may not {action} in {resource.name}; {who}. Ask one of them, or open the "
-                "resources in a role that you have.",
-                action=action,
-                resource=resource.name,
-            )
+            why = self._why_not(resource, action)
+            if why:
+                raise NotPermitted(
+                    f"{self.caller} may not {action} in {resource.name}; {why}.",
+                    action=action,
+                    resource=resource.name,
+                )
+
+    def may(self, action: Action) -> bool:
+        """Whether the caller may do this."""
+        return not any(self._why_not(resource, action) for resource in self.resources)
+
+    def _why_not(self, resource: Resource, action: Action) -> str:
+        access, caller = resource.access, self.caller
+        if not access.lets(action):
+            return f"nobody may (access = {access.access!r})"
+        if caller.refusal is not None:
+            return caller.refusal(resource, action)
+        if access.may(caller.role, action):
+            return ""
+        roles = access.roles_that_may(action)
+        who = f"those who may: {', '.join(roles)}" if roles else "no role may"
+        return f"{who}. Ask one of them, or open the resources in a role that you have"
 
     def require_run(self, run_id: str | None) -> str:
         """The run that made what is written; empty where none is given and none has to be.

@@ -20,13 +20,14 @@ from hpcagent.resources.database import Database
 from hpcagent.resources.locking import held
 from hpcagent.resources.notebook import Notebook
 from hpcagent.resources.objects import ObjectStore
-from hpcagent.resources.place import Gone, Place, own_folder
+from hpcagent.resources.place import CHANGES, HISTORY, Gone, Place, change_at, own_folder
 from hpcagent.resources.record import BUILT_IN, Resource
 from hpcagent.store.files import make_folder, refusing_clearly
 
 __all__ = ["Resources"]
 
 RECORD = "resource.json"
+OWN_EVENTS = (*CHANGES, "provisioned", "session_ended", "snapshot", "torn")
 _RESERVED = ("sessions", "ended_sessions")
 _KINDS: Mapping[str, type[Database] | type[ObjectStore] | type[Notebook]] = {
     "database": Database,
@@ -54,12 +55,14 @@ class Resources:
         session: str | None,
         defined: Mapping[str, Resource],
         clock: Callable[[], float],
+        announce: Callable[[str, int], object] | None = None,
     ) -> None:
         self.folder = folder
         self.caller = caller
         self.session = session
         self._defined = defined
         self._clock = clock
+        self._announce = announce
 
     @classmethod
     def open(
@@ -71,6 +74,7 @@ class Resources:
         session: str | None = None,
         define: Sequence[Resource] = (),
         clock: Callable[[], float] = time.time,
+        announce: Callable[[str, int], object] | None = None,
     ) -> Resources:
         """Open a folder of resources. Nothing is made before it is used.
 
@@ -83,6 +87,9 @@ class Resources:
             define: Resources beside `catalyst_db`, `dft_results` and `lab_notebook`, or in their place. One that
                 is in the folder already must be the same.
             clock: Gives the time: Unix time, in seconds.
+            announce: Is told of each change with the resource's name and where its line of the history begins, in
+                bytes (`change_at` reads it); not of what lies in another folder, behind a proxy. What it raises is
+                raised; the change stands.
 
         Raises:
             BadInput: A name is not allowed, the role is missing, or a definition is not that of the folder.
@@ -115,7 +122,7 @@ class Resources:
         if root.exists() and not root.is_dir():
             raise BadInput(f"{root} is a file; resources need a folder.", value=str(root))
         defined = {one.name: one for one in (*BUILT_IN, *define)}
-        opened = cls(root, caller, session, defined, clock)
+        opened = cls(root, caller, session, defined, clock, announce)
         for one in define:
             opened._require_same(one)
         return opened
@@ -293,19 +300,40 @@ class Resources:
         Gate(self.caller, (record,)).require("read")
         if self._stored(name) is None:
             return ()
-        path = self._place(record).folder / "history.jsonl"
+        path = self._place(record).folder / HISTORY
         try:
             lines = path.read_bytes().splitlines(keepends=True)
             return tuple(json.loads(line) for line in lines if line.endswith(b"\n"))
         except (OSError, ValueError) as error:
             raise ContentChanged(f"{path} cannot be read: {error}.", path=str(path)) from None
 
+    def change_at(self, name: str, at: int) -> dict[str, Any]:
+        """A change as the history has it: what `announce` is told of.
+
+        Args:
+            name: The resource.
+            at: Where its line begins, in bytes.
+
+        Raises:
+            NotPermitted: The role may not read it.
+            BadInput: There is no such resource, or no change begins there.
+        """
+        record = self.record(name)
+        Gate(self.caller, (record,)).require("read")
+        return change_at(self._place(record).folder, at)
+
     def tell(self, name: str, event: str, **facts: Any) -> None:
         """Add an event of one's own to the history of a resource.
 
         Raises:
             NotPermitted: The role may not add to it.
+            BadInput: The history has a meaning of its own for the event.
         """
+        if event in OWN_EVENTS:
+            raise BadInput(
+                f"{event!r} is written into a history by what is done itself; name your own event otherwise.",
+                value=event,
+            )
         place = self._there(name)
         place.gate.require("add")
         place.tell(event, **facts)
@@ -372,7 +400,7 @@ class Resources:
             )
 
     def _place(self, record: Resource, *others: Resource) -> Place:
-        return Place(self._home(record), record, Gate(self.caller, (*others, record)), self._clock)
+        return Place(self._home(record), record, Gate(self.caller, (*others, record)), self._clock, self._announce)
 
     def _there(self, name: str) -> Place:
         """The place of a resource, made if it was not there and may be."""
@@ -384,9 +412,9 @@ class Resources:
                     f"role that may ({', '.join(record.access.roles_that_may('provision')) or 'none'}).",
                     value=name,
                 )
-            may = record.access.may(self.caller.role, "add") or record.access.may(self.caller.role, "provision")
-            if not may and record.storage.backend != "proxy":
-                Gate(self.caller, (record,)).require("read")
+            gate = Gate(self.caller, (record,))
+            if not (gate.may("add") or gate.may("provision")) and record.storage.backend != "proxy":
+                gate.require("read")
                 raise NotPermitted(
                     f"{name} is not there yet, and {self.caller} may not make it; it is made when somebody writes "
                     f"into it ({', '.join(record.access.roles_that_may('add'))}).",

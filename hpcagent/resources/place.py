@@ -18,10 +18,25 @@ from hpcagent.resources.locking import held
 from hpcagent.resources.record import Resource
 from hpcagent.store.files import open_plain, refusing_clearly, write_whole
 
-__all__ = ["DAY_S", "MOST_SHOWN", "Gone", "Page", "Place", "bounded", "own_folder", "plain_data"]
+__all__ = [
+    "CHANGES",
+    "DAY_S",
+    "MOST_SHOWN",
+    "Gone",
+    "Page",
+    "Place",
+    "bounded",
+    "change_at",
+    "own_folder",
+    "plain_data",
+]
 
 DAY_S = 86400.0
 MOST_SHOWN = 1000
+CHANGES = ("added", "replaced", "appended", "expired")
+"""Events of a history by which what is in a resource has changed."""
+HISTORY = "history.jsonl"
+_LONGEST_LINE = 1 << 16
 _DEEPEST = 64
 _MODES = {"user": (0o700, 0o600), "group": (0o2770, 0o660), "all": (0o755, 0o644)}
 
@@ -86,12 +101,15 @@ class Place:
         record: What it is.
         gate: Whose permissions count.
         clock: Gives the time: Unix time, in seconds.
+        announce: Called after each of `CHANGES` with the resource's name and where its line of the history begins,
+            in bytes. What it raises is raised; the change stands.
     """
 
     folder: Path
     record: Resource
     gate: Gate
     clock: Callable[[], float] = time.time
+    announce: Callable[[str, int], object] | None = None
 
     @property
     def folder_mode(self) -> int:
@@ -116,10 +134,12 @@ class Place:
         """Add a line to the resource's history."""
         caller = self.gate.caller
         said = {"at": self.clock(), "event": event, "by": caller.name, "role": caller.role, **facts}
-        path = self.folder / "history.jsonl"
+        path = self.folder / HISTORY
         line = (canonical_json(said) + "\n").encode()
         with held(self.folder / ".history.lock", mode=self.file_mode), refusing_clearly(path):
-            append_whole(path, line, self.file_mode)
+            at = append_whole(path, line, self.file_mode)
+        if self.announce is not None and event in CHANGES:
+            self.announce(self.record.name, at)
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file of the resource: all of it or nothing, with the resource's permissions."""
@@ -136,8 +156,37 @@ class Place:
                 folder.chmod(self.folder_mode)
 
 
-def append_whole(path: Path, data: bytes, mode: int) -> None:
+def change_at(folder: Path, at: int) -> dict[str, Any]:
+    """One of `CHANGES` as the history of a resource has it.
+
+    Args:
+        folder: The resource's.
+        at: Where its line begins, in bytes.
+
+    Raises:
+        BadInput: No such line begins there.
+    """
+    try:
+        with os.fdopen(open_plain(folder / HISTORY, os.O_RDONLY), "rb") as file:
+            file.seek(max(at - 1, 0))
+            begins = at == 0 or file.read(1) == b"\n"
+            line = file.readline(_LONGEST_LINE) if begins else b""
+        said = json.loads(line) if line.endswith(b"\n") else None
+    except (OSError, ValueError):
+        said = None
+    if not isinstance(said, dict) or said.get("event") not in CHANGES:
+        raise BadInput(
+            f"the history of {folder.name} has no change at byte {at!r}; a change is told by who has written it.",
+            value=at,
+        )
+    return said
+
+
+def append_whole(path: Path, data: bytes, mode: int) -> int:
     """Append to a file, all or nothing, and put it on the disk; the caller holds a lock.
+
+    Returns:
+        Where it begins in the file, in bytes.
 
     Raises:
         OSError: It cannot be written; the file is as it was before.
@@ -157,6 +206,7 @@ def append_whole(path: Path, data: bytes, mode: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    return before
 
 
 def own_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ Every field decides something; none is there to be read only.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
@@ -130,11 +131,8 @@ class Access(Record):
 
     @model_validator(mode="after")
     def _sensible(self) -> Access:
-        never = {"read": ("add", "replace", "expire"), "append": ("replace", "expire"), "read_write": ()}[
-            self.access
-        ]
         for role, actions in self.permissions.items():
-            wrong = [one for one in actions if one in never]
+            wrong = [one for one in actions if not self.lets(one)]
             if wrong:
                 raise BadInput(
                     f"the role {role!r} is permitted to {wrong[0]}, but access = {self.access!r} lets nobody do "
@@ -146,6 +144,14 @@ class Access(Record):
     def may(self, role: str, action: Action) -> bool:
         """Whether a role has a permission."""
         return action in self.permissions.get(role, ())
+
+    def lets(self, action: Action) -> bool:
+        """Whether it is open to anybody at all; `read` and `append` keep even an owner from some actions."""
+        never: Mapping[str, tuple[Action, ...]] = {
+            "read": ("add", "replace", "expire"),
+            "append": ("replace", "expire"),
+        }
+        return action not in never.get(self.access, ())
 
     def roles_that_may(self, action: Action) -> tuple[str, ...]:
         """Every role with a permission."""

@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +17,7 @@ from hpcagent import errors
 from hpcagent.apps.base import App
 from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.contexts.contexts import Contexts
-from hpcagent.contexts.events import EVERYONE, Events
+from hpcagent.contexts.events import Events
 from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
@@ -24,6 +25,7 @@ from hpcagent.resources.folder import Resources
 from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.folder import Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
+from hpcagent.workspace.shared import context_permit, may_read, opened_resources
 from hpcagent.workspace.sockets import Lines, connect
 
 __all__ = ["Workspace"]
@@ -323,6 +325,34 @@ class Workspace:
 
     # -- events, contexts, resources ----------------------------------------------------------
 
+    def tell(
+        self, event: str, payload: Mapping[str, Any], *, to: str | Sequence[str] = (), key: str = ""
+    ) -> Answer:
+        """Tell an event in the caller's name; the workspace's triggers and subscribers get it.
+
+        Args:
+            event: `on_message`, `on_comment_added`, `on_tool_registered`, `on_tool_deprecated`,
+                `on_auth_expiring`, or a name of your own that does not begin with `on_`. What the service knows by
+                itself (`on_job_*`, `on_resource_modified`, ...) it tells alone.
+            payload: What it says: plain data; `by` is added.
+            to: Names of people who may see it beside the caller and those who see all; `"*"`: everybody.
+            key: The same for the same event told twice, of which a trigger starts something once.
+
+        Returns:
+            `event`, its number `n`, and `to` whom.
+
+        Raises:
+            NotAllowed: The role has no right to write, or the event is one that only the service tells.
+        """
+        # A request that is sent again, as the service has ended under it, is the same event.
+        return self._one(
+            "tell",
+            event=event,
+            payload=dict(payload),
+            to=to if isinstance(to, str) else list(to),
+            key=key or uuid.uuid4().hex,
+        )
+
     def subscribe(
         self,
         events: str | Sequence[str],
@@ -363,15 +393,36 @@ class Workspace:
         return self._one("whoami")
 
     def contexts(self) -> Contexts:
-        """The contexts that this workspace's people and programs share; a write tells `on_context_update`."""
+        """The contexts that this workspace's people and programs share; a write tells `on_context_update`.
+
+        They are read with the right `read` and written with `write`, as the role has them now.
+        """
+        who, rules = self.whoami(), self.folder.read_rules()
         events = Events(self.folder.root / "events")
-        return Contexts(self.folder.root / "contexts", announce=events.context_updates(owner=EVERYONE))
+        return Contexts(
+            self.folder.root / "contexts",
+            announce=events.context_updates(owner=who["name"], readers=may_read(rules)),
+            permit=context_permit(who["name"], who["role"], rules),
+        )
 
     def resources(self, session: str | None = None) -> Resources:
-        """`catalyst_db`, `dft_results`, `lab_notebook` and others of this workspace, in the caller's role."""
+        """`catalyst_db`, `dft_results`, `lab_notebook` and others of this workspace; changes are told.
+
+        The role's rights decide, as they are now: `read` reads, `write` adds, replaces and makes, `manage` expires
+        and copies, and `resources` says of which names. Each change tells `on_resource_modified`.
+
+        Args:
+            session: A name, for resources that each session has its own of.
+        """
         who = self.whoami()
-        role = {"admin": "owner", "viewer": "reader"}.get(who["role"], who["role"])
-        return Resources.open(self.folder.root / "resources", caller=who["name"], role=role, session=session)
+        return opened_resources(
+            self.folder.root / "resources",
+            who["name"],
+            who["role"],
+            self.folder.read_rules(),
+            session=session,
+            announce=lambda name, at: self._one("modified", resource=name, at=at, session=session or ""),
+        )
 
     # -- approvals, costs ---------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 from hpcagent.apps.sandbox.tiers import tiers
 from hpcagent.contexts.admitted import unsecret
 from hpcagent.contexts.events import EVERYONE, Events, Told
-from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
+from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreError, in_brief
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
 from hpcagent.gate.gate import Admission, Gate
@@ -25,6 +25,7 @@ from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
 from hpcagent.workspace.folder import Folder
 from hpcagent.workspace.rows import Row, job_facts, lost
+from hpcagent.workspace.shared import change_told, key_of, may_read, readers_of, said_by
 from hpcagent.workspace.took import Took
 
 __all__ = ["Records"]
@@ -305,6 +306,10 @@ class Records:
         except HpcAgentError as error:
             self.news.append(f"the event {event} was not told: {error.message}")
             return
+        self._wake()
+
+    def _wake(self) -> None:
+        """Whoever waits for notifications looks."""
         with self._told:
             self._told.notify_all()
 
@@ -328,6 +333,58 @@ class Records:
         """Subscribe to events by name, with conditions on what they say; see `Events.subscribe`."""
         made = self.events.subscribe(events, owner=caller.name, where=where, after=after, expires_s=expires_s)
         return dict(made.acknowledgement)
+
+    def tell(
+        self,
+        caller: Caller,
+        *,
+        event: str,
+        payload: Mapping[str, Any],
+        to: str | Sequence[str] = (),
+        key: str = "",
+    ) -> dict[str, Any]:
+        """Tell an event of the caller's own; triggers and subscribers get it.
+
+        Args:
+            event: One of `TOLD_BY_PEOPLE`, or a name of one's own.
+            payload: What it says; `by` is added.
+            to: Who may see it beside the caller and those who see all; `*`: everybody.
+            key: The same for the same event told twice: it sets off a trigger once.
+
+        Raises:
+            NotAllowed: The role may not write, or only the service tells this event.
+            BadInput: A field is missing, something may not stand in an event, or somebody is not known.
+        """
+        with self.gate.recorded(caller, what=f"tell {in_brief(event)}"):
+            self.gate.require(caller, "write")
+            said = said_by(event, payload, caller.name)
+        readers = readers_of(to, self.rules, self._owner.name)
+        named = key_of(key, caller.name)
+        n = self.events.tell(event, said, owner=caller.name, readers=readers, by=caller.name, key=named)
+        self._wake()
+        return {"event": event, "n": n, "to": list(readers)}
+
+    def modified(self, caller: Caller, *, resource: str, at: int, session: str = "") -> dict[str, Any]:
+        """Tell `on_resource_modified` of a change that the caller has made, as the resource's history has it.
+
+        Args:
+            resource: Its name.
+            at: Where the line of its history begins, in bytes.
+            session: Of a resource that each session has its own of.
+
+        Raises:
+            BadInput: The history has no such change of the caller's.
+        """
+        said, key = change_told(self.folder.root / "resources", resource, at, session, caller.name)
+        readers = may_read(self.rules, resource)
+        try:
+            self.events.tell(
+                "on_resource_modified", said, owner=caller.name, readers=readers, by="workspace", key=key
+            )
+        except StoreError as error:  # as everywhere it costs the event, not the change
+            self.news.append(error.message)
+        self._wake()
+        return {"resource": resource, "action": said["action"]}
 
     def unsubscribe(self, caller: Caller, *, subscription_id: str) -> dict[str, Any]:
         """End a subscription."""

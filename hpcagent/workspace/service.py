@@ -56,6 +56,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "bayesian_optimize": Core.bayesian_optimize,
     "answer": Core.answer,
     "recommend": Core.recommend,
+    "tell": Core.tell,
+    "modified": Core.modified,
     "subscribe": Core.subscribe,
     "unsubscribe": Core.unsubscribe,
     "notifications": Core.notifications,
