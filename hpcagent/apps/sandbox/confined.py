@@ -21,7 +21,14 @@ __all__ = ["Confined", "confined"]
 
 _KEEPING = Path(__file__).with_name("keeping.py")
 _OWN_PROCESSES: dict[Tier, int] = {"limits": 0, "bubblewrap": 2}
-_RUNTIME = Path("/run/hpcagent")
+# What the keeper calls a limit: the key of `[sandbox]`, what a unit of it is, and its name.
+_KEYS = {
+    "processes": ("processes", 1, ""),
+    "memory": ("memory_mb", 1e6, " MB"),
+    "disk": ("disk_mb", 1e6, " MB"),
+    "one file": ("file_mb", 1e6, " MB"),
+    "CPU time": ("cpu_s", 1, " s"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +128,14 @@ class Confined:
             self.folder.with_name(f"{self.folder.name}.spec.json").unlink(missing_ok=True)
         broken = report["broken"]
         if broken is not None:
-            keys = {"processes": "processes", "memory": "memory_mb", "disk": "disk_mb"}
-            scale, unit = (1, "") if broken["limit"] == "processes" else (1e6, " MB")
+            key, scale, unit = _KEYS[broken["limit"]]
             raise AppFailed(
                 f"ended by the sandbox: {broken['found'] / scale:.4g}{unit} of {broken['limit']} where "
                 f"{broken['allowed'] / scale:.4g}{unit} are allowed.",
                 kind="simulation",
                 name="SandboxLimit",
                 log_tail=log_tail,
-                repair=f"raise {keys[broken['limit']]} of [sandbox] if the program needs that much",
+                repair=f"raise {key} of [sandbox] if the program needs that much",
             )
         return report
 
