@@ -326,9 +326,7 @@ class App(Displayed, Record):
         return self.function == LAMMPS or bool(self.code_digest and not self.chain)
 
     def _check_confined(self, settings: Mapping[str, Any], resources: Resources, ensemble: bool) -> None:
-        check_goes_with(
-            self.name, settings, resources, function=self.function, mpi=self.mpi, ensemble=ensemble
-        )
+        check_goes_with(self.name, settings, resources, function=self.function, mpi=self.mpi, ensemble=ensemble)
 
     def _changed(self, **update: Any) -> App:
         copy = self.model_copy(update=update)
@@ -579,8 +577,8 @@ def app(
             rank 0 returns is the outcome.
         ensemble: Whether a campaign's runs of it share MPI launches (see `[ensemble]` of a campaign); with `mpi`,
             each takes its own ranks of them.
-        sandbox: Confines its runs: a tier (`"limits"`, `"bubblewrap"`), the keys of `[sandbox]`, or a `Sandbox`. Each
-            is then a process of its own, which alone imports the function's module.
+        sandbox: Confines its runs: a tier (`"limits"`, `"bubblewrap"`), the keys of `[sandbox]`, or a `Sandbox`.
+            Each is then a process of its own, which alone imports the function's module.
 
     Raises:
         BadInput: A parameter is not an argument of the function, or an argument has no parameter; `mpi` without an

@@ -37,8 +37,8 @@ def as_setting(value: object, where: str) -> dict[str, Any]:
         value = {"require": value}
     if not isinstance(value, Mapping):
         raise BadInput(
-            f"{where}: sandbox={value!r}: give the name of a tier (limits, bubblewrap), the keys of [sandbox] as a "
-            "dict, or a Sandbox.",
+            f"{where}: sandbox={value!r}: give the name of a tier (limits, bubblewrap), the keys of [sandbox] as "
+            "a dict, or a Sandbox.",
             value=value,
         )
     return build(Sandbox, value, where=f"{where}: sandbox").model_dump(mode="json")
@@ -94,8 +94,8 @@ def check_goes_with(
     if mpi or ranks > 1:
         asked = "its function runs on MPI ranks (mpi=True)" if mpi else f"a run has {ranks} MPI ranks"
         raise BadInput(
-            f"app {name!r}: {asked}, and a run in a sandbox is one process; give it threads_per_rank and one rank, "
-            "or drop the sandbox.",
+            f"app {name!r}: {asked}, and a run in a sandbox is one process; give it threads_per_rank and one "
+            "rank, or drop the sandbox.",
             value=ranks,
         )
     if settings.get("extendable") and function != LAMMPS:
