@@ -17,7 +17,7 @@ from typing import Any
 from hpcagent.apps.as_found import AsFound
 from hpcagent.apps.carried import Carried
 from hpcagent.apps.guard import checked
-from hpcagent.apps.hooks import LAMMPS
+from hpcagent.apps.hooks import LAMMPS, PROGRAMS
 from hpcagent.apps.made_with import OtherFile, other_files
 from hpcagent.apps.modules import OtherModule, other_modules
 from hpcagent.apps.run import Outcome, Run
@@ -44,7 +44,7 @@ _SIGNAL = re.compile(r"\bsignal (\d+)\b")
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
 _TAIL = 4000
 # Functions of ours that start a program, and that in its sandbox.
-_CONFINE_THEIR_PROGRAM = (LAMMPS, "hpcagent.apps.executable.run:executable_run")
+_CONFINE_THEIR_PROGRAM = (LAMMPS, PROGRAMS)
 
 STALE = "open the site anew: its processes have imported the module before it was edited (or reload it there)"
 

@@ -24,7 +24,7 @@ from hpcagent.apps.calling import crash_of
 from hpcagent.apps.carried import Carried, carry
 from hpcagent.apps.launch import Finished, Limit, finish, planned
 from hpcagent.apps.made_with import OtherFile, sha256
-from hpcagent.apps.modules import file_in_tree
+from hpcagent.apps.modules import file_in_tree, is_named
 from hpcagent.apps.printed import read_tail
 from hpcagent.apps.rebuilt import Travelled
 from hpcagent.apps.run import Outcome, Run, note
@@ -88,7 +88,9 @@ def _own_files(order: Mapping[str, Any]) -> dict[str, tuple[Path, str, str]]:
     found = {}
     for name, digest in (order.get("modules") or {}).items():
         path, _ = file_in_tree(name)
-        if path is not None:  # one that is not found here came in the function's folder, or tells nothing
+        # One that is not found here came in the function's folder. What a module loads from a path is not given
+        # to it: it would decide itself what it may read.
+        if path is not None and is_named(name):
             found[name] = (path, name, str(digest))
     return found
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.hooks import LAMMPS
+from hpcagent.apps.hooks import LAMMPS, PROGRAMS
 from hpcagent.apps.modes import ENSEMBLE, MODE
 from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.errors import BadInput
 from hpcagent.model.base import build
 from hpcagent.model.contract import Resources
 
-__all__ = ["SANDBOX", "as_setting", "check_goes_with", "refuse_as_setting"]
+__all__ = ["FAILURES", "SANDBOX", "as_setting", "check_goes_with", "only_confines", "refuse_as_setting"]
 
 SANDBOX = "sandbox"
+FAILURES = ("SandboxLimit", "OutputsTooLarge", "NoSandbox", "SandboxFailed", "SandboxLost")
+"""What a run in a sandbox can fail with beside those of every run."""
 
 
 def as_setting(value: object, where: str) -> dict[str, Any]:
@@ -44,6 +47,18 @@ def as_setting(value: object, where: str) -> dict[str, Any]:
     return build(Sandbox, value, where=f"{where}: sandbox").model_dump(mode="json")
 
 
+def only_confines(name: str, function: str) -> bool:
+    """Whether a setting says how runs are confined, which decides nothing of what they give.
+
+    Of a described program it has always counted: the execution ids of its runs stay as they are.
+
+    Args:
+        name: Of the setting.
+        function: The app's function, by its dotted path.
+    """
+    return name == SANDBOX and function != PROGRAMS
+
+
 def refuse_as_setting(settings: Mapping[str, Any], where: str) -> None:
     """Refuse a setting of a user's own function that would be taken for its sandbox.
 
@@ -67,7 +82,7 @@ def check_goes_with(
     mpi: bool = False,
     ensemble: bool = False,
 ) -> None:
-    """Refuse a sandbox where the runs of an app are not processes of their own, of one rank and a beginning.
+    """Refuse a sandbox where the runs of an app are not processes of their own, with one rank and their own files.
 
     Args:
         name: The app's name.
@@ -104,3 +119,10 @@ def check_goes_with(
             "declared ones leave it, so the end to go on from would not be there; drop one of the two.",
             value=name,
         )
+    for file in settings.get("files") or {} if function == LAMMPS else ():
+        if any(part.startswith(".") for part in Path(file).parts):
+            raise BadInput(
+                f"app {name!r}: its script names {file!r}, a hidden file or one in a hidden folder, which "
+                "a script in a sandbox is not given; put the script and its data into a folder of their own.",
+                value=file,
+            )
