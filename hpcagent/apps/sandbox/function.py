@@ -237,9 +237,7 @@ def _outcome(said: Any) -> Outcome:
         raise _bad("it gives no outcome")
     for name in _NONE_OF_THESE:
         if said.get(name):
-            raise _bad(
-                f"its Outcome.{name} says of files what nobody outside of the sandbox can believe; leave it out"
-            )
+            raise _bad(f"its Outcome.{name} tells of files, which is not believed from a sandbox; leave it out")
     for name in ("metrics", "uncertainty", *_TEXTS):
         if not isinstance(said.get(name), dict):
             raise _bad(f"its Outcome.{name} is no mapping")
