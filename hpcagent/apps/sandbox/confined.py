@@ -39,13 +39,16 @@ class Confined:
         tier: The one it runs in.
         asked: What it may use.
         folder: Where the sandbox is: `work` (the program's directory), `tmp`.
-        work: The program's directory; the only one that it can write, but for its `/tmp`.
     """
 
     tier: Tier
     asked: Sandbox
     folder: Path
-    work: Path
+
+    @property
+    def work(self) -> Path:
+        """The program's directory; the only one that it can write, but for its `/tmp`."""
+        return self.folder / "work"
 
     @property
     def _report(self) -> Path:
@@ -199,4 +202,4 @@ def confined(folder: Path, asked: Sandbox) -> Confined:
     folder = folder.absolute()
     for path in (folder, folder / "work", folder / "tmp"):
         path.mkdir(mode=0o700)
-    return Confined(tier, asked, folder, folder / "work")
+    return Confined(tier, asked, folder)

@@ -16,12 +16,15 @@ from hpcagent.apps.deciding import Deciding
 from hpcagent.apps.launch import Finished
 from hpcagent.apps.printed import read_tail
 from hpcagent.apps.run import Run, note
-from hpcagent.apps.sandbox.boxed import Box, box_of
+from hpcagent.apps.sandbox.boxed import FOLDER, Box, box_of
+from hpcagent.apps.sandbox.confined import Confined
+from hpcagent.apps.sandbox.outputs import taken_out
+from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.errors import AppFailed
 from hpcagent.regular import open_regular
 from hpcagent.science.lammps.restart import END, FILES, SOURCE, Earlier
 
-__all__ = ["fill", "lammps_box", "take_out"]
+__all__ = ["fill", "lammps_box", "recover", "take_out"]
 
 _INPUTS = ("in.lammps", "params.vars")
 _TAIL = 4000
@@ -69,6 +72,22 @@ def _given(run: Run) -> Iterator[str]:
     structure = (run.settings.get("structure") or {}).get("file")
     names = (*_INPUTS, *run.settings["paths"], *(run.settings.get("chosen") or ()), structure)
     return (name for name in dict.fromkeys(filter(None, names)) if (run.workdir / name).is_file())
+
+
+def recover(run: Run) -> None:
+    """Take what a further attempt needs out of the boxes of attempts whose worker was lost before it did so.
+
+    Raises:
+        AppFailed: `OutputsTooLarge`.
+    """
+    for attempt in run.workdir.glob("attempt-*"):
+        lost = Confined("limits", Sandbox.model_validate(run.settings["sandbox"]), attempt / FOLDER)
+        if not lost.work.is_dir():
+            continue
+        names = [name for name in _declared(run) if not (attempt / name).exists()]
+        patterns = [glob.escape(name) for name in names]
+        taken_out(lost.work, attempt, patterns, most_bytes=int(1e6 * lost.asked.output_mb))
+        lost.remove()
 
 
 def take_out(box: Box, finished: Finished) -> None:

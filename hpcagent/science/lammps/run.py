@@ -23,7 +23,7 @@ from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.failures import CONTINUES
 from hpcagent.regular import read_regular
 from hpcagent.science.lammps.accuracy import force_errors
-from hpcagent.science.lammps.boxed import fill, lammps_box, take_out
+from hpcagent.science.lammps.boxed import fill, lammps_box, recover, take_out
 from hpcagent.science.lammps.collected import begun_anew
 from hpcagent.science.lammps.executable import command, variables
 from hpcagent.science.lammps.failures import Ended, failure_of, no_room
@@ -79,6 +79,8 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
 
 def _outcome(run: Run, params: Mapping[str, float | int | str], box: Box | None) -> Outcome:
     settings = run.settings
+    if box is not None:
+        recover(run)
     source, refused = _source(run)
     watch = watch_of(run, source, run.workdir if box is None else box.folder)
     _write_inputs(run, params, source, run.settings["script"] if watch is None else watch.script)

@@ -35,13 +35,6 @@ def take(x, run):
 """
 
 
-@pytest.fixture(params=["limits", "bubblewrap"])
-def tier(request):
-    """Both tiers, one after the other."""
-    request.getfixturevalue("without_bubblewrap" if request.param == "limits" else "with_bubblewrap")
-    return request.param
-
-
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     """Makes an app of a function in a module of the user's, whose body is an expression; forgets the module."""

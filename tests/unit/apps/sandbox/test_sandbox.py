@@ -188,13 +188,6 @@ def test_a_box_leaves_no_process_behind(tmp_path):
 # ---- what every tier keeps
 
 
-@pytest.fixture(params=["limits", "bubblewrap"])
-def tier(request):
-    """Both tiers, one after the other."""
-    request.getfixturevalue("without_bubblewrap" if request.param == "limits" else "with_bubblewrap")
-    return request.param
-
-
 def box(tier, **more):
     return Sandbox(require=tier, **more)
 

@@ -1,4 +1,4 @@
-"""The tiers: limits without bubblewrap on the PATH, and bubblewrap where the machine has it."""
+"""Tiers of the sandbox: limits without bubblewrap on the PATH, and bubblewrap where the machine has it."""
 
 from __future__ import annotations
 
@@ -37,3 +37,10 @@ def with_bubblewrap() -> None:
     state = tiers()[1]
     if not state.available:
         pytest.skip(state.why)
+
+
+@pytest.fixture(params=["limits", "bubblewrap"])
+def tier(request: pytest.FixtureRequest) -> str:
+    """Both tiers, one after the other."""
+    request.getfixturevalue("without_bubblewrap" if request.param == "limits" else "with_bubblewrap")
+    return str(request.param)
