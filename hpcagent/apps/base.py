@@ -21,7 +21,7 @@ from hpcagent.apps.modes import ENSEMBLE, MODE, in_ensemble, is_mode, with_mode
 from hpcagent.apps.modules import own_modules
 from hpcagent.apps.parts import CALLER, Part, by_hand, valued
 from hpcagent.apps.sandbox.record import Sandbox
-from hpcagent.apps.sandbox.setting import SANDBOX, as_setting, check_goes_with, only_confines, refuse_as_setting
+from hpcagent.apps.sandbox.setting import SANDBOX, as_setting, check_goes_with, counting, refuse_as_setting
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
@@ -742,12 +742,9 @@ _LATER = {"dipole": "off"}
 
 
 def _counting(settings: Mapping[str, Any], function: str, *without: str) -> dict[str, Any]:
-    """The settings that decide a result; how its runs are started and confined does not."""
-
-    def counts(name: str) -> bool:
-        return name not in without and not is_mode(name, function) and not only_confines(name, function)
-
-    kept = ((k, v) for k, v in settings.items() if counts(k))
+    """The settings that decide a result; how its runs are started, and their limits, does not."""
+    made = counting(settings, function)
+    kept = ((k, v) for k, v in made.items() if k not in without and not is_mode(k, function))
     return {k: v for k, v in kept if k not in _LATER or v != _LATER[k]}
 
 

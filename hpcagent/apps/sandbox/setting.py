@@ -13,11 +13,13 @@ from hpcagent.errors import BadInput
 from hpcagent.model.base import build
 from hpcagent.model.contract import Resources
 
-__all__ = ["FAILURES", "SANDBOX", "as_setting", "check_goes_with", "only_confines", "refuse_as_setting"]
+__all__ = ["FAILURES", "SANDBOX", "as_setting", "check_goes_with", "counting", "refuse_as_setting"]
 
 SANDBOX = "sandbox"
 FAILURES = ("SandboxLimit", "OutputsTooLarge", "NoSandbox", "SandboxFailed", "SandboxLost")
 """What a run in a sandbox can fail with beside those of every run."""
+
+_OPENS = ("network", "read", "pass_env")
 
 
 def as_setting(value: object, where: str) -> dict[str, Any]:
@@ -47,16 +49,26 @@ def as_setting(value: object, where: str) -> dict[str, Any]:
     return build(Sandbox, value, where=f"{where}: sandbox").model_dump(mode="json")
 
 
-def only_confines(name: str, function: str) -> bool:
-    """Whether a setting says how runs are confined, which decides nothing of what they give.
+def counting(settings: Mapping[str, Any], function: str) -> dict[str, Any]:
+    """The settings with what of a sandbox decides a result: what it opens, not its tier and its limits.
 
-    Of a described program it has always counted: the execution ids of its runs stay as they are.
+    A limit can so be raised in the middle of a campaign; an approval of a run that sees nothing else is none of one
+    that does. Of a described program all of it has always counted: its execution ids stay as they are.
 
     Args:
-        name: Of the setting.
+        settings: Of an app.
         function: The app's function, by its dotted path.
+
+    Example:
+        >>> counting({"sandbox": as_setting("limits", "app mine")}, "")
+        {}
+        >>> counting({"sandbox": as_setting(Sandbox(network=True), "app mine")}, "")
+        {'sandbox': {'network': True}}
     """
-    return name == SANDBOX and function != PROGRAMS
+    if settings.get(SANDBOX) is None or function == PROGRAMS:
+        return dict(settings)
+    opened = {name: settings[SANDBOX][name] for name in _OPENS if settings[SANDBOX].get(name)}
+    return {k: v for k, v in settings.items() if k != SANDBOX} | ({SANDBOX: opened} if opened else {})
 
 
 def refuse_as_setting(settings: Mapping[str, Any], where: str) -> None:

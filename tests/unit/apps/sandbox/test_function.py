@@ -346,7 +346,10 @@ def test_what_a_sandbox_does_not_go_with_is_refused_where_the_app_is_made(made, 
     boxed = plain.with_settings(sandbox="limits")
     assert boxed.settings["sandbox"]["require"] == "limits"
     assert "sandbox" not in boxed.with_settings(sandbox=None).settings
-    assert boxed.digest == plain.digest  # how a run is confined decides nothing of what it gives
+    # Limits decide nothing of what a run gives; what it may see may.
+    assert boxed.digest == plain.digest == plain.with_settings(sandbox={"memory_mb": 500}).digest
+    for opened in ({"network": True}, {"read": ["/data"]}, {"pass_env": ["MINE"]}):
+        assert plain.with_settings(sandbox=opened).digest != plain.digest
     with pytest.raises(BadInput, match="2 MPI ranks"):
         boxed.with_resources(ranks_per_node=2)
     with pytest.raises(BadInput, match="share a process"):
