@@ -52,8 +52,8 @@ def as_setting(value: object, where: str) -> dict[str, Any]:
 def counting(settings: Mapping[str, Any], function: str) -> dict[str, Any]:
     """The settings with what of a sandbox decides a result: what it opens, not its tier and its limits.
 
-    A limit can so be raised in the middle of a campaign; an approval of a run that sees nothing else is none of one
-    that does. Of a described program all of it has always counted: its execution ids stay as they are.
+    A limit can so be raised in the middle of a campaign; an approval of a run that sees nothing else is none of
+    one that does. Of a described program all of it has always counted: its execution ids stay as they are.
 
     Args:
         settings: Of an app.
