@@ -11,8 +11,12 @@ from typing import IO
 __all__ = ["open_regular", "read_regular"]
 
 
-def open_regular(path: str | Path) -> IO[bytes]:
+def open_regular(path: str | Path, *, follow: bool = True) -> IO[bytes]:
     """Open a file for reading, never waiting for another program: a named pipe in its place is refused.
+
+    Args:
+        path: The file.
+        follow: Whether it may be a link: not where a program that is not trusted can put one.
 
     Raises:
         OSError: It cannot be opened, or is no regular file; what a shell gives (`/dev/fd/63`) may be a pipe.
@@ -22,7 +26,8 @@ def open_regular(path: str | Path) -> IO[bytes]:
         ...     file.read()
         b''
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
     try:
         found = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(found):

@@ -20,6 +20,8 @@ from hpcagent.apps.made_with import sha256
 from hpcagent.apps.modes import ENSEMBLE, MODE, in_ensemble, is_mode, with_mode
 from hpcagent.apps.modules import own_modules
 from hpcagent.apps.parts import CALLER, Part, by_hand, valued
+from hpcagent.apps.sandbox.record import Sandbox
+from hpcagent.apps.sandbox.setting import SANDBOX, as_setting, check_goes_with, counting, refuse_as_setting
 from hpcagent.errors import BadInput, nearest
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
@@ -277,12 +279,14 @@ class App(Displayed, Record):
                 )
         wanted = self.contract.resources.model_dump() | changes
         resources = build(Resources, wanted, where=f"resources of app {self.name}")
+        self._check_confined(self.settings, resources, self.ensemble)
         return self._changed(contract=self.contract.model_copy(update={"resources": resources}))
 
     def with_settings(self, **settings: Any) -> App:
         """A copy with other settings: plain data that decides a result but is no parameter, e.g. pseudopotentials.
 
-        A setting that names a file counts by what is in the file, not by where it lies.
+        A setting that names a file counts by what is in the file, not by where it lies. LAMMPS and functions of a
+        user's own take `sandbox`, too: what confines their runs; None for nothing.
 
         Raises:
             BadInput: The app has no such setting, its value is no plain data, or its file is not there.
@@ -300,6 +304,10 @@ class App(Displayed, Record):
             if name == MODE and MODE not in self.settings:
                 ensemble = in_ensemble(self.name, value)
                 continue
+            if name == SANDBOX and (self._can_be_confined or name in self.settings):
+                kept = {} if value is None else {SANDBOX: as_setting(value, f"app {self.name}")}
+                made = {k: v for k, v in made.items() if k != SANDBOX} | kept
+                continue
             if name not in self.settings or name in ("files", "paths"):
                 known = [k for k in self.settings if k not in ("files", "paths")]
                 raise BadInput(f"app {self.name!r} has no setting {name!r}; {nearest(name, known)}", value=name)
@@ -309,7 +317,16 @@ class App(Displayed, Record):
                 made |= _with_file(made, name, value)
             else:
                 made[name] = _plain(value, f"setting {name!r} of app {self.name!r}")
+        self._check_confined(made, self.contract.resources, ensemble)
         return self._changed(settings=made, ensemble=ensemble)
+
+    @property
+    def _can_be_confined(self) -> bool:
+        """Whether it runs in a sandbox when told so: LAMMPS, and a function of a user's own."""
+        return self.function == LAMMPS or bool(self.code_digest and not self.chain)
+
+    def _check_confined(self, settings: Mapping[str, Any], resources: Resources, ensemble: bool) -> None:
+        check_goes_with(self.name, settings, resources, function=self.function, mpi=self.mpi, ensemble=ensemble)
 
     def _changed(self, **update: Any) -> App:
         copy = self.model_copy(update=update)
@@ -524,6 +541,7 @@ def app(
     extendable: bool = False,
     mpi: bool = False,
     ensemble: bool = False,
+    sandbox: Sandbox | Mapping[str, Any] | str | None = None,
 ) -> Callable[[Callable[..., Any]], App]:
     """Turn a Python function into an app.
 
@@ -559,6 +577,8 @@ def app(
             rank 0 returns is the outcome.
         ensemble: Whether a campaign's runs of it share MPI launches (see `[ensemble]` of a campaign); with `mpi`,
             each takes its own ranks of them.
+        sandbox: Confines its runs: a tier (`"limits"`, `"bubblewrap"`), the keys of `[sandbox]`, or a `Sandbox`.
+            Each is then a process of its own, which alone imports the function's module.
 
     Raises:
         BadInput: A parameter is not an argument of the function, or an argument has no parameter; `mpi` without an
@@ -598,6 +618,7 @@ def app(
             extendable=extendable,
             mpi=mpi,
             ensemble=ensemble,
+            sandbox=sandbox,
         )
 
     return wrap
@@ -621,6 +642,7 @@ def app_of(
     extendable: bool = False,
     mpi: bool = False,
     ensemble: bool = False,
+    sandbox: Sandbox | Mapping[str, Any] | str | None = None,
     **contract: Any,
 ) -> App:
     """Make the app of a function; what `app` and `chain` have in common.
@@ -631,6 +653,7 @@ def app_of(
     space = Space.made(Space.of(**(parameters or {})).parameters, constraints)
     check_names(space, f"app {name or function.__name__}", "use `run.seed`")
     _check_signature(function, space, inputs if chain else ())
+    refuse_as_setting(settings or {}, f"app {name or function.__name__}")
     if extendable:
         check_extendable(function, settings or {})
         settings = {**(settings or {}), "extendable": True}
@@ -654,6 +677,10 @@ def app_of(
         },
         where=f"app {name or function.__name__}",
     )
+    made_settings = declared_settings(settings or {}, files)
+    if sandbox is not None:
+        made_settings[SANDBOX] = as_setting(sandbox, f"app {made_contract.name}")
+    check_goes_with(made_contract.name, made_settings, made_contract.resources, mpi=mpi, ensemble=ensemble)
     module = first_name(function.__module__)
     importable = module != "__main__" and "<locals>" not in function.__qualname__
     made = App(
@@ -663,7 +690,7 @@ def app_of(
         # Our own apps are versioned; a user rarely changes a version number, so their code counts.
         code_digest="" if module.startswith("hpcagent.") else carried.source_digest(function),
         code_form=0 if module.startswith("hpcagent.") else carried.FORM,
-        settings=declared_settings(settings or {}, files),
+        settings=made_settings,
         vary=vary,
         chain=chain,
         mpi=mpi,
@@ -715,8 +742,9 @@ _LATER = {"dipole": "off"}
 
 
 def _counting(settings: Mapping[str, Any], function: str, *without: str) -> dict[str, Any]:
-    """The settings that decide a result; how its runs are started does not."""
-    kept = ((k, v) for k, v in settings.items() if k not in without and not is_mode(k, function))
+    """The settings that decide a result; how its runs are started, and their limits, does not."""
+    made = counting(settings, function)
+    kept = ((k, v) for k, v in made.items() if k not in without and not is_mode(k, function))
     return {k: v for k, v in kept if k not in _LATER or v != _LATER[k]}
 
 

@@ -4,21 +4,47 @@ from __future__ import annotations
 
 import errno
 import importlib
+import inspect
+import re
+import signal
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from types import GeneratorType
 from typing import Any
 
+from hpcagent.apps.as_found import AsFound
 from hpcagent.apps.carried import Carried
 from hpcagent.apps.guard import checked
+from hpcagent.apps.hooks import LAMMPS, PROGRAMS
 from hpcagent.apps.made_with import OtherFile, other_files
 from hpcagent.apps.modules import OtherModule, other_modules
-from hpcagent.apps.run import Outcome
+from hpcagent.apps.run import Outcome, Run
+from hpcagent.apps.watching import driven
 from hpcagent.errors import AppFailed
 from hpcagent.moved import new_name
 from hpcagent.surroundings import import_on_a_worker
 
-__all__ = ["STALE", "function_of", "of_numbers", "os_name", "outcome_of", "refuse_others"]
+__all__ = [
+    "STALE",
+    "as_failure",
+    "called",
+    "crash_of",
+    "function_of",
+    "is_confined",
+    "of_numbers",
+    "os_name",
+    "outcome_of",
+    "refuse_others",
+]
 
+_MACHINE = (signal.SIGILL, signal.SIGBUS)
+_SIGNAL = re.compile(r"\bsignal (\d+)\b")
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
+_TAIL = 4000
+# Functions of ours that start a program, and that in its sandbox.
+_CONFINE_THEIR_PROGRAM = (LAMMPS, PROGRAMS)
 
 STALE = "open the site anew: its processes have imported the module before it was edited (or reload it there)"
 
@@ -124,3 +150,108 @@ def os_name(error: OSError) -> str:
         errno.EACCES: "NoPermission",
     }
     return names.get(error.errno or 0, type(error).__name__)
+
+
+def called(
+    function: Callable[..., Any],
+    params: Mapping[str, Any],
+    run: Run,
+    promises: Mapping[str, Any],
+    *,
+    lasts: bool = True,
+) -> Outcome:
+    """What an app's function gives, with `run` if it has such an argument; one that yields is driven.
+
+    Args:
+        function: The function.
+        params: Its other arguments.
+        run: The run.
+        promises: Metrics of the contract.
+        lasts: Whether further runs come in this process.
+
+    Raises:
+        AppFailed: `BadReturn`; or what it raises.
+    """
+    # Of a method the function: a cached one would keep its object (a chain, and whom it asks) for good.
+    given = {**params, "run": run} if _wants_run(getattr(function, "__func__", function)) else params
+    found = AsFound(lasts=lasts)
+    return outcome_of(found.call(_returned, called=function, given=given, run=run, promises=promises))
+
+
+def _returned(called: Callable[..., Any], given: Mapping[str, Any], run: Run, promises: Mapping[str, Any]) -> Any:
+    returned = called(**given)
+    return driven(returned, run, promises) if isinstance(returned, GeneratorType) else returned
+
+
+@lru_cache(maxsize=64)
+def _wants_run(function: Callable[..., Any]) -> bool:
+    return "run" in inspect.signature(function).parameters
+
+
+def is_confined(order: Mapping[str, Any]) -> bool:
+    """Whether the function of an order is itself not to be trusted: it is called in a sandbox only."""
+    return order["settings"].get("sandbox") is not None and order["function"] not in _CONFINE_THEIR_PROGRAM
+
+
+def crash_of(code: int, tail: str, *, ranks: int = 1) -> AppFailed:
+    """What the end of the processes of an app's function says, of which none has said anything.
+
+    Args:
+        code: Exit code of what has started them; negative for a signal.
+        tail: Last lines of what they printed.
+        ranks: How many they are.
+    """
+    number = -code if code < 0 else code - 128 if code > 128 else 0
+    # "Killed (signal 9)" of hydra, whose own exit code is then 9; "exited on signal 9" of Open MPI.
+    by_launcher = _SIGNAL.findall(tail)
+    if not number and ranks > 1 and by_launcher:
+        number = int(by_launcher[-1])
+    which = "a rank of the app's function" if ranks > 1 else "the app's function"
+    try:
+        name = signal.Signals(number).name if number else ""
+    except ValueError:
+        name = ""
+    if not name:
+        return AppFailed(
+            f"{which} ended its own process with exit code {code} (os._exit?); it must return.",
+            kind="contract",
+            name="FunctionExited",
+            log_tail=tail,
+        )
+    if number in _FROM_OUTSIDE:
+        return AppFailed(
+            f"{which} was ended by {name} from outside (out of memory, or the job was stopped).",
+            kind="infrastructure",
+            name="Killed",
+            log_tail=tail,
+        )
+    machine = number in _MACHINE
+    why = ": built for another processor, or the file system or its memory failed" if machine else ""
+    return AppFailed(
+        f"{which} crashed with {name}{why}.",
+        kind="infrastructure" if machine else "simulation",
+        name="FunctionCrashed",
+        log_tail=tail,
+    )
+
+
+def as_failure(error: BaseException) -> dict[str, Any]:
+    """What a process that calls an app's function says of what that raised, as plain data."""
+    if isinstance(error, AppFailed):
+        told = ("kind", "name", "log_tail", "repair", "stopped")
+        details = {name: value for name, value in error.details.items() if name in told}
+        return {"failure": {"message": error.message, **details}}
+    if isinstance(error, OSError):
+        message, path = error.strerror or str(error), error.filename and str(error.filename)
+        return {"os_error": [error.errno or errno.EIO, message, path]}
+    if isinstance(error, MemoryError):
+        return {"memory": str(error) or "not enough memory"}
+    last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1:]
+    return {
+        "failure": {
+            "message": last[0] if last else type(error).__name__,
+            "kind": "contract",
+            "name": type(error).__name__,
+            "log_tail": traceback.format_exc()[-_TAIL:],
+        }
+    }

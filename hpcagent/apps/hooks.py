@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from hpcagent.apps.run import Run
     from hpcagent.errors import AppFailed
 
-__all__ = ["LAMMPS", "Files", "LammpsHooks", "Repaired", "files_of", "lammps"]
+__all__ = ["LAMMPS", "PROGRAMS", "Files", "LammpsHooks", "Repaired", "files_of", "lammps"]
 
 LAMMPS = "hpcagent.apps.lammps.run:lammps_run"
 """The function of every app that runs a LAMMPS script, by the name that stands in records and execution ids."""
+
+PROGRAMS = "hpcagent.apps.executable.run:executable_run"
+"""Likewise of every app that runs a described program."""
 
 
 class Files(Protocol):

@@ -26,7 +26,16 @@ from hpcagent.apps.edited import edited_since_import
 from hpcagent.apps.made_with import sha256
 from hpcagent.errors import BadInput
 
-__all__ = ["FROM_PATH", "OtherModule", "file_in_tree", "loaded", "other_modules", "own_modules", "placed"]
+__all__ = [
+    "FROM_PATH",
+    "OtherModule",
+    "file_in_tree",
+    "is_named",
+    "loaded",
+    "other_modules",
+    "own_modules",
+    "placed",
+]
 
 _OURS = Path(__file__).resolve().parents[1]
 _NEVER = frozenset({"__main__", "__mp_main__", "hpcagent", *sys.stdlib_module_names})
@@ -118,6 +127,16 @@ def placed(name: str, path: str) -> str:
     """Take down where the file of a module is that no name leads to; its name."""
     _placed[name] = str(Path(path).absolute())
     return name
+
+
+def is_named(name: str) -> bool:
+    """Whether a module is found by its name; one that is loaded from a path may be any file.
+
+    Example:
+        >>> is_named("json")
+        True
+    """
+    return name not in _placed
 
 
 def file_in_tree(name: str) -> tuple[Path | None, str]:

@@ -10,13 +10,10 @@ A rank that fails says why and ends the others, which may wait for it. Standard 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import pickle
-import re
-import signal
 import sys
 import time
 import traceback
@@ -26,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.as_found import AsFound, cannot_be_given_back, flush_streams, leave_behind
+from hpcagent.apps.calling import as_failure, crash_of
 from hpcagent.apps.carried import Carried, carry
 from hpcagent.apps.launch import Finished, Launch, Limit, finish, planned
 from hpcagent.apps.printed import read_tail, reading
@@ -43,9 +41,6 @@ _CALL, _ANSWER, _FAILURE, _OUTPUT = "ranks-call.pickle", "ranks-answer.json", "r
 _TAIL = 4000
 _MOMENT_S = 2.0
 """So long does a rank that has failed wait for the others to come to their end, in seconds."""
-_MACHINE = (signal.SIGILL, signal.SIGBUS)
-_SIGNAL = re.compile(r"\bsignal (\d+)\b")
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
 
 
 def over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -> Outcome:
@@ -83,7 +78,7 @@ def over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) ->
         return _outcome(json.loads(answer.read_text()))
     if finished.stopped is not None:
         raise finished.stopped.failure(wall_s=finished.wall_s, log_tail=tail)
-    raise _crash(finished, tail, ranks=_ranks(run))
+    raise crash_of(finished.returncode, tail, ranks=_ranks(run))
 
 
 def _ranks(run: Run) -> int:
@@ -157,43 +152,6 @@ def _raise(said: Mapping[str, Any], tail: str) -> None:
     failure = dict(said["failure"])
     failure["log_tail"] = failure.get("log_tail") or tail
     raise AppFailed(f"{failure.pop('message')}{whose}", **failure)
-
-
-def _crash(finished: Finished, tail: str, *, ranks: int) -> AppFailed:
-    """What the end of the ranks says, of which none has said anything."""
-    code = finished.returncode
-    number = -code if code < 0 else code - 128 if code > 128 else 0
-    # "Killed (signal 9)" of hydra, whose own exit code is then 9; "exited on signal 9" of Open MPI.
-    by_launcher = _SIGNAL.findall(tail)
-    if not number and ranks > 1 and by_launcher:
-        number = int(by_launcher[-1])
-    which = "a rank of the app's function" if ranks > 1 else "the app's function"
-    try:
-        name = signal.Signals(number).name if number else ""
-    except ValueError:
-        name = ""
-    if not name:
-        return AppFailed(
-            f"{which} ended its own process with exit code {code} (os._exit?); it must return.",
-            kind="contract",
-            name="FunctionExited",
-            log_tail=tail,
-        )
-    if number in _FROM_OUTSIDE:
-        return AppFailed(
-            f"{which} was ended by {name} from outside (out of memory, or the job was stopped).",
-            kind="infrastructure",
-            name="Killed",
-            log_tail=tail,
-        )
-    machine = number in _MACHINE
-    why = ": built for another processor, or the file system or its memory failed" if machine else ""
-    return AppFailed(
-        f"{which} crashed with {name}{why}.",
-        kind="infrastructure" if machine else "simulation",
-        name="FunctionCrashed",
-        log_tail=tail,
-    )
 
 
 # ---- a rank
@@ -276,27 +234,7 @@ def _library() -> str:
 
 
 def _failed(error: BaseException, comm: Any) -> dict[str, Any]:
-    return {**_as_failure(error), "noted": noted(), "who": f"rank {comm.rank} of {comm.size}"}
-
-
-def _as_failure(error: BaseException) -> dict[str, Any]:
-    if isinstance(error, AppFailed):
-        details = {k: v for k, v in error.details.items() if k in ("kind", "name", "log_tail", "repair")}
-        return {"failure": {"message": error.message, **details}}
-    if isinstance(error, OSError):
-        message, path = error.strerror or str(error), error.filename and str(error.filename)
-        return {"os_error": [error.errno or errno.EIO, message, path]}
-    if isinstance(error, MemoryError):
-        return {"memory": str(error) or "not enough memory"}
-    last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1:]
-    return {
-        "failure": {
-            "message": last[0] if last else type(error).__name__,
-            "kind": "contract",
-            "name": type(error).__name__,
-            "log_tail": traceback.format_exc()[-_TAIL:],
-        }
-    }
+    return {**as_failure(error), "noted": noted(), "who": f"rank {comm.rank} of {comm.size}"}
 
 
 # ---- in a slot of a launch that is there

@@ -49,7 +49,12 @@ class Travelled(Carried):
         self._reference = function
         self._folder = folder
 
-    def __reduce__(self) -> Any:  # to the ranks of a run
+    @property
+    def folder(self) -> str:
+        """Of the modules that came with it; empty: none."""
+        return self._folder
+
+    def __reduce__(self) -> Any:  # to the ranks of a run, or into its sandbox
         return Travelled, (self._reference, self._folder)
 
     def function(self) -> Callable[..., Any]:

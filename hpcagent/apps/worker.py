@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import inspect
 import json
 import math
 import os
@@ -19,13 +18,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from types import GeneratorType
 from typing import Any
 
-from hpcagent.apps.as_found import AsFound
-from hpcagent.apps.calling import function_of, of_numbers, os_name, outcome_of, refuse_others
+from hpcagent.apps.calling import called, function_of, is_confined, of_numbers, os_name, refuse_others
 from hpcagent.apps.chosen import placed
 from hpcagent.apps.guard import as_recorded, checked
 from hpcagent.apps.hooks import LAMMPS
@@ -36,7 +33,6 @@ from hpcagent.apps.printed import reading
 from hpcagent.apps.repairs import with_repairs
 from hpcagent.apps.run import LazyRun, Outcome, Run, note, noted, noting, repairs_made, spent_cpu_s
 from hpcagent.apps.run_records import record_file
-from hpcagent.apps.watching import driven
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
 from hpcagent.model.failures import KINDS, known_kind, meaning
@@ -494,17 +490,15 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     Raises:
         AppFailed: `FilesChanged`.
     """
-    modules: Mapping[str, str] = order.get("modules") or {}
+    # Of a function that is confined nothing is imported here: its sandbox looks after its modules.
+    modules: Mapping[str, str] = {} if is_confined(order) else order.get("modules") or {}
     settings = order["settings"]
     refuse_others(modules, settings)
     before = loaded(modules)
-    function = function_of(order["function"])
+    call = _call_of(order)
     at_import = loaded(modules)
     refuse_others({name: modules[name] for name in at_import - before}, {})
     params = {**order.get("left_out", {}), **placed(order, run)}
-    call = (
-        partial(_over_ranks, order) if order.get("mpi") else partial(_call, function, promises=order["promises"])
-    )
     if "repairs" in settings:
         outcome = with_repairs(call, params, run, altering=order.get("altering"))
     else:
@@ -519,28 +513,26 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     return outcome, None
 
 
+def _call_of(order: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Run], Outcome]:
+    """How the function of an order is called, with its parameters and the run."""
+    if is_confined(order):
+        return partial(_in_a_box, order)
+    function = function_of(order["function"])
+    return (
+        partial(_over_ranks, order) if order.get("mpi") else partial(called, function, promises=order["promises"])
+    )
+
+
+def _in_a_box(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -> Outcome:
+    from hpcagent.apps.sandbox.function import in_a_box  # which few runs need
+
+    return in_a_box(order, params, run)
+
+
 def _over_ranks(order: Mapping[str, Any], params: Mapping[str, Any], run: Run) -> Outcome:
     from hpcagent.apps.over_ranks import over_ranks  # which few runs need
 
     return over_ranks(order, params, run)
-
-
-def _call(
-    function: Callable[..., Any], params: Mapping[str, Any], run: Run, promises: Mapping[str, Any]
-) -> Outcome:
-    # Of a method the function: a cached one would keep its object (a chain, and whom it asks) for good.
-    given = {**params, "run": run} if _wants_run(getattr(function, "__func__", function)) else params
-    return outcome_of(AsFound().call(_returned, called=function, given=given, run=run, promises=promises))
-
-
-def _returned(called: Callable[..., Any], given: Mapping[str, Any], run: Run, promises: Mapping[str, Any]) -> Any:
-    returned = called(**given)
-    return driven(returned, run, promises) if isinstance(returned, GeneratorType) else returned
-
-
-@lru_cache(maxsize=64)
-def _wants_run(function: Callable[..., Any]) -> bool:
-    return "run" in inspect.signature(function).parameters
 
 
 def _plain_upstream(result: Any) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from hpcagent.apps.sandbox.setting import SANDBOX
 from hpcagent.campaign.record import Campaign, PolicyChoice
 from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.errors import BadInput
@@ -47,6 +48,7 @@ def _parts(campaign: Campaign) -> dict[str, Any]:
         "space": campaign.space,
         "constraints": [c.text for c in campaign.constraints],
         "resources": campaign.app.contract.resources.layout,
+        "sandbox": campaign.app.settings.get(SANDBOX),
     }
 
 
@@ -112,11 +114,13 @@ def _told(name: str, old: Any, new: Any) -> list[str]:
         ['replicates from 1 to 3', 'values of T from 2 to 3']
         >>> _told("policy", was, {"name": "bayes"})
         ['policy from sweep to bayes']
+        >>> _told("sandbox", {"cpu_s": 60, "memory_mb": 500}, {"cpu_s": 60, "memory_mb": 900})
+        ['memory_mb of the sandbox from 500 to 900']
     """
     both = isinstance(old, Mapping) and isinstance(new, Mapping)
     if name == "policy" and both and old.get("name") != new.get("name"):
         return [f"policy from {old.get('name')} to {new.get('name')}"]
-    if name not in ("policy", "space", "resources") or not both:
+    if name not in ("policy", "space", "resources", "sandbox") or not both:
         return [f"{name} from {_short(old)} to {_short(new)}"]
     return [
         words for key in dict.fromkeys((*old, *new)) for words in _entry(name, key, old.get(key), new.get(key))
@@ -128,6 +132,8 @@ def _entry(part: str, key: str, old: Any, new: Any) -> list[str]:
         return []
     if part == "space":
         return [f"range of {key} from {_short(old)} to {_short(new)}"]
+    if part == "sandbox":
+        return [f"{key} of the sandbox from {_short(old)} to {_short(new)}"]
     if key == "values" and isinstance(old or {}, Mapping) and isinstance(new or {}, Mapping):
         were, are = old or {}, new or {}
         return [

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from hpcagent.apps.modes import MODE, is_mode
+from hpcagent.apps.sandbox.setting import SANDBOX
 from hpcagent.campaign.compare import estimated
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.extended import counting, superseded
@@ -18,6 +19,7 @@ __all__ = [
     "guarded_text",
     "mode_words",
     "run_counts",
+    "sandbox_words",
     "stop_words",
     "told_note",
     "told_words",
@@ -57,6 +59,15 @@ def mode_words(campaign: Campaign) -> str:
     if not is_mode(MODE, campaign.app.function) and mode != "ensemble":
         return ""  # a setting of the user's own
     return "" if mode is None else f"runs are started in the mode {mode}"
+
+
+def sandbox_words(campaign: Campaign) -> str:
+    """In which sandbox the campaign's runs are; a clause, or empty."""
+    sandbox = campaign.app.settings.get(SANDBOX)
+    if not isinstance(sandbox, Mapping):
+        return ""
+    tier = sandbox["require"]
+    return f"runs are confined to the sandbox {tier}{' or a better one' if tier == 'limits' else ''}"
 
 
 def told_note(result: Result) -> str:

@@ -179,7 +179,8 @@ class Gate:
                 field="sandbox",
                 value=request.sandbox,
                 allowed=f"at least {wanted}",
-                do=f'describe it as a program with [sandbox] require = "{wanted}"',
+                do=f'give it one: sandbox="{wanted}" of ha.lammps or @ha.app, or [sandbox] of its TOML with '
+                f'require = "{wanted}"',
             )
         return request.sandbox
 

@@ -310,7 +310,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("MissingArtifact", "contract", "the program did not write a file that `artifacts` names"),
         _is("MissingFile", "contract", "a file of the app is gone: put it back"),
         _is("BadParameter", "contract", "a text that would be taken for an option, or is no plain word in an input file"),
-        _is("SandboxLimit", "simulation", "a [sandboxed](where_an_app_runs.md#sandbox) program had more processes, memory or disk than its table allows: raise that, if it needs it"),
+        _is("SandboxLimit", "simulation", "a [sandboxed](where_an_app_runs.md#sandbox) program, script or function had more processes, memory, CPU time or disk than its sandbox allows: raise that, if it needs it. Runs that have failed so stay as they are; a replicate is run with the raised limit"),
         _is("OutputsTooLarge", "simulation", "more than `output_mb` was to leave the sandbox"),
         _is("FunctionFailed", "contract", "a function that came as text raised in its sandbox: the message has its last line"),
         _is("NoSandbox", "infrastructure", "the tier that `require` names is not on the worker: install bubblewrap there, or ask for less. Nothing weaker is taken instead", again=False),

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.budget import costs
 from hpcagent.campaign.compare import estimated
-from hpcagent.campaign.counts import mode_words, stop_words
+from hpcagent.campaign.counts import mode_words, sandbox_words, stop_words
 from hpcagent.campaign.numbers import error_text, number, point_text
 from hpcagent.campaign.repairing import repaired_note, repairs_text
 from hpcagent.campaign.result import CampaignResult, event_text, inner_text
@@ -247,7 +247,9 @@ def _measuring(result: CampaignResult) -> str:
             f"reference of their batch; one compared value has a relative standard deviation of "
             f"{100 * comparison.noise:.1f} %."
         )
-    repaired = filter(None, (mode_words(result.campaign), repaired_note(result.results)))
+    repaired = filter(
+        None, (mode_words(result.campaign), sandbox_words(result.campaign), repaired_note(result.results))
+    )
     lines += [f"- {_flat(line)}." for line in (*repaired, *result.disturbed, *result.remarks)]
     lines += _by_site(result)
     hosts = Counter(r.host for r in result.results if r.host)

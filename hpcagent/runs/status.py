@@ -16,6 +16,7 @@ from hpcagent.campaign.counts import (
     guarded_text,
     mode_words,
     run_counts,
+    sandbox_words,
     told_note,
     told_words,
 )
@@ -198,7 +199,15 @@ def status_of(run_dir: str | Path, read: Snapshot | None = None) -> Status:
         standing=now,
         goes_on="" if read.reason is not None or now.attended else going_on(campaign, run_dir),
         notes=(
-            *filter(None, (mode_words(campaign), extended_words(read.results), repaired_note(read.results))),
+            *filter(
+                None,
+                (
+                    mode_words(campaign),
+                    sandbox_words(campaign),
+                    extended_words(read.results),
+                    repaired_note(read.results),
+                ),
+            ),
             *crowded,
             *read.remarks,
         ),

@@ -83,3 +83,13 @@ def test_a_folder_is_still_called_a_folder(tmp_path: Path) -> None:
         open_regular(tmp_path)
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none")
+
+
+def test_a_link_is_not_followed_where_a_program_could_have_put_it(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("Step Temp\n")
+    (tmp_path / "log.lammps").symlink_to(tmp_path / "secret")
+    assert read_regular(tmp_path / "log.lammps") == b"Step Temp\n"
+    with pytest.raises(OSError, match="symbolic link"):
+        open_regular(tmp_path / "log.lammps", follow=False)
+    with pytest.raises(OSError, match="symbolic link"):
+        Growing(tmp_path, []).read()

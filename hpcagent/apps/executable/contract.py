@@ -23,8 +23,10 @@ from hpcagent.apps.executable.checks import (
 )
 from hpcagent.apps.executable.container import IMAGE, Container, resolved
 from hpcagent.apps.executable.record import ENTRY_POINT, PRINTED, Failing, ProgramFile, Reading
+from hpcagent.apps.hooks import PROGRAMS
 from hpcagent.apps.made_with import sha256
 from hpcagent.apps.sandbox.record import Sandbox
+from hpcagent.apps.sandbox.setting import FAILURES as SANDBOX_FAILURES
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar, build, read_toml
 from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
@@ -42,7 +44,7 @@ __all__ = [
     "settings_records",
 ]
 
-FUNCTION = "hpcagent.apps.executable.run:executable_run"
+FUNCTION = PROGRAMS
 PROGRAM = "program"
 """Name of the program itself among the files of an app."""
 
@@ -101,7 +103,7 @@ def executable(
     side_effects: str = OUTPUTS_ONLY,
     deprecated: str | None = None,
     relative_to: str | Path | None = None,
-    sandbox: Sandbox | Mapping[str, Any] | None = None,
+    sandbox: Sandbox | Mapping[str, Any] | str | None = None,
     container: Container | Mapping[str, Any] | None = None,
 ) -> App:
     """Make an app of a program: any command that computes numbers from its arguments or input files.
@@ -140,7 +142,7 @@ def executable(
         side_effects: What a run touches beside its own directory; see `@ha.app`.
         deprecated: Why it should not be used any more; see `@ha.app`.
         relative_to: Folder that paths start from; the working directory by default.
-        sandbox: Confines the program: the keys of `[sandbox]`.
+        sandbox: Confines the program: the keys of `[sandbox]`, or the name of a tier.
         container: The image that it runs in: the keys of `[container]`.
 
     Raises:
@@ -360,7 +362,7 @@ def _of_place(said: ProgramFile) -> tuple[str, ...]:
     if any(how.low is not None or how.high is not None for how in said.metrics.values()):
         found += ("OutOfRange",)
     if said.sandbox is not None:
-        found += ("SandboxLimit", "OutputsTooLarge", "NoSandbox", "SandboxFailed", "SandboxLost")
+        found += SANDBOX_FAILURES
     if said.container is not None:
         found += ("NoRuntime", "ImageMissing", "ContainerFailed", "OutputsTooLarge")
     return found

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from hpcagent.apps.executable.container import (
     IMAGE,
@@ -18,12 +19,9 @@ from hpcagent.apps.executable.container import (
 from hpcagent.apps.executable.record import OUTPUT, PRINTED
 from hpcagent.apps.launch import Finished, Launch
 from hpcagent.apps.run import Run, note
-from hpcagent.apps.sandbox.calls import refuse_of_sandbox
-from hpcagent.apps.sandbox.confined import Confined, confined
+from hpcagent.apps.sandbox.boxed import Box, box_of, given_variables, refuse_ranks
 from hpcagent.apps.sandbox.outputs import taken_out
-from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.errors import AppFailed
-from hpcagent.redacted import clean_environment, is_credential
 
 __all__ = ["Place", "place_of"]
 
@@ -61,27 +59,18 @@ class Place:
 
 @dataclass(slots=True)
 class _InBox(Place):
-    box: Confined | None = None
+    box: Box | None = None
 
     def started_by(self, launch: Launch) -> Launch:
         assert self.box is not None
-        given = _given(launch.env)
-        program = launch.words[0]
-        read = [program] if Path(program).is_absolute() and Path(program).is_file() else []
-        words = self.box.words(launch.words, env=given, read=[*self.read, *read])
-        return replace(launch, words=words, env=clean_environment(allow=self.box.asked.pass_env))
+        self.box.read += self.read
+        return self.box.started_by(launch)
 
     def ended(self, *, errors: str, log_tail: str) -> None:
         assert self.box is not None
-        self.box.ended(log_tail=log_tail)
         assert self.finished is not None
-        refuse_of_sandbox(self.finished.returncode, errors)
-        _take(self, self.box.asked.output_mb)
-        note(self.box.said())
-
-    def left(self) -> None:
-        assert self.box is not None
-        self.box.remove()
+        declared, given = _declared(self.run.settings)
+        self.box.ended(self.finished, declared, given=given, errors=errors, log_tail=log_tail)
 
 
 @dataclass(slots=True)
@@ -95,8 +84,9 @@ class _InContainer(Place):
         if file is not None and not Path(file).is_file():  # one of another content is refused before
             raise AppFailed(f"the image {file} is gone.", kind="contract", name="MissingFile")
         words = [] if settings.get("entrypoint") else launch.words
+        given = given_variables(launch.env)
         words, env, self.runtime = container_words(
-            settings, words, work=self.folder, name=self.name, env=_given(launch.env), file=file, read=self.read
+            settings, words, work=self.folder, name=self.name, env=given, file=file, read=self.read
         )
         return replace(launch, words=words, env=env)
 
@@ -104,7 +94,11 @@ class _InContainer(Place):
         assert self.finished is not None
         refuse_of_runtime(self.runtime, self.finished.returncode, errors or log_tail)
         settings = self.run.settings["container"]
-        _take(self, settings["output_mb"])
+        declared, given = _declared(self.run.settings)
+        most_bytes = int(1e6 * settings["output_mb"])
+        left = taken_out(self.folder, self.run.workdir, declared, given=given, most_bytes=most_bytes)
+        if left.said():
+            note(left.said())
         network = "with" if settings["network"] else "without"
         note(f"ran in a container of {self.runtime}, {network} network; image {settings['digest']}")
 
@@ -115,33 +109,11 @@ class _InContainer(Place):
         shutil.rmtree(self.folder.parent, ignore_errors=True)
 
 
-def _given(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that were set for this program, beside those that its worker has; a credential is none of them."""
-    own = {name: value for name, value in env.items() if os.environ.get(name) != value}
-    secret = sorted(name for name in own if is_credential(name))
-    if secret:
-        note(f"{', '.join(secret)} of the site profile did not reach the program, which is not trusted with it")
-    return {name: value for name, value in own.items() if name not in secret}
-
-
-def _take(place: Place, most_mb: float) -> None:
-    settings = place.run.settings
+def _declared(settings: Mapping[str, Any]) -> tuple[list[str], tuple[str, ...]]:
+    """Names or patterns of the files that may leave, and names of those that were put there."""
     files = {how.get("file", PRINTED) for how in (*settings["metrics"].values(), *settings["failures"].values())}
     declared = [*sorted(files - {PRINTED, OUTPUT}), *settings["artifacts"].values()]
-    given = (*settings["templates"], *settings["copies"], *settings["links"])
-    left = taken_out(place.folder, place.run.workdir, declared, given=given, most_bytes=int(1e6 * most_mb))
-    if left.said():
-        note(left.said())
-
-
-def _refuse_ranks(run: Run, what: str) -> None:
-    ranks = int(run.resources.get("nodes") or 1) * int(run.resources.get("ranks_per_node") or 1)
-    if ranks > 1:
-        raise AppFailed(
-            f"a program in a {what} has one rank, and the run asks for {ranks}; give it threads_per_rank.",
-            kind="contract",
-            name="BadParameter",
-        )
+    return declared, (*settings["templates"], *settings["copies"], *settings["links"])
 
 
 @contextmanager
@@ -152,20 +124,18 @@ def place_of(run: Run) -> Iterator[Place]:
         AppFailed: `NoSandbox`, or it has several ranks in a sandbox or container.
     """
     settings = run.settings
-    place: Place
-    if settings.get("sandbox") is not None:
-        _refuse_ranks(run, "sandbox")
-        box = confined(run.workdir / "sandbox", Sandbox(**settings["sandbox"]))
-        place = _InBox(run, box.work, box=box)
-    elif settings.get("container") is not None:
-        _refuse_ranks(run, "container")
-        folder = run.workdir.absolute() / "container" / "work"
-        folder.mkdir(parents=True)
-        place = _InContainer(run, folder, name=f"hpcagent-{run.execution_id or os.getpid()}")
-    else:
-        place = Place(run, run.workdir)
-    place.read = [] if type(place) is Place else [settings["paths"][name] for name in settings["links"]]
-    try:
+    with ExitStack() as opened:
+        place: Place
+        if settings.get("sandbox") is not None:
+            box = opened.enter_context(box_of(run))
+            place = _InBox(run, box.folder, box=box)
+        elif settings.get("container") is not None:
+            refuse_ranks(run, "container")
+            folder = run.workdir.absolute() / "container" / "work"
+            folder.mkdir(parents=True)
+            place = _InContainer(run, folder, name=f"hpcagent-{run.execution_id or os.getpid()}")
+        else:
+            place = Place(run, run.workdir)
+        place.read = [] if type(place) is Place else [settings["paths"][name] for name in settings["links"]]
+        opened.callback(place.left)
         yield place
-    finally:
-        place.left()

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,14 @@ __all__ = ["Confined", "confined"]
 
 _KEEPING = Path(__file__).with_name("keeping.py")
 _OWN_PROCESSES: dict[Tier, int] = {"limits": 0, "bubblewrap": 2}
-_RUNTIME = Path("/run/hpcagent")
+# What the keeper calls a limit: the key of `[sandbox]`, what a unit of it is, and its name.
+_KEYS = {
+    "processes": ("processes", 1, ""),
+    "memory": ("memory_mb", 1e6, " MB"),
+    "disk": ("disk_mb", 1e6, " MB"),
+    "one file": ("file_mb", 1e6, " MB"),
+    "CPU time": ("cpu_s", 1, " s"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +39,24 @@ class Confined:
         tier: The one it runs in.
         asked: What it may use.
         folder: Where the sandbox is: `work` (the program's directory), `tmp`.
-        work: The program's directory; the only one that it can write, but for its `/tmp`.
     """
 
     tier: Tier
     asked: Sandbox
     folder: Path
-    work: Path
+
+    @property
+    def work(self) -> Path:
+        """The program's directory; the only one that it can write, but for its `/tmp`."""
+        return self.folder / "work"
 
     @property
     def _report(self) -> Path:
         return self.folder.with_name(f"{self.folder.name}.report.json")
+
+    @property
+    def _spec(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.spec.json")
 
     def words(self, words: Sequence[str], *, env: Mapping[str, str], read: Sequence[str] = ()) -> list[str]:
         """The whole command.
@@ -62,9 +76,8 @@ class Confined:
             # bwrap itself may need the rights of its file's owner to begin with; it drops them.
             "no_new_rights": self.tier == "limits",
         }
-        path = self.folder.with_name(f"{self.folder.name}.spec.json")
-        path.write_text(json.dumps(spec))
-        keeper = [sys.executable, "-I", "-S", str(_KEEPING), str(path), str(self._report)]
+        self._spec.write_text(json.dumps(spec))
+        keeper = [sys.executable, "-I", "-S", str(_KEEPING), str(self._spec), str(self._report)]
         inner = (
             [*self._bubblewrap([*self.asked.read, *read]), *words] if self.tier == "bubblewrap" else list(words)
         )
@@ -96,7 +109,7 @@ class Confined:
             for name in ("resolv.conf", "hosts", "nsswitch.conf", "services", "ssl", "pki", "ca-certificates"):
                 words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
         words += ["--proc", "/proc", "--dev", "/dev", "--bind", str(self._tmp), "/tmp"]
-        for path in dict.fromkeys([*_python(), *read]):
+        for path in _outermost([*_python(), *read]):
             words += ["--ro-bind", path, path]
         # Last, as it may lie in a folder that is bound read-only.
         return [*words, "--bind", str(self.work), str(self.work), "--chdir", str(self.work), "--"]
@@ -116,20 +129,16 @@ class Confined:
                 name="SandboxLost",
                 log_tail=log_tail,
             ) from None
-        finally:
-            self._report.unlink(missing_ok=True)
-            self.folder.with_name(f"{self.folder.name}.spec.json").unlink(missing_ok=True)
         broken = report["broken"]
         if broken is not None:
-            keys = {"processes": "processes", "memory": "memory_mb", "disk": "disk_mb"}
-            scale, unit = (1, "") if broken["limit"] == "processes" else (1e6, " MB")
+            key, scale, unit = _KEYS[broken["limit"]]
             raise AppFailed(
                 f"ended by the sandbox: {broken['found'] / scale:.4g}{unit} of {broken['limit']} where "
                 f"{broken['allowed'] / scale:.4g}{unit} are allowed.",
                 kind="simulation",
                 name="SandboxLimit",
                 log_tail=log_tail,
-                repair=f"raise {keys[broken['limit']]} of [sandbox] if the program needs that much",
+                repair=f"raise {key} of [sandbox] if the program needs that much",
             )
         return report
 
@@ -140,7 +149,7 @@ class Confined:
         return "ran in the sandbox limits: the network and your files were open to it"
 
     def remove(self) -> None:
-        """Remove the folder, whatever modes the program has given to what is in it."""
+        """Remove the folder, whatever modes the program has given to what is in it, and the files beside it."""
 
         def again(function: Any, path: str, _: Any) -> None:
             for one in (Path(path).parent, Path(path)):
@@ -149,6 +158,8 @@ class Confined:
             function(path)
 
         shutil.rmtree(self.folder, onerror=again)
+        for path in (self._spec, self._report):
+            path.unlink(missing_ok=True)
 
 
 def _python() -> list[str]:
@@ -162,6 +173,18 @@ def _python() -> list[str]:
             if outside and Path(one).is_dir():
                 found.append(one)
     return sorted(found)
+
+
+def _outermost(paths: Iterable[str]) -> list[str]:
+    """The paths without those that lie in another, or in the system's folders: these are there with it.
+
+    Example:
+        >>> _outermost(["/opt/py", "/opt/py/bin/python", "/usr/bin/env", "/home/ann/a.dat", "/opt/py"])
+        ['/opt/py', '/home/ann/a.dat']
+    """
+    asked = [Path(path) for path in dict.fromkeys(paths)]
+    there = {Path(word) for word in system_binds() if word.startswith("/")} | set(asked)
+    return [str(path) for path in asked if there.isdisjoint(path.parents)]
 
 
 def confined(folder: Path, asked: Sandbox) -> Confined:
@@ -179,4 +202,4 @@ def confined(folder: Path, asked: Sandbox) -> Confined:
     folder = folder.absolute()
     for path in (folder, folder / "work", folder / "tmp"):
         path.mkdir(mode=0o700)
-    return Confined(tier, asked, folder, folder / "work")
+    return Confined(tier, asked, folder)

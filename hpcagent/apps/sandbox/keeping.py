@@ -184,9 +184,9 @@ def main() -> int:
         pass
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     left = end_all()
-    broken = broken or _full(spec)
     code = 125 if status is None else os.waitstatus_to_exitcode(status)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    broken = broken or _full(spec) or of_kernel(spec["limits"], code, usage.ru_utime + usage.ru_stime)
     report = {
         "code": code,
         "broken": broken,
@@ -207,6 +207,23 @@ def main() -> int:
             os.kill(os.getpid(), -code)
         return 128 - code
     return code
+
+
+def of_kernel(limits: dict[str, Any], code: int, cpu_s: float) -> dict[str, Any] | None:
+    """The limit of one process for which the kernel has ended the program, or None.
+
+    Args:
+        limits: What is allowed.
+        code: Of its end; negative for a signal, or above 128 where bwrap hands it on.
+        cpu_s: Used by all of its processes, in seconds.
+    """
+    number = -code if code < 0 else code - 128
+    # A program that goes on after SIGXCPU is killed. The kernel counts finer than it tells.
+    if number == signal.SIGXCPU or (number == signal.SIGKILL and cpu_s >= 0.9 * limits["cpu_s"]):
+        return {"limit": "CPU time", "allowed": limits["cpu_s"], "found": cpu_s}
+    if number == signal.SIGXFSZ:
+        return {"limit": "one file", "allowed": limits["file_bytes"], "found": limits["file_bytes"]}
+    return None
 
 
 def _full(spec: dict[str, Any]) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,7 @@ Tier = Literal["limits", "bubblewrap"]
 
 
 class Sandbox(Record):
-    """How a program is confined.
+    """How a program is confined; where one is given, the name of a tier will do for it with its usual limits.
 
     Attributes:
         require: The tier that it needs: `limits` (resource limits, a clean environment, a folder of its own) or
@@ -51,6 +51,12 @@ class Sandbox(Record):
     output_mb: float = Field(default=1000.0, gt=0.0, le=1e9, allow_inf_nan=False)
     read: tuple[Annotated[Line, Field(min_length=1)], ...] = ()
     pass_env: tuple[Variable, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        """A tier alone stands for a sandbox with its usual limits."""
+        return {"require": data} if isinstance(data, str) else data
 
     @model_validator(mode="after")
     def _check(self) -> Sandbox:

@@ -84,7 +84,7 @@ def _limits() -> str:
 
 
 def system_binds() -> list[str]:
-    """Words for bwrap: the system's programs and libraries, read-only, and the few files of /etc they need."""
+    """Words for bwrap: the system's programs and libraries, read-only, and a few files of /etc and /sys."""
     words: list[str] = []
     for name in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
         path = Path(name)
@@ -94,7 +94,10 @@ def system_binds() -> list[str]:
             words += ["--ro-bind", name, name]
     for name in ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime"):
         words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    return words
+    # Which cores share what: OpenMP and MPI pin by it. MPI looks for network devices, too, and finds none.
+    for name in ("cpu", "node"):
+        words += ["--ro-bind-try", f"/sys/devices/system/{name}", f"/sys/devices/system/{name}"]
+    return [*words, "--dir", "/sys/class/net"]
 
 
 @lru_cache(maxsize=8)

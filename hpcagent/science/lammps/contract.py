@@ -16,6 +16,8 @@ from hpcagent.apps.base import App, check_names
 from hpcagent.apps.hooks import LAMMPS
 from hpcagent.apps.made_with import sha256
 from hpcagent.apps.modes import LAMMPS_MODES, with_mode
+from hpcagent.apps.sandbox.record import Sandbox
+from hpcagent.apps.sandbox.setting import FAILURES, SANDBOX, as_setting, check_goes_with
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
 from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
@@ -156,6 +158,7 @@ class ContractFile(Record):
         resources_from: Resource -> the variable that decides it, e.g. `ranks_per_node = "ranks"`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
         mode: How LAMMPS is started: `executable`, `library`, `auto` or `ensemble`.
+        sandbox: Confines LAMMPS: the keys of `[sandbox]`. It is then a program of its own, on one rank.
         side_effects: What a run touches beside its own directory (see `Contract.side_effects`).
         deprecated: Why it should not be used any more; it is then found by its version only.
     """
@@ -179,6 +182,7 @@ class ContractFile(Record):
     resources_from: dict[str, str] = {}
     estimated_runtime_s: float = 60.0
     mode: str = LAMMPS_MODES[0]
+    sandbox: Sandbox | None = None
     side_effects: str = OUTPUTS_ONLY
     deprecated: str | None = None
 
@@ -210,6 +214,7 @@ def lammps(
     seed_variables: Sequence[str] | None = None,
     name: str | None = None,
     mode: str | None = None,
+    sandbox: Sandbox | Mapping[str, Any] | str | None = None,
 ) -> App:
     """Make an app of a LAMMPS input script.
 
@@ -238,6 +243,9 @@ def lammps(
         mode: How LAMMPS is started: `executable`, a program for each run; `library`, in a process that a worker
             keeps; `auto`, which of the two by what is known of the runs; `ensemble`, many runs in one launch.
             What a run gives does not depend on it.
+        sandbox: Confines LAMMPS, for a script that is not trusted: a tier (`"limits"`, `"bubblewrap"`), the keys
+            of `[sandbox]`, or a `Sandbox`. LAMMPS is then a program of its own, on one rank, and of its files only
+            logs, restart files and artifacts are kept.
 
     Returns:
         The app. Its runs happen in directories of their own, with the files the script reads beside them.
@@ -281,6 +289,7 @@ def lammps(
     _check_artifacts(kept, where)
     if moved is not None:
         _check_structure(read, moved, kept, where)
+    confined = file.sandbox if sandbox is None else sandbox
     made = build(
         Contract,
         {
@@ -296,7 +305,7 @@ def lammps(
             "deterministic": False,
             "seeded": bool(file.seed_variables),
             "estimated_runtime_s": file.estimated_runtime_s,
-            "failure_modes": FAILURE_MODES,
+            "failure_modes": FAILURE_MODES if confined is None else (*FAILURE_MODES, *FAILURES),
             "side_effects": file.side_effects,
             "deprecated": file.deprecated,
         },
@@ -339,6 +348,9 @@ def lammps(
     if file.forces is not None:
         settings["forces"] = file.forces.model_dump(exclude_none=True)
     settings = with_mode(made.name, LAMMPS, settings, file.mode if mode is None else mode)
+    if confined is not None:
+        settings[SANDBOX] = as_setting(confined, where)
+    check_goes_with(made.name, settings, made.resources, function=LAMMPS)
     return App(
         contract=made,
         function=LAMMPS,

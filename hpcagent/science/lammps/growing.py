@@ -117,7 +117,8 @@ class Growing:
         found = b""
         while self._paths:
             try:
-                with open_regular(self._paths[0]) as file:
+                # A script in a sandbox may have put a link in its place.
+                with open_regular(self._paths[0], follow=False) as file:
                     file.seek(self._offset)
                     new = file.read(_MOST_AT_ONCE)
                     self._written_at = os.fstat(file.fileno()).st_mtime

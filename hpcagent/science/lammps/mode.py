@@ -10,6 +10,7 @@ from typing import Literal
 from hpcagent.apps.modes import ENSEMBLE, MODE
 from hpcagent.apps.ranks.inside import inside, runs_once
 from hpcagent.apps.run import Run, note
+from hpcagent.errors import AppFailed
 from hpcagent.science.lammps.executable import command, installed
 
 __all__ = ["SHORT_S", "How", "not_here", "way_of"]
@@ -28,9 +29,23 @@ def way_of(run: Run) -> How:
 
     Args:
         run: Its settings say the mode.
+
+    Raises:
+        AppFailed: `BadParameter`: a run in a sandbox was to share a process.
     """
     asked = run.settings.get(MODE, "executable")
     if asked == "executable":
+        return "executable"
+    if run.settings.get("sandbox") is not None:
+        if asked != "auto":  # an app of that is refused where it is made
+            raise AppFailed(
+                f"mode {asked!r} has LAMMPS in a process that other runs share, which cannot be confined to a "
+                "sandbox.",
+                kind="contract",
+                name="BadParameter",
+                repair='mode "executable" or "auto"',
+            )
+        note("LAMMPS as a program of its own (mode auto): it is in a sandbox")
         return "executable"
     if inside() is not None:
         return "inside"

@@ -18,10 +18,12 @@ from hpcagent.apps.made_with import OtherFile
 from hpcagent.apps.printed import read_text
 from hpcagent.apps.ranks.warm import inside_lammps, warm_lammps
 from hpcagent.apps.run import Outcome, Run, note
+from hpcagent.apps.sandbox.boxed import Box
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.failures import CONTINUES
 from hpcagent.regular import read_regular
 from hpcagent.science.lammps.accuracy import force_errors
+from hpcagent.science.lammps.boxed import fill, lammps_box, recover, take_out
 from hpcagent.science.lammps.collected import begun_anew
 from hpcagent.science.lammps.executable import command, variables
 from hpcagent.science.lammps.failures import Ended, failure_of, no_room
@@ -71,13 +73,23 @@ def lammps_run(run: Run, **params: float | int | str) -> Outcome:
     Raises:
         AppFailed: One of `FAILURE_MODES`.
     """
+    with lammps_box(run) as box:
+        return _outcome(run, params, box)
+
+
+def _outcome(run: Run, params: Mapping[str, float | int | str], box: Box | None) -> Outcome:
     settings = run.settings
+    if box is not None:
+        recover(run)
     source, refused = _source(run)
-    watch = watch_of(run, source)
+    watch = watch_of(run, source, run.workdir if box is None else box.folder)
     _write_inputs(run, params, source, run.settings["script"] if watch is None else watch.script)
-    files, unseen = used(elsewhere(settings, run.site, params), run)
+    potentials = elsewhere(settings, run.site, params)
+    files, unseen = used(potentials, run)
     said_of_input = (*taken(run), *unseen, *undecided(settings, params))
-    ended = _launched(run, source, watch)
+    if box is not None:
+        fill(box, source, potentials)
+    ended = _launched(run, source, watch, box)
     settled = None if watch is None else watch.settle(ended)
     early: Mapping[str, Any] = {}
     if settled is None:
@@ -250,12 +262,14 @@ def _word(name: str, value: float | int | str) -> str:
 _WORD = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+./-]*\Z")
 
 
-def _launched(run: Run, source: Earlier | None, watch: LammpsWatch | None) -> Ended:
+def _launched(run: Run, source: Earlier | None, watch: LammpsWatch | None, box: Box | None) -> Ended:
     if watch is None:
-        finished, launcher = _finished(run)
+        finished, launcher = _finished(run, box)
     else:
         with watch.thread:
-            finished, launcher = _finished(run, begun=watch.thread.kill_with)
+            finished, launcher = _finished(run, box, begun=watch.thread.kill_with)
+    if box is not None:
+        take_out(box, finished)
     output = run.workdir / "output.txt"
     logs = run.settings["logs"]
     log = read_logs(run.workdir, logs)
@@ -276,7 +290,9 @@ def _launched(run: Run, source: Earlier | None, watch: LammpsWatch | None) -> En
 _WORDS = ("-in", "in.lammps", "-log", "log.lammps", "-screen", "none")
 
 
-def _finished(run: Run, begun: Callable[[Callable[[], None]], None] | None = None) -> tuple[Finished, str | None]:
+def _finished(
+    run: Run, box: Box | None, begun: Callable[[Callable[[], None]], None] | None = None
+) -> tuple[Finished, str | None]:
     """Run LAMMPS as the app's mode says; how it ended, and the launcher of its ranks."""
     way = way_of(run)
     if way == "warm":
@@ -284,9 +300,10 @@ def _finished(run: Run, begun: Callable[[Callable[[], None]], None] | None = Non
     if way == "inside":
         return inside_lammps(run, _WORDS, env=variables(run.site), begun=begun), None
     launch = planned(run, [*command(run.site), *_WORDS], app="lammps", env=variables(run.site))
-    output = run.workdir / "output.txt"
-    finished = finish(launch, cwd=run.workdir, output=output, limit=Limit.of(run), begun=begun)
-    return finished, launch.launcher
+    output, limit = run.workdir / "output.txt", Limit.of(run)
+    if box is None:
+        return finish(launch, cwd=run.workdir, output=output, limit=limit, begun=begun), launch.launcher
+    return finish(box.started_by(launch), cwd=box.folder, output=output, limit=limit, begun=begun), None
 
 
 _JOINED = "log.joined"

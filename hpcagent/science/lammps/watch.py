@@ -44,9 +44,9 @@ _RUNAWAY = 100.0
 _GOOD_PART = 0.2
 
 
-def watch_of(run: Run, source: Earlier | None) -> LammpsWatch | None:
-    """What watches this run; None where no guard wants it watched."""
-    return None if run.guard is None else LammpsWatch(run, run.guard, source)
+def watch_of(run: Run, source: Earlier | None, folder: Path) -> LammpsWatch | None:
+    """What watches this run, in the folder where LAMMPS works; None where no guard wants it watched."""
+    return None if run.guard is None else LammpsWatch(run, run.guard, source, folder)
 
 
 class LammpsWatch:
@@ -56,13 +56,14 @@ class LammpsWatch:
         run: The run.
         guard: Its guard.
         source: What it goes on from, or None.
+        folder: Where LAMMPS works: the run's directory, or that of its sandbox, of whose files none is trusted.
 
     Attributes:
         script: The script as it is to be run.
         thread: Looks at the run while it is open.
     """
 
-    def __init__(self, run: Run, guard: Mapping[str, Any], source: Earlier | None) -> None:
+    def __init__(self, run: Run, guard: Mapping[str, Any], source: Earlier | None, folder: Path) -> None:
         ranks = int(run.resources.get("nodes", 1)) * int(run.resources.get("ranks_per_node", 1))
         settings = run.settings
         paths = [Path(path).parent for name, path in settings["paths"].items() if "/" not in name]
@@ -73,10 +74,10 @@ class LammpsWatch:
             folder=paths[0] if paths else None,
         )
         self.script = self._how.text
-        self._settings, self._source, self._folder = settings, source, run.workdir
-        self._growing = Growing(run.workdir, settings["logs"])
+        self._settings, self._source, self._folder = settings, source, folder
+        self._growing = Growing(folder, settings["logs"])
         self._paces: list[tuple[float, float]] = []  # time at which the newest row was written, its step
-        self._cpu = CpuUse(run.workdir)
+        self._cpu = CpuUse(folder)
         self._threads = int(run.resources.get("threads_per_rank", 1))
         self._began = time.monotonic()
         self._found = False  # the file that ends the run, when it had ended
@@ -178,7 +179,9 @@ class LammpsWatch:
     def _ask(self) -> bool:
         if not self._how.halts or self._growing.production() is None:
             return False
-        (self._folder / self._how.stop_file).touch()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with contextlib.suppress(OSError):  # a link or a pipe in its place is there, which ends the run as well
+            os.close(os.open(self._folder / self._how.stop_file, flags, 0o644))
         return True
 
     def _growing_closed(self) -> bool:

@@ -365,6 +365,7 @@ def test_a_script_may_end_its_own_run_early(tmp_path: Path) -> None:
         WorkerRun(tmp_path / "b", settings={**ordered(tmp_path / "c", "run ${steps}\n", None)["settings"]}),
         GUARD,
         None,
+        tmp_path / "b",
     )
     log = (workdir / "log.lammps").read_text().replace("fix own all halt", "fix own all nothing")
     ended = Ended(0, log, "", None, 1.0, None, None)
