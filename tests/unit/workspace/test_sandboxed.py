@@ -12,6 +12,7 @@ import pytest
 
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.science.lammps.executable import installed
+from hpcagent.workspace.app_store import asked
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
 
@@ -53,12 +54,12 @@ def core(tmp_path: Path, without_bubblewrap: None) -> Iterator[Core]:
 
 def ended(core: Core, app: str, params: dict[str, Any]) -> dict[str, Any]:
     caller = core.caller(os.getuid())
-    return core.wait(caller, core.run(caller, app, params)["id"], PATIENCE_S)
+    return core.wait(caller, core.run(caller, **asked(app), params=params)["id"], PATIENCE_S)
 
 
 def refused(core: Core, app: str, params: dict[str, Any]) -> NotAllowed:
     with pytest.raises(NotAllowed) as caught:
-        core.run(core.caller(os.getuid()), app, params)
+        core.run(core.caller(os.getuid()), **asked(app), params=params)
     return caught.value
 
 
