@@ -55,6 +55,7 @@ KINDS = {
     "micromagnetics": "calculation",
     "chemistry": "calculation",
     "arithmetic": "calculation",
+    "as_app": "analysis",
     "plot_numbers": "plot",
     "landscape": "stand-in",
     "spring": "stand-in",
@@ -63,6 +64,7 @@ KINDS = {
 }
 # What of hpcagent's extras an app needs beyond what its kind does.
 NEEDS = {
+    "query_materials_database": "`ase`; for OPTIMADE `hpcagent[optimade]`",
     "smiles_to_xyz": "`build`",
     "cut_slab": "`dft`",
     "point_defect": "`dft`",

@@ -32,6 +32,7 @@ BUILT_IN = {
     "magnetization_dynamics": "hpcagent.science.micromagnetics.run",
     "simulate_chemical_reaction": "hpcagent.science.chemistry.reaction",
     "calculate": "hpcagent.science.arithmetic",
+    "query_materials_database": "hpcagent.materials.as_app",
     "synthetic": "hpcagent.apps.landscape",
     "oscillator": "hpcagent.apps.spring",
     # learn

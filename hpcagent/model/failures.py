@@ -426,6 +426,8 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("OtherProtocol", "infrastructure", "install the same hpcagent on both sides of the endpoint", again=False, ends=True),
         _is("BadRequest", "contract", "the endpoint could make nothing of what it was sent: the message says what"),
         _is("EndpointFailed", "infrastructure", "an error of the endpoint's own: read `log_tail`"),
+        _is("BadQuery NotPermitted", "contract", "a question that a database of materials cannot judge, or one that may not be asked: the message says which part"),
+        _is("SourceFailed", "infrastructure", "a database of materials is not there, or answers against its protocol"),
         _is("UpstreamFailed", "that of its input run", "look at the input run", kinds=tuple(k.kind for k in KINDS.values()), passed_on=True),
         _is("BadInput", "contract", "a chain called an app with a value that is not allowed"),
         _is("MissingFile", "infrastructure", "a file of the input run is gone"),

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from hpcagent import errors
 from hpcagent.apps.base import App
+from hpcagent.apps.invocation import Invocation
 from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.contexts.contexts import Contexts
 from hpcagent.contexts.events import Events
@@ -148,6 +149,23 @@ class Workspace:
     def apps(self) -> Any:
         """Apps that the caller may use: `name`, `version`, `description` of each."""
         return self._call("apps")
+
+    def invoke(self, invocation: Invocation, *, site: str = "", why: str = "") -> Answer:
+        """Start the run that an invocation writes down, as it is written: of packaged apps as they are.
+
+        Args:
+            invocation: Its budget bounds the run; its approval has to be one of this very request.
+            site: Where it runs.
+            why: What it is for.
+
+        Raises:
+            NotAllowed: It was changed, is of another version or code, or the gate refuses it.
+        """
+        return self._one("invoke", invocation=invocation.model_dump(mode="json"), site=site, why=why)
+
+    def invocation(self, identity: str) -> Invocation:
+        """A run as an invocation: the same call, written once, with its approval."""
+        return Invocation.model_validate(self._one("invocation", identity=identity))
 
     def status(self, identity: str, *, lines: int = 40) -> Answer:
         """State, metrics with units and errors, failure, cost, the last lines of the log."""

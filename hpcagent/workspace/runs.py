@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcagent.apps.base import App
+from hpcagent.apps.invocation import Invocation
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.worker import final_result
 from hpcagent.catalog import find_app, packaged
@@ -19,6 +20,7 @@ from hpcagent.errors import BadInput, HpcAgentError, StoreError
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request, Tier, effects_of
 from hpcagent.gate.rules import Caller
+from hpcagent.model.base import build
 from hpcagent.model.records import Manifest, Result
 from hpcagent.shown import plain
 from hpcagent.sites.profiles import find_profile
@@ -267,6 +269,67 @@ class Runs(Records):
             if took is None or not took.runs:
                 return manifest.estimated_runtime_s or 0.0, "the contract's estimate"
             return took.expected(manifest.params)
+
+    def invoke(
+        self, caller: Caller, *, invocation: Mapping[str, Any], site: str = "", why: str = ""
+    ) -> dict[str, Any]:
+        """Start the run that an invocation writes down (see `ha.types.Invocation`), as it is written.
+
+        Its budget bounds the run, its approval has to be one of this very request.
+
+        Raises:
+            NotAllowed: It was changed, is of another version or code, or the gate refuses it.
+        """
+        with self.gate.recorded(caller, what="invoke"):
+            try:
+                call = build(Invocation, dict(invocation), where="the invocation")
+                app = self.app(f"{call.tool_name}@{call.tool_version}")
+                manifest = call.manifest(app, allow_deprecated=True)
+            except BadInput as error:
+                raise NotAllowed("contract", error.message, field="invocation", do="write it anew") from None
+            more: dict[str, Any] = {"seed": manifest.seed, "replicate": manifest.replicate}
+            more["inputs"] = [self._run_of(caller, one) for one in manifest.upstream]
+            more |= {"site": site, "why": why}
+            if call.budget is not None:
+                more["walltime_s"] = call.budget * 3600 / manifest.resources.nodes
+            name = f"{call.tool_name}@{call.tool_version}"
+            if call.approval:
+                given = self.approvals.get(call.approval)
+                asked = self.request(caller, name, manifest.params, **more)[2]
+                if given.digest != asked.digest or given.asked_by != caller.name:
+                    raise NotAllowed(
+                        "approval",
+                        f"the approval {call.approval} is of another request",
+                        field="approval",
+                        value=call.approval,
+                        allowed="one of this very request, asked for by the same caller",
+                        do="leave it out, and ask for one",
+                    )
+        return self.run(caller, name, manifest.params, **more)
+
+    def _run_of(self, caller: Caller, execution_id: str) -> str:
+        """The run here that did a work which an invocation takes as input."""
+        with self._turn:
+            for row in self._same_work(execution_id):
+                if row.state == "completed" and self.gate.sees(caller, row.owner):
+                    return row.id
+        raise NotAllowed(
+            "contract",
+            "no run of this workspace has done what it takes as input",
+            field="inputs",
+            value=execution_id,
+            do="run that first",
+        )
+
+    def invocation(self, caller: Caller, identity: str) -> dict[str, Any]:
+        """A run as an invocation: the same call, written once, with its approval."""
+        with self._turn:
+            row = self._row(caller, identity)
+        if row.kind != "run":
+            raise BadInput(f"{identity} is a campaign; an invocation is one run.", value=identity)
+        manifest = Manifest.model_validate(row.manifest)
+        contract = self.app(row.reference).contract
+        return Invocation.of(manifest, contract, approval=row.approval).model_dump(mode="json")
 
     def _failed_before(self, execution_id: str) -> bool:
         with self._turn:

@@ -66,6 +66,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "start": Core.start,
     "stop": Core.stop,
     "extend": Core.extend,
+    "invoke": Core.invoke,
+    "invocation": Core.invocation,
     "expire": Core.expire,
 }
 """What may be asked: each is called with the caller and the arguments of the request."""

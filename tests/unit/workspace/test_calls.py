@@ -320,6 +320,64 @@ def test_a_subscriber_that_waits_hears_of_a_run_when_it_ends(core):
     assert told["payload"]["job_id"] == run and time.monotonic() - began < PATIENCE_S / 2
 
 
+def test_a_call_that_is_written_down_is_run_as_it_is_written(core):
+    who = me(core)
+    app = find_app("synthetic")
+    call = ha.types.Invocation.make(app, {"x": 0.3}, requested_by="planner", random_seed=7, budget=0.5)
+    begun = core.invoke(who, invocation=call.model_dump(mode="json"))
+    assert core.wait(who, begun["id"], PATIENCE_S)["metrics"]["value"] == pytest.approx(25.2)
+    row = core.rows[begun["id"]]
+    assert row.request["node_hours"] == pytest.approx(0.5) and row.manifest["seed"] == 7
+    back = ha.types.Invocation.model_validate(core.invocation(who, begun["id"]))
+    assert (back.execution_id, back.inputs["x"], back.random_seed) == (call.execution_id, 0.3, 7)
+    assert core.invoke(who, invocation=back.model_dump(mode="json"))["found"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"inputs": {"x": 0.9}}, "it was changed after it was written"),
+        ({"tool_version": "9.0.0"}, "it was changed after it was written"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_a_call_that_was_changed_is_refused(core, change, words):
+    call = ha.types.Invocation.make(find_app("synthetic"), {"x": 0.3}, requested_by="p", random_seed=7)
+    with pytest.raises(NotAllowed, match=words):
+        core.invoke(me(core), invocation=call.model_dump(mode="json") | change)
+
+
+def test_an_approval_of_another_request_does_not_let_a_call_through(root):
+    rules(root, '[[approval]]\napp = "synthetic"\n')
+    core = Core(root)
+    who = me(core)
+    other = refused(core, who, "synthetic", {"x": 0.1}).approval
+    core.decide(who, other, grant=True)
+    call = ha.types.Invocation.make(
+        find_app("synthetic"), {"x": 0.3}, requested_by="p", random_seed=7, approval=other
+    )
+    with pytest.raises(NotAllowed, match="is of another request"):
+        core.invoke(who, invocation=call.model_dump(mode="json"))
+    core.close()
+
+
+def test_a_database_of_materials_is_asked_by_an_app(core, tmp_path):
+    from ase.build import bulk
+    from ase.db import connect
+
+    path = tmp_path / "bulk.db"
+    with connect(path) as file:
+        for name, gap in (("Si", 1.1), ("C", 5.5), ("Cu", 0.0)):
+            file.write(bulk(name), gap=gap)
+    asked_for = {"source": str(path), "filters": '{"ranges": {"gap": {"min": 1.0}}}'}
+    status = done(core, me(core), "query_materials_database", asked_for)
+    assert status["metrics"] == {"n_records": 2.0, "n_total": 2.0}
+    answer = json.loads((Path(core.folder.work) / status["execution_id"] / "answer.json").read_text())
+    assert sorted(record["formula"] for record in answer["records"]) == ["C", "Si"]
+    wrong = done(core, me(core), "query_materials_database", asked_for | {"filters": "DROP TABLE"})
+    assert wrong["failure"]["name"] == "BadQuery"
+
+
 # -- replay ---------------------------------------------------------------------------------------
 
 
