@@ -62,6 +62,7 @@ MUST_BE_SAID = {
     "ml_train_surrogate": ["target"],
     "ml_predict_property": ["model_id"],
     "train_pod_potential": ["condition"],
+    "query_materials_database": ["source"],
 }  # fmt: skip
 
 
