@@ -394,6 +394,46 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(root):
     workspace.end(runs=True)
 
 
+WRITES = """
+import os
+import time
+
+import hpcagent as ha
+
+
+@ha.app(parameters={"n": ha.Int(0, 99)}, metrics={"y": "1"}, side_effects="writes outside its folder")
+def writes(n):
+    with open(FILE, "a") as file:
+        file.write(f"{n}\\n")
+    time.sleep(0.05)
+    return {"y": n}
+"""
+
+
+def test_kills_of_the_service_repeat_no_run_that_goes(root, tmp_path, monkeypatch):
+    """Each run adds a line to a file: it is there once, however often the service was killed under it."""
+    written = tmp_path / "written.txt"
+    (tmp_path / "writes_17.py").write_text(WRITES.replace("FILE", repr(str(written))))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from writes_17 import writes  # type: ignore[import-not-found]
+
+    random.seed(3)
+    workspace = Workspace(root)
+    runs: dict[str, int] = {}
+    for kill in range(6):
+        pid = workspace.about()["pid"]
+        timer = threading.Timer(random.uniform(0.1, 0.4), os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        for n in range(4 * kill, 4 * kill + 4):
+            runs[workspace.run(writes, {"n": n})["id"]] = n
+        timer.join()
+    for run, n in runs.items():
+        assert workspace.wait(run, PATIENCE_S)["metrics"] == {"y": n}
+    assert sorted(map(int, written.read_text().split())) == list(range(24))
+    workspace.end(runs=True)
+    sys.modules.pop("writes_17", None)
+
+
 def test_a_run_goes_on_while_there_is_no_service_and_is_done_once(root, tmp_path):
     workspace = Workspace(root)
     run = workspace.run("synthetic", {"x": 0.3, "run_time_s": 3.0}, site="laptop")["id"]
