@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -86,8 +87,18 @@ def computed_by(
         BadInput: The workspace computes something else than was planned.
     """
     whole = _Whole(workspace, options)
-    with TemporaryDirectory(prefix="hpcagent-chain-") as folder:
-        result = whole.run(app, manifest, (), Path(folder))
+    answer: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            with TemporaryDirectory(prefix="hpcagent-chain-") as folder:
+                answer.set_result(whole.run(app, manifest, (), Path(folder)))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    # A chain waits for all that it has begun; who interrupts this call does not: it goes on in the workspace.
+    threading.Thread(target=run, name=f"chain {app.name}", daemon=True).start()
+    result = answer.result()
     if whole.refused:
         raise whole.refused[0]
     return result, whole.runs
