@@ -150,7 +150,6 @@ def test_who_may_not_store_computes_nothing(root, admin):
         ({"run_options": {"site": "threads"}}, "without workspace="),
         ({"run_options": {"seed": 3}, "workspace": 1}, "run_options has 'seed'"),
         ({"run_options": {"walltime": 3}, "workspace": 1}, "did you mean 'walltime_s'"),
-        ({"settings": {"command": "x"}, "workspace": 1}, "settings cannot be handed to it"),
     ],
 )
 def test_what_a_workspace_cannot_be_told_is_refused_before_anything_is_done(more, said, tmp_path):
@@ -168,15 +167,14 @@ class Fake:
         self.over = threading.Event()
         self._execution_id, self._refuses = execution_id, refuses
 
-    def run(self, app: str, params: Any, **options: Any) -> dict[str, Any]:
-        if app == self._refuses:
+    def run(self, app: ha.App, params: Any, **options: Any) -> dict[str, Any]:
+        if app.name == self._refuses:
             raise NotAllowed("quota", "enough runs are going", field="runs_at_once", value=3)
-        self.asked.append(app)
+        self.asked.append(app.name)
         return {"id": f"r-{len(self.asked)}", "found": False}
 
-    def wait(self, identity: str, timeout_s: float) -> dict[str, Any]:
-        if not self.over.wait(timeout_s):
-            raise TimeoutError
+    def wait(self, identity: str) -> dict[str, Any]:
+        assert self.over.wait(PATIENCE_S)
         return {
             "state": "cancelled",
             "execution_id": self._execution_id,
@@ -187,6 +185,9 @@ class Fake:
 
     def fetch(self, identity: str, path: str) -> bytes:
         raise AssertionError("nothing has completed")
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def test_who_is_interrupted_does_not_wait_for_what_goes_on_in_the_workspace(tmp_path):
