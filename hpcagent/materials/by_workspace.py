@@ -149,8 +149,8 @@ class _Whole:
         if foreign is not None:
             raise self._told(
                 BadInput(
-                    f"{app.name}: a workspace takes runs as input, and a {type(foreign).__name__} cannot be handed "
-                    "to it; compute it on an open site.",
+                    f"{app.name}: a workspace takes runs as input, and a {type(foreign).__name__} cannot be "
+                    "handed to it; compute it on an open site.",
                     value=type(foreign).__name__,
                 )
             )
