@@ -131,8 +131,12 @@ def test_a_quota_and_a_run_that_fails_are_those_of_the_workspace(root, admin):
     with pytest.raises(NotAllowed, match="give the run a walltime_s"):
         run_catalyst(admin.resources(), "Cu", "O", workspace=admin, **HOW)
     options = {"walltime_s": 120.0, "label": "cu"}
-    run_catalyst(admin.resources(), "Cu", "O", workspace=admin, run_options=options, **HOW)
+    emt = run_catalyst(admin.resources(), "Cu", "O", workspace=admin, run_options=options, **HOW)
     assert admin.costs()["people"][""]["node_hours"] > 0
+    # Settings go along: the same potential, named by a setting of another engine.
+    by_name = {"engine": "ase", "settings": {"calculator": "ase.calculators.emt:EMT"}}
+    named = run_catalyst(admin.resources(), "Cu", "O", workspace=admin, run_options=options, **{**HOW, **by_name})
+    assert not named.found and named.adsorption_energy == pytest.approx(emt.adsorption_energy, abs=1e-9)
 
 
 @pytest.mark.slow
