@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -14,7 +14,6 @@ from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, inner_manifest
 from hpcagent.apps.parts import Part
 from hpcagent.apps.worker import execute_as_result
-from hpcagent.catalog import find_app
 from hpcagent.errors import AppFailed, BadInput, nearest
 from hpcagent.model.records import Manifest, Result
 
@@ -22,8 +21,6 @@ __all__ = ["RUN_OPTIONS", "Computes", "check_options", "computed_by"]
 
 RUN_OPTIONS = ("site", "walltime_s", "why", "label")
 """Of `Workspace.run`: how a run is asked for. What decides its result stands elsewhere."""
-# A workspace answers one request of a connection after the other, so none may wait for long.
-_SLICE_S = 0.5
 
 
 class Computes(Protocol):
@@ -31,7 +28,7 @@ class Computes(Protocol):
 
     def run(
         self,
-        app: str,
+        app: App,
         params: Mapping[str, Any],
         *,
         site: str = ...,
@@ -44,11 +41,14 @@ class Computes(Protocol):
     ) -> Mapping[str, Any]:
         """Start a run, or find the one that did the same work."""
 
-    def wait(self, identity: str, timeout_s: float) -> Mapping[str, Any]:
-        """Its status once it has ended; `TimeoutError` before."""
+    def wait(self, identity: str) -> Mapping[str, Any]:
+        """Its status once it has ended."""
 
     def fetch(self, identity: str, path: str) -> Any:
         """A file of it, as bytes."""
+
+    def close(self) -> None:
+        """Close the connection of the thread that calls."""
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -86,8 +86,20 @@ def computed_by(
         BadInput: The workspace computes something else than was planned.
     """
     whole = _Whole(workspace, options)
-    with TemporaryDirectory(prefix="hpcagent-chain-") as folder:
-        result = whole.run(app, manifest, (), Path(folder))
+    answer: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            with TemporaryDirectory(prefix="hpcagent-chain-") as folder:
+                answer.set_result(whole.run(app, manifest, (), Path(folder)))
+        except BaseException as error:
+            answer.set_exception(error)
+        finally:
+            workspace.close()
+
+    # A chain waits for all that it has begun; who interrupts this call does not: it goes on in the workspace.
+    threading.Thread(target=run, name=f"chain {app.name}", daemon=True).start()
+    result = answer.result()
     if whole.refused:
         raise whole.refused[0]
     return result, whole.runs
@@ -133,18 +145,18 @@ class _Whole:
         return result
 
     def _begin(self, part: Part, app: App, manifest: Manifest, inputs: tuple[Any, ...]) -> None:
-        what = _not_handed(app, manifest, inputs)
-        if what:
+        foreign = next((one for one in inputs if not isinstance(one, Part)), None)
+        if foreign is not None:
             raise self._told(
                 BadInput(
-                    f"{app.name}: a workspace runs apps by their names with parameters and runs as input, and "
-                    f"{what} cannot be handed to it; compute it on an open site.",
-                    value=what,
+                    f"{app.name}: a workspace takes runs as input, and a {type(foreign).__name__} cannot be "
+                    "handed to it; compute it on an open site.",
+                    value=type(foreign).__name__,
                 )
             )
         try:
             begun = self._workspace.run(
-                app.name,
+                app,
                 manifest.params,
                 inputs=[self.runs[one.execution_id] for one in inputs],
                 seed=manifest.seed,
@@ -167,17 +179,14 @@ class _Whole:
                 part.set_result(call())
             except Exception as error:
                 part.set_exception(self._told(error))
+            finally:
+                self._workspace.close()
 
         threading.Thread(target=run, name=f"workspace {part.app}", daemon=True).start()
 
     def _ended(self, identity: str, manifest: Manifest) -> Result:
         """What a run of the workspace has come to."""
-        while True:
-            try:
-                status = self._workspace.wait(identity, _SLICE_S)
-                break
-            except TimeoutError:
-                time.sleep(0.01)  # the others' turn
+        status = self._workspace.wait(identity)
         if status["execution_id"] != manifest.execution_id:
             raise BadInput(
                 f"the workspace ran {manifest.app} as {status['execution_id']}, where {manifest.execution_id} was "
@@ -196,23 +205,6 @@ class _Whole:
         words = "; ".join(status["notes"]) or status["state"]
         cancelled = {"kind": "cancelled", "name": "CancelledError", "message": f"The run {identity}: {words}."}
         return _failed(manifest, status["failure"] or cancelled, float(status["ended_at"] or 0.0))
-
-
-def _not_handed(app: App, manifest: Manifest, inputs: tuple[Any, ...]) -> str:
-    """What of a run a workspace cannot be told: it knows the app by its name only."""
-    foreign = next((one for one in inputs if not isinstance(one, Part)), None)
-    if foreign is not None:
-        return type(foreign).__name__
-    found = find_app(app.name)
-    named = found.manifest(
-        manifest.params,
-        seed=manifest.seed,
-        replicate=manifest.replicate,
-        upstream=tuple(one.execution_id for one in inputs),
-    )
-    if named.resources != manifest.resources:
-        return "resources of the call's own"
-    return "" if found.settings == app.settings and named.execution_id == manifest.execution_id else "settings"
 
 
 def _failed(manifest: Manifest, failure: Mapping[str, Any], at: float) -> Result:

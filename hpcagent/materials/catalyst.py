@@ -148,7 +148,7 @@ def run_catalyst(
         events: A workspace, or `Events`: its triggers and all its subscribers get the event. It is told before the
             row is added, so a call that was killed tells it again; by its key a trigger starts something once.
         workspace: A workspace that computes in place of the open site: each computation is a run of the caller's,
-            behind the gate, with quota and approval. For elements, without `settings`.
+            behind the gate, with quota and approval. For elements.
         run_options: How these runs are asked for: `site`, `walltime_s`, `why`, `label`; see `Workspace.run`.
         note_found: Write an entry into the notebook for a result that was found, too.
         settings: Of the engine, as for `with_settings`.
@@ -186,7 +186,7 @@ def run_catalyst(
         raise BadInput(f"threshold_ev={threshold_ev!r} must be a finite number, in eV.", value=threshold_ev)
     ask = _Ask(events, workspace, dict(run_options or {}))
     plan = _planned(structure, adsorbate, catalyst, settings or {}, parameters, here=workspace is None)
-    ask.check(plan, settings or {})
+    ask.check(plan)
     resources.require(**{_TABLE: "read"}, **({_NOTEBOOK: "add"} if note_found else {}))
     known = _known(resources, plan, accept)
     if known is not None:
@@ -211,7 +211,7 @@ class _Ask:
     workspace: Computes | None
     options: Mapping[str, Any]
 
-    def check(self, plan: _Plan, settings: Mapping[str, Any]) -> None:
+    def check(self, plan: _Plan) -> None:
         """See that a workspace can make this run.
 
         Raises:
@@ -225,12 +225,11 @@ class _Ask:
                     value=dict(self.options),
                 )
             return
-        given = "settings" if settings else "a slab of your own" if plan.inputs else ""
-        if given:
+        if plan.inputs:
             raise BadInput(
-                f"a workspace runs apps by their names with parameters, and {given} cannot be handed to it; "
-                "compute it on an open site, without workspace=.",
-                value=given,
+                "a workspace takes runs as input, and a slab of your own cannot be handed to it; compute it on an "
+                "open site, without workspace=.",
+                value=plan.catalyst,
             )
 
     def tell(self, event: PromisingCatalyst, by: str, key: str) -> None:

@@ -355,7 +355,7 @@ class Records:
             NotAllowed: The role may not write, or only the service tells this event.
             BadInput: A field is missing, something may not stand in an event, or somebody is not known.
         """
-        with self.gate.recorded(caller, what=f"tell {in_brief(event)}"):
+        with self._turn, self.gate.recorded(caller, what=f"tell {in_brief(event)}"):
             self.gate.require(caller, "write")
             said = said_by(event, payload, caller.name)
         readers = readers_of(to, self.rules, self._owner.name)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcagent.contexts.admitted import unsecret
 from hpcagent.contexts.events import EVERYONE, NAMES, check_name
 from hpcagent.errors import BadInput, NotPermitted, in_brief, nearest
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import ROLES, Right, Rights, Rules
+from hpcagent.model.texts import LONGEST_NAME
 from hpcagent.resources.callers import Caller
 from hpcagent.resources.folder import Resources
 from hpcagent.resources.record import Action, Resource
@@ -143,9 +146,11 @@ def change_told(folder: Path, resource: str, at: int, session: str, by: str) -> 
             value=at,
         )
     facts = {name: line[name] for name in ("item", "version", "sha256", "run_id") if line.get(name)}
+    facts = {name: unsecret(value) if isinstance(value, str) else value for name, value in facts.items()}
     payload = {"resource": resource, "action": line["event"], "by": by, **facts}
-    where = f"{resource} of {session}" if session else resource
-    return payload | ({"session": session} if session else {}), f"{where} at {at} {line['at']:.6f}"
+    if session:
+        payload["session"] = session
+    return payload, _short(f"{session}/{resource} at {at} {line['at']:.6f}")
 
 
 def said_by(event: object, payload: object, by: str) -> dict[str, Any]:
@@ -210,4 +215,10 @@ def key_of(key: object, by: str) -> str:
     """
     if not isinstance(key, str) or len(key) > 100:
         raise BadInput(f"key={in_brief(key)} must be a text of at most 100 characters.", value=key)
-    return f"{by}: {key or uuid.uuid4().hex}"
+    return _short(f"{by}: {key or uuid.uuid4().hex}")
+
+
+def _short(key: str) -> str:
+    """A key that fits into an event."""
+    fits = len(key) <= LONGEST_NAME
+    return key if fits else hashlib.sha256(key.encode()).hexdigest()

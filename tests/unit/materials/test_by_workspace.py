@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import signal
+import threading
 import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,8 +131,12 @@ def test_a_quota_and_a_run_that_fails_are_those_of_the_workspace(root, admin):
     with pytest.raises(NotAllowed, match="give the run a walltime_s"):
         run_catalyst(admin.resources(), "Cu", "O", workspace=admin, **HOW)
     options = {"walltime_s": 120.0, "label": "cu"}
-    run_catalyst(admin.resources(), "Cu", "O", workspace=admin, run_options=options, **HOW)
+    emt = run_catalyst(admin.resources(), "Cu", "O", workspace=admin, run_options=options, **HOW)
     assert admin.costs()["people"][""]["node_hours"] > 0
+    # Settings go along: the same potential, named by a setting of another engine.
+    by_name = {"engine": "ase", "settings": {"calculator": "ase.calculators.emt:EMT"}}
+    named = run_catalyst(admin.resources(), "Cu", "O", workspace=admin, run_options=options, **{**HOW, **by_name})
+    assert not named.found and named.adsorption_energy == pytest.approx(emt.adsorption_energy, abs=1e-9)
 
 
 @pytest.mark.slow
@@ -147,7 +154,6 @@ def test_who_may_not_store_computes_nothing(root, admin):
         ({"run_options": {"site": "threads"}}, "without workspace="),
         ({"run_options": {"seed": 3}, "workspace": 1}, "run_options has 'seed'"),
         ({"run_options": {"walltime": 3}, "workspace": 1}, "did you mean 'walltime_s'"),
-        ({"settings": {"command": "x"}, "workspace": 1}, "settings cannot be handed to it"),
     ],
 )
 def test_what_a_workspace_cannot_be_told_is_refused_before_anything_is_done(more, said, tmp_path):
@@ -155,6 +161,66 @@ def test_what_a_workspace_cannot_be_told_is_refused_before_anything_is_done(more
     with pytest.raises(BadInput, match=said):
         run_catalyst(resources, "Cu", "O", **HOW, **more)
     assert not (tmp_path / "shared").exists()
+
+
+class Fake:
+    """What a workspace answers, without one: every run is begun, and none ends before it is told to."""
+
+    def __init__(self, execution_id: str = "", refuses: str = "") -> None:
+        self.asked: list[str] = []
+        self.over = threading.Event()
+        self._execution_id, self._refuses = execution_id, refuses
+
+    def run(self, app: ha.App, params: Any, **options: Any) -> dict[str, Any]:
+        if app.name == self._refuses:
+            raise NotAllowed("quota", "enough runs are going", field="runs_at_once", value=3)
+        self.asked.append(app.name)
+        return {"id": f"r-{len(self.asked)}", "found": False}
+
+    def wait(self, identity: str) -> dict[str, Any]:
+        assert self.over.wait(PATIENCE_S)
+        return {
+            "state": "cancelled",
+            "execution_id": self._execution_id,
+            "failure": None,
+            "notes": ["cancelled by ada"],
+            "ended_at": 1.0,
+        }
+
+    def fetch(self, identity: str, path: str) -> bytes:
+        raise AssertionError("nothing has completed")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_who_is_interrupted_does_not_wait_for_what_goes_on_in_the_workspace(tmp_path):
+    resources, fake = Resources.open(tmp_path / "shared", caller="bot", role="executor"), Fake()
+
+    def interrupt() -> None:
+        while not fake.asked:
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_catalyst(resources, "Pt", "O", workspace=fake, **HOW)
+    finally:
+        fake.over.set()
+    assert resources.objects().listed().total == 0
+
+
+def test_a_workspace_that_computes_something_else_or_refuses_leaves_nothing_behind(tmp_path):
+    resources = Resources.open(tmp_path / "shared", caller="bot", role="executor")
+    other, refusing = Fake(execution_id="another"), Fake(refuses="build_slab")
+    other.over.set()
+    refusing.over.set()
+    with pytest.raises(BadInput, match="its service has other code than this program"):
+        run_catalyst(resources, "Pt", "O", workspace=other, **HOW)
+    with pytest.raises(NotAllowed, match="enough runs are going"):
+        run_catalyst(resources, "Pt", "O", workspace=refusing, **HOW)
+    assert resources.objects().listed().total == resources.notebook().verify() == 0
 
 
 def test_a_slab_of_ones_own_is_computed_on_an_open_site_only(tmp_path):

@@ -291,6 +291,31 @@ def test_a_change_is_told_as_the_history_has_it_and_by_who_has_made_it(core, roo
         core.modified(as_(core, "kim"), resource="../contexts", at=0)
 
 
+def test_a_change_is_told_whatever_its_item_is_called(core, root):
+    """A long name of a session, and a key that looks like a secret, which stands in no event."""
+    mine = subscribed(core, "", "on_resource_modified")
+    own = Resource(
+        identity={"name": "notes", "type": "object_store"},
+        access={"permissions": {"owner": ["read", "add"]}},
+        content={"format": "json_or_file"},
+        storage={"backend": "files", "persistence": "session"},
+    )
+    session = "s" * 200
+    resources = Resources.open(
+        root / "resources",
+        caller=as_(core).name,
+        role="owner",
+        session=session,
+        define=[own],
+        announce=lambda name, at: core.modified(as_(core), resource=name, at=at, session=session),
+    )
+    for key in ("a.json", "token=abcdefgh12.json"):
+        resources.objects("notes").put(key, {"x": 1})
+    told = [p for _, p in told_to(core, "", mine)]
+    assert [p["item"] for p in told] == ["a.json", "(hidden: a password)"]
+    assert {p["session"] for p in told} == {session}
+
+
 def test_a_change_told_twice_sets_off_a_trigger_once(root):
     (root / "triggers.toml").write_text(
         '[[triggers]]\nname = "look"\nwhen = "on_resource_modified"\nwhere = {resource = "catalyst_db"}\n'
