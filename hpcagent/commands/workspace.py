@@ -186,6 +186,10 @@ def _changes(words: list[str]) -> dict[str, Any]:
 
 def _shown(what: str, found: Any) -> str:
     """For a person: tables of what is a list, lines of what is one thing."""
+    if what == "costs":
+        people = [{"who": name or "all", **about} for name, about in found["people"].items()]
+        accuracy = [{"app": name, **about} for name, about in found["accuracy"].items()]
+        return "\n\n".join(_shown("", table) for table in (people, accuracy) if table)
     rows = found.get("runs") if what == "list" else found if isinstance(found, list) else None
     if rows is not None:
         if not rows:
@@ -215,7 +219,8 @@ def _cell(name: str, value: Any) -> str:
     if name.endswith("_at") and value:
         return time.strftime("%m-%d %H:%M", time.localtime(value))
     if isinstance(value, dict):
-        return " ".join(f"{key}={_cell('', one)}" for key, one in value.items())
+        told = [f"{key}={_cell('', one)}" for key, one in value.items() if one not in ("", None)]
+        return " ".join([*told[:IN_A_CELL], *(["..."] if len(told) > IN_A_CELL else [])])
     return f"{value:.5g}" if isinstance(value, float) else str(value or "")
 
 
