@@ -41,6 +41,9 @@ WHAT = {
     "end": "end the service; runs go on, unless --runs",
 }
 
+# So many parameters or metrics of a run are shown in a list.
+IN_A_CELL = 4
+
 WorkspaceOption = Annotated[
     Path | None,
     typer.Option("--workspace", metavar="DIR", help="By default $HPCAGENT_WORKSPACE, or .hpcagent."),
@@ -210,7 +213,7 @@ def _shown(what: str, found: Any) -> str:
                 error = f" ± {errors[metric]:.2g}" if metric in errors else ""
                 lines.append(f"{metric}: {number:.6g}{error} {units.get(metric, '')}".rstrip())
         elif name not in ("units", "uncertainty") and value not in (None, "", [], {}):
-            lines.append(f"{name}: {json.dumps(value) if isinstance(value, (dict, list)) else value}")
+            lines.append(f"{name}: {json.dumps(value) if isinstance(value, (dict, list)) else _cell(name, value)}")
     return "\n".join(lines)
 
 
@@ -221,7 +224,7 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, dict):
         told = [f"{key}={_cell('', one)}" for key, one in value.items() if one not in ("", None)]
         return " ".join([*told[:IN_A_CELL], *(["..."] if len(told) > IN_A_CELL else [])])
-    return f"{value:.5g}" if isinstance(value, float) else str(value or "")
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def serve(where: WorkspaceOption = None) -> None:
