@@ -73,13 +73,9 @@ class Box:
         Raises:
             AppFailed: `SandboxLimit`, `SandboxLost`, `SandboxFailed`, `OutputsTooLarge`.
         """
-        broken: AppFailed | None = None
-        try:
-            self.confined.ended(log_tail=log_tail)
-        except AppFailed as error:
-            if not whatever or error.details["name"] != "SandboxLimit":
-                raise
-            broken = error
+        _, broken = self.confined.found(log_tail=log_tail)
+        if broken is not None and not whatever:
+            raise broken
         refuse_of_sandbox(finished.returncode, errors)
         most_bytes = int(1e6 * self.confined.asked.output_mb)
         try:

@@ -120,6 +120,17 @@ class Confined:
         Raises:
             AppFailed: `SandboxLimit`: a limit was broken; `SandboxLost`: there is no report.
         """
+        report, broken = self.found(log_tail=log_tail)
+        if broken is not None:
+            raise broken
+        return report
+
+    def found(self, *, log_tail: str = "") -> tuple[dict[str, Any], AppFailed | None]:
+        """As `ended`: the report, and the failure that a broken limit is, or None.
+
+        Raises:
+            AppFailed: `SandboxLost`.
+        """
         try:
             report: dict[str, Any] = json.loads(self._report.read_text())
         except (OSError, ValueError) as error:
@@ -130,17 +141,17 @@ class Confined:
                 log_tail=log_tail,
             ) from None
         broken = report["broken"]
-        if broken is not None:
-            key, scale, unit = _KEYS[broken["limit"]]
-            raise AppFailed(
-                f"ended by the sandbox: {broken['found'] / scale:.4g}{unit} of {broken['limit']} where "
-                f"{broken['allowed'] / scale:.4g}{unit} are allowed.",
-                kind="simulation",
-                name="SandboxLimit",
-                log_tail=log_tail,
-                repair=f"raise {key} of [sandbox] if the program needs that much",
-            )
-        return report
+        if broken is None:
+            return report, None
+        key, scale, unit = _KEYS[broken["limit"]]
+        return report, AppFailed(
+            f"ended by the sandbox: {broken['found'] / scale:.4g}{unit} of {broken['limit']} where "
+            f"{broken['allowed'] / scale:.4g}{unit} are allowed.",
+            kind="simulation",
+            name="SandboxLimit",
+            log_tail=log_tail,
+            repair=f"raise {key} of [sandbox] if the program needs that much",
+        )
 
     def said(self) -> str:
         """The tier, in a sentence for the notes of a run."""
