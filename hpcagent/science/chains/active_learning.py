@@ -29,7 +29,7 @@ from hpcagent.science.ml.pod_train import DESCRIPTORS, train_pod_potential
 from hpcagent.science.mlip.md import mlip_md
 from hpcagent.science.structures.crystal import LATTICES, build_crystal
 from hpcagent.science.structures.deform import deform
-from hpcagent.statistics.conformal import rms_error
+from hpcagent.statistics.rms import rms_error
 
 if TYPE_CHECKING:
     from ase import Atoms

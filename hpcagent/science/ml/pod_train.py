@@ -34,7 +34,7 @@ from hpcagent.science.ml.pod import (
     rows_of,
 )
 from hpcagent.science.ml.saved import path_of, save
-from hpcagent.statistics.conformal import rms_error
+from hpcagent.statistics.rms import rms_error
 
 __all__ = ["DESCRIPTORS", "train_pod_potential"]
 
