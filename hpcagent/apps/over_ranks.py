@@ -281,7 +281,9 @@ def _failed(error: BaseException, comm: Any) -> dict[str, Any]:
 
 def _as_failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, AppFailed):
-        details = {k: v for k, v in error.details.items() if k in ("kind", "name", "log_tail", "repair", "reached")}
+        details = {
+            k: v for k, v in error.details.items() if k in ("kind", "name", "log_tail", "repair", "reached")
+        }
         return {"failure": {"message": error.message, **details}}
     if isinstance(error, OSError):
         message, path = error.strerror or str(error), error.filename and str(error.filename)

@@ -1,11 +1,11 @@
 """How far a root mean square of few held-out errors is from the true one.
 
-Squares are skewed: most samples lack the rare large errors that the mean of squares lives on, so their own scatter is
-too small just where the mean is too low. A jackknife of 8 to 100 errors with two sigmas held the truth for 90 % of
-samples of normal errors, 70 % of Student's t with three degrees of freedom, 60 % of errors of lognormal size.
-Here the tail is fitted, too: errors are normal with a size that varies, by a lognormal (log size of a standard
-deviation up to 1.1) or as in Student's t (down to 2.8 degrees of freedom), and every true value is held for possible
-whose profile likelihood is not much below the largest.
+Squares are skewed: most samples lack the rare large errors that the mean of squares lives on, so their own
+scatter is too small just where the mean is too low. Of 8 to 100 errors, a jackknife with two sigmas held the truth
+for 90 % of samples of normal errors, 70 % of Student's t with three degrees of freedom, 60 % of errors of lognormal
+size. Here the tail is fitted, too: errors are normal with a size that varies, by a lognormal (log size of a
+standard deviation up to 1.1) or as in Student's t (down to 2.8 degrees of freedom), and every true value is held for
+possible whose profile likelihood is not much below the largest.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def rms_error(squares: Sequence[float], groups: Sequence[Hashable]) -> tuple[flo
 
     Points of a group are alike, so groups are what is counted; points of a single group count each. The half
     distance is the larger one of profile likelihood (S. S. Wilks, Ann. Math. Stat. 9, 60 (1938), with Student's
-    distribution for few groups) and jackknife over groups (B. Efron and C. Stein, Ann. Stat. 9, 586 (1981)). What
-    cannot be known: errors that are rarer than one in the number of groups and larger than such tails give, and with
-    fewer than eight groups tails at all: they are held for lighter the fewer there are.
+    distribution for few groups) and jackknife over groups (B. Efron and C. Stein, Ann. Stat. 9, 586 (1981)).
+    What cannot be known: errors that are rarer than one in the number of groups and larger than such tails give,
+    and with fewer than eight groups tails at all: they are held for lighter the fewer there are.
 
     Args:
         squares: (n,) squared errors.

@@ -50,7 +50,9 @@ def test_the_energy_error_is_that_of_every_step():
 
 def test_a_failed_run_tells_the_steps_that_it_completed():
     result = run(max_steps=5000, timestep=21.0, mass=1.0, spring=1.0)
-    assert not result.ok and result.failure.message.startswith(f"step {result.metrics['steps_completed'] + 1:.0f}:")
+    assert not result.ok and result.failure.message.startswith(
+        f"step {result.metrics['steps_completed'] + 1:.0f}:"
+    )
     assert result.metrics["steps_completed"] > 1
 
 
