@@ -91,7 +91,7 @@ def simulate_chemical_reaction(
     phase must be said, and products that are not given are found only where one answer is possible: one fuel of
     C, H and O with O2 burns completely to CO2(g) and water, and hydrogen and a halogen become its hydride.
 
-    Uncertainties are standard errors: half of the tables' (two standard deviations, by the convention of
+    Uncertainties are standard errors: half of the tables' (taken as two standard deviations, the convention of
     thermochemistry), summed in quadrature by coefficients; those of elements in their standard states are 0. Where a
     table states none, the result has none, and a note names the substance.
 
@@ -185,7 +185,7 @@ def _uncertainty(sides: Sequence[Sequence[tuple[Fraction, Substance, float]]]) -
             f"a standard error of {known:.2g} kJ/mol"
         )
     return known, (
-        "uncertainty: half of the tables', which are two standard deviations, in quadrature; not that of heat contents"
+        "uncertainty: half of the tables', taken as two standard deviations, in quadrature; not that of heat contents"
     )
 
 
