@@ -50,9 +50,9 @@ _PRESSURE: _Dimension = {"kg": 1, "m": -1, "s": -2}
 _FORCE: _Dimension = {"kg": 1, "m": 1, "s": -2}
 _NUMBER: _Dimension = {}
 
-# Name -> (value in SI, dimension); values are exact, so that a conversion rounds once. Atoms, degrees of freedom,
-# steps and the reduced units of `lj` are dimensions of their own: eV is not eV/atom, and no number turns an epsilon
-# into electronvolts.
+# Name -> (value in SI, dimension); values are exact, so that a conversion rounds once. Atoms, degrees of
+# freedom, steps and the reduced units of `lj` are dimensions of their own: eV is not eV/atom, and no number turns
+# an epsilon into electronvolts.
 _UNITS: dict[str, tuple[Fraction, _Dimension]] = {
     "1": (Fraction(1), _NUMBER),
     "%": (Fraction("1e-2"), _NUMBER),

@@ -23,10 +23,10 @@ __all__ = ["EVENT", "THRESHOLD_EV", "Catalyst", "PromisingCatalyst", "run_cataly
 
 THRESHOLD_EV = -1.2
 EVENT = "new_promising_catalyst"
-# Atoms whose adsorption energies are counted from half a molecule, as in the literature: O and N (B. Hammer and
-# J. K. Norskov, Adv. Catal. 45, 71 (2000)), H (J. K. Norskov et al., J. Electrochem. Soc. 152, J23 (2005)), halogens
-# alike. From a free atom they are lower by half the molecule's binding energy, 1 to 5 eV, and nearly all metals are
-# below -1.2 eV.
+# Atoms whose adsorption energies are counted from half a molecule, as in the literature: O and N (B. Hammer,
+# J. K. Norskov, Adv. Catal. 45, 71 (2000)), H (J. K. Norskov et al., J. Electrochem. Soc. 152, J23 (2005)),
+# halogens alike. From a free atom they are lower by half the molecule's binding energy, 1 to 5 eV, and nearly
+# all metals are below -1.2 eV.
 _HALVES = ("H", "N", "O", "F", "Cl", "Br", "I")
 _CONDITIONS = ("energy_reference", "facet", "site", "relax")
 _TABLE, _OBJECTS, _NOTEBOOK = "catalyst_db", "dft_results", "lab_notebook"

@@ -1,11 +1,11 @@
 """How far a root mean square of few held-out errors is from the true one.
 
 Squares are skewed: most samples lack the rare large errors that the mean of squares lives on, so their own
-scatter is too small just where the mean is too low. Of 8 to 100 errors, a jackknife with two sigmas held the truth
-for 90 % of samples of normal errors, 70 % of Student's t with three degrees of freedom, 60 % of errors of lognormal
-size. Here the tail is fitted, too: errors are normal with a size that varies, by a lognormal (log size of a
-standard deviation up to 1.1) or as in Student's t (down to 2.8 degrees of freedom), and every true value is held for
-possible whose profile likelihood is not much below the largest.
+scatter is too small just where the mean is too low. Of 8 to 100 errors, a jackknife with two sigmas held the
+truth for 90 % of samples of normal errors, 70 % of Student's t with three degrees of freedom, 60 % of errors of
+lognormal size. Here the tail is fitted, too: errors are normal with a size that varies, by a lognormal (log size
+of a standard deviation up to 1.1) or as in Student's t (down to 2.8 degrees of freedom), and every true value is
+held for possible whose profile likelihood is not much below the largest.
 """
 
 from __future__ import annotations

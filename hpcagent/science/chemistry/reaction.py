@@ -92,8 +92,8 @@ def simulate_chemical_reaction(
     C, H and O with O2 burns completely to CO2(g) and water, and hydrogen and a halogen become its hydride.
 
     Uncertainties are standard errors: half of the tables' (taken as two standard deviations, the convention of
-    thermochemistry), summed in quadrature by coefficients; those of elements in their standard states are 0. Where a
-    table states none, the result has none, and a note names the substance.
+    thermochemistry), summed in quadrature by coefficients; those of elements in their standard states are 0. Where
+    a table states none, the result has none, and a note names the substance.
 
     Whether the reaction goes that way, how far and how fast, is not computed; nor is whether the phases exist at
     this temperature and pressure.
@@ -164,7 +164,7 @@ def simulate_chemical_reaction(
 
 
 def _uncertainty(sides: Sequence[Sequence[tuple[Fraction, Substance, float]]]) -> tuple[float | None, str]:
-    """Standard error of the enthalpy of reaction, kJ/mol, None where it is not known; and what is to be said of it.
+    """Standard error of the reaction's enthalpy, kJ/mol, None where it is not known; and what is to be said of it.
 
     What stands on both sides counts by the difference of its coefficients. Values of one table share measurements:
     between phases of one substance the true uncertainty is smaller.
@@ -181,11 +181,12 @@ def _uncertainty(sides: Sequence[Sequence[tuple[Fraction, Substance, float]]]) -
     known = math.sqrt(squares) / 2
     if silent:
         return None, (
-            f"no uncertainty: the table states none of {', '.join(sorted(silent))}; the other substances alone make "
-            f"a standard error of {known:.2g} kJ/mol"
+            f"no uncertainty: the table states none of {', '.join(sorted(silent))}; the other substances alone "
+            f"make a standard error of {known:.2g} kJ/mol"
         )
     return known, (
-        "uncertainty: half of the tables', taken as two standard deviations, in quadrature; not that of heat contents"
+        "uncertainty: half of the tables', taken as two standard deviations, in quadrature; without that of heat "
+        "contents"
     )
 
 
