@@ -31,7 +31,7 @@ A run that fails is not an exception: it comes back as a `Result` whose `failure
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -278,6 +278,7 @@ class AppFailed(HpcAgentError):
         name: The typed name, e.g. `LostAtoms`.
         log_tail: Last lines of the program's output.
         repair: What would probably help, in words.
+        reached: Metrics that hold although the run failed, e.g. the steps that were completed before.
     """
 
     def __init__(
@@ -288,8 +289,11 @@ class AppFailed(HpcAgentError):
         name: str = "AppFailed",
         log_tail: str = "",
         repair: str | None = None,
+        reached: Mapping[str, float] | None = None,
         **details: Any,
     ) -> None:
+        if reached:
+            details["reached"] = {metric: float(value) for metric, value in reached.items()}
         super().__init__(message, kind=kind, name=name, log_tail=log_tail, repair=repair, **details)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from hpcagent.errors import BadInput, nearest
 
@@ -25,19 +26,19 @@ __all__ = [
     "unit_style",
 ]
 
-_E = 1.602176634e-19  # C, exact
+_E = Fraction("1.602176634e-19")  # C, exact
 AVOGADRO = 6.02214076e23
 """1/mol, exact."""
 BOLTZMANN_J_PER_K = 1.380649e-23
 """Boltzmann's constant in J/K, exact."""
-BOLTZMANN_EV_PER_K = BOLTZMANN_J_PER_K / _E
+BOLTZMANN_EV_PER_K = float(Fraction("1.380649e-23") / _E)
 """The same in eV/K."""
-_HARTREE = 4.3597447222071e-18  # J
-_BOHR = 5.29177210903e-11  # m
-_DEGREE = math.pi / 180.0
-_AMU = 1.66053906660e-27  # kg
+_HARTREE = Fraction("4.3597447222071e-18")  # J
+_BOHR = Fraction("5.29177210903e-11")  # m
+_DEGREE = Fraction(math.pi) / 180
+_AMU = Fraction("1.66053906660e-27")  # kg
 # LAMMPS `units electron`: "Bohr/atomic time units [1.03275e-15 seconds]", that is sqrt(amu bohr^2 / hartree).
-_ELECTRON_TIME = (_AMU * _BOHR**2 / _HARTREE) ** 0.5
+_ELECTRON_TIME = Fraction(float(_AMU * _BOHR**2 / _HARTREE) ** 0.5)
 
 _Dimension = dict[str, int]
 _LENGTH: _Dimension = {"m": 1}
@@ -49,80 +50,81 @@ _PRESSURE: _Dimension = {"kg": 1, "m": -1, "s": -2}
 _FORCE: _Dimension = {"kg": 1, "m": 1, "s": -2}
 _NUMBER: _Dimension = {}
 
-# Name -> (value in SI, dimension). Atoms, degrees of freedom, steps and the reduced units of `lj` are
-# dimensions of their own: eV is not eV/atom, and no number turns an epsilon into electronvolts.
-_UNITS: dict[str, tuple[float, _Dimension]] = {
-    "1": (1.0, _NUMBER),
-    "%": (1e-2, _NUMBER),
-    "ppm": (1e-6, _NUMBER),
-    "mol": (AVOGADRO, _NUMBER),
-    "fs": (1e-15, _TIME),
-    "ps": (1e-12, _TIME),
-    "ns": (1e-9, _TIME),
-    "us": (1e-6, _TIME),
-    "ms": (1e-3, _TIME),
-    "s": (1.0, _TIME),
-    "min": (60.0, _TIME),
-    "h": (3600.0, _TIME),
-    "hours": (3600.0, _TIME),
-    "day": (86400.0, _TIME),
+# Name -> (value in SI, dimension); values are exact, so that a conversion rounds once. Atoms, degrees of
+# freedom, steps and the reduced units of `lj` are dimensions of their own: eV is not eV/atom, and no number turns
+# an epsilon into electronvolts.
+_UNITS: dict[str, tuple[Fraction, _Dimension]] = {
+    "1": (Fraction(1), _NUMBER),
+    "%": (Fraction("1e-2"), _NUMBER),
+    "ppm": (Fraction("1e-6"), _NUMBER),
+    "mol": (Fraction("6.02214076e23"), _NUMBER),
+    "fs": (Fraction("1e-15"), _TIME),
+    "ps": (Fraction("1e-12"), _TIME),
+    "ns": (Fraction("1e-9"), _TIME),
+    "us": (Fraction("1e-6"), _TIME),
+    "ms": (Fraction("1e-3"), _TIME),
+    "s": (Fraction(1), _TIME),
+    "min": (Fraction(60), _TIME),
+    "h": (Fraction(3600), _TIME),
+    "hours": (Fraction(3600), _TIME),
+    "day": (Fraction(86400), _TIME),
     "electron_time": (_ELECTRON_TIME, _TIME),
-    "meV": (1e-3 * _E, _ENERGY),
+    "meV": (Fraction("1e-3") * _E, _ENERGY),
     "eV": (_E, _ENERGY),
-    "J": (1.0, _ENERGY),
-    "kJ": (1e3, _ENERGY),
-    "MJ": (1e6, _ENERGY),
-    "pJ": (1e-12, _ENERGY),
-    "cal": (4.184, _ENERGY),
-    "kcal": (4184.0, _ENERGY),
-    "erg": (1e-7, _ENERGY),
+    "J": (Fraction(1), _ENERGY),
+    "kJ": (Fraction("1e3"), _ENERGY),
+    "MJ": (Fraction("1e6"), _ENERGY),
+    "pJ": (Fraction("1e-12"), _ENERGY),
+    "cal": (Fraction("4.184"), _ENERGY),
+    "kcal": (Fraction(4184), _ENERGY),
+    "erg": (Fraction("1e-7"), _ENERGY),
     "hartree": (_HARTREE, _ENERGY),
-    "Ry": (0.5 * _HARTREE, _ENERGY),
-    "K": (1.0, _TEMPERATURE),
-    "Pa": (1.0, _PRESSURE),
-    "mPa": (1e-3, _PRESSURE),
-    "kPa": (1e3, _PRESSURE),
-    "MPa": (1e6, _PRESSURE),
-    "GPa": (1e9, _PRESSURE),
-    "bar": (1e5, _PRESSURE),
-    "kbar": (1e8, _PRESSURE),
-    "atm": (101325.0, _PRESSURE),
-    "Hz": (1.0, {"s": -1}),
-    "THz": (1e12, {"s": -1}),
+    "Ry": (Fraction("0.5") * _HARTREE, _ENERGY),
+    "K": (Fraction(1), _TEMPERATURE),
+    "Pa": (Fraction(1), _PRESSURE),
+    "mPa": (Fraction("1e-3"), _PRESSURE),
+    "kPa": (Fraction("1e3"), _PRESSURE),
+    "MPa": (Fraction("1e6"), _PRESSURE),
+    "GPa": (Fraction("1e9"), _PRESSURE),
+    "bar": (Fraction("1e5"), _PRESSURE),
+    "kbar": (Fraction("1e8"), _PRESSURE),
+    "atm": (Fraction(101325), _PRESSURE),
+    "Hz": (Fraction(1), {"s": -1}),
+    "THz": (Fraction("1e12"), {"s": -1}),
     "deg": (_DEGREE, _NUMBER),
     # Charges are counted in e, a dimension of their own: one ampere is 1/_E of them a second.
     "T": (_E, {"kg": 1, "s": -1, "e": -1}),
-    "mT": (1e-3 * _E, {"kg": 1, "s": -1, "e": -1}),
-    "kA": (1e3 / _E, {"e": 1, "s": -1}),
-    "e": (1.0, {"e": 1}),
-    "mu_B": (1.0, {"mu_B": 1}),
-    "pm": (1e-12, _LENGTH),
-    "angstrom": (1e-10, _LENGTH),
+    "mT": (Fraction("1e-3") * _E, {"kg": 1, "s": -1, "e": -1}),
+    "kA": (Fraction("1e3") / _E, {"e": 1, "s": -1}),
+    "e": (Fraction(1), {"e": 1}),
+    "mu_B": (Fraction(1), {"mu_B": 1}),
+    "pm": (Fraction("1e-12"), _LENGTH),
+    "angstrom": (Fraction("1e-10"), _LENGTH),
     "bohr": (_BOHR, _LENGTH),
-    "nm": (1e-9, _LENGTH),
-    "um": (1e-6, _LENGTH),
-    "mm": (1e-3, _LENGTH),
-    "cm": (1e-2, _LENGTH),
-    "m": (1.0, _LENGTH),
-    "kg": (1.0, _MASS),
-    "g": (1e-3, _MASS),
-    "pg": (1e-15, _MASS),
-    "ag": (1e-21, _MASS),
+    "nm": (Fraction("1e-9"), _LENGTH),
+    "um": (Fraction("1e-6"), _LENGTH),
+    "mm": (Fraction("1e-3"), _LENGTH),
+    "cm": (Fraction("1e-2"), _LENGTH),
+    "m": (Fraction(1), _LENGTH),
+    "kg": (Fraction(1), _MASS),
+    "g": (Fraction("1e-3"), _MASS),
+    "pg": (Fraction("1e-15"), _MASS),
+    "ag": (Fraction("1e-21"), _MASS),
     "amu": (_AMU, _MASS),
-    "N": (1.0, _FORCE),
-    "dyne": (1e-5, _FORCE),
-    "atom": (1.0, {"atom": 1}),
-    "katom": (1e3, {"atom": 1}),
-    "Matom": (1e6, {"atom": 1}),
-    "dof": (1.0, {"dof": 1}),
-    "kT": (1.0, {"kT": 1}),
-    "step": (1.0, {"step": 1}),
-    "timesteps": (1.0, {"step": 1}),
-    "tau": (1.0, {"tau": 1}),
-    "sigma": (1.0, {"sigma": 1}),
-    "epsilon": (1.0, {"epsilon": 1}),
-    "kB": (1.0, {"kB": 1}),
-    "mass": (1.0, {"mass": 1}),
+    "N": (Fraction(1), _FORCE),
+    "dyne": (Fraction("1e-5"), _FORCE),
+    "atom": (Fraction(1), {"atom": 1}),
+    "katom": (Fraction("1e3"), {"atom": 1}),
+    "Matom": (Fraction("1e6"), {"atom": 1}),
+    "dof": (Fraction(1), {"dof": 1}),
+    "kT": (Fraction(1), {"kT": 1}),
+    "step": (Fraction(1), {"step": 1}),
+    "timesteps": (Fraction(1), {"step": 1}),
+    "tau": (Fraction(1), {"tau": 1}),
+    "sigma": (Fraction(1), {"sigma": 1}),
+    "epsilon": (Fraction(1), {"epsilon": 1}),
+    "kB": (Fraction(1), {"kB": 1}),
+    "mass": (Fraction(1), {"mass": 1}),
 }
 _ALIASES = {
     "": "1",
@@ -367,6 +369,11 @@ def factor(from_unit: str, to_unit: str) -> float:
         >>> factor("eV/atom/ps", "meV/atom/ns")
         1000000.0
     """
+    return float(_ratio(from_unit, to_unit))
+
+
+def _ratio(from_unit: str, to_unit: str) -> Fraction:
+    """See `factor`; exact as far as the units are."""
     from_value, from_dimension = _resolve(from_unit)
     to_value, to_dimension = _resolve(to_unit)
     if from_dimension != to_dimension:
@@ -376,15 +383,14 @@ def factor(from_unit: str, to_unit: str) -> float:
             from_unit=from_unit,
             to_unit=to_unit,
         )
-    # Fifteen digits: 1e-12 / 1e-9 should be 0.001 and not its neighbour.
-    return float(f"{from_value / to_value:.15g}")
+    return from_value / to_value
 
 
 def convert(value: float, from_unit: str, to_unit: str) -> float:
-    """A value in another unit.
+    """A value in another unit, rounded once: 700 meV is the number 0.7 eV, and a filter in meV finds it.
 
     Args:
-        value: The number in `from_unit`.
+        value: The number in `from_unit`; it is taken as the decimal number that it prints as.
         from_unit: See `factor`.
         to_unit: See `factor`.
 
@@ -395,10 +401,18 @@ def convert(value: float, from_unit: str, to_unit: str) -> float:
         BadInput: A unit is unknown, or the two measure different things.
 
     Example:
-        >>> convert(2.0, "fs", "ps")
-        0.002
+        >>> convert(2.0, "fs", "ps"), convert(-699.3, "meV", "eV")
+        (0.002, -0.6993)
     """
-    return value * factor(from_unit, to_unit)
+    ratio = _ratio(from_unit, to_unit)
+    if not isinstance(value, int):
+        value = float(value)
+        if not math.isfinite(value):
+            return value
+    try:
+        return float(Fraction(repr(value) if isinstance(value, float) else value) * ratio)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def measure(unit: str) -> tuple[float, dict[str, int]]:
@@ -411,12 +425,13 @@ def measure(unit: str) -> tuple[float, dict[str, int]]:
         >>> measure("ps")
         (1e-12, {'s': 1})
     """
-    return _resolve(unit)
+    value, dimension = _resolve(unit)
+    return float(value), dimension
 
 
-def _resolve(unit: str) -> tuple[float, _Dimension]:
-    """Value in SI and dimension of a unit expression."""
-    value = 1.0
+def _resolve(unit: str) -> tuple[Fraction, _Dimension]:
+    """Value in SI, exact, and dimension of a unit expression."""
+    value = Fraction(1)
     dimension: dict[str, int] = {}
     for place, part in enumerate(unit.strip().split("/")):
         sign = 1 if place == 0 else -1

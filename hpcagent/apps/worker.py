@@ -450,7 +450,7 @@ def _run(
         outcome = of_numbers(outcome)
     except AppFailed as error:
         failure = _said(error)
-        outcome = Outcome(metrics={}, stopped=_blown_up(error))
+        outcome = Outcome(metrics=error.details.get("reached", {}), stopped=_blown_up(error))
     except OSError as error:
         failure = _failure("infrastructure", os_name(error), _last_line(error), traceback.format_exc())
     except MemoryError as error:

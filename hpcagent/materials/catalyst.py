@@ -25,6 +25,12 @@ __all__ = ["EVENT", "THRESHOLD_EV", "Catalyst", "PromisingCatalyst", "run_cataly
 
 THRESHOLD_EV = -1.2
 EVENT = "new_promising_catalyst"
+# Atoms whose adsorption energies are counted from half a molecule, as in the literature: O and N (B. Hammer,
+# J. K. Norskov, Adv. Catal. 45, 71 (2000)), H (J. K. Norskov et al., J. Electrochem. Soc. 152, J23 (2005)),
+# halogens alike. From a free atom they are lower by half the molecule's binding energy, 1 to 5 eV, and nearly
+# all metals are below -1.2 eV.
+_HALVES = ("H", "N", "O", "F", "Cl", "Br", "I")
+_CONDITIONS = ("energy_reference", "facet", "site", "relax")
 _TABLE, _OBJECTS, _NOTEBOOK = "catalyst_db", "dft_results", "lab_notebook"
 
 
@@ -101,6 +107,13 @@ class _Plan:
         return f"{name}_run{self.manifest.execution_id}.json"
 
     @property
+    def conditions(self) -> dict[str, str]:
+        """What the energy depends on beside the method, by columns; a slab of one's own has no facet."""
+        params = self.manifest.params
+        said = {name: str(params[name]) for name in ("facet", "site", "relax") if name in params}
+        return {"energy_reference": f"{params['share']:g} {params['reference'] or self.adsorbate}"} | said
+
+    @property
     def method(self) -> str:
         m = self.manifest
         return line(f"{m.app} {m.app_version}, {m.params['engine']}")
@@ -132,6 +145,8 @@ def run_catalyst(
     from what is stored. A run that fails is an entry of the notebook, with its failure and no output.
 
     E_ads = E(slab + adsorbate) - E(slab) - share E(molecule), in eV, below 0 where it binds; see the chain.
+    Unless `reference` or `share` is given, H, N, O and halogens refer to half of their molecule (B. Hammer,
+    J. K. Norskov, Adv. Catal. 45, 71 (2000)), all others to what adsorbs.
 
     Args:
         resources: From `Resources.open`; to compute, the role must be allowed to add to all three.
@@ -142,7 +157,8 @@ def run_catalyst(
             formula of the slab.
         accept: Which row of the table will do: `same_method`: one that this very run has made (same structure,
             level of theory and versions of the apps). `any_method`: any of this metal, support and adsorbate; of
-            several the newest, and a note says what the others are.
+            several the one that differs least in what the energy refers to, facet, site and relaxation (in this
+            order), then the newest. Notes say each difference, and what the others are.
         threshold_ev: Below this the result is promising, in eV.
         on_event: Is called with the event, after everything is stored; what it raises is raised.
         events: A workspace, or `Events`: its triggers and all its subscribers get the event. It is told before the
@@ -274,6 +290,7 @@ def _planned(
                 f"{instead}",
                 value=name,
             )
+    parameters = _with_reference(adsorbate, parameters)
     if settings:
         chain = chain.with_settings(**settings)
     site = current_site() if here else None
@@ -303,6 +320,14 @@ def _planned(
     return _Plan(chain, (slab,), manifest, metal, support, adsorbate, slab.fields["structure"])
 
 
+def _with_reference(adsorbate: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters with the literature's reference, where none was asked for."""
+    if adsorbate not in _HALVES or {"reference", "share"} & parameters.keys():
+        return dict(parameters)
+    spin = {"reference_magmom": 1.0} if adsorbate == "O" else {}
+    return {"reference": f"{adsorbate}2", "share": 0.5} | spin | dict(parameters)
+
+
 def _pair(names: tuple[str, ...]) -> tuple[str, str] | None:
     return None if not names else (names[0], names[1] if len(names) == 2 else "none")
 
@@ -319,12 +344,24 @@ def _known(resources: Resources, plan: _Plan, accept: str) -> Catalyst | None:
     others = table.query(alike, descending=True, limit=100)
     if accept == "same_method" or not others.total:
         return None
-    energies = [row["adsorption_energy"] for row in others]
-    said = (
-        f"{others.total} rows of {plan.catalyst} and {plan.adsorbate}, by any method: {min(energies):.3f} to "
-        f"{max(energies):.3f} eV; this is the newest, by {others.items[0]['method']}",
-    )
-    return _of_row(others.items[0], said if others.total > 1 else ())
+    row = min(others, key=lambda one: _differences(plan, one))
+    notes = []
+    if others.total > 1:
+        energies = [one["adsorption_energy"] for one in others]
+        notes.append(
+            f"{others.total} rows of {plan.catalyst} and {plan.adsorbate}, by any method: {min(energies):.3f} to "
+            f"{max(energies):.3f} eV; this is the one that differs least, by {row['method']}"
+        )
+    for name, wanted in plan.conditions.items():
+        has = row.values.get(name)
+        if has != wanted:
+            notes.append(f"{name}: asked for {wanted}, the row " + (f"has {has}" if has else "does not say"))
+    return _of_row(row, tuple(notes))
+
+
+def _differences(plan: _Plan, row: Row) -> list[bool]:
+    """In what a row differs from what was asked; what matters most is first."""
+    return [row.values.get(name) != plan.conditions[name] for name in _CONDITIONS if name in plan.conditions]
 
 
 def _of_row(row: Row, notes: tuple[str, ...]) -> Catalyst:
@@ -459,6 +496,12 @@ def _added(table: Database, plan: _Plan, energy: float, uri: str) -> Row:
         "reference": uri,
         "method": plan.method,
     }
+    columns = {field.name for field in table.fields}
+    values |= {name: said for name, said in plan.conditions.items() if name in columns}
+    # A table of a folder that was made before these columns keeps its own.
+    left = [f"{name} {said}" for name, said in plan.conditions.items() if name not in columns]
+    if left:
+        values["method"] = line("; ".join([plan.method, *left]))
     return table.add(values, run_id=plan.manifest.execution_id)
 
 

@@ -325,6 +325,17 @@ CATALYST_DB = Resource(
             Field(name="adsorption_energy", type="number", unit="eV", description="below 0 where it binds"),
             Field(name="reference", type="string", description="where it comes from: a DOI, or a result's URI"),
             Field(name="method", type="string", description="how it was found, e.g. the engine and the app"),
+            Field(
+                name="energy_reference",
+                type="string",
+                required=False,
+                description="what the energy is counted from: 0.5 O2, or 1 O for a free atom",
+            ),
+            Field(name="facet", type="string", required=False, description="lattice and face, e.g. fcc111"),
+            Field(name="site", type="string", required=False, description="where it adsorbs, e.g. ontop"),
+            Field(
+                name="relax", type="string", required=False, description="what was relaxed: none, adsorbed or all"
+            ),
         ),
     ),
     storage=Storage(backend="sqlite"),

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["conformal_quantile", "coverage_range", "fewest", "folds", "nearest", "rms_error"]
+__all__ = ["conformal_quantile", "coverage_range", "fewest", "folds", "nearest"]
 
 _Array = NDArray[np.float64]
 
@@ -103,39 +103,3 @@ def nearest(x: _Array, to: _Array) -> _Array:
 
     found, _ = cKDTree(to).query(x)
     return np.asarray(found) / math.sqrt(x.shape[1])
-
-
-def rms_error(squares: Sequence[float], groups: Sequence[Hashable]) -> tuple[float, float]:
-    """Root of the mean of squared errors, and its standard error from the scatter between groups.
-
-    Points of a group are alike, so groups are what is counted: jackknife over groups (B. Efron and C. Stein, Ann.
-    Stat. 9, 586 (1981)), widened so that twice the error holds 95 % by Student's distribution. Points of a single
-    group count each.
-
-    Args:
-        squares: (n,) squared errors.
-        groups: (n,) the group of each.
-
-    Returns:
-        Both in the unit of the errors; the second is nan for a single point.
-
-    Example:
-        >>> rms, error = rms_error([1.0, 1.0, 4.0], ["a", "b", "c"])
-        >>> round(rms, 4)
-        1.4142
-    """
-    from scipy.stats import t
-
-    values = np.asarray(squares, dtype=float)
-    names = list(dict.fromkeys(groups))
-    of = np.array([names.index(g) for g in groups])
-    if len(names) == 1:
-        of = np.arange(len(values))
-    count = int(of.max()) + 1
-    rms = float(np.sqrt(values.mean()))
-    if count < 2:
-        return rms, math.nan
-    sums, sizes = np.bincount(of, values, count), np.bincount(of, minlength=count)
-    without = np.sqrt((sums.sum() - sums) / (sizes.sum() - sizes))
-    variance = (count - 1) / count * float(((without - without.mean()) ** 2).sum())
-    return rms, math.sqrt(variance) * float(t.ppf(0.975, count - 1)) / 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from hpcagent.errors import BadInput
@@ -48,6 +50,19 @@ LAMMPS_BOLTZMANN = {
 )
 def test_values_convert(value: float, from_unit: str, to_unit: str, expected: float) -> None:
     assert convert(value, from_unit, to_unit) == pytest.approx(expected, rel=1e-8)
+
+
+def test_a_number_in_another_unit_is_the_float_that_one_would_write() -> None:
+    thousandths = [f"{k}e-3" for k in range(1, 3001)]
+    assert [convert(k, "meV", "eV") for k in range(1, 3001)] == [float(text) for text in thousandths]
+    assert [convert(k / 10, "meV", "eV") for k in range(1, 3001)] == [float(f"{k}e-4") for k in range(1, 3001)]
+    assert [convert(float(text), "eV", "meV") for text in thousandths] == list(range(1, 3001))
+    assert convert(1, "kcal/mol", "kJ/mol") == 4.184 and convert(3.3, "nm", "angstrom") == 33.0
+
+
+def test_numbers_that_are_too_large_or_none_stay_what_they_are() -> None:
+    assert convert(-1e300, "m", "pm") == -math.inf
+    assert math.isnan(convert(math.nan, "m", "pm")) and convert(10**400, "m", "pm") == math.inf
 
 
 @pytest.mark.parametrize(

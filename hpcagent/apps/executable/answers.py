@@ -10,7 +10,7 @@ from typing import Any
 from hpcagent.apps.executable.reading import Number, parsed_json
 from hpcagent.apps.executable.record import Reading
 from hpcagent.errors import AppFailed, BadInput
-from hpcagent.units import factor
+from hpcagent.units import convert
 
 __all__ = ["Answer", "answer_of", "in_units", "refuse_reported"]
 
@@ -99,10 +99,10 @@ def in_units(metric: str, how: Reading, number: Number, units: Mapping[str, str]
         27.211
     """
     key = how.key if isinstance(how.key, str) else ".".join(map(str, how.key or ()))
-    given, scale = units.get(key), 1.0
+    given, value, error_of = units.get(key), number.value, number.error
     if given is not None and given != how.unit:
         try:
-            scale = factor(given, how.unit)
+            value, error_of = (convert(one, given, how.unit) for one in (value, error_of))
         except BadInput as error:
             raise AppFailed(
                 f"the metric {metric!r} is in {how.unit}, and the answer gives it in {given!r}: "
@@ -110,7 +110,6 @@ def in_units(metric: str, how: Reading, number: Number, units: Mapping[str, str]
                 kind="contract",
                 name="WrongUnit",
             ) from None
-    value, error_of = number.value * scale, number.error * scale
     low, high = how.low, how.high
     if math.isfinite(value) and not (-math.inf if low is None else low) <= value <= (
         math.inf if high is None else high

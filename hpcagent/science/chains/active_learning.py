@@ -29,7 +29,7 @@ from hpcagent.science.ml.pod_train import DESCRIPTORS, train_pod_potential
 from hpcagent.science.mlip.md import mlip_md
 from hpcagent.science.structures.crystal import LATTICES, build_crystal
 from hpcagent.science.structures.deform import deform
-from hpcagent.statistics.conformal import rms_error
+from hpcagent.statistics.rms import rms_error
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -38,8 +38,11 @@ __all__ = ["active_learning"]
 
 _KEY = "condition"
 _CALCULATOR = "hpcagent.science.ml.pod_calculator:POD"
-# Of a trajectory so much counts as equilibration, and is not drawn from.
+# Equilibration, which is not drawn from: rattled lattices have less potential energy than the temperature asks
+# for, and take it from the motion. It is back after some times 1 / friction, however long the trajectory is.
 _EQUILIBRATION = 0.25
+_FRICTION = 0.01  # 1/fs
+_SETTLED = 6.0
 # How dynamics end with a potential that is not good enough yet; any other failure is the chain's.
 _BLOWN_UP = ("Exploded", "NonNumeric", "EngineFailed")
 
@@ -66,7 +69,7 @@ class _Wanted:
 
 @chain(
     name="active_learning",
-    version="1.0.0",
+    version="1.1.0",
     parameters=LEVEL
     | {"engine": Choice(*ENGINES, default="emt", description="what labels; see the level of theory")}
     | RANKS
@@ -129,18 +132,19 @@ def active_learning(run: Run, **params: Any) -> Outcome:
     """Train a POD potential of a crystal by active learning, until its error on new frames meets a target.
 
     First structures, rattled, are labelled by the engine. Then in each round: the potential is trained
-    (`train_pod_potential`, conditions held out); it runs molecular dynamics at each condition (a temperature and a
-    volume); of each trajectory `drawn` frames are taken blindly and `chosen` ones because they are flagged or have
-    the largest sigma; all of them are labelled. The drawn ones, on which the potential was not trained, are its
-    error, with the standard error from the scatter between conditions. It is met where the error with two
-    standard errors is below `target`; else all new labels go into the training of the next round. Dynamics that a
-    bad potential blows up are replaced by rattled structures of that condition and told in the notes.
+    (`train_pod_potential`, conditions held out); it runs molecular dynamics at each condition (a temperature and
+    a volume), after 600 fs or a quarter of `steps` in which it comes to the temperature; of each trajectory
+    `drawn` frames are taken blindly and `chosen` ones because they are flagged or have the largest sigma; all of
+    them are labelled. The drawn ones, on which the potential was not trained, are its error, with the standard
+    error from the scatter between conditions. It is met where the error with two standard errors is below
+    `target`; else all new labels go into the training of the next round. Dynamics that a bad potential blows up
+    are replaced by rattled structures of that condition and told in the notes.
 
     The budget (`rounds`, `labels`) ends it too, with `target_met` 0. The potential returned is that whose error
     was measured; labels of its last round are in `labels` but not in its training.
 
     Artifacts: `model`, `parameters`, `coefficients` (as of `train_pod_potential`), `labels` (extended XYZ, all
-    labels), `rounds` (JSON: each round's errors with standard errors, coverage, flags, counts).
+    labels), `rounds` (JSON: each round's errors with standard errors, coverage, flags, counts, temperatures).
 
     Raises:
         AppFailed: `BadConditions`: temperatures or volumes are no lists of positive numbers, or one condition in
@@ -180,10 +184,11 @@ def active_learning(run: Run, **params: Any) -> Outcome:
     while True:
         trained = _trained(run, training, params, len(rounds))
         model = Path(trained.workdir) / trained.artifacts["model"]
-        wanted = _asked(run, model, cells, params, rng, notes, len(rounds))
+        wanted, warm = _asked(run, model, cells, params, rng, notes, len(rounds))
         fresh = _labelled(label, wanted, level)
         everything += fresh
-        rounds.append(_measured(PodPotential(model), wanted, fresh, trained, len(training)))
+        measured = _measured(PodPotential(model), wanted, fresh, trained, len(training))
+        rounds.append(measured | {"temperature_by_condition": warm})
         _write(run.workdir / "labels.xyz", everything)
         (run.workdir / "rounds.json").write_text(json.dumps(rounds, indent=1) + "\n")
         force, error = rounds[-1]["force_rmse_meV_per_angstrom"]
@@ -299,10 +304,11 @@ def _asked(
     rng: np.random.Generator,
     notes: list[str],
     number: int,
-) -> list[_Wanted]:
-    """New structures of each condition: frames of dynamics, blindly drawn and chosen."""
+) -> tuple[list[_Wanted], dict[str, float]]:
+    """New structures of each condition: frames of dynamics, blindly drawn and chosen; and mean temperatures, K."""
     import ase.io
 
+    settling = math.ceil(max(_EQUILIBRATION * params["steps"], _SETTLED / _FRICTION / params["timestep"]))
     dynamics = mlip_md.with_settings(calculator=_CALCULATOR, keywords={"model": str(model.resolve())})
     moving = {
         c: dynamics(
@@ -312,12 +318,14 @@ def _asked(
             timestep=params["timestep"],
             steps=params["steps"],
             every=params["every"],
-            equilibration_steps=math.ceil(_EQUILIBRATION * params["steps"]),
+            friction=_FRICTION,
+            equilibration_steps=settling,
         )
         for c, cell in cells.items()
     }
     judging = {c: pod_frames.with_settings(model=str(model))(md) for c, md in moving.items()}
     wanted: list[_Wanted] = []
+    warm: dict[str, float] = {}
     for c, judged in judging.items():
         result = judged.result()
         if result.failure is not None:
@@ -336,7 +344,8 @@ def _asked(
         with (Path(result.workdir) / result.artifacts["frames"]).open(newline="") as file:
             rows = list(csv.DictReader(file))
         wanted += _picked(c, frames, rows, params, rng)
-    return wanted
+        warm[c.name] = ran.metrics["temperature"]
+    return wanted, warm
 
 
 def _picked(

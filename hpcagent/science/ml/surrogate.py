@@ -30,8 +30,8 @@ from hpcagent.statistics.conformal import (
     fewest,
     folds,
     nearest,
-    rms_error,
 )
+from hpcagent.statistics.rms import rms_error
 
 __all__ = ["Surrogate", "ml_train_surrogate"]
 

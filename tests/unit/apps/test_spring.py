@@ -37,6 +37,25 @@ def test_an_unstable_timestep_is_a_failure_that_names_the_step_and_the_limit():
     assert run(max_steps=5000, timestep=20.0, mass=1.0, spring=1.0).ok
 
 
+def test_the_energy_error_is_that_of_every_step():
+    # The start is at rest at x0, where the energy of Verlet's shadow oscillator is furthest from that at x = 0:
+    # the share is (w h / 2)^2. A period of ten steps returns to the start at every tenth step.
+    w = 9.8226948e13 * 1e-15
+    h = 2 * math.sin(math.pi / 10) / w
+    found = run(max_steps=1000, timestep=h, mass=1.0, temperature=0.0)
+    phases = [math.cos(2 * math.pi * n / 10) for n in range(10)]
+    expected = max((w * h / 2) ** 2 * (1 - c * c) for c in phases)
+    assert found["energy_error"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_failed_run_tells_the_steps_that_it_completed():
+    result = run(max_steps=5000, timestep=21.0, mass=1.0, spring=1.0)
+    assert not result.ok and result.failure.message.startswith(
+        f"step {result.metrics['steps_completed'] + 1:.0f}:"
+    )
+    assert result.metrics["steps_completed"] > 1
+
+
 def test_the_seed_draws_the_start_and_the_same_seed_the_same_one():
     with ha.open_site("threads"):
         one, other = (oscillator(seed=s).result() for s in (1, 2))

@@ -13,12 +13,13 @@ from hpcagent.errors import AppFailed, BadInput, NoSite, NotPermitted
 from hpcagent.materials import catalyst as catalyst_module
 from hpcagent.materials import run_catalyst
 from hpcagent.resources import Resource, Resources
-from hpcagent.resources.record import LAB_NOTEBOOK
+from hpcagent.resources.record import CATALYST_DB, LAB_NOTEBOOK
 
 pytest.importorskip("ase")
 
-HOW = {"engine": "emt", "relax": "none", "layers": 2, "site": "fcc"}
-SLAB = {"engine": "emt", "relax": "none", "site": "fcc"}
+# From the free atom, so that EMT has something below the threshold.
+HOW = {"engine": "emt", "relax": "none", "layers": 2, "site": "fcc", "reference": "O"}
+SLAB = {"engine": "emt", "relax": "none", "site": "fcc", "reference": "O"}
 
 
 def opened(folder, role="executor") -> Resources:
@@ -107,9 +108,55 @@ def test_another_method_is_another_result(tmp_path, site):
     top = run_catalyst(resources, "Cu", "O", **{**HOW, "site": "ontop"})
     assert not top.found and top.result_uri != three.result_uri and resources.database().query().total == 2
     any_of = run_catalyst(resources, "Cu", "O", accept="any_method", **{**HOW, "layers": 3})
-    assert any_of.found and any_of.row.id == top.row.id, "the newest"
-    assert "2 rows of Cu and O" in any_of.notes[0]
+    assert any_of.found and any_of.row.id == three.row.id, "the one of this site"
+    assert "2 rows of Cu and O" in any_of.notes[0] and len(any_of.notes) == 1
     assert f"{min(three.adsorption_energy, top.adsorption_energy):.3f}" in any_of.notes[0]
+
+
+def test_energies_of_other_references_and_places_are_rows_that_tell_them_apart(tmp_path, site):
+    resources = opened(tmp_path)
+    atom = run_catalyst(resources, "Cu", "O", **HOW)
+    plain = {name: value for name, value in HOW.items() if name != "reference"}
+    half = run_catalyst(resources, "Cu", "O", **plain)
+    said = ("energy_reference", "facet", "site", "relax")
+    assert [atom.row[name] for name in said] == ["1 O", "fcc111", "fcc", "none"]
+    assert [half.row[name] for name in said] == ["0.5 O2", "fcc111", "fcc", "none"]
+    # EMT: from half of O2 it is weaker by half of what binds the molecule; nothing is promising there.
+    assert half.adsorption_energy > -1.2 > atom.adsorption_energy and half.event is None
+    params = resources.objects().get(half.result_uri.removeprefix("dft_results/"))["parameters"]
+    assert (params["reference"], params["share"], params["reference_magmom"]) == ("O2", 0.5, 1.0)
+    asked = {**plain, "facet": "fcc100", "site": "ontop", "layers": 5}
+    other = run_catalyst(resources, "Cu", "O", accept="any_method", **asked)
+    assert other.row.id == half.row.id
+    assert other.notes[1:] == (
+        "facet: asked for fcc100, the row has fcc111",
+        "site: asked for ontop, the row has fcc",
+    )
+
+
+def test_a_table_from_before_these_columns_has_them_in_the_method(tmp_path, site):
+    plain = CATALYST_DB.model_dump()
+    names = ("energy_reference", "facet", "site", "relax")
+    plain["content"]["fields"] = [f for f in plain["content"]["fields"] if f["name"] not in names]
+    old = Resources.open(tmp_path / "shared", caller="bot", role="executor", define=[Resource(**plain)])
+    old.database()
+    found = run_catalyst(opened(tmp_path), "Cu", "O", **HOW)
+    assert found.row["method"].endswith("; energy_reference 1 O; facet fcc111; site fcc; relax none")
+
+
+@pytest.mark.parametrize(
+    ("adsorbate", "more", "expected"),
+    [
+        ("H", {}, {"reference": "H2", "share": 0.5}),
+        ("N", {"layers": 2}, {"reference": "N2", "share": 0.5, "layers": 2}),
+        ("CO", {}, {}),
+        ("C", {}, {}),
+        ("O", {"share": 1.0}, {"share": 1.0}),
+        ("O", {"reference": "H2O"}, {"reference": "H2O"}),
+    ],
+)
+def test_the_reference_is_half_a_molecule_where_none_is_given(adsorbate, more, expected):
+    assert catalyst_module._with_reference(adsorbate, more) == expected
 
 
 def test_a_value_from_a_paper_will_do_where_any_method_does(tmp_path):
@@ -121,6 +168,7 @@ def test_a_value_from_a_paper_will_do_where_any_method_does(tmp_path):
     slab = fcc111("Cu", (1, 1, 2), vacuum=6.0)
     found = run_catalyst(planner, slab, "CO2", catalyst="Cu-ZnO", accept="any_method", **SLAB)
     assert found.found and (found.adsorption_energy, found.result_uri) == (-0.4, "doi:10.0000/example")
+    assert "energy_reference: asked for 1 O, the row does not say" in found.notes
     with pytest.raises(NoSite):
         run_catalyst(planner, slab, "CO2", catalyst="Cu-ZnO", **SLAB)
 

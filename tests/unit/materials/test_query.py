@@ -123,6 +123,19 @@ def test_a_table_is_asked_by_metal_and_support(tmp_path):
     assert query_materials_database("", source=table, limit=2, offset=2).next_offset is None
 
 
+def test_a_row_at_the_bound_is_found_in_every_unit(tmp_path):
+    table = Resources.open(tmp_path, caller="a", role="planner").database()
+    # Times 0.001 these are not the floats that are written 0.009, 0.103, ...
+    bounds = (9, 103, 205, 700)
+    for k in bounds:
+        table.add(CU | {"adsorption_energy": -k / 1000})
+    for k in bounds:
+        for unit, at in (("meV", -k), ("eV", -k / 1000)):
+            at_bound = {"ranges": {"adsorption_energy": {"min": at, "max": at, "unit": unit}}}
+            (found,) = query_materials_database("", at_bound, source=table)
+            assert found["adsorption_energy"] == -k / 1000
+
+
 @pytest.mark.parametrize(
     ("query", "filters", "said"),
     [

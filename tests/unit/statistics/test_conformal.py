@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hpcagent.statistics.conformal import conformal_quantile, coverage_range, fewest, folds, nearest, rms_error
+from hpcagent.statistics.conformal import conformal_quantile, coverage_range, fewest, folds, nearest
 
 
 def test_the_quantile_is_the_place_that_the_theorem_names() -> None:
@@ -48,24 +48,3 @@ def test_no_group_is_in_two_folds_and_folds_are_alike_in_size() -> None:
 def test_the_distance_is_that_to_the_nearest_row() -> None:
     x, to = np.array([[3.0, 4.0], [10.0, 10.0]]), np.array([[0.0, 0.0], [10.0, 10.0]])
     assert nearest(x, to).tolist() == pytest.approx([5 / math.sqrt(2), 0.0])
-
-
-def test_twice_the_error_of_an_rms_error_holds_the_truth_though_rows_of_a_group_are_alike() -> None:
-    rng = np.random.default_rng(1)
-    held, plain = [], []
-    for _ in range(1500):
-        # Every group has errors of a size of its own: six groups of thirty rows.
-        sizes = rng.uniform(0.5, 1.5, 6)
-        squares = [(size * rng.normal()) ** 2 for size in sizes for _ in range(30)]
-        truth = math.sqrt(1.0 + 1 / 12)
-        rms, error = rms_error(squares, [i for i in range(6) for _ in range(30)])
-        held.append(abs(rms - truth) <= 2 * error)
-        rms, error = rms_error(squares, list(range(180)))
-        plain.append(abs(rms - truth) <= 2 * error)
-    assert 0.92 <= np.mean(held) <= 0.99
-    assert np.mean(plain) < 0.8  # rows for groups: far too sure
-
-
-def test_one_value_has_no_error() -> None:
-    rms, error = rms_error([4.0], ["a"])
-    assert rms == 2.0 and math.isnan(error)

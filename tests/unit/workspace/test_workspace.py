@@ -666,7 +666,9 @@ def test_a_simulation_that_fails_says_at_which_step(core):
     begun = core.simulation_run(me(core), max_steps=5000, params={"timestep": 100.0, "mass": 1.0})
     core.wait(me(core), begun["run_id"], PATIENCE_S)
     found = core.simulation_get_results(me(core), name="default_simulation")
-    assert found["status"] == "error" and found["error"].startswith("step ") and not found["results"]
+    made = found["steps_completed"]
+    assert found["status"] == "error" and found["error"].startswith(f"step {made + 1}:") and made > 1
+    assert found["results"] == {"steps_completed": {"value": made, "unit": "1"}}
     with pytest.raises(BadInput, match="there is no simulation 'none'"):
         core.simulation_get_results(me(core), name="none")
 

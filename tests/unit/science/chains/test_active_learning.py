@@ -42,6 +42,11 @@ def test_the_error_falls_until_the_target_is_met_and_is_that_of_frames_not_yet_l
     # 4 conditions: 2 rattled each, then 4 in each round, of which the last were not learnt.
     assert result["n_labels"] == 8 + 16 * len(rounds) and result["n_training"] == 8 + 16 * (len(rounds) - 1)
     assert all(one["drawn_frames"] == 8 for one in rounds)
+    # Frames are drawn at the temperature that is said: 32 atoms fluctuate by a tenth of it.
+    warm = [one["temperature_by_condition"] for one in rounds]
+    for temperature in (300, 900):
+        found = [t for one in warm for name, t in one.items() if name.startswith(f"{temperature} K")]
+        assert np.mean(found) == pytest.approx(temperature, rel=0.12)
     # The error once more, from the files: the returned potential on the labels of the last round.
     from ase.io import read
 

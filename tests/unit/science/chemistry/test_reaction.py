@@ -271,3 +271,22 @@ def test_an_unknown_substance_names_the_nearest_and_those_of_the_same_atoms(tmp_
 def test_the_pressure_of_ideal_gases_changes_nothing(tmp_path):
     one, ten = (react(tmp_path, "N2 + H2", "NH3", temperature=700.0, pressure=p) for p in (1.0, 10.0))
     assert one["reaction_enthalpy"] == ten["reaction_enthalpy"]
+
+
+def test_the_tables_uncertainties_are_those_of_the_result_by_its_coefficients(tmp_path):
+    """CODATA: CO +- 0.17, CO2 +- 0.13, H2O(g) +- 0.040 kJ/mol, two standard deviations; elements 0."""
+    shift = react(tmp_path, "CO(g) + H2O(g)", "CO2 + H2")
+    assert shift.uncertainty["reaction_enthalpy"] == pytest.approx((0.17**2 + 0.13**2 + 0.04**2) ** 0.5 / 2)
+    water = react(tmp_path, "2 H2 + O2", "H2O(l)")
+    assert water.uncertainty["energy_released"] == pytest.approx(0.040)
+    assert water.uncertainty["enthalpy_of_first"] == pytest.approx(0.020)
+    assert any("two standard deviations" in note for note in water.notes)
+
+
+def test_without_a_tabulated_uncertainty_the_result_has_none_and_says_of_what(tmp_path):
+    burnt = react(tmp_path, "CH4 + O2", water="gas")
+    assert burnt.ok and not burnt.uncertainty
+    # CO2 +- 0.13 and 2 H2O(g) +- 0.040: half of 0.153.
+    assert any("states none of CH4(g) (JANAF)" in note and "0.076 kJ/mol" in note for note in burnt.notes)
+    rust = react(tmp_path, "Fe + O2", "Fe2O3")
+    assert any("states none of Fe2O3(s) (NBS)" in note for note in rust.notes)

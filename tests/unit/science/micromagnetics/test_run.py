@@ -95,6 +95,42 @@ def test_the_area_of_a_square_loop_is_four_times_that_of_its_quarter(tmp_path):
     assert loop(tmp_path)["loop_area"] == pytest.approx(8 * 5e5, rel=2e-3)
 
 
+# 2 mu0 Ms times the integral of m dh over Stoner and Wohlfarth's branch from 1.6 to -1.6 (h = u^2 above the switching
+# field, so that the slope is finite there; 20001 points), times 1.25 T.
+@pytest.mark.parametrize(("psi", "area"), [(15.0, 2.90312), (45.0, 1.62380), (60.0, 1.14305), (85.0, 0.21028)])
+@pytest.mark.parametrize("steps", [25, 50])
+def test_the_area_is_within_its_stated_error_and_not_biased_by_the_steps(tmp_path, psi, area, steps):
+    result = loop(tmp_path, field_polar=psi, field_steps=steps)
+    off, error = result["loop_area"] / 8e5 - area, result.uncertainty["loop_area"] / 8e5
+    assert abs(off) < 2 * error < 0.03 * area
+    assert abs(off) < 1e-3 * area  # straight lines between the fields: up to 1.1e-2
+
+
+@pytest.mark.slow
+def test_ways_of_reversal_that_chance_decides_between_are_told_and_the_lowest_is_given(tmp_path):
+    """A bar along its axis: its ends turn to one side (0.060 T), or to opposite ones (0.081 T) with seed 0."""
+    bar = PARTICLE | {
+        "size_x": 100.0,
+        "size_y": 40.0,
+        "size_z": 5.0,
+        "cell": 5.0,
+        "exchange_stiffness": 13.0,
+        "anisotropy": 0.0,
+        "field_max": 0.1,
+        "field_polar": 90.0,
+        "field_steps": 20,
+        "field_resolution": 2e-3,
+    }
+    alone = done(simulate_micromagnetics, tmp_path, 0, **bar, starts=1)
+    assert any("one start" in note for note in alone.notes)
+    found = done(simulate_micromagnetics, tmp_path, 0, **bar)
+    assert found["coercivity"] == pytest.approx(0.0605, abs=1e-3)  # as with seeds 1 to 19
+    assert alone["coercivity"] > 1.2 * found["coercivity"]
+    spread = alone["coercivity"] - found["coercivity"]
+    assert found.uncertainty["coercivity"] == pytest.approx(spread / math.sqrt(2), rel=0.05)
+    assert any("the starts reverse in different ways, at 0.06" in note for note in found.notes)
+
+
 def test_across_the_axis_nothing_is_lost_and_no_field_of_switching_is_given(tmp_path):
     result = loop(tmp_path, field_polar=90.0)
     assert result.ok, result.failure
@@ -157,6 +193,7 @@ def test_loose_grains_with_axes_all_around_have_the_remanence_of_stoner_and_wohl
         loop(
             tmp_path,
             seed=seed,
+            starts=1,
             microstructure_model="voronoi",
             grain_size=6.0,
             tolerance=1e-4,

@@ -86,6 +86,22 @@ def test_sigma_holds_the_share_it_says_inside_and_is_not_stated_outside(trained:
     assert beyond.flagged and beyond.sigma is None
 
 
+def test_a_strain_beyond_the_trainings_range_is_flagged_though_its_leverage_is_not(trained: Path) -> None:
+    potential = PodPotential(trained / "potential.npz")
+    low, high = (float(end) for end in potential.committee.volumes)
+    frame = copper(0.012, 0.06, np.random.default_rng(8))
+    judged = []
+    for share in (0.05, 0.15):
+        atoms = frame.copy()
+        ratio = (high + share * (high - low)) * len(atoms) / atoms.get_volume()
+        atoms.set_cell(atoms.cell * ratio ** (1 / 3), scale_atoms=True)
+        judged.append(potential.judge(atoms))
+    edge, beyond = judged
+    assert edge.beyond == pytest.approx(0.05) and beyond.beyond == pytest.approx(0.15)
+    assert beyond.flagged and beyond.sigma is None and not edge.flagged
+    assert beyond.leverage < potential.record["leverage_threshold"]
+
+
 def test_the_committees_raw_spread_would_be_far_too_small(trained: Path) -> None:
     assert metrics(trained)["sigma_scale"] > 2
 
