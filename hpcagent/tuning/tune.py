@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpcagent.apps.sandbox.setting import SANDBOX
 from hpcagent.campaign.record import Campaign, load_campaign
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.errors import AppFailed, BadInput, Interrupted
 from hpcagent.model import failures
-from hpcagent.model.base import Scalar
+from hpcagent.model.base import Scalar, read_toml
 from hpcagent.model.texts import as_name
 from hpcagent.runs.run import run as run_campaign
-from hpcagent.science.lammps.contract import packaged_inputs, stem_of
+from hpcagent.science.lammps.contract import contract_beside, packaged_inputs, stem_of
 from hpcagent.science.lammps.executable import installed_styles
 from hpcagent.science.lammps.knobs import UNKNOWN, Knob, System, knobs, pair_names, rank_counts
 from hpcagent.science.lammps.rewritten import PHYSICAL
@@ -105,6 +106,7 @@ def tune(
         raise BadInput(f"tune: wait_quiet={wait_quiet} must be 0 or more seconds.", value=wait_quiet)
     given = _given(variables or {})
     settings = read_settings(path, given)
+    _refuse_confined(path)
     name = as_name(stem_of(path))
     profile = alone(site)
     cores = cores_of(profile)
@@ -149,6 +151,17 @@ def _script(script: str | Path) -> Path:
     path = Path(script).expanduser()
     packaged = packaged_inputs().get(str(script)) if not path.exists() else None
     return path if packaged is None else packaged.parent / f"in.{script}"
+
+
+def _refuse_confined(script: Path) -> None:
+    """Refuse a script that its contract confines: what is tried has several ranks, and no sandbox."""
+    contract = contract_beside(script)
+    if contract is not None and SANDBOX in read_toml(contract):
+        raise BadInput(
+            f"tune: {script} is confined to a sandbox by {contract}, and tuning runs it without one, on several "
+            "ranks. Tune a script that you trust: drop [sandbox] there, or copy the script alone.",
+            value=str(script),
+        )
 
 
 def _refuse(*, runs: int, steps: int | None, earlier: int, seconds: float, longest: float, repeats: int) -> None:

@@ -131,10 +131,24 @@ def check_goes_with(
             "declared ones leave it, so the end to go on from would not be there; drop one of the two.",
             value=name,
         )
-    for file in settings.get("files") or {} if function == LAMMPS else ():
+    if function == LAMMPS:
+        _check_files(name, settings)
+
+
+def _check_files(name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse files beside a script that lie there by accident: it names what it wants to see."""
+    read = settings[SANDBOX].get("read") or ()
+    for file, path in (settings.get("paths") or {}).items():
         if any(part.startswith(".") for part in Path(file).parts):
             raise BadInput(
-                f"app {name!r}: its script names {file!r}, a hidden file or one in a hidden folder, which "
-                "a script in a sandbox is not given; put the script and its data into a folder of their own.",
+                f"app {name!r}: its script names {file!r}, a hidden file or one in a hidden folder, which a "
+                "script in a sandbox is not given; put the script and its data into a folder of their own.",
+                value=file,
+            )
+        folder, target = Path(path).parents[len(Path(file).parts) - 1].resolve(), Path(path).resolve()
+        if not any(target.is_relative_to(place) for place in (folder, *read)):
+            raise BadInput(
+                f"app {name!r}: its script names {file!r}, a link to {target} outside of its folder, which a "
+                "script in a sandbox is given only if it is under `read` of [sandbox]; add it there, or copy it.",
                 value=file,
             )

@@ -32,7 +32,7 @@ from hpcagent.science.lammps.structure import READABLE, final_of
 from hpcagent.science.lammps.structure import STYLES as ATOM_STYLES
 from hpcagent.units import STYLES, factor, unit_style
 
-__all__ = ["ContractFile", "Structure", "averages", "lammps", "packaged_inputs"]
+__all__ = ["ContractFile", "Structure", "averages", "contract_beside", "lammps", "packaged_inputs"]
 
 # Metrics whose meaning is a measured speed: better when larger, and noisy from outside the run.
 _SPEEDS = ("ns_per_day", "tau_per_day", "timesteps_per_s")
@@ -466,11 +466,13 @@ def _find(script: Path, contract: str | Path | None) -> tuple[Path, Path | None]
         if not Path(contract).is_file():
             raise BadInput(f"{contract}: no such contract file.", value=str(contract))
         return script, Path(contract)
-    if not script.is_dir():
-        for beside in (script.with_name(script.name + ".toml"), script.with_name(stem_of(script) + ".toml")):
-            if beside.is_file():
-                return script, beside
-    return script, None
+    return script, None if script.is_dir() else contract_beside(script)
+
+
+def contract_beside(script: Path) -> Path | None:
+    """The contract that lies beside a script, or None."""
+    names = (f"{script.name}.toml", f"{stem_of(script)}.toml")
+    return next((path for path in map(script.with_name, names) if path.is_file()), None)
 
 
 def _contract_file(path: Path, script: Path | None = None) -> ContractFile:

@@ -185,6 +185,14 @@ def test_more_ranks_than_cores_are_refused_before_anything_runs(tmp_path):
         ha.tune(tmp_path / "in.melt", site="threads")
 
 
+def test_a_script_that_its_contract_confines_is_not_run_without_its_sandbox(tmp_path):
+    (tmp_path / "in.melt").write_text(MELT)
+    (tmp_path / "melt.toml").write_text('[sandbox]\nrequire = "limits"\n')
+    with pytest.raises(BadInput, match=r"is confined to a sandbox by .*melt\.toml, and tuning runs it without"):
+        ha.tune(tmp_path / "in.melt", folder=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_dry_run_says_what_the_script_has_and_writes_nothing(tmp_path):
     (tmp_path / "in.melt").write_text(MELT)
     said = str(ha.tune(tmp_path / "in.melt", dry_run=True))

@@ -174,6 +174,23 @@ def test_a_script_decides_not_itself_what_it_may_read(tmp_path: Path) -> None:
         made(hidden, "read_data .ssh/id_rsa\nrun 10\n", sandbox="limits")
 
 
+def test_a_link_out_of_the_scripts_folder_is_given_only_where_it_may_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "script"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("the secret")
+    (folder / "table.txt").symlink_to(tmp_path / "secret")
+    script = ARGON + "variable secret file table.txt\nrun 10\n"
+    with pytest.raises(BadInput, match=r"'table\.txt', a link to .*/secret outside of its folder"):
+        made(folder, script, sandbox="limits")
+    with pytest.raises(BadInput, match="outside of its folder"):
+        made(folder, script).with_settings(sandbox="limits")
+    assert made(folder, script, sandbox={"read": [str(tmp_path / "secret")]}).settings["files"]["table.txt"]
+    (folder / "table.txt").unlink()
+    (folder / "inside.txt").write_text("1\n")
+    (folder / "table.txt").symlink_to("inside.txt")
+    made(folder, script, sandbox="limits")
+
+
 def test_an_artifact_that_is_a_link_is_not_taken(tier: str, tmp_path: Path) -> None:
     script = ARGON + 'shell "ln -s /etc/hostname linked.txt"\nrun 10\n'
     result = go(made(tmp_path / "script", script, sandbox=tier, artifacts={"a": "linked.txt"}), tmp_path)
