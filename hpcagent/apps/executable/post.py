@@ -201,7 +201,7 @@ class _Call:
         return redacted(text, secrets=(*own, *secret_values()))
 
     def cleaned(self, error: AppFailed) -> AppFailed:
-        details = {k: self.clean(v) if isinstance(v, str) else v for k, v in error.details.items()}
+        details: dict[str, Any] = {k: self.clean(v) if isinstance(v, str) else v for k, v in error.details.items()}
         return AppFailed(self.clean(error.message), **details)
 
     def answered(self) -> bytes:

@@ -201,6 +201,11 @@ def active_learning(run: Run, **params: Any) -> Outcome:
         what = f"{params['rounds']} rounds" if len(rounds) == params["rounds"] else f"{params['labels']} labels"
         notes.append(f"the target of {params['target']:g} meV/angstrom was not met within {what}")
     last = rounds[-1]
+    if last["flagged_share"] > 0.5:
+        notes.append(
+            f"{last['flagged_share']:.0%} of the last round's drawn frames are flagged: the potential states no "
+            "sigma there; more rounds or labels, or a smaller target"
+        )
     metrics = {
         "force_rmse": force,
         "energy_rmse": last["energy_rmse_meV_per_atom"][0],

@@ -64,6 +64,8 @@ def test_a_budget_that_ends_says_so_and_gives_what_was_measured(tmp_path):
         result = ha.apps.active_learning(target=0.01, labels=30, **QUICK).result()
     assert result.ok and result["target_met"] == 0 and result["n_rounds"] == 1 and result["n_labels"] == 24
     assert any("not met within 30 labels" in note for note in result.notes)
+    flagged = any("drawn frames are flagged: the potential states no sigma" in note for note in result.notes)
+    assert flagged == (result["flagged_share"] > 0.5)
 
 
 @pytest.mark.parametrize(
