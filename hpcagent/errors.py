@@ -31,7 +31,7 @@ A run that fails is not an exception: it comes back as a `Result` whose `failure
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -289,10 +289,9 @@ class AppFailed(HpcAgentError):
         name: str = "AppFailed",
         log_tail: str = "",
         repair: str | None = None,
-        reached: Mapping[str, float] | None = None,
         **details: Any,
     ) -> None:
-        if reached:
+        if reached := details.pop("reached", None):
             details["reached"] = {metric: float(value) for metric, value in reached.items()}
         super().__init__(message, kind=kind, name=name, log_tail=log_tail, repair=repair, **details)
 

@@ -200,7 +200,9 @@ class _Whole:
                 return Result.model_validate({**whole, "manifest": manifest})
             except ValueError as error:
                 raise AppFailed(
-                    f"the result of the run {identity} cannot be read: {error}", kind="contract", name="BadResult"
+                    f"the result of the run {identity} cannot be read: {error}",
+                    kind="infrastructure",
+                    name="BadResult",
                 ) from None
         words = "; ".join(status["notes"]) or status["state"]
         cancelled = {"kind": "cancelled", "name": "CancelledError", "message": f"The run {identity}: {words}."}

@@ -25,7 +25,7 @@ from hpcagent.workspace.folder import Folder
 
 pytest.importorskip("ase")
 
-HOW = {"engine": "emt", "relax": "none", "layers": 2, "site": "fcc"}
+HOW: dict[str, Any] = {"share": 1.0, "engine": "emt", "relax": "none", "layers": 2, "site": "fcc"}
 RULES = """
 name = "ws"
 default_site = "threads"
