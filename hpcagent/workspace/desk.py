@@ -167,7 +167,10 @@ class Desk:
                     self._lock.wait(1.0)
                     continue
                 self._going[job.manifest.execution_id] = job
-            self._send(site, job)
+            try:
+                self._send(site, job)
+            except Exception as error:  # it costs this run, and no other
+                self._ended(job, failed(job.manifest, error))
 
     def _all_waiting(self) -> list[Job]:
         with self._lock:

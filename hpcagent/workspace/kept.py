@@ -146,7 +146,7 @@ class Kept:
                     self._send_job(job)
             with contextlib.suppress(OSError, ValueError):
                 while line := lines.read():
-                    self._take(json.loads(line))
+                    self._heard(json.loads(line))
             with self._turn:
                 lost = self._lines is lines
                 self._lines = None
@@ -220,6 +220,13 @@ class Kept:
             self._lines.write(said)
         except OSError:
             self._lines = None
+
+    def _heard(self, said: dict[str, Any]) -> None:
+        """Take what is said; what goes wrong with it costs the rest nothing."""
+        try:
+            self._take(said)
+        except Exception as error:
+            self._tell(f"what the site {self._profile} said was not taken: {type(error).__name__}: {error}")
 
     def _take(self, said: dict[str, Any]) -> None:
         if "news" in said:

@@ -299,6 +299,21 @@ def test_a_text_that_no_event_may_have_costs_the_event_and_not_the_run(core, mon
     assert any("was not told: no event has this." in news for news in core.about()["news"])
 
 
+def test_a_run_that_cannot_be_sent_costs_no_other(core, monkeypatch):
+    from hpcagent.workspace.desk import Desk
+
+    who, sent = me(core), Desk._sent
+
+    def broken(self: Any, site: Any, app: Any, manifest: Any, *more: Any) -> Any:
+        if manifest.params["x"] == 0.3:
+            raise RuntimeError("a bug")
+        return sent(self, site, app, manifest, *more)
+
+    monkeypatch.setattr(Desk, "_sent", broken)
+    assert done(core, who, "synthetic", {"x": 0.3})["failure"]["name"] == "RuntimeError"
+    assert done(core, who, "synthetic", {"x": 0.4})["state"] == "completed"
+
+
 def test_what_failed_with_a_credential_in_its_message_is_told_without_it(core):
     who = me(core)
     made = core.subscribe(who, events=["on_job_failed"])
