@@ -208,6 +208,12 @@ class App(Displayed, Record):
         """The function of a script or notebook as it goes to other processes; None for one that is imported."""
         return self._sent
 
+    def sending(self, function: carried.Carried) -> App:
+        """A copy, read back from a record, whose function goes on by value as it came; it is not unpacked here."""
+        copy = self._changed()
+        copy._sent, copy._frozen = function, True
+        return copy
+
     def carrying(self, function: carried.Carried) -> App:
         """A copy, read back from a record, that runs a function which was carried here by value."""
         copy = self._changed()

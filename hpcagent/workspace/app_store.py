@@ -126,9 +126,9 @@ class AppStore:
             raise BadInput(f"the app has {len(text) >> 20} MB; at most {LARGEST >> 20} MB are kept.")
         digest = hashlib.sha256(text.encode()).hexdigest()
         app = _app(fields)
-        if digest not in self._known:
-            path = self._path(digest)
-            if not path.is_file():
+        path = self._path(digest)
+        if digest not in self._known or not path.is_file():
+            if not path.is_file() or path.read_bytes() != text.encode():
                 make_folder(self._folder)
                 write_whole(path, text, private=True)
             self._known[digest] = app
@@ -173,7 +173,9 @@ class AppStore:
                 sys.path.insert(0, folder)
         app = _app(record)
         if record["carried"]:
-            app = app.carrying(pickle.loads(base64.b64decode(record["carried"])))
+            packed_one = pickle.loads(base64.b64decode(record["carried"]))  # a Carried: its code stays packed
+            # The function of a chain runs here; that of any other app is unpacked where it runs.
+            app = app.carrying(packed_one) if app.chain else app.sending(packed_one)
         return app
 
     def _path(self, digest: str) -> Path:

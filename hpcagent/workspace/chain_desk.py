@@ -64,8 +64,13 @@ class ChainOnSite:
                     "account": running.account,
                 }
                 result = execute_as_result(order)
-            except HpcAgentError as error:
-                result = self._refused(manifest, error)
+            except Exception as error:
+                known = (
+                    error
+                    if isinstance(error, HpcAgentError)
+                    else HpcAgentError(f"{type(error).__name__}: {error}")
+                )
+                result = self._refused(manifest, known)
             ended(result)
 
         threading.Thread(target=run, name=f"chain {app.name}", daemon=True).start()

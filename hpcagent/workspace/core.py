@@ -109,7 +109,7 @@ class Core(Campaigns):
                     self.news.append(error.message)
         for desk in list(self._desks.values()):
             if isinstance(desk, Kept):
-                desk.leave_if_idle()
+                desk.look()
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now

@@ -51,6 +51,8 @@ class Job:
         futures: What was sent to the site for it.
         chain: Its inner runs, where it is a chain.
         lost_node_hours: What attempts have taken that the machine has lost.
+        handed: Whether the process that keeps the site has it.
+        losses: How often that process has ended with it.
     """
 
     app: App
@@ -66,6 +68,8 @@ class Job:
     futures: list[Future[Any]] = field(default_factory=list)
     chain: ChainOnSite | None = None
     lost_node_hours: float = 0.0
+    handed: bool = False
+    losses: int = 0
 
 
 class Desk:

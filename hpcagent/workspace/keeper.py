@@ -8,6 +8,7 @@ any time:
     {"do": "wanted", "runs": ["EXECUTION_ID", ...]}     the first line: all else is ended
     {"do": "run", "app": "synthetic", "settings": {}, "code": "", "manifest": {}, "inputs": [], "owner": "ada"}
     {"do": "cancel", "run": "EXECUTION_ID"}
+    {"do": "ping"}                                      answered by {"pong": true}
     {"do": "leave", "end": false}                       end once nothing goes; with `end` end what goes
     {"began": "EXECUTION_ID"}   {"ended": "EXECUTION_ID", "result": {...}, "lost_node_hours": 0.0}
     {"how": "EXECUTION_ID", "far": "ended"}   {"news": "a sentence of the site"}
@@ -33,7 +34,7 @@ from pydantic import ValidationError
 
 from hpcagent.apps.base import App
 from hpcagent.catalog import find_app
-from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
+from hpcagent.errors import AppFailed, BadInput, HpcAgentError, RunDirLocked
 from hpcagent.model.records import Manifest, Result
 from hpcagent.shown import plain
 from hpcagent.store.files import make_folder
@@ -133,7 +134,7 @@ class Keeper:
                 with self._turn:
                     if self._lines is not lines:
                         break
-                self._do(json.loads(line))
+                self._obey(json.loads(line))
         with self._turn:
             if self._lines is lines:
                 self._lines = None
@@ -152,6 +153,18 @@ class Keeper:
             if self._lines is not None:
                 self._said.put(said)
 
+    def _obey(self, asked: Mapping[str, Any]) -> None:
+        """Do what is asked; what goes wrong with it is that run's, and costs no other."""
+        try:
+            self._do(asked)
+        except BaseException as error:  # code of somebody's own may raise anything, SystemExit too
+            self._say(news=f"{asked.get('do')} went wrong: {type(error).__name__}: {plain(str(error))[:300]}")
+            if asked.get("do") == "run":
+                manifest = Manifest.model_validate(asked["manifest"])
+                words = f"the app cannot be made here: {type(error).__name__}: {plain(str(error))[:500]}"
+                told = AppFailed(words, kind="contract", name=type(error).__name__)
+                self._ended(manifest.execution_id, failed(manifest, told))
+
     def _do(self, asked: Mapping[str, Any]) -> None:
         do = asked["do"]
         if do == "wanted":
@@ -163,6 +176,8 @@ class Keeper:
             self._run(asked)
         elif do == "cancel":
             self._say(how=asked["run"], far=self._cancel(asked["run"]))
+        elif do == "ping":
+            self._say(pong=True)
         elif do == "leave":
             with self._turn:
                 self._leaving = True

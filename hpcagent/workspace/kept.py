@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +17,7 @@ from pydantic import ValidationError
 
 from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import HpcAgentError, SiteFailed
+from hpcagent.model.base import read_json
 from hpcagent.model.records import Result
 from hpcagent.store.files import make_folder
 from hpcagent.workspace.desk import Job, failed
@@ -29,6 +33,10 @@ AGAIN_S = 2.0
 # A keeper says at once how far a cancellation goes.
 HOW_S = 10.0
 IDLE_S = 60.0
+# Its keeper answers each ping; one that does not (stopped, hung) is told of, and ended in the end.
+SILENT_S = 30.0
+DEAD_S = 180.0
+PARTS_WITHIN_S = 2.0
 
 
 class Kept:
@@ -53,7 +61,11 @@ class Kept:
     ) -> None:
         self._profile, self._folder, self._retries, self._tell = profile, folder, retries, tell
         self._path = tuple(path)
-        self._idle_since = time.monotonic()
+        self._idle_since = self._heard_at = time.monotonic()
+        self._told_silent = False
+        self._said: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._next: dict[str, Job] = {}
         self._turn = threading.Condition(threading.RLock())
         self._jobs: dict[str, Job] = {}
         self._how: dict[str, str] = {}
@@ -64,6 +76,10 @@ class Kept:
     def add(self, job: Job) -> None:
         """Have a run done; its `ended` is called in another thread."""
         with self._turn:
+            before = self._jobs.get(job.manifest.execution_id)
+            if before is not None and before.gone:  # it is being ended: its end is not that of this one
+                self._next[job.manifest.execution_id] = job
+                return
             self._jobs[job.manifest.execution_id] = job
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work_on, name=f"site {self._profile}", daemon=True)
@@ -74,7 +90,7 @@ class Kept:
     def busy(self) -> int:
         """Runs that wait or go."""
         with self._turn:
-            return len(self._jobs)
+            return len(self._jobs) + len(self._next)
 
     def cancel(self, execution_id: str) -> str:
         """Keep a run from being done, or end it; say how far that went: `waiting`, `ended`, `left`.
@@ -82,6 +98,8 @@ class Kept:
         What one that had begun has taken is still told by its `ended`.
         """
         with self._turn:
+            if self._next.pop(execution_id, None) is not None:
+                return "waiting"
             job = self._jobs.get(execution_id)
             if job is None:
                 return "left"
@@ -94,27 +112,61 @@ class Kept:
                     break
             far = self._how.pop(execution_id, "left" if self._lines is not None else "waiting")
             if far == "waiting":  # nothing will be heard of it
-                self._jobs.pop(execution_id, None)
+                self._over(execution_id)
             return far
 
-    def leave_if_idle(self) -> None:
-        """Leave a site of modules of somebody's own that has had nothing to do for long."""
+    def look(self) -> None:
+        """Leave a site of somebody's own modules that has long had nothing to do; end a keeper that is silent."""
+        now = time.monotonic()
         with self._turn:
             if self._jobs or not self._path:
-                self._idle_since = time.monotonic()
-            elif time.monotonic() - self._idle_since > IDLE_S and self._lines is not None:
-                self._send(do="leave", end=False)
+                self._idle_since = now
+            elif now - self._idle_since > IDLE_S and self._lines is not None:
+                self._part(end=False)
+            if self._lines is None or not self._jobs:
+                self._heard_at = now
+                return
+            self._send(do="ping")
+            silent_s = now - self._heard_at
+            told, self._told_silent = self._told_silent, silent_s > SILENT_S
+        if silent_s > SILENT_S and not told:
+            self._tell(
+                f"the process that keeps the site {self._profile} has not answered for {silent_s:.0f} s; after "
+                f"{DEAD_S:g} s it is ended, and another takes its runs"
+            )
+        if silent_s > DEAD_S:
+            self._end_silent()
+
+    def _end_silent(self) -> None:
+        with contextlib.suppress(HpcAgentError, OSError, KeyError, TypeError, ValueError):
+            os.kill(int(read_json(self._folder / KEEPER)["pid"]), signal.SIGKILL)
+        with self._turn:
+            if self._lines is not None:
                 self._lines.close()
 
     def close(self, *, end: bool = False) -> None:
         """Leave the site; what goes there goes on without this process, or is ended with `end`."""
         with self._turn:
             self._closed = True
-            self._send(do="leave", end=end)
-            lines, self._lines = self._lines, None
+            self._part(end=end)
             self._turn.notify_all()
-        if lines is not None:
-            lines.close()
+        if self._writer is not None:
+            self._writer.join(PARTS_WITHIN_S)
+
+    def _part(self, *, end: bool) -> None:
+        """Say that nothing more will be asked; the connection is closed once that is said."""
+        self._send(do="leave", end=end)
+        self._said.put(None)
+        self._lines = None
+
+    def _over(self, execution_id: str) -> Job | None:
+        """A job has ended; the same work that was asked for again after it was cancelled comes next."""
+        job = self._jobs.pop(execution_id, None)
+        again = self._next.pop(execution_id, None)
+        if again is not None:
+            self._jobs[execution_id] = again
+            self._send_job(again)
+        return job
 
     # -- the connection -----------------------------------------------------------------------
 
@@ -139,8 +191,11 @@ class Kept:
                 if self._closed:
                     lines.close()
                     return
-                self._lines = lines
-                self._jobs = {name: job for name, job in self._jobs.items() if not job.gone}
+                self._lines, self._said, self._heard_at = lines, queue.SimpleQueue(), time.monotonic()
+                self._writer = threading.Thread(target=self._write, args=(lines, self._said), daemon=True)
+                self._writer.start()
+                self._jobs = {name: job for name, job in self._jobs.items() if not job.gone} | self._next
+                self._next = {}
                 self._send(do="wanted", runs=list(self._jobs))
                 for job in self._jobs.values():
                     self._send_job(job)
@@ -149,16 +204,44 @@ class Kept:
                     self._heard(json.loads(line))
             with self._turn:
                 lost = self._lines is lines
-                self._lines = None
+                if lost:
+                    self._said.put(None)
+                    self._lines = None
                 self._turn.notify_all()
-                waiting = len(self._jobs)
                 if self._closed:
                     return
+                hopeless = self._lost() if lost else []
+                waiting = len(self._jobs)
+            for job in hopeless:
+                job.ended(failed(job.manifest, SiteFailed(self._why_hopeless())), 0.0)
             if lost and waiting:
                 self._tell(
                     f"the process that keeps the site {self._profile} has ended (see {self._log}); another is "
                     f"started, and {waiting} run(s) that had not ended are handed to it"
                 )
+
+    def _lost(self) -> list[Job]:
+        """The keeper has ended with all that goes: those that it has often ended with are not handed on."""
+        for job in self._jobs.values():
+            job.losses += job.handed
+            job.handed = False
+        hopeless = [job for job in self._jobs.values() if job.losses > self._retries + 1]
+        for job in hopeless:
+            del self._jobs[job.manifest.execution_id]
+        return hopeless
+
+    def _why_hopeless(self) -> str:
+        return (
+            f"the process that keeps the site {self._profile} has ended {self._retries + 2} times with this run; "
+            f"see {self._log}."
+        )
+
+    def _write(self, lines: Lines, said: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+        """Send what is asked, in a thread of its own: a keeper that does not read holds up nobody."""
+        with contextlib.suppress(OSError, ValueError):
+            while (one := said.get()) is not None:
+                lines.write(one)
+        lines.close()
 
     @property
     def _log(self) -> Path:
@@ -203,6 +286,7 @@ class Kept:
             time.sleep(0.02)
 
     def _send_job(self, job: Job) -> None:
+        job.handed = self._lines is not None
         self._send(
             do="run",
             app=job.reference,
@@ -214,21 +298,20 @@ class Kept:
         )
 
     def _send(self, **said: Any) -> None:
-        if self._lines is None:
-            return  # it is sent once there is a keeper
-        try:
-            self._lines.write(said)
-        except OSError:
-            self._lines = None
+        if self._lines is not None:  # else it is sent once there is a keeper
+            self._said.put(said)
 
     def _heard(self, said: dict[str, Any]) -> None:
         """Take what is said; what goes wrong with it costs the rest nothing."""
+        self._heard_at = time.monotonic()
         try:
             self._take(said)
         except Exception as error:
             self._tell(f"what the site {self._profile} said was not taken: {type(error).__name__}: {error}")
 
     def _take(self, said: dict[str, Any]) -> None:
+        if "pong" in said:
+            return
         if "news" in said:
             self._tell(said["news"])
             return
@@ -240,7 +323,7 @@ class Kept:
         with self._turn:
             job = self._jobs.get(said.get("began") or said["ended"])
             if job is not None and "ended" in said:
-                del self._jobs[said["ended"]]
+                self._over(said["ended"])
         if job is None:
             return
         if "began" in said:

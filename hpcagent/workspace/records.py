@@ -169,6 +169,8 @@ class Records:
             code=event.get("code", ""),
             cause=tuple(event.get("cause", ())),
         )
+        shared = self.rows.get(row.shares)
+        row.job = row.id if shared is None else shared.job
         self.rows[row.id] = row
         self._newest.append(row.id)
         self._by_work.setdefault(row.execution_id, []).append(row.id)

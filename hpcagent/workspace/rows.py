@@ -37,6 +37,7 @@ class Row:
         reference: How the app is found again.
         settings: What of the app was set otherwise than it is found.
         code: The app's digest when it was asked for.
+        job: The run by which the work was begun that this one waits for: its own id, or that of the one it shares.
         settled: Node-hours that were booked: a campaign that is extended goes on from there.
         cause: The triggers that have led to it.
     """
@@ -61,6 +62,7 @@ class Row:
     reference: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     code: str = ""
+    job: str = ""
     settled: float = 0.0
     cause: tuple[str, ...] = ()
 

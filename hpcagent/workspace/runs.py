@@ -11,8 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcagent.apps.base import App
+from hpcagent.apps.hooks import LAMMPS
 from hpcagent.apps.invocation import Invocation
 from hpcagent.apps.made_with import changed_files
+from hpcagent.apps.modes import MODE
 from hpcagent.apps.worker import final_result
 from hpcagent.catalog import find_app, packaged
 from hpcagent.contexts.admitted import secret_in, unsecret
@@ -35,6 +37,8 @@ from hpcagent.workspace.rows import Row, job_facts
 __all__ = ["Runs", "is_ours", "sandbox_of", "size_of"]
 
 LIST_MOST = 1000
+# Settings that name code: the calculator of the engine `ase`.
+CODE = {"calculator"}
 SIMULATION = "oscillator"
 
 
@@ -179,7 +183,7 @@ class Runs(Records):
             usd=None if price is None or most is None else price * most,
             priced=price is not None,
             effects=effects_of(found.contract.side_effects),
-            own=not is_ours(found),
+            own=not is_ours(found) or bool(self._path_of(app)),
             sandbox=sandbox_of(found),
             why=why,
         )
@@ -259,7 +263,10 @@ class Runs(Records):
             if known and known[0].over:
                 self._share(row, known[0])
             elif not known:
-                self._send(row, found, manifest, taken)
+                try:
+                    self._send(row, found, manifest, taken)
+                except (HpcAgentError, OSError) as error:
+                    self._end(row, "failed", note=f"it could not be handed to its site: {plain(str(error))}")
             return self._said(row, found=False)
 
     def _expected(self, app: App, manifest: Manifest) -> tuple[float, str]:
@@ -330,6 +337,14 @@ class Runs(Records):
         manifest = Manifest.model_validate(row.manifest)
         contract = self.app(row.reference).contract
         return Invocation.of(manifest, contract, approval=row.approval).model_dump(mode="json")
+
+    def _path_of(self, reference: str) -> list[str]:
+        """Folders of modules that an app brings along.
+
+        Raises:
+            BadInput: The kept app is damaged.
+        """
+        return list(self.store.record(reference)["path"]) if reference.startswith(STORED) else []
 
     def _failed_before(self, execution_id: str) -> bool:
         with self._turn:
@@ -520,6 +535,8 @@ class Runs(Records):
         def began() -> None:
             with self._turn:
                 for one in self._waiting_for(manifest.execution_id):
+                    if one.job != row.job:
+                        continue
                     one.state = "running"
                     self._tell("on_job_started", one.owner, job_facts(one), f"{one.id} started", one.cause)
                 self._turn.notify_all()
@@ -527,7 +544,8 @@ class Runs(Records):
         def ended(result: Result, lost_node_hours: float = 0.0) -> None:
             with self._turn:
                 # Whoever asked for it first may have cancelled it since: then it is another's.
-                payer = next((one for one in self._waiting_for(manifest.execution_id) if not one.shares), row)
+                waiting = [one for one in self._waiting_for(manifest.execution_id) if one.job == row.job]
+                payer = next((one for one in waiting if not one.shares), row)
                 self._late.append((payer, result, lost_node_hours))
                 self._take_late()
 
@@ -568,7 +586,8 @@ class Runs(Records):
             note=lost if lost_node_hours else None,
         )
         for other in self._waiting_for(row.execution_id):
-            self._share(other, row)
+            if other.job == row.job:
+                self._share(other, row)
 
     def _share(self, row: Row, with_: Row) -> None:
         self._end(row, with_.state, result=with_.result, note="the same work had been asked for before")
@@ -675,12 +694,17 @@ def sandbox_of(app: App) -> Tier:
 
 
 def is_ours(app: App) -> bool:
-    """Whether the library brings the app and all that it runs."""
+    """Whether the library brings the app and all that it runs: settings that are code make it somebody's own."""
     try:
         known = packaged(app.name)
     except BadInput:
         return False
-    return known is not None and (known.source, known.function) == (app.source, app.function)
+    if known is None or (known.source, known.function) != (app.source, app.function) or app.made_of:
+        return False
+    if known.contract.version != app.contract.version or known.code_digest != app.code_digest:
+        return False
+    differ = {n for n in {*known.settings, *app.settings} if known.settings.get(n) != app.settings.get(n)}
+    return not differ & CODE and (known.function != LAMMPS or differ <= {MODE, "sandbox"})
 
 
 def _is_function(reference: str) -> bool:

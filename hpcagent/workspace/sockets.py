@@ -18,7 +18,6 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.lifeline import node_name
 from hpcagent.model.base import read_json
 from hpcagent.store.files import write_whole
-from hpcagent.store.rundir import holder
 
 __all__ = ["Lines", "Listening", "connect"]
 
@@ -102,19 +101,27 @@ class Listening:
             os.umask(before)
         self.socket.listen(most)
         self.socket.settimeout(LOOK_S)
-        said = {
+        self._said = {
             "host": node_name(),
             "pid": os.getpid(),
             "socket": str(inside),
             "folder": str(about.parent.resolve()),
             "since": time.time(),
         }
-        write_whole(about, json.dumps(said) + "\n", private=True)
+        self._write_note()
+
+    def _write_note(self) -> None:
+        write_whole(self._about, json.dumps(self._said) + "\n", private=True)
+        self._remember()
+
+    def _remember(self) -> None:
+        status = self._about.stat()
+        self._as_left = status.st_size, status.st_mtime_ns
 
     @property
     def found(self) -> bool:
-        """Whether others find this process: its note and its socket are there."""
-        return self._about.exists() and self._place.exists()
+        """Whether others can reach this process: its socket is there."""
+        return self._place.exists()
 
     def accept(self) -> Lines | None:
         """The next connection; None if none came for a while, or there are no descriptors for it at the moment."""
@@ -130,11 +137,16 @@ class Listening:
         return Lines(connection)
 
     def touch(self) -> None:
-        """Show that this process lives, to those on other machines."""
+        """Show that this process lives, to those on other machines; mend a note that somebody has changed."""
+        with contextlib.suppress(OSError):
+            now = self._about.stat() if self._about.exists() else None
+            if now is None or (now.st_size, now.st_mtime_ns) != self._as_left:
+                self._write_note()
         if time.monotonic() - self._touched > BEAT_S:
             self._touched = time.monotonic()
             with contextlib.suppress(OSError):
                 os.utime(self._about)
+                self._remember()
 
     def close(self) -> None:
         """Close it and remove socket and note; harmless when called twice."""
@@ -184,12 +196,11 @@ def connect(about: Path, *, what: str, do: str) -> Lines | None:
 
 
 def _is_dead(about: Path) -> bool:
-    """Whether a process on another machine has given no sign for long, and its lock is free."""
+    """Whether a process on another machine has given no sign for long. If it lives, its lock keeps others out."""
     try:
-        silent_s = time.time() - about.stat().st_mtime
+        return time.time() - about.stat().st_mtime > SILENT_S
     except OSError:
         return True
-    return silent_s > SILENT_S and not holder(about.parent)[0]
 
 
 def _takes_sockets(folder: Path) -> bool:

@@ -21,7 +21,7 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Cost, Result
 from hpcagent.store.journal import read_events
-from hpcagent.workspace.app_store import asked
+from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
 from hpcagent.workspace.runs import is_ours
@@ -221,6 +221,48 @@ def test_what_has_failed_is_done_again_where_that_is_asked_for(core):
 )
 def test_what_the_library_brings_is_known_by_where_it_comes_from(root, app, ours):
     assert is_ours(find_app(app)) is ours
+
+
+@pytest.mark.parametrize(
+    ("app", "settings", "ours"),
+    [
+        ("lj_argon", {"mode": "executable"}, True),
+        ("dft_energy", {"keywords": {"verbose": 4}}, True),
+        ("dft_energy", {"calculator": "ase.calculators.morse:MorsePotential"}, False),
+    ],
+)
+def test_settings_that_are_code_make_an_app_somebodys_own(app, settings, ours):
+    assert is_ours(find_app(app).with_settings(**settings)) is ours
+
+
+def test_another_script_under_a_packaged_name_is_somebodys_own(root):
+    rules(root, "[[approval]]\nown = true\n")
+    core = Core(root)
+    script = find_app("lj_argon").settings["script"]
+    error = refused(core, me(core), "lj_argon", {"steps": 100}, settings={"script": f"shell touch X\n{script}"})
+    assert error.check == "approval" and "code of somebody's own" in error.why
+    core.close()
+
+
+def test_a_packaged_app_with_folders_of_modules_is_somebodys_own(root, tmp_path):
+    rules(root, "[[approval]]\nown = true\n")
+    core = Core(root)
+    record = {**packed(find_app("synthetic")), "path": [str(tmp_path)]}
+    with pytest.raises(NotAllowed) as caught:
+        core.run(me(core), record, {"x": 0.3})
+    assert caught.value.check == "approval"
+    core.close()
+
+
+def test_a_damaged_record_of_an_app_is_written_anew_when_it_comes_along_again(core):
+    who = me(core)
+    done(core, who, "own_apps_17:scaled", {"x": 0.5})
+    [kept] = core.folder.apps.iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:100])
+    core.store._known.clear()  # as after a restart
+    assert done(core, who, "own_apps_17:scaled", {"x": 0.6})["metrics"]["y"] == 0.6
+    assert kept.read_bytes() == whole
 
 
 def test_a_program_with_a_short_name_is_not_the_librarys_own():

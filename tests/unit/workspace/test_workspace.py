@@ -498,6 +498,70 @@ def test_functions_of_one_name_in_several_folders_are_each_their_own_also_when_t
         Workspace(root).end(runs=True)
 
 
+def test_an_app_that_cannot_be_made_where_it_runs_fails_and_others_go_on(workspace, tmp_path, monkeypatch):
+    workspace.about()  # the service has no such variable
+    (tmp_path / "asks_17.py").write_text(
+        "import os\nimport hpcagent as ha\nFOLDER = os.environ['ONLY_HERE_17']\n"
+        "@ha.app(parameters={'x': ha.Float(0, 1)}, metrics={'y': '1'})\ndef plain(x):\n    return {'y': x}\n"
+        "@ha.chain(parameters={'x': ha.Float(0, 1)}, metrics={'y': '1'})\n"
+        "def chained(x):\n    return {'y': plain(x=x)['y']}\n"
+    )
+    monkeypatch.setenv("ONLY_HERE_17", "x")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import asks_17  # type: ignore[import-not-found]
+
+    for app in (asks_17.plain, asks_17.chained):
+        status = workspace.wait(workspace.run(app, {"x": 0.5})["id"], PATIENCE_S)
+        assert status["state"] == "failed" and "ONLY_HERE_17" in status["failure"]["message"]
+    assert workspace.wait(workspace.run("synthetic", {"x": 0.3})["id"], PATIENCE_S)["state"] == "completed"
+    sys.modules.pop("asks_17", None)
+
+
+def test_what_was_cancelled_may_be_asked_for_again_at_once(root):
+    workspace = Workspace(root)
+    run = workspace.run("synthetic", {"x": 0.3, "run_time_s": 1.0}, site="laptop")["id"]
+    place = root / "work" / workspace.status(run)["execution_id"]
+    until = time.monotonic() + PATIENCE_S
+    while not (place / "manifest.json").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert workspace.cancel(run)["how"] == "its worker is ended"
+    again = workspace.run("synthetic", {"x": 0.3, "run_time_s": 1.0}, site="laptop")["id"]
+    status = workspace.wait(again, PATIENCE_S)
+    assert again != run and (status["state"], status["failure"]) == ("completed", None)
+    workspace.end(runs=True)
+
+
+def test_a_note_that_somebody_has_damaged_is_written_anew(workspace, root):
+    pid = workspace.about()["pid"]
+    workspace.close()
+    (root / "service.json").write_text("{")
+    until = time.monotonic() + PATIENCE_S
+    while len((root / "service.json").read_text()) < 10 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert workspace.about()["pid"] == pid
+
+
+def test_a_process_that_keeps_a_site_and_is_silent_holds_up_nobody(root, monkeypatch):
+    """It is stopped: others are answered, it is told of, and in the end another takes its runs."""
+    monkeypatch.setattr("hpcagent.workspace.kept.SILENT_S", 1.0)
+    monkeypatch.setattr("hpcagent.workspace.kept.DEAD_S", 3.0)
+    core = Core(root, apart=True)
+    who = me(core)
+    first = core.run(who, "synthetic", {"x": 0.3})["id"]
+    core.wait(who, first, PATIENCE_S)
+    [keeper] = core.folder.keepers()
+    os.kill(keeper, signal.SIGSTOP)
+    run = core.run(who, "synthetic", {"x": 0.4})["id"]
+    until = time.monotonic() + PATIENCE_S
+    while not core.rows[run].over and time.monotonic() < until:
+        core.look()
+        core.listed(who)
+        time.sleep(0.1)
+    assert core.rows[run].state == "completed" and core.folder.keepers() != [keeper]
+    assert any("has not answered for" in news for news in core.news)
+    core.close(end=True)
+
+
 def test_a_copied_workspace_is_one_of_its_own(workspace, root, tmp_path):
     workspace.run("synthetic", {"x": 0.3})
     shutil.copytree(root, tmp_path / "copy", ignore=lambda *_: ["service.sock", "keeper.sock"])
