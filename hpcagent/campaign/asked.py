@@ -73,7 +73,7 @@ def request_of(
     )
 
 
-def let_through(run_dir: Path, request: Request, *, workspace: Path, identity: str) -> None:
+def let_through(run_dir: Path, request: Request, *, workspace: Path, identity: str, profile: str) -> None:
     """Note in a campaign's folder what its workspace has let through.
 
     Raises:
@@ -84,7 +84,7 @@ def let_through(run_dir: Path, request: Request, *, workspace: Path, identity: s
         "id": identity,
         "node_hours": request.node_hours,
         "runs": request.runs,
-        "site": request.site,
+        "site": profile,
     }
     write_whole(run_dir / NOTE, json.dumps(note) + "\n", private=True)
 
@@ -93,11 +93,20 @@ def refuse_beyond(run_dir: Path, request: Request) -> None:
     """Refuse to go on with a campaign of a workspace beyond what was let through there.
 
     Raises:
-        NotAllowed: It would take more node-hours or runs.
+        NotAllowed: It would take more node-hours or runs, or go on elsewhere.
     """
     if not (run_dir / NOTE).is_file():
         return
     note = read_json(run_dir / NOTE)
+    if note.get("site") not in ("", request.site):
+        raise NotAllowed(
+            "approval",
+            f"this campaign belongs to the workspace {note.get('workspace')}, and was let through for another site",
+            field="site",
+            value=request.site,
+            allowed=str(note.get("site")),
+            do="go on there, or start it in the workspace with another site",
+        )
     for name, unit in (("node_hours", "node-hours"), ("runs", "runs")):
         most, asked = note.get(name), getattr(request, name)
         if most is not None and (asked is None or asked > most * (1 + 1e-9)):

@@ -22,16 +22,17 @@ from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
 from hpcagent.gate.rules import Caller
-from hpcagent.model.base import read_json
+from hpcagent.model.base import read_json, read_toml
 from hpcagent.model.texts import as_name
 from hpcagent.runs.stopped import stop_run
 from hpcagent.shown import plain
+from hpcagent.sites.profiles import find_profile
 from hpcagent.store.files import make_folder, write_whole
 from hpcagent.store.rundir import holder
 from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.app_store import packed
 from hpcagent.workspace.rows import Row
-from hpcagent.workspace.runs import Runs, is_ours, sandbox_of, size_of
+from hpcagent.workspace.runs import Runs, is_function, is_ours, sandbox_of, size_of
 
 __all__ = ["Campaigns"]
 
@@ -83,7 +84,7 @@ class Campaigns(Runs):
             asked = request_of(
                 found,
                 site=where,
-                own=not is_ours(found.app),
+                own=brings_code(found),
                 sandbox=sandbox_of(found.app),
                 price=self.rules.price(where),
                 why=why,
@@ -114,6 +115,7 @@ class Campaigns(Runs):
             BadInput: It is wrong.
         """
         if isinstance(campaign, str):
+            refuse_function(campaign)
             found = load_campaign(campaign, changes=changes)
             known = packaged(found.app.name)
             named = known is not None and known.digest == found.app.digest
@@ -136,7 +138,8 @@ class Campaigns(Runs):
         folder = self._workdir(row)
         try:
             make_folder(folder)
-            let_through(folder, asked, workspace=self.folder.root, identity=row.id)
+            profile = find_profile(self._profile(row.site)).name
+            let_through(folder, asked, workspace=self.folder.root, identity=row.id, profile=profile)
             order = {"toml": toml, "app": row.reference, "changes": None if changes is None else dict(changes)}
             write_whole(folder.with_name(f"{row.id}.asked.json"), json.dumps(order), private=True)
             begin(self.folder.root, row.id, self._profile(row.site))
@@ -167,7 +170,8 @@ class Campaigns(Runs):
             self.gate.require(caller, "run")
             row = self._campaign(caller, identity)
             folder = self._workdir(row)
-            if identity in self._beginning or holder(folder)[0]:
+            goes = identity in self._beginning or holder(folder)[0]
+            if goes and not changes:
                 raise NotAllowed(
                     "contract",
                     "the campaign goes on at this moment",
@@ -184,7 +188,7 @@ class Campaigns(Runs):
             whole = request_of(
                 campaign,
                 site=row.site,
-                own=not is_ours(campaign.app),
+                own=brings_code(campaign),
                 sandbox=sandbox_of(campaign.app),
                 price=price,
                 why=why,
@@ -192,6 +196,20 @@ class Campaigns(Runs):
             rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
             usd = None if price is None or rest is None else price * rest
             asked = whole.model_copy(update={"node_hours": rest, "usd": usd})
+            if not row.over and Request.model_validate(row.request).digest == asked.digest:
+                # Asked for once more, as after a lost answer: it was let through, and needs no other approval.
+                if goes:
+                    return self._said(row, found=True)
+                return self._late_extension(row, whole, changes)
+            if goes:
+                raise NotAllowed(
+                    "contract",
+                    "the campaign goes on at this moment",
+                    field="identity",
+                    value=identity,
+                    allowed="one that has ended or was stopped",
+                    do=f"wait for it, or stop it first (hpcagent workspace stop {identity})",
+                )
             admission = self.gate.admit(asked, caller)
             event = {
                 "event": "extended",
@@ -210,6 +228,12 @@ class Campaigns(Runs):
                 self._replay(one)
         return self._in_the_background(row, whole, toml=None, changes=changes or {})
 
+    def _late_extension(self, row: Row, whole: Request, changes: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Begin an extension that was let through and whose service died before it began."""
+        order = row, whole, None, changes or {}
+        threading.Thread(target=self._begin_late, args=order, daemon=True).start()
+        return self._said(row, found=True)
+
     def _take_up_campaign(self, row: Row) -> None:
         """Begin one that was let through, and whose coordinator was not started before the service died."""
         folder = self._workdir(row)
@@ -221,11 +245,11 @@ class Campaigns(Runs):
             self._end(row, "failed", note="it had not begun when the service ended; ask for it again")
             return
         toml = read_json(order)["toml"]
-        threading.Thread(target=self._begin_late, args=(row, asked, toml), daemon=True).start()
+        threading.Thread(target=self._begin_late, args=(row, asked, toml, None), daemon=True).start()
 
-    def _begin_late(self, row: Row, asked: Request, toml: str) -> None:
+    def _begin_late(self, row: Row, asked: Request, toml: str | None, changes: Mapping[str, Any] | None) -> None:
         with contextlib.suppress(HpcAgentError):  # it is noted with the campaign
-            self._in_the_background(row, asked, toml=toml)
+            self._in_the_background(row, asked, toml=toml, changes=changes)
 
     def bayesian_optimize(
         self,
@@ -317,9 +341,11 @@ class Campaigns(Runs):
     def _look_at_campaigns(self) -> None:
         """See which have ended, and book what they took."""
         with self._turn:
-            campaigns = [row for row in self.rows.values() if row.kind == "campaign" and not row.over]
-            open_ones = [row for row in campaigns if row.id not in self._beginning]
-        for row in open_ones:
+            campaigns = [row for row in self.rows.values() if row.kind == "campaign"]
+            open_ones = [row for row in campaigns if not row.over and row.id not in self._beginning]
+            stopped = [row for row in campaigns if row.state == "stopped"]
+        # One that was stopped may have been gone on with by hand.
+        for row in (*open_ones, *(row for row in stopped if _written_since(self._workdir(row), row.ended_at))):
             try:
                 there = snapshot(self._workdir(row))
             except HpcAgentError as error:
@@ -329,19 +355,48 @@ class Campaigns(Runs):
                 continue
             if there.attended:
                 continue
-            hours = sum(result.cost.node_hours for result in there.results) - row.settled
+            hours = max(0.0, sum(result.cost.node_hours for result in there.results) - row.settled)
             price = self.rules.price(row.site)
             state = "completed" if there.reason is not None else "stopped"
             with self._turn:
-                if not row.over:
+                if not row.over or row.state == "stopped":
                     self._end(
                         row,
                         state,
                         node_hours=hours,
                         usd=0.0 if price is None else price * hours,
                         note=there.reason or "it was interrupted; `hpcagent resume` goes on with its folder",
-                        bytes=size_of(self._workdir(row)),
+                        bytes=max(0, size_of(self._workdir(row)) - row.stored),
                     )
+
+
+def brings_code(campaign: Campaign) -> bool:
+    """Whether a campaign has code that the library does not bring: in its app, or as its policy."""
+    return not is_ours(campaign.app) or ":" in campaign.policy.name
+
+
+def refuse_function(campaign: str) -> None:
+    """Refuse the TOML of a campaign whose app is a function of somebody's own: the service imports no code.
+
+    Raises:
+        BadInput: It is one, or the file is wrong.
+    """
+    path = Path(campaign).expanduser()
+    app = read_toml(path).get("app") if path.is_file() else None
+    if isinstance(app, str) and is_function(app):
+        raise BadInput(
+            f"the service imports no code: the campaign {path} with {app!r} goes along with a call of "
+            "ha.Workspace or of `hpcagent workspace start`.",
+            value=app,
+        )
+
+
+def _written_since(run_dir: Path, at: float) -> bool:
+    """Whether a campaign's journal was written after it was seen to have ended."""
+    try:
+        return (run_dir / "events.jsonl").stat().st_mtime > at
+    except OSError:
+        return False
 
 
 def begin(root: Path, identity: str, profile: str) -> None:

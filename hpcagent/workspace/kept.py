@@ -277,7 +277,8 @@ class Kept:
                 )
             elif started.code is not None:
                 tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise SiteFailed(f"the process that keeps the site {self._profile} did not start: {''.join(tail)}")
+                words = "".join(tail) or f"it ended with {started.code}, without a word: is the disk full?"
+                raise SiteFailed(f"the process that keeps the site {self._profile} did not start: {words}")
             if time.monotonic() > until or self._closed:
                 raise SiteFailed(
                     f"the process that keeps the site {self._profile} has not answered within "

@@ -183,6 +183,7 @@ class Records:
         row.state, row.ended_at, row.result = event["state"], event["at"], event.get("result")
         row.note = event.get("note", row.note)
         row.settled += event.get("node_hours", 0.0)
+        row.stored += event.get("bytes", 0)
         if row.kind == "run" and not row.shares and row.result:
             took = self._took.setdefault(row.app, Took())
             if row.state == "completed":

@@ -38,6 +38,7 @@ class Row:
         settings: What of the app was set otherwise than it is found.
         code: The app's digest when it was asked for.
         job: The run by which the work was begun that this one waits for: its own id, or that of the one it shares.
+        stored: Bytes that were booked.
         settled: Node-hours that were booked: a campaign that is extended goes on from there.
         cause: The triggers that have led to it.
     """
@@ -64,6 +65,7 @@ class Row:
     code: str = ""
     job: str = ""
     settled: float = 0.0
+    stored: int = 0
     cause: tuple[str, ...] = ()
 
     @property

@@ -34,7 +34,7 @@ from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.records import Records
 from hpcagent.workspace.rows import Row, job_facts
 
-__all__ = ["Runs", "is_ours", "sandbox_of", "size_of"]
+__all__ = ["Runs", "is_function", "is_ours", "sandbox_of", "size_of"]
 
 LIST_MOST = 1000
 # Settings that name code: the calculator of the engine `ase`.
@@ -75,7 +75,7 @@ class Runs(Records):
                 return self.store.app(reference)
             if reference in self._apps:
                 return self._apps[reference]
-            if _is_function(reference):
+            if is_function(reference):
                 raise BadInput(
                     f"the service imports no code: {reference!r} goes along with a call of ha.Workspace or of "
                     "`hpcagent workspace`, as it is where that is called."
@@ -707,7 +707,7 @@ def is_ours(app: App) -> bool:
     return not differ & CODE and (known.function != LAMMPS or differ <= {MODE, "sandbox"})
 
 
-def _is_function(reference: str) -> bool:
+def is_function(reference: str) -> bool:
     """Whether a reference names a function of somebody's own."""
     module, colon, _ = reference.partition(":")
     return bool(colon) and not module.startswith("hpcagent.") and not Path(reference).expanduser().is_file()

@@ -527,13 +527,53 @@ def test_a_campaign_goes_on_beyond_its_cap_only_through_the_gate(root, tmp_path)
     core.decide(who, asked.value.approval, grant=True)
     assert core.decide(who, asked.value.approval, grant=True)["state"] == "granted"  # said again
     core.extend(who, begun["id"], changes=more)
+    assert core.extend(who, begun["id"], changes=more)["found"]  # as after a lost answer
+    assert len(core.approval_list(who)) == 1
     while not core.rows[begun["id"]].over and time.monotonic() < until:
         core._looked_at = 0.0
         core.look()
         time.sleep(0.05)
     assert core.rows[begun["id"]].state == "completed" and sum(core.answer(who, begun["id"])["runs"].values()) == 8
+    with pytest.raises(NotAllowed, match="for another site"):
+        ha.run(load_run(folder, changes=more), site="laptop", run_dir=folder)
     live = core.accounts.whole.node_hours
     core.close()
     core = Core(root)
     assert core.accounts.whole.node_hours == pytest.approx(live) and not core.accounts.whole.committed
+    core.close()
+
+
+def test_a_campaign_that_was_stopped_and_gone_on_with_by_hand_is_booked(root):
+    core = Core(root)
+    who = me(core)
+    begun = core.start(who, "synthetic", changes={"until.max_runs": 30, "fixed.run_time_s": 0.3})
+    core.stop(who, begun["id"])
+    row, until = core.rows[begun["id"]], time.monotonic() + PATIENCE_S
+    while not row.over and time.monotonic() < until:
+        core._look_at_campaigns()
+        time.sleep(0.05)
+    assert row.state == "stopped"
+    before = core.accounts.whole.node_hours
+    ha.run(load_run(begun["workdir"]), site="threads", run_dir=begun["workdir"])
+    core._look_at_campaigns()
+    assert row.state == "completed" and core.accounts.whole.node_hours > before
+    core.close()
+
+
+def test_a_campaign_with_code_of_somebodys_own_says_so(root, tmp_path):
+    rules(root, "[[approval]]\nown = true\n")
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\napp = "own_apps_17:scaled"\nobjective = {maximize = "y"}\npolicy = "sobol"\n'
+        "[until]\nmax_runs = 2\n"
+    )
+    core = Core(root)
+    with pytest.raises(NotAllowed, match="the service imports no code"):
+        core.start(me(core), str(tmp_path / "own.toml"))
+    assert not (tmp_path / "own_apps_17.imported").exists()
+    script = find_app("lj_argon").with_settings(script="shell touch X\n" + find_app("lj_argon").settings["script"])
+    whole = ha.Campaign(
+        name="theirs", app=script, objective=ha.minimize("loop_time_s"), policy="sobol", until=ha.until.max_runs(2)
+    )
+    with pytest.raises(NotAllowed, match="code of somebody's own"):
+        core.start(me(core), {"toml": whole.toml(), "app": packed(whole.app)})
     core.close()
