@@ -101,7 +101,7 @@ def refuse_beyond(run_dir: Path, request: Request) -> None:
     if note.get("site") not in ("", request.site):
         raise NotAllowed(
             "approval",
-            f"this campaign belongs to the workspace {note.get('workspace')}, and was let through for another site",
+            f"this campaign belongs to the workspace {note.get('workspace')}: it was let through for another site",
             field="site",
             value=request.site,
             allowed=str(note.get("site")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -724,8 +725,10 @@ def _refuse_label(label: str) -> None:
         )
 
 
-def _as_name(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip(".") or "site"
+def _as_name(site: str) -> str:
+    """The folder of a site; no two sites have one."""
+    plain_name = "".join(c if c.isalnum() or c in "-_" else "-" for c in site) or "site"
+    return plain_name if plain_name == site else f"{plain_name}-{hashlib.sha256(site.encode()).hexdigest()[:8]}"
 
 
 def size_of(folder: Path) -> int:
