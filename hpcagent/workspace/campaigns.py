@@ -18,7 +18,7 @@ from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.catalog import packaged
 from hpcagent.elsewhere.detach import said_by
-from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
+from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
 from hpcagent.gate.rules import Caller
@@ -37,6 +37,8 @@ from hpcagent.workspace.runs import Runs, is_function, is_ours, sandbox_of, size
 __all__ = ["Campaigns"]
 
 MOST_POINTS = 64
+# A coordinator that was started has the lock of its folder after so long.
+BEGINS_WITHIN_S = 20.0
 
 
 class Campaigns(Runs):
@@ -51,6 +53,7 @@ class Campaigns(Runs):
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
         super().__init__(root, clock=clock, apart=apart)
         self._beginning: set[str] = set()  # those whose coordinator is being started
+        self._up_since = time.monotonic() if self.rows else -BEGINS_WITHIN_S
 
     def start(
         self,
@@ -143,6 +146,8 @@ class Campaigns(Runs):
             order = {"toml": toml, "app": row.reference, "changes": None if changes is None else dict(changes)}
             write_whole(folder.with_name(f"{row.id}.asked.json"), json.dumps(order), private=True)
             begin(self.folder.root, row.id, self._profile(row.site))
+        except RunDirLocked:  # nobody else has this folder: the service before this one has had it begun
+            pass
         except HpcAgentError as error:
             with self._turn:
                 self._end(row, "failed", note=f"it did not begin: {plain(error.message)}")
@@ -353,8 +358,9 @@ class Campaigns(Runs):
                     if not row.over and row.id not in self._beginning and not holder(self._workdir(row))[0]:
                         self._end(row, "failed", note=f"its folder cannot be read: {plain(error.message)}")
                 continue
-            if there.attended:
-                continue
+            young = time.monotonic() - self._up_since < BEGINS_WITHIN_S
+            if there.attended or (young and there.reason is None and not row.over):
+                continue  # what the service before this one has begun may not have its lock yet
             hours = max(0.0, sum(result.cost.node_hours for result in there.results) - row.settled)
             price = self.rules.price(row.site)
             state = "completed" if there.reason is not None else "stopped"

@@ -24,7 +24,7 @@ from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.resources.folder import Resources
 from hpcagent.workspace.app_store import asked, packed
-from hpcagent.workspace.folder import Folder, find_folder
+from hpcagent.workspace.folder import KEEPER, Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
 from hpcagent.workspace.shared import context_permit, may_read, opened_resources
 from hpcagent.workspace.sockets import Lines, connect
@@ -482,9 +482,20 @@ class Workspace:
                 pids += self.folder.keepers()
             self._call("end", runs=runs)
             self.close()
+            if runs:
+                self._end_keepers()
             until = time.monotonic() + STARTS_WITHIN_S
             while time.monotonic() < until and any(map(_alive, pids)):
                 time.sleep(0.02)
+
+    def _end_keepers(self) -> None:
+        """End those that keep a site, also one that the service has not used since it was started."""
+        for note in self.folder.sites.glob(f"*/{KEEPER}"):
+            with contextlib.suppress(HpcAgentError, OSError):
+                lines = connect(note, what=f"the process that keeps {note.parent}", do="end it there")
+                if lines is not None:
+                    lines.write({"do": "leave", "end": True})
+                    lines.close()
 
     def close(self) -> None:
         """Close this thread's connection; the service goes on."""

@@ -643,6 +643,25 @@ def test_a_campaign_is_approved_as_a_whole_and_outlives_the_service(root, tmp_pa
     workspace.end(runs=True)
 
 
+def test_a_campaign_that_was_just_being_begun_when_the_service_was_killed_is_not_lost(root):
+    """Killed at several moments of the start: it runs once, to its end, and is booked."""
+    workspace = Workspace(root)
+    for delay_s in (0.05, 0.4, 1.2):
+        more = {"until.max_runs": 3, "seed": int(100 * delay_s)}
+        workspace.about()
+        pid = workspace.about()["pid"]
+        timer = threading.Timer(delay_s, os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        begun = workspace.start("synthetic", changes=more)  # asked again by the client where the service has died
+        timer.join()
+        status = workspace.wait(begun["id"], PATIENCE_S)
+        assert status["state"] == "completed" and "3 runs" in status["notes"][0], status
+    rows = [row for row in workspace.list()["runs"] if row["kind"] == "campaign"]
+    assert [row["state"] for row in rows] == ["completed"] * 3
+    assert workspace.costs()["people"][""]["node_hours"] > 0
+    workspace.end(runs=True)
+
+
 def test_an_idle_service_ends_by_itself(root):
     rules(root, "idle_s = 1.0\n")
     workspace = Workspace(root)
