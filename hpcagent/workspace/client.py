@@ -556,9 +556,11 @@ class Workspace:
                 return True
             if not start:
                 return False
-            if started is None:
+            if started is None or started.code == SERVED:  # another has it: one that begins, or one that ends
+                if started is not None:
+                    time.sleep(0.2)
                 started = spawned("hpcagent.workspace.service", str(self.folder.root), log=self.folder.log)
-            elif started.code not in (None, SERVED):
+            elif started.code is not None:
                 tail = self.folder.log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise BadInput(f"the service of {self.folder.root} did not start: {''.join(tail)}")
             if time.monotonic() > until:

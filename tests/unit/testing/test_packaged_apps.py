@@ -151,6 +151,7 @@ NEED = {
         "train_pod_potential",
         "pod_frames",
         "plot_data",
+        "query_materials_database",
         "simulate_chemical_reaction",
     ),
     "a long run of LAMMPS": ("viscosity", "melt_quench", "argon_diffusion", "water_box"),
