@@ -45,7 +45,7 @@ def gate_alone(folder: Path) -> None:
         {
             "people": {"ada": {"role": "planner", "quota": {"node_hours": 1e9, "per_minute": 10**9}}},
             "quota": {"node_hours": 1e9, "runs_at_once": 10**9},
-            "approval": [{"nodes_times_hours": 10.0}, {"app": "lj_*"}, {"effects": ["network"]}],
+            "approval": [{"nodes_times_hours": 10.0}, {"app": "lj_*"}, {"effects": ["reads the network"]}],
         }
     )
     journal = Journal.open(folder / "journal.jsonl")
