@@ -58,6 +58,7 @@ class Runs(Records):
         self._desks: dict[str, Desk | Kept] = {}
         self._sites_said: dict[str, list[str]] = {}
         self._apps: dict[str, App] = {}
+        self._profiles_seen: set[str] = set()
         self.store = AppStore(self.folder.apps)
         self._late: list[tuple[Row, Result, float]] = []  # results that are not in the journal yet
 
@@ -488,8 +489,12 @@ class Runs(Records):
         Raises:
             NotAllowed: It has none, or a wrong one.
         """
+        profile = self._profile(site)
+        if profile in self._profiles_seen:
+            return site
         try:
-            find_profile(self._profile(site))
+            find_profile(profile)
+            self._profiles_seen.add(profile)
         except BadInput as error:
             known = ", ".join(self.rules.sites)
             raise NotAllowed(
