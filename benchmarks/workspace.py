@@ -77,8 +77,13 @@ def service(folder: Path) -> None:
         said("round trip: status", each_ms(lambda i: there.status(run, lines=0), 2000))
         said("round trip: about", each_ms(lambda i: there.about(), 2000))
         asked = each_ms(lambda i: there.run("synthetic", {"x": 0.1 + i / 2000}, site="threads"), 1000)
-        said("round trip: a new run, in the journal and on its way", asked)
-        there.end()
+        said("round trip: a new run, while others run and end", asked)
+        for i in range(6):  # the site is busy, and what is asked for waits
+            there.run("synthetic", {"x": 0.7 + i / 100, "run_time_s": 20.0}, site="threads")
+        time.sleep(5.0)
+        asked = each_ms(lambda i: there.run("synthetic", {"x": 0.8 + i / 5000}, site="threads"), 500)
+        said("round trip: a new run that waits for the site", asked)
+        there.end(runs=True)
 
 
 def many(folder: Path, runs: int) -> None:
