@@ -176,15 +176,6 @@ class Campaigns(Runs):
             row = self._campaign(caller, identity)
             folder = self._workdir(row)
             goes = identity in self._beginning or holder(folder)[0]
-            if goes and not changes:
-                raise NotAllowed(
-                    "contract",
-                    "the campaign goes on at this moment",
-                    field="identity",
-                    value=identity,
-                    allowed="one that has ended or was stopped",
-                    do=f"wait for it, or stop it first (hpcagent workspace stop {identity})",
-                )
             try:
                 campaign = load_run(folder, changes=changes)
             except BadInput as error:
@@ -224,13 +215,7 @@ class Campaigns(Runs):
                 "request": asked.model_dump(mode="json"),
                 "changes": dict(changes or {}),
             }
-            events = [event]
-            if admission.approval is not None:
-                event["approval"] = admission.approval.id
-                events.append(self.approvals.used(admission.approval, identity))
-            self._write(*events)
-            for one in events:
-                self._replay(one)
+            self._let_through(event, admission)
         return self._in_the_background(row, whole, toml=None, changes=changes or {})
 
     def _late_extension(self, row: Row, whole: Request, changes: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class Records:
 
     def _begin(self, caller: Caller, admission: Admission, identity: str, **facts: Any) -> Row:
         """Write down what was let through, with the approval that it uses, all or nothing."""
-        asked, approval = admission.request, admission.approval
+        asked = admission.request
         event = {
             "event": "asked",
             "id": identity,
@@ -138,14 +138,18 @@ class Records:
             "request": asked.model_dump(mode="json"),
             **{name: value for name, value in facts.items() if value not in ("", [], {})},
         }
-        events = [event]
+        self._let_through(event, admission)
+        return self.rows[identity]
+
+    def _let_through(self, event: dict[str, Any], admission: Admission) -> None:
+        """Write down an event with the approval that it uses, all or nothing, and what follows from it."""
+        events, approval = [event], admission.approval
         if approval is not None:
             event["approval"] = approval.id
-            events.append(self.approvals.used(approval, identity))
+            events.append(self.approvals.used(approval, event["id"]))
         self._write(*events)
         for one in events:
             self._replay(one)
-        return self.rows[identity]
 
     def _asked(self, event: Mapping[str, Any]) -> Row:
         row = Row(
