@@ -209,7 +209,7 @@ class Workspace:
         with contextlib.ExitStack() as stack:
             file = None if to is None else stack.enter_context(_new_file(Path(to)))
             while at is not None:
-                piece = self._call("fetch", identity=identity, path=path, offset=at, length=1 << 20)
+                piece = self.piece(identity, path, offset=at)
                 data = base64.b64decode(piece["data"])
                 if file is None:
                     pieces.append(data)
@@ -217,6 +217,23 @@ class Workspace:
                     file.write(data)
                 at = piece["next"] if data else None
         return b"".join(pieces) if to is None else Path(to)
+
+    def piece(self, identity: str, path: str, *, offset: int = 0, length: int = 1 << 20) -> Answer:
+        """A piece of a run's file.
+
+        Args:
+            identity: The run.
+            path: As `artifacts` says it.
+            offset: First byte.
+            length: Bytes at most, 8 MiB.
+
+        Returns:
+            `path`, `bytes` of the whole file, `offset`, `data` in base64, `next` (offset; None at the end).
+
+        Raises:
+            BadInput: The run has no such file, or the piece is none of it.
+        """
+        return self._one("fetch", identity=identity, path=path, offset=offset, length=length)
 
     def simulation_run(
         self,

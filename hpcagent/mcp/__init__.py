@@ -1,0 +1,1 @@
+"""The MCP server: a thin door over a workspace and its gate."""

@@ -1,0 +1,9 @@
+"""The tools, by what they are about."""
+
+from __future__ import annotations
+
+from hpcagent.mcp.tools import runs
+
+__all__ = ["MODULES"]
+
+MODULES = (runs,)

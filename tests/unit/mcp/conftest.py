@@ -1,0 +1,48 @@
+"""A workspace, and a client of its MCP server in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import hpcagent as ha
+
+pytest.importorskip("mcp")
+
+from mcp import Client
+
+from hpcagent.mcp.callers import Callers
+from hpcagent.mcp.server import make_server
+
+RULES = 'name = "group"\ndefault_site = "threads"\n'
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[ha.Workspace]:
+    """A workspace on threads; its service is ended behind the test."""
+    made = ha.Workspace(tmp_path / "ws", create=True)
+    (made.folder.root / "workspace.toml").write_text(RULES)
+    yield made
+    made.end(runs=True)
+
+
+@pytest.fixture
+def drive(workspace: ha.Workspace) -> Callable[..., Any]:
+    """Run a coroutine with a client that is connected to the workspace's server in memory.
+
+    Called with the coroutine function and arguments of `Client` and `Callers`.
+    """
+
+    def run(body: Callable[[Client], Awaitable[Any]], *, as_: str = "", **of_client: Any) -> Any:
+        async def main() -> Any:
+            server = make_server(Callers(workspace.folder.root, as_=as_))
+            async with Client(server, **of_client) as client:
+                return await body(client)
+
+        return anyio.run(main)
+
+    return run

@@ -1,0 +1,73 @@
+"""Runs through the MCP server, as a client calls it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+POINT = {"kind": "synthetic", "params": {"timestep": 1e-3, "skin": 3.0}}
+
+
+async def _ended(client, run_id):
+    import anyio
+
+    with anyio.fail_after(30):
+        while True:
+            status = (await client.call_tool("get_status", {"run_id": run_id})).structured_content
+            if status["phase"] != "pending":
+                return status
+            await anyio.sleep(0.02)
+
+
+def test_a_run_is_started_followed_and_found_again(drive):
+    async def body(client):
+        begun = (await client.call_tool("run_job", POINT)).structured_content
+        status = await _ended(client, begun["run_id"])
+        again = (await client.call_tool("run_job", POINT)).structured_content
+        return begun, status, again
+
+    begun, status, again = drive(body)
+    assert begun["state"] == "pending" and not begun["found"] and begun["uri"] == f"run://{begun['run_id']}"
+    assert status["state"] == "completed" and status["units"]["value"] == "1"
+    assert again["run_id"] == begun["run_id"] and again["found"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"kind": "synthetic", "params": {"timestep": 1e-3}}, "params.skin"),
+        ({"kind": "lammps", "params": {"timestep": 6e-3, "skin": 2}}, "params.timestep"),
+        ({"kind": "lammps", "params": {"timestep": 1e-3, "skin": 0.5}}, "params.skin"),
+        ({"kind": "lammps", "params": {"timestep": 1e-3, "skin": 2, "dt": 1}}, "params.dt"),
+        ({"kind": "lammps", "params": {"timestep": True, "skin": 2}}, "params.timestep"),
+        ({"kind": "synthetic", "params": {"x": 9}, "site": "threads"}, "params.timestep"),
+        ({**POINT, "dry_run": True}, "dry_run"),
+        ({"kind": "oscillator", "params": {"mass": -1}}, "mass"),
+        ({"kind": "no_such_app", "params": {}}, "app"),
+    ],
+)
+def test_wrong_arguments_name_the_field_and_run_nothing(drive, workspace, arguments, field):
+    async def body(client):
+        return await client.call_tool("run_job", arguments)
+
+    result = drive(body)
+    assert result.is_error
+    assert result.structured_content["refused"]["field"] == field
+    assert result.content[0].text == result.structured_content["error"]
+    assert workspace.list()["runs"] == []
+
+
+def test_every_tool_says_what_it_does_takes_and_gives(drive):
+    async def body(client):
+        return (await client.list_tools()).tools
+
+    for tool in drive(body):
+        assert tool.description and tool.annotations is not None and tool.output_schema, tool.name
+        assert tool.input_schema["additionalProperties"] is False, tool.name
+        for name, one in tool.input_schema["properties"].items():
+            assert one.get("description"), (tool.name, name)
+        assert not {"anyOf", "oneOf", "allOf"} & set(tool.input_schema), (
+            tool.name
+        )  # some models refuse these at the top
+        json.dumps(tool.output_schema)
