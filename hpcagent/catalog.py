@@ -14,7 +14,7 @@ from hpcagent.model.base import read_toml
 from hpcagent.moved import new_name
 from hpcagent.offered import load, offered, path_of
 
-__all__ = ["find_app", "from_name", "is_executable", "list_apps", "look_up", "not_deprecated"]
+__all__ = ["app_names", "find_app", "from_name", "is_executable", "list_apps", "look_up", "not_deprecated"]
 
 _VERSIONED = re.compile(r"(?P<app>.+)@(?P<version>\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?)\Z", re.S)
 
@@ -187,6 +187,13 @@ def packaged(name: str) -> App | None:
     from hpcagent.science.lammps.contract import packaged_inputs
 
     return look_up(name) if name in BUILT_IN or name in packaged_inputs() else None
+
+
+def app_names() -> frozenset[str]:
+    """Names of all apps that come with hpcagent or are offered by entry points; none is loaded."""
+    from hpcagent.science.lammps.contract import packaged_inputs
+
+    return frozenset((*BUILT_IN, *packaged_inputs(), *offered("apps")))
 
 
 def list_apps() -> list[App]:

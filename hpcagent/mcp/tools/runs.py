@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from mcp_types import ContentBlock, ImageContent, ResourceLink
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hpcagent.catalog import find_app
-from hpcagent.catalog import list_apps as installed
+from hpcagent.catalog import app_names, find_app
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
@@ -94,7 +93,7 @@ def named(app: str) -> str:
         NotAllowed: There is none of that name.
     """
     name = app.partition("@")[0]
-    if not NAME.fullmatch(app) or name not in _names():
+    if not NAME.fullmatch(app) or name not in app_names():
         raise NotAllowed(
             "contract",
             "there is no app of that name",
@@ -104,10 +103,6 @@ def named(app: str) -> str:
             do="call list_apps",
         )
     return app
-
-
-def _names() -> set[str]:
-    return {app.name for app in installed()}
 
 
 def kind_of(kind: str, params: LammpsParams | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
