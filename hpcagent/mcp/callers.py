@@ -95,3 +95,10 @@ class Callers:
                 while len(self._known) > self.MOST:
                     self._known.pop(next(iter(self._known)))
         return found
+
+    def close(self) -> None:
+        """Close all connections; runs go on."""
+        with self._turn:
+            for caller in self._known.values():
+                caller.workspace.close(everywhere=True)
+            self._known.clear()

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -77,6 +78,7 @@ class Workspace:
         self.folder.read_rules()
         self._as, self._client, self._trace = as_, client, trace
         self._local = threading.local()  # a connection for each thread: one that waits holds up no other
+        self._all: weakref.WeakSet[Lines] = weakref.WeakSet()
 
     def __enter__(self) -> Workspace:
         return self
@@ -514,9 +516,16 @@ class Workspace:
                     lines.write({"do": "leave", "end": True})
                     lines.close()
 
-    def close(self) -> None:
-        """Close this thread's connection; the service goes on."""
+    def close(self, *, everywhere: bool = False) -> None:
+        """Close this thread's connection; the service goes on.
+
+        Args:
+            everywhere: Those of all threads; a call that waits in one of them is asked again.
+        """
         self._drop()
+        if everywhere:
+            for lines in list(self._all):
+                lines.close()
 
     # -- the connection -----------------------------------------------------------------------
 
@@ -570,6 +579,7 @@ class Workspace:
         while True:
             self._local.lines, self._local.pid = self._opened(), os.getpid()
             if self._local.lines is not None:
+                self._all.add(self._local.lines)
                 return True
             if not start:
                 return False

@@ -39,9 +39,12 @@ def drive(workspace: ha.Workspace) -> Callable[..., Any]:
 
     def run(body: Callable[[Client], Awaitable[Any]], *, as_: str = "", **of_client: Any) -> Any:
         async def main() -> Any:
-            server = make_server(Callers(workspace.folder.root, as_=as_))
-            async with Client(server, **of_client) as client:
-                return await body(client)
+            callers = Callers(workspace.folder.root, as_=as_)
+            try:
+                async with Client(make_server(callers), **of_client) as client:
+                    return await body(client)
+            finally:
+                callers.close()
 
         return anyio.run(main)
 
