@@ -19,6 +19,7 @@ from hpcagent.mcp.listed import arguments_of, completed, listed
 from hpcagent.mcp.notices import Notices
 from hpcagent.mcp.serving import as_sdk_tool, tools_of
 from hpcagent.mcp.streams import serve_streams
+from hpcagent.mcp.tasks import Tasks
 
 __all__ = ["INSTRUCTIONS", "HpcServer", "make_server"]
 
@@ -84,6 +85,7 @@ def make_server(callers: Callers) -> MCPServer[Any]:
         tools=[as_sdk_tool(one) for one in served],
         scopes={one.name: one.scope for one in served},
         subscriptions=notices,
+        extensions=[Tasks()],
         log_level="WARNING",
     )
     server.middleware.append(_as_caller(callers))
