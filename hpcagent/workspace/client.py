@@ -170,7 +170,12 @@ class Workspace:
         return Invocation.model_validate(self._one("invocation", identity=identity))
 
     def status(self, identity: str, *, lines: int = 40) -> Answer:
-        """State, metrics with units and errors, failure, cost, the last lines of the log."""
+        """State, metrics with units and errors, failure, cost, the last lines of the log, `progress`.
+
+        `progress` is None unless it runs and something is known: `done` `of` so many in `unit` (steps of the LAMMPS
+        `run` command that goes on, runs of a campaign, else seconds), `share` (0 to 1), `from` what says it,
+        `elapsed_s`, `expected_s`.
+        """
         return self._one("status", identity=identity, lines=lines)
 
     def wait(self, identity: str, timeout_s: float | None = None) -> Answer:

@@ -32,6 +32,7 @@ from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.configured import configured
 from hpcagent.workspace.desk import Desk, Job
 from hpcagent.workspace.kept import Kept
+from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
 from hpcagent.workspace.rows import Row, job_facts
 
@@ -60,6 +61,7 @@ class Runs(Records):
         self._apps: dict[str, App] = {}
         self._profiles_seen: set[str] = set()
         self.store = AppStore(self.folder.apps)
+        self._progress = Progress(self._workdir, clock)
         self._late: list[tuple[Row, Result, float]] = []  # results that are not in the journal yet
 
     # -- asking -------------------------------------------------------------------------------
@@ -613,7 +615,7 @@ class Runs(Records):
     # -- what is seen -------------------------------------------------------------------------
 
     def status(self, caller: Caller, identity: str, *, lines: int = 40) -> dict[str, Any]:
-        """Where a run stands: state, metrics with units and errors, failure, cost, the log's last lines."""
+        """Where a run stands: state, progress, metrics with units and errors, failure, cost, the log's last lines."""
         with self._turn:
             row = self._row(caller, identity)
             result = row.result or {}
@@ -631,6 +633,7 @@ class Runs(Records):
                 "artifacts": result.get("artifacts", {}),
                 "approval": row.approval or None,
             }
+        found["progress"] = self._progress.of(row)
         if lines:
             found["log_tail"] = tail_of(self._workdir(row), lines)
         return found
