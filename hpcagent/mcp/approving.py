@@ -76,7 +76,7 @@ class Questions:
         return name
 
     def take(self, name: str | None, about: str) -> bool:
-        """Whether this is the answer to such a question; after that the question is closed, whatever comes of it."""
+        """Whether this is the answer to such a question; the question is closed then, whatever comes of it."""
         with self._turn:
             return name is not None and self._open.pop(name, None) == about
 
@@ -149,7 +149,9 @@ async def confirmed(ctx: Context[Any, Any], caller: Caller, wanted: Confirm) -> 
         NotAllowed: They did not, or the client can ask nobody.
     """
     if not can_ask(ctx):
-        raise NotAllowed("approval", "a person has to confirm it, and this client can ask none", do=wanted.otherwise)
+        raise NotAllowed(
+            "approval", "a person has to confirm it, and this client can ask none", do=wanted.otherwise
+        )
     answer = await _answer(ctx, caller, wanted.question, clean_text(wanted.question, LONGEST_QUESTION))
     if isinstance(answer, InputRequiredResult):
         return answer

@@ -175,7 +175,9 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
             answer = await (let_through(ctx, caller, attempt) if one.asks else in_thread(attempt))
             if isinstance(answer, InputRequiredResult | CallToolResult):
                 return answer
-            data = clean(answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer)
+            data = clean(
+                answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
+            )
             return _answer(one, data)
         except HpcAgentError as error:
             return refusal(error)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from mcp_types import ContentBlock, ImageContent, ResourceLink
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from hpcagent.catalog import app_names, find_app
 from hpcagent.errors import BadInput
@@ -34,7 +34,21 @@ LARGEST_INLINE = 64 << 10
 TAIL_LINES = 40
 
 RunId = Annotated[str, Field(description="Handle of a run, as run_job returned it.", max_length=200)]
-Site = Annotated[str, Field(description="Where it runs; empty: the workspace's default site.", max_length=200)]
+
+
+def _site_name(site: str) -> str:
+    """A site by its name: a profile by its path would run the shell lines that it has.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if re.search(r"[/\\\x00-\x1f\x7f]", site) or site.endswith(".toml") or site in (".", ".."):
+        raise ValueError("a site is called by its name here, as get_workspace lists it: never by a path")
+    return site
+
+
+SiteName = Annotated[str, Field(max_length=200), AfterValidator(_site_name)]
+Site = Annotated[SiteName, Field(description="Where it runs; empty: the workspace's default site.")]
 Why = Annotated[
     str, Field(description="What it is for, in one sentence, for whoever approves it.", max_length=2000)
 ]

@@ -23,8 +23,8 @@ class Simulation(Answer):
     run_id: str = Field(description="Its handle: unique; get_status and fetch_artifact take it.")
     steps_completed: int = Field(description="Steps that were made; 0 until it has ended.")
     config: dict[str, Any] = Field(
-        description="What runs: name, max_steps, seed, and params: timestep (fs), mass (u), spring (eV/angstrom^2), "
-        "temperature (K)."
+        description="What runs: name, max_steps, seed, and params: timestep (fs), mass (u), spring "
+        "(eV/angstrom^2), temperature (K)."
     )
     simulation_status: str = Field(description="pending, running, completed, failed, stopped or cancelled.")
     results: dict[str, dict[str, Any]] = Field(description="Name to value and unit; empty until it has ended.")
@@ -45,8 +45,8 @@ def simulation_run(
     params: Annotated[
         dict[str, float],
         Field(
-            description="timestep (fs), mass (u), spring (eV/angstrom^2), temperature (K); those not given take their "
-            "defaults. describe_app of oscillator has the bounds."
+            description="timestep (fs), mass (u), spring (eV/angstrom^2), temperature (K); those not given take "
+            "their defaults. describe_app of oscillator has the bounds."
         ),
     ] = {},  # noqa: B006
 ) -> Simulation:

@@ -88,7 +88,7 @@ def test_a_lammps_run_and_a_campaign_tell_how_far_they_are(tmp_path):
         assert workspace.status(run["id"])["progress"] is None
 
         campaign = workspace.start("synthetic", site="threads", changes={"until.max_runs": 300})
-        said = _until_told(workspace, campaign["id"], lambda said: 0 < said["done"])
+        said = _until_told(workspace, campaign["id"], lambda said: said["done"] > 0)
         assert said["of"] == 300 and said["unit"] == "runs"
         workspace.stop(campaign["id"])
     finally:
