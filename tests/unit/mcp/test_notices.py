@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 import warnings
 
@@ -246,3 +247,41 @@ def test_too_many_resources_are_refused(serve):
                     pass
 
     serve(body)
+
+
+@contextlib.contextmanager
+def over_http(server):
+    """The address of a server on loopback, in a thread of its own."""
+    uvicorn = pytest.importorskip("uvicorn")
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    app = server.streamable_http_app()
+    served = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=served.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+    finally:
+        served.should_exit = True
+        thread.join(30)
+        listening.close()
+
+
+def test_both_eras_are_told_over_http(workspace):
+    """Each request is answered in a thread's loop that is not the one that hears of the run."""
+    run = workspace.run("synthetic", LONG)["id"]
+    uri = f"run://{run}"
+    callers = Callers(workspace.folder.root)
+
+    async def body(address):
+        async with Client(address) as client, old_client(address) as (old, heard):
+            await old.subscribe_resource(uri)
+            async with client.listen(resource_subscriptions=[uri]) as stream:
+                await apart(workspace.cancel, run)
+                await first_of(stream, ResourceUpdated(uri))
+                await heard.one(uri)
+
+    with over_http(make_server(callers)) as address:
+        anyio.run(body, address)
+    callers.close()
+    assert not [one for one in threading.enumerate() if one.name == "mcp notices"]
