@@ -18,7 +18,8 @@ from mcp import Client
 from mcp.client.subscriptions import ResourcesListChanged, ResourceUpdated
 from mcp.shared.exceptions import MCPError
 
-from hpcagent.mcp.callers import Callers
+from hpcagent.mcp.callers import Callers, calling
+from hpcagent.mcp.notices import Notices
 from hpcagent.mcp.server import make_server
 
 LONG = {"x": 0.5, "run_time_s": 3600.0}
@@ -250,12 +251,12 @@ def test_too_many_resources_are_refused(serve):
 
 
 @contextlib.contextmanager
-def over_http(server):
+def over_http(server, **more):
     """The address of a server on loopback, in a thread of its own."""
     uvicorn = pytest.importorskip("uvicorn")
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    app = server.streamable_http_app()
+    app = server.streamable_http_app(**more)
     served = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=served.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -285,3 +286,46 @@ def test_both_eras_are_told_over_http(workspace):
         anyio.run(body, address)
     callers.close()
     assert not [one for one in threading.enumerate() if one.name == "mcp notices"]
+
+
+def test_without_a_session_nothing_is_promised(workspace):
+    callers = Callers(workspace.folder.root)
+
+    async def body(address):
+        async with old_client(address) as (old, _):
+            assert (await old.list_resources()).resources
+            with pytest.raises(MCPError, match="no session"):
+                await old.subscribe_resource(OVERVIEW)
+
+    with over_http(make_server(callers), stateless_http=True) as address:
+        anyio.run(body, address)
+    callers.close()
+
+
+def test_the_bus_tells_each_stream_what_its_caller_may_see(workspace, people):
+    """Whatever a stream asks for: here both ask for everything."""
+    people("ada").run("synthetic", {"x": 0.2})
+    told = {"ada": [], "bob": []}
+
+    async def main():
+        callers, notices = Callers(workspace.folder.root), Notices()
+        watches = {}
+        for name, heard in told.items():
+            with calling(callers.caller(name)):
+                notices.subscribe(heard.append)
+            watches[name] = await apart(notices.attend, callers.caller(name), ())
+        runs = {}
+        with anyio.fail_after(30):
+            for name in ("ada", "bob"):
+                runs[name] = (await apart(people(name).run, "synthetic", {"x": 0.3, "y": 0.3}))["id"]
+                while ResourceUpdated(f"run://{runs[name]}") not in told[name]:
+                    await anyio.sleep(0.02)
+        for name, watch in watches.items():
+            notices.leave(watch, ())
+        notices.close()
+        callers.close()
+        return runs
+
+    runs = anyio.run(main)
+    assert ResourceUpdated(f"run://{runs['ada']}") not in told["bob"]
+    assert ResourceUpdated(f"run://{runs['bob']}") not in told["ada"]
