@@ -16,6 +16,7 @@ from hpcagent.mcp.routes import (
     MARKDOWN,
     OVERVIEW,
     PNG,
+    REPORT,
     TEXT,
     Content,
     as_json,
@@ -31,7 +32,6 @@ __all__ = ["LARGEST_FILE", "read"]
 LARGEST_FILE = 1 << 19
 """A file of more bytes is read in pieces, by fetch_artifact."""
 LOG_LINES = 1000
-REPORT = "report"
 
 
 def read(caller: Caller, uri: str) -> Content | None:

@@ -21,7 +21,9 @@ from hpcagent.mcp.said import clean
 __all__ = [
     "JSON",
     "MARKDOWN",
+    "OVERVIEW",
     "PNG",
+    "REPORT",
     "ROUTES",
     "TEXT",
     "Content",
@@ -38,7 +40,7 @@ __all__ = [
 ]
 
 JSON, MARKDOWN, PNG, TEXT = "application/json", "text/markdown", "image/png", "text/plain"
-OVERVIEW = "workspace://overview"
+OVERVIEW, REPORT = "workspace://overview", "report"
 
 # What simulations write, and no table of MIME types knows.
 _TEXTS = (".dump", ".extxyz", ".in", ".input", ".jsonl", ".lammps", ".log", ".toml", ".traj.txt", ".xyz", ".yaml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import os
 
@@ -219,24 +220,39 @@ def test_addresses_are_completed(drive, run, workspace):
     assert none == unknown == [] and prompt == [run[0]] and folder.is_dir()
 
 
-def test_a_campaign_has_answer_report_and_plots(read, workspace):
+def test_a_campaign_has_answer_report_and_plots(drive, workspace):
     goal = {"maximize": "value"}
     found = workspace.bayesian_optimize("synthetic", goal, 4, search_space={"x": {}, "y": {}}, site="threads")
-    workspace.wait(found["id"], 60)
     uri = f"campaign://{found['id']}"
-    answer = json.loads(read(uri).text)
-    assert answer["campaign_id"] == found["id"] and answer["best"]["units"]["value"] == "1"
-    code, message = refused(read, f"{uri}/report")
-    assert code == -32602 and "no report" in message
-    folder = workspace.folder.campaigns / found["id"] / "report"
-    folder.mkdir(exist_ok=True)
-    (folder / "report.md").write_text("# Report\n")
-    (folder / "best.png").write_bytes(b"\x89PNG\0")
-    assert read(f"{uri}/report").mime_type == "text/markdown"
-    for name in ("best", "best.png"):
-        plot = read(f"{uri}/plots/{name}")
-        assert plot.mime_type == "image/png" and base64.b64decode(plot.blob) == b"\x89PNG\0"
-    assert refused(read, f"{uri}/plots/..%2f..%2fevents")[0] == -32602
+
+    async def body(client):
+        with pytest.raises(MCPError, match="no report") as none:
+            await client.read_resource(f"{uri}/report")
+        assert none.value.code == -32602
+        async with client.listen(resource_subscriptions=[f"{uri}/report"]) as stream:
+            with anyio.fail_after(60):
+                async for _ in stream:
+                    try:
+                        report = (await client.read_resource(f"{uri}/report")).contents[0]
+                        break
+                    except MCPError:  # it has ended, and its report is still written
+                        pass
+        template = ResourceTemplateReference(uri="campaign://{campaign_id}/plots/{plot}")
+        argument = {"name": "plot", "value": ""}
+        plots = await client.complete(template, argument, context_arguments={"campaign_id": found["id"]})
+        answer = json.loads((await client.read_resource(uri)).contents[0].text)
+        assert answer["campaign_id"] == found["id"] and answer["best"]["units"]["value"] == "1"
+        with pytest.raises(MCPError):
+            await client.read_resource(f"{uri}/plots/..%2f..%2fevents")
+        for name in plots.completion.values:
+            for address in (name, name.removesuffix(".png")):
+                plot = (await client.read_resource(f"{uri}/plots/{address}")).contents[0]
+                assert plot.mime_type == "image/png" and base64.b64decode(plot.blob).startswith(b"\x89PNG")
+        return report, plots.completion.values
+
+    report, plots = drive(body)
+    assert report.mime_type == "text/markdown" and report.text.startswith("# ")
+    assert "progress.png" in plots or importlib.util.find_spec("matplotlib") is None
 
 
 def test_a_token_without_a_scope_shows_less(workspace, run):
