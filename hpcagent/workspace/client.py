@@ -269,6 +269,60 @@ class Workspace:
         """How a simulation stands, by its `run_id` or its name; see `simulation_run`."""
         return self._one("simulation_get_results", name=name)
 
+    def catalyst(
+        self,
+        structure: str,
+        adsorbate: str,
+        *,
+        catalyst: str = "",
+        accept: str = "same_method",
+        threshold_ev: float = -1.2,
+        parameters: Mapping[str, Any] | None = None,
+        site: str = "",
+        walltime_s: float | None = None,
+        why: str = "",
+    ) -> Answer:
+        """A catalyst's adsorption energy: what is known, or the run that computes it; returns at once.
+
+        `hpcagent.materials.run_catalyst` waits and does the same. Here the service stores the result, writes it
+        into the notebook and tells it when the run has ended, whatever has become of the caller.
+
+        Args:
+            structure: An element.
+            adsorbate: An atom or a molecule of `ase.build.molecule`.
+            catalyst: What it is called, e.g. `Cu-ZnO`.
+            accept: Which row of `catalyst_db` will do: `same_method` or `any_method`.
+            threshold_ev: Below this it is promising, in eV.
+            parameters: Of the chain `adsorption`, e.g. `{"engine": "emt"}`.
+            site: Where it runs.
+            walltime_s: In seconds.
+            why: What it is for.
+
+        Returns:
+            `state` (found, pending, running, recording, recorded, failed), `run_id`, `adsorption_energy_ev`,
+            `result_uri`, `row`, `promising`, `notes`, `error`.
+
+        Raises:
+            NotAllowed: A value is not allowed, or the gate refuses the run.
+            NotPermitted: The role may not read the table, or may not store what would be computed.
+        """
+        return self._one(
+            "catalyst",
+            structure=structure,
+            adsorbate=adsorbate,
+            catalyst=catalyst,
+            accept=accept,
+            threshold_ev=threshold_ev,
+            parameters=dict(parameters or {}),
+            site=site,
+            walltime_s=walltime_s,
+            why=why,
+        )
+
+    def catalyst_state(self, identity: str) -> Answer:
+        """How a catalyst stands that a run computes; fields as `catalyst`."""
+        return self._one("catalyst_state", identity=identity)
+
     # -- campaigns ----------------------------------------------------------------------------
 
     def start(
