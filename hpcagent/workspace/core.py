@@ -234,8 +234,14 @@ class Core(Campaigns):
         if known is not None:
             return {"state": "found", "run_id": None, "error": None} | catalyst_data(known, asked)
         check_may_store(resources)
-        more = {"site": site, "walltime_s": walltime_s, "why": why or f"{plan.catalyst} and {adsorbate}"}
-        begun = self.run(caller, plan.chain.name, plan.manifest.params, **more)
+        begun = self.run(
+            caller,
+            plan.chain.name,
+            plan.manifest.params,
+            site=site,
+            walltime_s=walltime_s,
+            why=why or f"{plan.catalyst} and {adsorbate}",
+        )
         if not self._has_failed(begun["id"]):
             self.catalysts.follow(begun["id"], caller.name, asked)
         return self.catalyst_state(caller, begun["id"])
@@ -255,7 +261,13 @@ class Core(Campaigns):
         order, _ = self.catalysts.state(identity)
         found = order.get("found")
         state = "recorded" if found else "failed" if "error" in order else "recording" if row.over else row.state
-        nothing = {"adsorption_energy_ev": None, "result_uri": None, "row": None, "promising": None, "notes": []}
+        nothing: dict[str, Any] = {
+            "adsorption_energy_ev": None,
+            "result_uri": None,
+            "row": None,
+            "promising": None,
+            "notes": [],
+        }
         return {"state": state, "run_id": identity, "error": order.get("error")} | (found or nothing)
 
     def _resources_of(self, name: str) -> tuple[Resources, Tells]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hpcagent.errors import BadInput
+from hpcagent.materials.filters import Asked
 from hpcagent.materials.query import query_materials_database
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.serving import Answer, tool
@@ -38,8 +39,8 @@ StructureRun = Annotated[
     Field(
         min_length=1,
         max_length=200,
-        description="run_id of a completed run that has made a structure: build_crystal, build_slab, build_molecule, "
-        "dft_relax or another one.",
+        description="run_id of a completed run that has made a structure: build_crystal, build_slab, "
+        "build_molecule, dft_relax or another one.",
     ),
 ]
 
@@ -95,8 +96,8 @@ def run_dft(
     """Look a catalyst's adsorption energy up, and compute it only where nobody has; returns at once.
 
     When the run has ended its result is stored in dft_results, written into lab_notebook and added to catalyst_db,
-    also if nobody waits; get_dft follows it. A parameter that the run does not have (temperature) is refused, never
-    dropped. params are those of the app adsorption.
+    also if nobody waits; get_dft follows it. A parameter that the run does not have (temperature) is refused,
+    never dropped. params are those of the app adsorption.
     """
     return Dft(
         **caller.workspace.catalyst(
@@ -142,8 +143,9 @@ def optimize_geometry(
     get_status has energy (eV), forces (eV/angstrom) and cell (angstrom); the run is the structure of further runs.
     """
     values = _joined(params, engine=engine, fmax=fmax, max_steps=max_steps, cell=cell)
-    more = {"inputs": [structure], "site": site, "walltime_s": walltime_s, "why": why}
-    return handle_of(caller.workspace.run("dft_relax", values, **more))
+    return handle_of(
+        caller.workspace.run("dft_relax", values, inputs=[structure], site=site, walltime_s=walltime_s, why=why)
+    )
 
 
 @tool("Band structure", scope="runs:write", read_only=False, asks=True)
@@ -168,8 +170,9 @@ def plot_band_structure(
     get_status has gap, vbm and cbm (eV); the plot is the run's file bands.png, for fetch_artifact.
     """
     values = _joined(params, engine=engine, path=path, points=points)
-    more = {"inputs": [structure], "site": site, "walltime_s": walltime_s, "why": why}
-    return handle_of(caller.workspace.run("dft_bands", values, **more))
+    return handle_of(
+        caller.workspace.run("dft_bands", values, inputs=[structure], site=site, walltime_s=walltime_s, why=why)
+    )
 
 
 def _joined(params: dict[str, Any], **named: Any) -> dict[str, Any]:
@@ -238,11 +241,12 @@ def query_database(
     """
     resources = caller.workspace.resources()
     resources.require(**{TABLE: "read"})
+    wanted = filters.model_dump(exclude_defaults=True, exclude_none=True)
     if TABLE not in resources.provisioned:
+        Asked.of(query, wanted, limit, offset)  # what is no question is none here either
         return Records(
             source=TABLE, query=query, total=0, records=[], next_offset=None, notes=["nothing has been stored yet"]
         )
-    wanted = filters.model_dump(exclude_defaults=True, exclude_none=True)
     found = query_materials_database(query, wanted, source=resources.database(TABLE), limit=limit, offset=offset)
     return Records(
         source=TABLE,
