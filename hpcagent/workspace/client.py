@@ -560,6 +560,11 @@ class Workspace:
         """The workspace and its service."""
         return self._one("about")
 
+    @property
+    def served(self) -> bool:
+        """Whether the service is there; this starts none."""
+        return self._connected(start=False)
+
     def end(self, *, runs: bool = False) -> None:
         """End the service. Runs go on, and the next call starts another, which takes up their results.
 

@@ -14,6 +14,7 @@ from hpcagent.catalog import app_names, find_app
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.routes import file_uri, run_uri
 from hpcagent.mcp.serving import Answer, tool
 
 __all__ = [
@@ -163,7 +164,7 @@ def handle_of(found: Mapping[str, Any]) -> Handle:
     # A path of this machine is nobody's business: the folder's name is enough to find it.
     workdir = "/".join(str(found["workdir"]).split("/")[-2:])
     rest = {name: value for name, value in found.items() if name not in ("id", "workdir")}
-    return Handle(run_id=found["id"], workdir=workdir, uri=f"run://{found['id']}", **rest)
+    return Handle(run_id=found["id"], workdir=workdir, uri=run_uri(found["id"]), **rest)
 
 
 @tool("Apps")
@@ -364,7 +365,7 @@ def fetch_artifact(
     """A piece of a run's file: text as text, else base64; large files come in pieces, or by their resource."""
     found = caller.workspace.piece(run_id, path, offset=offset, length=length)
     data = base64.b64decode(found.pop("data"))
-    uri = f"run://{run_id}/files/{found['path']}"
+    uri = file_uri(run_id, found["path"])
     try:
         return Piece(text=_text(data), uri=uri, **found)
     except UnicodeDecodeError:
