@@ -104,6 +104,7 @@ class Workspace:
         why: str = "",
         label: str = "",
         again: bool = False,
+        data_only: bool = False,
     ) -> Answer:
         """Start a run, or find the one that did the same work; returns at once.
 
@@ -124,6 +125,8 @@ class Workspace:
             why: What it is for, for whoever approves it.
             label: What the caller calls it; need not be unique.
             again: Do it once more where the same work has failed.
+            data_only: Refuse settings and parameters that may be code, or name a file of this machine: for doors
+                whose callers are not known as this user is.
 
         Returns:
             `id`, `state`, `found` (whether the same work was known), `workdir`.
@@ -144,6 +147,7 @@ class Workspace:
             why=why,
             label=label,
             again=again,
+            data_only=data_only,
         )
 
     def estimate(self, app: str | App, params: Mapping[str, Any] | None = None, **more: Any) -> Answer:

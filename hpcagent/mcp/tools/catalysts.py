@@ -144,7 +144,9 @@ def optimize_geometry(
     """
     values = _joined(params, engine=engine, fmax=fmax, max_steps=max_steps, cell=cell)
     return handle_of(
-        caller.workspace.run("dft_relax", values, inputs=[structure], site=site, walltime_s=walltime_s, why=why)
+        caller.workspace.run(
+            "dft_relax", values, inputs=[structure], site=site, walltime_s=walltime_s, why=why, data_only=True
+        )
     )
 
 
@@ -171,7 +173,9 @@ def plot_band_structure(
     """
     values = _joined(params, engine=engine, path=path, points=points)
     return handle_of(
-        caller.workspace.run("dft_bands", values, inputs=[structure], site=site, walltime_s=walltime_s, why=why)
+        caller.workspace.run(
+            "dft_bands", values, inputs=[structure], site=site, walltime_s=walltime_s, why=why, data_only=True
+        )
     )
 
 

@@ -132,3 +132,24 @@ def test_counters_of_a_lammps_run_while_it_goes_and_of_one_that_is_not_there(dri
     assert 0 < found["cpu_use_percent"] <= 400
     assert status["progress"]["unit"] in ("steps", "s") and status["progress"]["from"]
     assert none.is_error
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "settings", "field"),
+    [
+        ("lj_argon", {}, {"script": "shell touch hacked\n"}, "settings.script"),
+        ("lj_argon", {}, {"folders": ["/etc"]}, "settings.folders"),
+        ("lj_argon", {}, {"mode": "/bin/sh"}, "settings.mode"),
+        ("dft_energy", {}, {"calculator": "os:system"}, "settings.calculator"),
+        ("dft_energy", {}, {"command": "sh -c id"}, "settings.command"),
+        ("dft_energy", {}, {"checkpoint": "/etc/passwd"}, "settings.checkpoint"),
+        ("query_materials_database", {"source": "/etc"}, {}, "source"),
+        ("query_materials_database", {"source": "somewhere"}, {}, "source"),
+        ("smiles_to_xyz", {"smiles": "../../etc/passwd"}, {}, "smiles"),
+        ("smiles_to_xyz", {"smiles": "a/../b"}, {}, "smiles"),
+    ],
+)
+def test_a_client_names_neither_code_nor_a_file_of_this_machine(drive, workspace, kind, params, settings, field):
+    asked = {"kind": kind, "params": params, "settings": settings, "site": "threads"}
+    assert _refused(drive, "run_job", asked)["field"] == field
+    assert workspace.list()["runs"] == []
