@@ -69,6 +69,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "invoke": Core.invoke,
     "invocation": Core.invocation,
     "expire": Core.expire,
+    "rules": Core.rules_said,
+    "counters": Core.counters,
 }
 """What may be asked: each is called with the caller and the arguments of the request."""
 

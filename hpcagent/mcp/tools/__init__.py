@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcagent.mcp.tools import runs
+from hpcagent.mcp.tools import admin, events, runs, simulations, slurm
 
 __all__ = ["MODULES"]
 
-MODULES = (runs,)
+MODULES = (runs, simulations, slurm, events, admin)

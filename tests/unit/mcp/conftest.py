@@ -49,3 +49,13 @@ def drive(workspace: ha.Workspace) -> Callable[..., Any]:
         return anyio.run(main)
 
     return run
+
+
+PEOPLE = RULES + '[people.ada]\nrole = "planner"\n[people.bob]\nrole = "planner"\n'
+
+
+@pytest.fixture
+def people(workspace: ha.Workspace) -> Callable[[str], ha.Workspace]:
+    """The workspace in the name of `ada` or `bob`, who do not see what the other has."""
+    (workspace.folder.root / "workspace.toml").write_text(PEOPLE)
+    return lambda name: ha.Workspace(workspace.folder.root, as_=name)
