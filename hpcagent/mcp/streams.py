@@ -210,6 +210,8 @@ class _OldClients:
             found = connection.state[_OLD] = _OldSession(connection, self._notices, caller_now())
             connection.exit_stack.callback(found.end)
         assert isinstance(found, _OldSession)
+        if found.person != caller_now().person:
+            raise MCPError(INVALID_REQUEST, "this session is somebody else's; begin one of your own.")
         return found
 
 
@@ -225,6 +227,7 @@ class _OldSession:
         self.uris: set[str] = set()
         self.lists: set[ServerEvent] = set()
         self._connection, self._notices, self._caller = connection, notices, caller
+        self.person = caller.person
         self._watches: dict[str, Watch] = {}
         self._pending: dict[ServerEvent, None] = {}
         self._some = asyncio.Event()
