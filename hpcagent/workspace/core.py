@@ -16,8 +16,8 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
 from hpcagent.shown import plain
-from hpcagent.workspace.campaigns import Campaigns
 from hpcagent.workspace.configured import changed_since, configured
+from hpcagent.workspace.enquiries import Enquiries
 from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.runs import size_of
 
@@ -29,7 +29,7 @@ LOOK_S = 5.0
 EXPIRE_S = 3600.0
 
 
-class Core(Campaigns):
+class Core(Enquiries):
     """Everything that is asked of a workspace.
 
     Args:
@@ -101,6 +101,7 @@ class Core(Campaigns):
         now = time.monotonic()
         with self._turn:
             self._take_late()
+        self.questions.look()
         if self._triggers is not None:
             try:
                 self._triggers.run_once()
@@ -120,8 +121,11 @@ class Core(Campaigns):
     def _expire_in_time(self) -> None:
         """Once an hour, without being asked."""
         now = self._clock()
-        if self.rules.retention_days is not None and now - self._expired_at > EXPIRE_S:
-            self._expired_at = now
+        if now - self._expired_at <= EXPIRE_S:
+            return
+        self._expired_at = now
+        self.questions.expire()
+        if self.rules.retention_days is not None:
             try:
                 self.expire(self._owner)
             except (HpcAgentError, OSError) as error:
@@ -179,7 +183,7 @@ class Core(Campaigns):
     @property
     def busy(self) -> bool:
         """Whether something is under way."""
-        return any(desk.busy for desk in self._desks.values())
+        return bool(self.questions.busy) or any(desk.busy for desk in self._desks.values())
 
     def close(self, *, end: bool = False) -> None:
         """Leave the sites; what had not ended is taken up by the next service.

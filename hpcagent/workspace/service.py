@@ -69,6 +69,11 @@ CALLS: dict[str, Callable[..., Any]] = {
     "invoke": Core.invoke,
     "invocation": Core.invocation,
     "expire": Core.expire,
+    "campaign": Core.campaign,
+    "ask_later": Core.ask_later,
+    "get_answer": Core.get_answer,
+    "estimate_campaign": Core.estimate_campaign,
+    "repeat": Core.repeat,
 }
 """What may be asked: each is called with the caller and the arguments of the request."""
 
