@@ -88,8 +88,8 @@ def answered(root: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
         }
     # A folder of this machine is nobody's business: the campaign has an id.
     where = json.dumps(str(folder))[1:-1]
-    said: dict[str, Any] = json.loads(json.dumps(_finite(found)).replace(where, str(asked["campaign"])))
-    return said
+    told: dict[str, Any] = json.loads(json.dumps(_finite(found)).replace(where, str(asked["campaign"])))
+    return told
 
 
 def _finite(value: Any) -> Any:

@@ -257,7 +257,7 @@ class Workspace:
             As `run`, with `since`, `app`, `version`, `params`, `units`, `changes`, `notes`.
 
         Raises:
-            NotAllowed: A unit is missing or of another dimension, a value is out of bounds, or the gate refuses it.
+            NotAllowed: A unit is missing or wrong, a value is out of bounds, or the gate refuses it.
         """
         several = [changes] if isinstance(changes, str) else list(changes)
         return self._one("repeat", changes=several, identity=identity, other_version=other_version, why=why)
@@ -305,8 +305,8 @@ class Workspace:
             changes: Dotted key -> value, in place of what stands there.
             site: Where it runs.
             why: What it is for, for whoever approves it.
-            data_only: The campaign is the name of a packaged one, or a TOML text (not a path), and may name no code
-                and no file: for campaigns that come from a client.
+            data_only: The campaign is the name of a packaged one, or a TOML text (not a path), and may name no
+                code and no file: for campaigns that come from a client.
             at_once: Return when it is let through; why it does not begin is noted with it.
 
         Raises:
@@ -324,7 +324,7 @@ class Workspace:
         site: str = "",
         data_only: bool = False,
     ) -> Answer:
-        """What a campaign would take as a whole, and what the gate would say; nothing is run. Arguments as `start`."""
+        """What a campaign would take as a whole, and what the gate would say; nothing is run. See `start`."""
         whole = self._whole(campaign, changes, data_only)
         rest = {"changes": dict(changes or {})} if data_only else {}
         return self._one("estimate_campaign", campaign=whole, site=site, **rest)
@@ -397,8 +397,8 @@ class Workspace:
             timeout_s: Wait so long for a newer answer, in seconds.
 
         Returns:
-            `state`, `runs` (`done`, `most`, `by_state`), `node_hours`, `question`, `policy`; `answer` as `answer` has
-            it or None, `answer_of_runs` runs; `answer_handle` of one that is being worked out, see `get_answer`.
+            `state`, `runs` (`done`, `most`, `by_state`), `node_hours`, `question`, `policy`; `answer` as `answer`
+            has it or None, of `answer_of_runs` runs; `answer_handle` of one that is being worked out, see `get_answer`.
         """
         return self._one("campaign", identity=identity, timeout_s=timeout_s)
 
@@ -413,8 +413,8 @@ class Workspace:
             args: Of the question.
 
         Returns:
-            `handle`, `state` (running, done, failed), `answer`, `error`. Asked again while the campaign's journal is
-            the same, it is the same question.
+            `handle`, `state` (running, done, failed), `answer`, `error`. Asked again while the campaign's
+            journal is the same, it is the same question.
 
         Raises:
             BadInput: An argument is wrong.

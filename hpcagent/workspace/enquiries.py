@@ -1,4 +1,4 @@
-"""What is asked about campaigns and runs beside running them: progress, answers in the background, estimates, again."""
+"""What is asked of campaigns and runs: progress, answers in the background, estimates, the same again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Questions about campaigns that take longer than a moment: each is answered by a process of its own.
 
 `answers/HANDLE/asked.json` says what was asked, `answer.json` there what came of it. The handle is a digest of the
-question and of the state of the campaign's journal: asked again while nothing has changed, it is the same question.
-The process needs no service and no client to go on.
+question and of the state of the campaign's journal: asked again while nothing has changed, it is the same one. The
+process needs no service and no client to go on.
 """
 
 from __future__ import annotations
@@ -134,7 +134,13 @@ class Questions:
                         f"one of them (get_answer {waiting[0]}).",
                         value=len(waiting),
                     )
-                asked = {"what": what, "campaign": campaign, "args": dict(args), "app": app, "by": by}
+                asked: dict[str, Any] = {
+                    "what": what,
+                    "campaign": campaign,
+                    "args": dict(args),
+                    "app": app,
+                    "by": by,
+                }
                 asked |= {"at": self._clock(), "facts": dict(facts or {})}
                 with refusing_clearly(self._folder):
                     make_folder(self._folder / handle)
@@ -160,7 +166,7 @@ class Questions:
         return found
 
     def read(self, handle: str, timeout_s: float = 0.0) -> dict[str, Any]:
-        """`handle`, `what`, `campaign`, `state` (running, done, failed), `answer`, and `error` where it has failed.
+        """`handle`, `what`, `campaign`, `state` (running, done, failed), `answer`, `error` where it has failed.
 
         Args:
             handle: The question's.
@@ -177,7 +183,8 @@ class Questions:
             self.look()
             if path.is_file():
                 path.touch()  # it is still wanted
-                return found | read_json(path)
+                said: dict[str, Any] = read_json(path)
+                return found | said
             if time.monotonic() >= until:
                 return found | {"state": "running"}
             time.sleep(LOOK_S)
