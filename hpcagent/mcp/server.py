@@ -10,6 +10,7 @@ from mcp.server.mcpserver import MCPServer
 import hpcagent
 from hpcagent.mcp import tools
 from hpcagent.mcp.callers import Callers, calling
+from hpcagent.mcp.prompts import add_prompts
 from hpcagent.mcp.serving import as_sdk_tool, tools_of
 
 __all__ = ["INSTRUCTIONS", "make_server"]
@@ -39,6 +40,7 @@ def make_server(callers: Callers) -> MCPServer[Any]:
         log_level="WARNING",
     )
     server.middleware.append(_as_caller(callers))
+    add_prompts(server)
     return server
 
 

@@ -328,7 +328,7 @@ class Campaigns(Runs):
             app = self.app(objective_function)
             try:
                 text = campaign_toml(
-                    objective_function.partition("@")[0],
+                    objective_function,
                     objective,
                     search_space=search_space,
                     constraints=constraints,
@@ -340,8 +340,7 @@ class Campaigns(Runs):
                 )
             except BadInput as error:
                 raise NotAllowed("contract", error.message, do="correct it and ask again") from None
-        whole = {"toml": text, "app": objective_function}
-        return self.start(caller, whole, site=site, why=why, at_once=at_once)
+        return self.start(caller, {"data": text}, site=site, why=why, at_once=at_once)
 
     def answer(self, caller: Caller, identity: str) -> dict[str, Any]:
         """A campaign's answer so far: the best point with errors, P(feasible), expected regret, node-hours."""

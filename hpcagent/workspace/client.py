@@ -398,7 +398,7 @@ class Workspace:
 
         Returns:
             `state`, `runs` (`done`, `most`, `by_state`), `node_hours`, `question`, `policy`; `answer` as `answer`
-            has it or None, of `answer_of_runs` runs; `answer_handle` of one that is being worked out, see `get_answer`.
+            has it or None, of `answer_of_runs` runs; `answer_handle` of one that is being worked out.
         """
         return self._one("campaign", identity=identity, timeout_s=timeout_s)
 

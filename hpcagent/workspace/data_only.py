@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from hpcagent.catalog import app_names
-from hpcagent.errors import BadInput, in_brief, nearest
+from hpcagent.errors import BadInput, in_brief
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.model.base import parse_toml
 from hpcagent.policies.base import policy_names
@@ -134,7 +134,7 @@ def _check_name(name: Any, field: str) -> None:
             field=field,
             value=in_brief(name),
             allowed=", ".join(known),
-            do=nearest(str(name)[:100], known),
+            do="name one of these",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,17 +109,18 @@ class Enquiries(Campaigns):
         counts: dict[str, int] = {}
         found: dict[str, Any] = {
             "id": row.id,
-            "name": row.label or row.app,
+            "name": row.app,
             "app": row.app,
             "site": row.site,
             "state": row.state,
             "owner": row.owner,
             "asked_at": row.asked_at,
             "ended_at": row.ended_at or None,
-            "note": row.note or None,
+            "note": (row.note or None) if row.over else None,
             "question": "",
             "policy": "",
             "runs": {"done": 0, "most": row.request.get("runs"), "by_state": counts},
+            "failures": {},
             "node_hours": 0.0,
             "node_hours_at_most": row.request.get("node_hours"),
         }
@@ -139,6 +141,7 @@ class Enquiries(Campaigns):
                 "most": PlannedRuns(campaign).count(state.manifests),
                 "by_state": counts,
             },
+            "failures": dict(Counter(r.failure.name for r in there.results if r.failure is not None)),
             "node_hours": state.node_hours + state.overhead,
         }
 
@@ -290,9 +293,9 @@ class Enquiries(Campaigns):
             try:
                 new = again(document, list(changes), lambda _: app, other_version=other_version)
             except BadInput as error:
-                value = error.details.get("value")
+                said = "; ".join(map(str, changes))
                 raise NotAllowed(
-                    "contract", error.message, field="changes", value=value, do="correct it and ask again"
+                    "contract", error.message, field="changes", value=said, do="correct it and ask again"
                 ) from None
         asked, own = manifest.resources, app.manifest(new.params).resources
         differ = {

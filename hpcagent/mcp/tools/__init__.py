@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcagent.mcp.tools import runs
+from hpcagent.mcp.tools import again, campaigns, enquiries, runs
 
 __all__ = ["MODULES"]
 
-MODULES = (runs,)
+MODULES = (runs, again, campaigns, enquiries)
