@@ -86,7 +86,7 @@ def generate_experiment_plan(
             "2. Look first at what is there: list_runs, and query_database where the server has it. Do not run "
             "again what was run.\n"
             "3. For each step: app (of those below), parameters with units, what is varied and what is held, a "
-            "control or reference, how often it is repeated, and estimate or estimate_campaign for what it takes.\n"
+            "control or reference, how often it is repeated, and what it takes (estimate, estimate_campaign).\n"
             "4. The order, what each step depends on, and at which result you stop or go another way.\n"
             "5. The whole in node-hours, and what a person would have to approve. Run nothing yet.\n"
             f"{RULES}"
@@ -142,12 +142,12 @@ def converge_my_dft(
     where = f" on the site {_quoted(site)}" if site else ""
     return [
         UserMessage(
-            f"Find the cheapest cutoff and k-mesh of {_quoted(material)} whose energy is within {limit:g} meV/atom "
-            f"of the converged one{with_}{where}.\n"
+            f"Find the cheapest cutoff and k-mesh of {_quoted(material)} whose energy is within {limit:g} "
+            f"meV/atom of the converged one{with_}{where}.\n"
             "1. The packaged campaign dft_convergence does this for silicon: minimise work, error at most the "
             "tolerance, policy staircase. Change fixed.name, fixed.a (lattice constant, angstrom), "
-            f"objective.subject_to.error.at_most = {limit:g}, and the ranges of ecut (eV) and kpts; converged_ecut "
-            "and converged_kpts have to lie well above them. A metal needs smearing.\n"
+            f"objective.subject_to.error.at_most = {limit:g}, and the ranges of ecut (eV) and kpts; "
+            "converged_ecut and converged_kpts have to lie well above them. A metal needs smearing.\n"
             "2. estimate_campaign, then start_campaign. A pseudopotential that the site does not have is a "
             "failure that says so: ask the person for one.\n"
             "3. get_campaign until it has ended; report ecut, kpts, the error with its uncertainty, what the next "
@@ -165,8 +165,8 @@ def what_happened_in_this_campaign(caller: Caller, campaign_id: CampaignArgument
         UserMessage(
             f"What happened in the campaign {found['id']}? Its data as of now is below.\n"
             "1. In a few sentences: the question, how many runs, whether it has ended and why.\n"
-            "2. The answer: best point with units, errors, P(feasible), what it is compared with, expected regret. "
-            "If answer is null, get_campaign once more: it is worked out in the background.\n"
+            "2. The answer: best point with units, errors, P(feasible), what it is compared with, expected "
+            "regret. If answer is null, get_campaign once more: it is worked out in the background.\n"
             "3. What failed or was odd: list_artifacts and the report (make_report); explain_run for the run that "
             "decided the answer and for one that disappointed.\n"
             "4. What you would do next (recommend_points), and what it takes.\n"
@@ -272,8 +272,8 @@ def add_prompts(server: MCPServer[Any]) -> None:
         """Refuse unknown prompts in words, and complete arguments of these."""
         params = ctx.params or {}
         ref = params.get("ref")
-        completes = ctx.method == "completion/complete" and isinstance(ref, Mapping)
-        if completes and ref.get("type") == "ref/prompt":
+        completes = ctx.method == "completion/complete"
+        if completes and isinstance(ref, Mapping) and ref.get("type") == "ref/prompt":
             name = ref.get("name")
         elif ctx.method == "prompts/get":
             name = params.get("name")
@@ -352,9 +352,7 @@ def _app_card(caller: Caller, app: str) -> dict[str, Any]:
         "name": contract.name,
         "version": contract.version,
         "description": contract.description,
-        "parameters": contract.space.model_dump(mode="json", exclude_none=True, exclude_defaults=True)[
-            "parameters"
-        ],
+        "parameters": space["parameters"],
         "metrics": [{"name": m.name, "unit": m.unit, "description": m.description} for m in contract.metrics],
     }
 

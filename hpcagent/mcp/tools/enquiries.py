@@ -94,7 +94,7 @@ def replay_campaign(
     ],
     seeds: Annotated[int, Field(ge=1, le=50, description="How often each is played.")] = 10,
 ) -> Later:
-    """Play other policies on a recorded campaign, in a model of its runs: which needs fewer runs for the best point?
+    """Play other policies on a recorded campaign, in a model of its runs: which needs fewest for the best point?
 
     The answer has conclusions, warnings, the gap to the best point run by run (a share of gap_of), and text.
     Nothing is run; it may take minutes.
