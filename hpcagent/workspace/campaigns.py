@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcagent import errors
 from hpcagent.campaign.asked import let_through, request_of
-from hpcagent.campaign.record import Campaign, list_configs, load_campaign, load_run
+from hpcagent.campaign.record import Campaign, load_campaign, load_run
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.catalog import packaged
 from hpcagent.elsewhere.detach import said_by
@@ -31,7 +31,7 @@ from hpcagent.store.files import make_folder, write_whole
 from hpcagent.store.rundir import holder
 from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.app_store import packed
-from hpcagent.workspace.data_only import as_data, check_changes
+from hpcagent.workspace.data_only import as_data, check_changes, is_name, packaged_campaign
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.runs import Runs, is_function, is_ours, sandbox_of, size_of
 
@@ -84,6 +84,8 @@ class Campaigns(Runs):
             self.gate.require(caller, "run")
             try:
                 found, toml, reference = self._campaign_of(campaign, changes)
+            except NotAllowed:
+                raise
             except BadInput as error:
                 raise NotAllowed("contract", error.message, do="correct it and ask again") from None
         with self._turn:
@@ -131,10 +133,9 @@ class Campaigns(Runs):
             return found, found.toml(), found.app.name if named else self.store.put(packed(found.app))
         if "data" in campaign:
             wanted = str(campaign["data"])
-            there = list_configs().get(wanted)
-            if there is not None:
+            if is_name(wanted):
                 check_changes(changes or {})
-                return self._campaign_of(str(there), changes)
+                return self._campaign_of(str(packaged_campaign(wanted)), changes)
             text, reference = as_data(wanted, changes or {})
         else:
             reference = self.referred(campaign["app"])
@@ -206,6 +207,8 @@ class Campaigns(Runs):
             row = self._campaign(caller, identity)
             folder = self._workdir(row)
             goes = identity in self._beginning or holder(folder)[0]
+            if goes and not (folder / "events.jsonl").exists():
+                raise _goes_on(identity)
             try:
                 campaign = load_run(folder, changes=changes)
             except BadInput as error:
@@ -228,14 +231,7 @@ class Campaigns(Runs):
                     return self._said(row, found=True)
                 return self._soon(row, whole, None, changes or {}, found=True)
             if goes:
-                raise NotAllowed(
-                    "contract",
-                    "the campaign goes on at this moment",
-                    field="identity",
-                    value=identity,
-                    allowed="one that has ended or was stopped",
-                    do=f"wait for it, or stop it first (hpcagent workspace stop {identity})",
-                )
+                raise _goes_on(identity)
             admission = self.gate.admit(asked, caller)
             event = {
                 "event": "extended",
@@ -422,6 +418,17 @@ class Campaigns(Runs):
                         note=there.reason or "it was interrupted; `hpcagent resume` goes on with its folder",
                         bytes=max(0, size_of(self._workdir(row)) - row.stored),
                     )
+
+
+def _goes_on(identity: str) -> NotAllowed:
+    return NotAllowed(
+        "contract",
+        "the campaign goes on at this moment",
+        field="identity",
+        value=identity,
+        allowed="one that has ended or was stopped",
+        do=f"wait for it, or stop it first (hpcagent workspace stop {identity})",
+    )
 
 
 def brings_code(campaign: Campaign) -> bool:

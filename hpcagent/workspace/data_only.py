@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from hpcagent.campaign.record import list_configs
 from hpcagent.catalog import app_names
 from hpcagent.errors import BadInput, in_brief
 from hpcagent.gate.not_allowed import NotAllowed
@@ -15,7 +17,7 @@ from hpcagent.model.base import parse_toml
 from hpcagent.policies.base import policy_names
 from hpcagent.replays.whatif import policy_choice
 
-__all__ = ["as_data", "check_changes", "check_policy"]
+__all__ = ["as_data", "check_changes", "check_policy", "is_name", "packaged_campaign"]
 
 LONGEST = 100_000
 # What these name lies on this machine or is code: a calculator, a folder of results, a cache.
@@ -23,6 +25,35 @@ REFUSED = ("settings", "cache", "earlier", "site")
 # Tables in which a word may name a class: there no word has a colon.
 CODE = ("policy", "sweep", "until")
 NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}(@[\w.+-]{1,40})?")
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is a name, not a TOML.
+
+    Example:
+        >>> is_name("lj_tuning"), is_name('app = "lj_argon"')
+        (True, False)
+    """
+    return len(text) <= 200 and "=" not in text and "\n" not in text
+
+
+def packaged_campaign(name: str) -> Path:
+    """The file of a packaged campaign.
+
+    Raises:
+        NotAllowed: There is none of that name.
+    """
+    known = list_configs()
+    if name not in known:
+        raise NotAllowed(
+            "contract",
+            "there is no packaged campaign of that name",
+            field="campaign",
+            value=name,
+            allowed=f"{', '.join(known)}, or the text of a campaign's TOML",
+            do="name one of these, or write the TOML itself",
+        )
+    return known[name]
 
 
 def as_data(text: str, changes: Mapping[str, Any]) -> tuple[str, str]:
@@ -91,7 +122,7 @@ def _check(table: Mapping[str, Any]) -> None:
                 "contract",
                 f"a campaign that is given as a text cannot set {key}",
                 field=key,
-                value=in_brief(table[key]),
+                value=_short(table[key]),
                 allowed="no files, folders, settings and sites of its own",
                 do="leave it out; the site is an argument of the call"
                 if key == "site"
@@ -119,7 +150,7 @@ def _check_app(app: Any) -> None:
             "contract",
             "there is no app of that name",
             field="app",
-            value=in_brief(app),
+            value=_short(app),
             allowed="a name of list_apps, or NAME@VERSION",
             do="call list_apps",
         )
@@ -132,7 +163,7 @@ def _check_name(name: Any, field: str) -> None:
             "contract",
             "there is no policy of that name",
             field=field,
-            value=in_brief(name),
+            value=_short(name),
             allowed=", ".join(known),
             do="name one of these",
         )
@@ -142,6 +173,10 @@ def _check_word(path: str, word: str) -> None:
     """Words of a policy's options, and of what ends a campaign, may name classes: none of somebody's own."""
     if ":" in word or "/" in word or ("." in word and not _number(word)):
         raise _refused(path, word, "a plain word: neither a module nor a file")
+
+
+def _short(value: Any) -> str:
+    return value[:200] if isinstance(value, str) else in_brief(value)
 
 
 def _number(word: str) -> bool:
@@ -170,7 +205,7 @@ def _refused(field: str, value: Any, allowed: str) -> NotAllowed:
         "contract",
         f"{field} is not allowed in a campaign that is given as a text",
         field=field,
-        value=in_brief(value),
+        value=_short(value),
         allowed=allowed,
         do="correct it and ask again; nothing was run",
     )
