@@ -72,7 +72,7 @@ def test_lammps_is_tuned_by_the_packaged_campaign(drive, follow, workspace):
 
     found, written, plot = drive(body)
     assert found["state"] == "completed", found["note"]
-    assert found["runs"]["done"] == 4 and found["app"] == "lj_argon"
+    assert found["runs"]["done"] >= 2 and found["runs"]["most"] == 4 and found["app"] == "lj_argon"
     assert "report/report.md" in written["answer"]["files"]
     assert str(workspace.folder.root) not in str(written)
     assert written["answer"]["files"][-1].endswith(".png")
