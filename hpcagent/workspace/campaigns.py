@@ -272,6 +272,7 @@ class Campaigns(Runs):
             self._end(row, "failed", note="it had not begun when the service ended; ask for it again")
             return
         toml = read_json(order)["toml"]
+        self._beginning.add(row.id)
         threading.Thread(target=self._begin_late, args=(row, asked, toml, None), daemon=True).start()
 
     def _begin_late(self, row: Row, asked: Request, toml: str | None, changes: Mapping[str, Any] | None) -> None:

@@ -153,9 +153,7 @@ class Enquiries(Campaigns):
             return known[1]
         try:
             found = snapshot(self._workdir(row))
-        except HpcAgentError:
-            if row.over:
-                raise
+        except HpcAgentError:  # it has not begun, never will, or its record is damaged: the row says what is known
             return None
         self._snapshots[row.id] = now, found
         while len(self._snapshots) > 32:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.store.rundir import holder
-from hpcagent.workspace import questions
+from hpcagent.workspace import campaigns, questions
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
 
@@ -158,24 +160,24 @@ def test_a_handle_that_is_none_reads_nothing(core, handle):
         core.get_answer(me(core), handle)
 
 
-@pytest.mark.parametrize(
-    ("what", "args", "words"),
-    [
-        ("dance", {}, "is none of answer, explain"),
-        ("explain", {}, "other arguments"),
-        ("explain", {"run": ""}, "run is a number"),
-        ("explain", {"run": 1, "to": "/tmp/x"}, "other arguments"),
-        ("recommend", {"n": 0}, "must be 1 to 64"),
-        ("replay", {"policies": ["a"] * 9}, "8 at most"),
-        ("replay", {"policies": ["own:Policy"]}, "no policy of that name"),
-        ("replay", {"policies": ["gest:generator='own:Generator'"]}, "neither a module nor a file"),
-        ("replay", {"seeds": 1000}, "must be 1 to 50"),
-        ("report", {"to": "/tmp/x"}, "other arguments"),
-    ],
-)
-def test_wrong_questions_are_refused_and_nothing_is_started(core, campaign, what, args, words):
-    with pytest.raises(BadInput, match=words):
-        core.ask_later(me(core), campaign, what=what, args=args)
+WRONG = [
+    ("dance", {}, "is none of answer, explain"),
+    ("explain", {}, "other arguments"),
+    ("explain", {"run": ""}, "run is a number"),
+    ("explain", {"run": 1, "to": "/tmp/x"}, "other arguments"),
+    ("recommend", {"n": 0}, "must be 1 to 64"),
+    ("replay", {"policies": ["a"] * 9}, "8 at most"),
+    ("replay", {"policies": ["own:Policy"]}, "no policy of that name"),
+    ("replay", {"policies": ["gest:generator='own:Generator'"]}, "neither a module nor a file"),
+    ("replay", {"seeds": 1000}, "must be 1 to 50"),
+    ("report", {"to": "/tmp/x"}, "other arguments"),
+]
+
+
+def test_wrong_questions_are_refused_and_nothing_is_started(core, campaign):
+    for what, args, words in WRONG:
+        with pytest.raises(BadInput, match=words):
+            core.ask_later(me(core), campaign, what=what, args=args)
     assert not core.questions.busy
 
 
@@ -202,13 +204,32 @@ def test_a_campaign_says_how_it_stands_before_it_began_and_when_it_is_over(core)
     assert core.campaign(me(core), begun["id"])["answer"] == last["answer"]
 
 
-def test_a_campaign_that_does_not_begin_says_why(core):
-    text = 'app = "synthetic"\nobjective = { maximize = "value" }\nspace = { x = {} }\nuntil = { max_runs = 2 }\n'
-    begun = core.start(me(core), {"data": text + 'policy = "ucb"\n'}, at_once=True)
-    ended(core, begun["id"])
-    core.start(me(core), {"data": text}, at_once=True)
-    for row in list(core.rows.values()):
-        ended(core, row.id)
+def test_a_campaign_that_does_not_begin_says_why(core, monkeypatch):
+    def refuses(*_: Any) -> None:
+        raise BadInput("the machine is asleep.")
+
+    monkeypatch.setattr(campaigns, "begin", refuses)
+    begun = core.start(me(core), {"data": "synthetic"}, changes=QUICK, at_once=True)
+    assert begun["state"] == "running"
+    until(lambda: core.rows[begun["id"]].over)
+    found = core.campaign(me(core), begun["id"])
+    assert found["state"] == "failed" and found["note"] == "it did not begin: the machine is asleep."
+    assert found["runs"]["done"] == 0 and found["answer"] is None
+
+
+def test_a_campaign_that_was_let_through_and_not_begun_is_begun_by_the_next_service(core, root, monkeypatch):
+    held = threading.Event()
+    monkeypatch.setattr(campaigns, "begin", lambda *_: held.wait(PATIENCE_S))
+    begun = core.start(me(core), {"data": "synthetic"}, changes=QUICK, at_once=True)
+    core.close()
+    monkeypatch.undo()
+    later = Core(root)
+    try:
+        ended(later, begun["id"])
+        assert later.campaign(me(later), begun["id"])["runs"]["done"] == 6
+    finally:
+        held.set()
+        later.close()
 
 
 def test_what_a_campaign_would_take_and_what_the_gate_would_say(root):
@@ -254,7 +275,6 @@ def test_a_policy_of_ones_own_is_asked_in_a_process_of_its_own(root, tmp_path, m
     seen = tmp_path / "own_policy_41.imported"
     core = Core(root)
     try:
-        monkeypatch.setattr("hpcagent.replays.whatif.policy_choice", None)  # not asked for an explanation
         text = 'app = "synthetic"\nobjective = { maximize = "value" }\nspace = { x = {} }\n'
         text += 'until = { max_runs = 2 }\nbatch_size = 1\npolicy = "sobol"\n'
         begun = core.start(me(core), {"data": text})
@@ -265,6 +285,7 @@ def test_a_policy_of_ones_own_is_asked_in_a_process_of_its_own(root, tmp_path, m
         found = answered(core, core.ask_later(me(core), begun["id"], what="explain", args={"run": 1})["handle"])
         assert found["state"] == "done", found
         assert seen.exists() and int(seen.read_text()) != os.getpid()
+        assert "own_policy_41" not in sys.modules
     finally:
         core.close()
 
