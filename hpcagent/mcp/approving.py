@@ -3,30 +3,86 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import json
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
 from mcp.server.mcpserver import Context
+from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hpcagent.errors import NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.said import clean_text
 
-__all__ = ["Yes", "can_ask", "in_thread", "let_through", "shell_words"]
+__all__ = ["Confirm", "Questions", "Yes", "can_ask", "confirmed", "in_thread", "let_through", "shell_words"]
 
 STATELESS = "2026-07-28"
 QUESTION = "approval"
+LONGEST_QUESTION = 3000
 
 
 class Yes(BaseModel):
     """What a person answers."""
 
-    approve: bool = Field(description="Run this, at this cost at most.")
+    model_config = ConfigDict(strict=True)  # nothing but true is a yes
+
+    approve: bool = Field(description="Yes: do this, at this cost at most.")
     note: str = Field(default="", max_length=500, description="Why; written down with the decision.")
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """What a person has to confirm before a tool does it.
+
+    Attributes:
+        question: What is put to them.
+        otherwise: How it is done where the client can ask nobody.
+    """
+
+    question: str
+    otherwise: str
+
+
+class Questions:
+    """Questions that were put and have no answer yet. Each takes one answer, of whom it was put to.
+
+    Example:
+        >>> questions = Questions()
+        >>> one = questions.put("ada: run it?")
+        >>> questions.take(one, "bob: run it?"), questions.take(one, "ada: run it?")
+        (False, False)
+    """
+
+    MOST = 1000  # beyond it the oldest are put anew
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._open: dict[str, str] = {}
+
+    def put(self, about: str) -> str:
+        """The name of a new question, which nobody can guess."""
+        name = secrets.token_urlsafe(16)
+        with self._turn:
+            self._open[name] = about
+            while len(self._open) > self.MOST:
+                self._open.pop(next(iter(self._open)))
+        return name
+
+    def take(self, name: str | None, about: str) -> bool:
+        """Whether this is the answer to such a question; the question is closed then, whatever comes of it."""
+        with self._turn:
+            return name is not None and self._open.pop(name, None) == about
+
+
+# Of this process: after a restart a question is put once more.
+_QUESTIONS = Questions()
 
 
 async def in_thread(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
@@ -65,19 +121,20 @@ async def let_through(
         refused = error
     if refused.check != "approval" or not refused.approval:
         raise refused
-    if not await in_thread(_pending, caller, refused.approval):
+    pending = await in_thread(_pending, caller, refused.approval)
+    if pending is None:
         raise refused  # somebody has said no
     if not can_ask(ctx):
         raise _with_words(refused)
-    answer = await _answer(ctx, refused)
+    answer = await _answer(ctx, caller, refused.approval, _in_words(refused, pending))
     if isinstance(answer, InputRequiredResult):
         return answer
     if answer is None:
-        raise _said_no(refused, "the person did not answer")
+        raise _with_words(refused)
     note = clean_text(answer.note, 500)
     if not answer.approve:
         await in_thread(caller.workspace.deny, refused.approval, note or "no, by the client's person")
-        raise _said_no(refused, "the person who was asked has said no")
+        raise _said_no(refused.approval)
     try:
         await in_thread(caller.workspace.grant, refused.approval, note or "yes, by the client's person")
     except (NotPermitted, NotAllowed):
@@ -85,17 +142,47 @@ async def let_through(
     return dict(await in_thread(attempt))
 
 
-def _said_no(refused: NotAllowed, why: str) -> NotAllowed:
+async def confirmed(ctx: Context[Any, Any], caller: Caller, wanted: Confirm) -> InputRequiredResult | None:
+    """Have a person confirm what a tool is about to do; None: they said yes.
+
+    Raises:
+        NotAllowed: They did not, or the client can ask nobody.
+    """
+    if not can_ask(ctx):
+        raise NotAllowed(
+            "approval", "a person has to confirm it, and this client can ask none", do=wanted.otherwise
+        )
+    answer = await _answer(ctx, caller, wanted.question, clean_text(wanted.question, LONGEST_QUESTION))
+    if isinstance(answer, InputRequiredResult):
+        return answer
+    if answer is None:
+        raise NotAllowed("approval", "the person who was asked did not answer", do=wanted.otherwise)
+    if not answer.approve:
+        raise _said_no("")
+    return None
+
+
+def _said_no(approval: str) -> NotAllowed:
     return NotAllowed(
         "approval",
-        why,
-        approval=refused.approval,
+        "the person who was asked has said no",
+        approval=approval,
         do="do not ask for the same again; ask for less, or ask the person what they want",
     )
 
 
-def _pending(caller: Caller, identity: str) -> bool:
-    return any(one["id"] == identity for one in caller.workspace.approvals(pending=True))
+def _pending(caller: Caller, identity: str) -> dict[str, Any] | None:
+    return next((one for one in caller.workspace.approvals(pending=True) if one["id"] == identity), None)
+
+
+def _in_words(refused: NotAllowed, pending: Mapping[str, Any]) -> str:
+    """What a person is asked: what would run, why they have to decide, and with which parameters."""
+    params = json.dumps(pending["params"], ensure_ascii=True, sort_keys=True)
+    words = f"{refused.why}.\nParameters: {clean_text(params, 1500)}"
+    why = pending.get("asked_why")
+    if why:
+        words += f"\nThe caller says it is for (not checked): {clean_text(json.dumps(why), 500)}"
+    return clean_text(words, LONGEST_QUESTION)
 
 
 def _with_words(refused: NotAllowed) -> NotAllowed:
@@ -104,24 +191,44 @@ def _with_words(refused: NotAllowed) -> NotAllowed:
     return NotAllowed.of(found)
 
 
-async def _answer(ctx: Context[Any, Any], refused: NotAllowed) -> Yes | InputRequiredResult | None:
-    """What the person says: in the same call before 2026-07-28, in the next one since then; None: nothing."""
-    message = clean_text(f"{refused.why}. {refused.allowed}".strip(), 2000)
+async def _answer(
+    ctx: Context[Any, Any], caller: Caller, what: str, message: str
+) -> Yes | InputRequiredResult | None:
+    """What the person says: in the same call before 2026-07-28, in the next one since then; None: nothing.
+
+    Args:
+        ctx: The request.
+        caller: Whoever asks.
+        what: What is decided; an answer to another question is none.
+        message: The question.
+    """
     if (ctx.protocol_version or "") < STATELESS:
-        outcome = await ctx.elicit(message, Yes)
-        return (
-            outcome.data
-            if outcome.action == "accept"
-            else (Yes(approve=False) if outcome.action == "decline" else None)
-        )
+        return await _elicited(ctx, message)
+    about = f"{caller.person}\n{what}"
     said = (ctx.input_responses or {}).get(QUESTION)
-    # The question was about another request: what is asked for has changed since.
-    if said is None or ctx.request_state != refused.approval:
+    # The SDK has unsealed the state and seen that it is of this tool with these arguments. An answer that comes
+    # unasked, a second time, or to a question about another request is not taken: the question is put.
+    if not _QUESTIONS.take(ctx.request_state, about) or said is None:
         params = ElicitRequestFormParams(message=message, requested_schema=Yes.model_json_schema())
-        return InputRequiredResult(
-            input_requests={QUESTION: ElicitRequest(params=params)}, request_state=refused.approval
-        )
-    action = getattr(said, "action", "cancel")
-    if action == "accept":
-        return Yes.model_validate(getattr(said, "content", None) or {})
-    return Yes(approve=False) if action == "decline" else None
+        asked = ElicitRequest(params=params)
+        return InputRequiredResult(input_requests={QUESTION: asked}, request_state=_QUESTIONS.put(about))
+    return _read(getattr(said, "action", "cancel"), getattr(said, "content", None))
+
+
+async def _elicited(ctx: Context[Any, Any], message: str) -> Yes | None:
+    try:
+        outcome = await ctx.elicit(message, Yes)
+    except (ValueError, MCPError):  # no yes or no, or the client could not ask after all
+        return None
+    return outcome.data if outcome.action == "accept" else _read(outcome.action, None)
+
+
+def _read(action: str, content: Any) -> Yes | None:
+    if action == "decline":
+        return Yes(approve=False)
+    if action != "accept":
+        return None
+    try:
+        return Yes.model_validate(content)
+    except ValidationError:
+        return None

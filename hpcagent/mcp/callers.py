@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -80,6 +80,7 @@ class Callers:
         self.folder, self.as_ = folder, as_
         self._turn = threading.Lock()
         self._known: dict[tuple[str, frozenset[Scope], str], Caller] = {}
+        self._before_closing: list[Callable[[], None]] = []
 
     def caller(
         self, person: str | None = None, scopes: frozenset[Scope] = ALL_SCOPES, *, program: str = ""
@@ -96,8 +97,14 @@ class Callers:
                     self._known.pop(next(iter(self._known)))
         return found
 
+    def at_close(self, function: Callable[[], None]) -> None:
+        """Have something done before the connections are closed: to end what uses them."""
+        self._before_closing.append(function)
+
     def close(self) -> None:
         """Close all connections; runs go on."""
+        while self._before_closing:
+            self._before_closing.pop()()
         with self._turn:
             for caller in self._known.values():
                 caller.workspace.close(everywhere=True)

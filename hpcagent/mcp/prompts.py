@@ -252,7 +252,7 @@ class Served(Prompt):
 
 
 def add_prompts(server: MCPServer[Any]) -> None:
-    """Have a server offer the prompts, and complete their arguments."""
+    """Have a server, which completes addresses by itself, offer the prompts and complete their arguments."""
     for one in PROMPTS:
         made = Served.from_function(
             _served(one),
@@ -261,12 +261,6 @@ def add_prompts(server: MCPServer[Any]) -> None:
             description=inspect.cleandoc(one.function.__doc__ or ""),
         )
         server.add_prompt(made)
-
-    async def nothing(ref: Any, argument: Any, context: Any) -> None:
-        """Prompts are completed below; whoever completes resources registers another one."""
-
-    register: Any = server.completion
-    register()(nothing)
 
     async def asked(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Refuse unknown prompts in words, and complete arguments of these."""

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
-from hpcagent.mcp.approving import in_thread, let_through
-from hpcagent.mcp.callers import Scope, caller_now
+from hpcagent.mcp.approving import Confirm, confirmed, in_thread, let_through
+from hpcagent.mcp.callers import Caller, Scope, caller_now
 from hpcagent.mcp.said import DATA, clean, clean_text
 
 __all__ = ["Answer", "Served", "Tool", "as_sdk_tool", "refusal", "tool", "tools_of", "wrong_argument"]
@@ -47,6 +47,7 @@ class Tool:
         idempotent: Called again with the same arguments it does nothing more.
         foreign: Its answer has texts of runs, files and people.
         asks: What it asks of the workspace may need a person's yes.
+        confirms: Of the caller and the arguments: what a person has to confirm first; None: nothing.
         blocks: Content that goes along with the answer, made of it.
     """
 
@@ -58,6 +59,7 @@ class Tool:
     idempotent: bool = True
     foreign: bool = False
     asks: bool = False
+    confirms: Callable[[Caller, Mapping[str, Any]], Confirm | None] | None = None
     blocks: Callable[[Mapping[str, Any]], list[ContentBlock]] | None = None
 
     @property
@@ -165,10 +167,17 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
             def attempt() -> Any:
                 return one.function(caller, **arguments)
 
+            wanted = one.confirms and await in_thread(one.confirms, caller, arguments)
+            if wanted is not None:
+                asked = await confirmed(ctx, caller, wanted)
+                if asked is not None:
+                    return asked
             answer = await (let_through(ctx, caller, attempt) if one.asks else in_thread(attempt))
             if isinstance(answer, InputRequiredResult | CallToolResult):
                 return answer
-            data = clean(answer.model_dump(mode="json") if isinstance(answer, BaseModel) else answer)
+            data = clean(
+                answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
+            )
             return _answer(one, data)
         except HpcAgentError as error:
             return refusal(error)
@@ -181,7 +190,7 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
     keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in taken]
     returned: Any = Annotated[CallToolResult, signature.return_annotation]
-    if one.asks:
+    if one.asks or one.confirms is not None:
         returned = returned | InputRequiredResult
     made = cast(Any, call)
     made.__signature__ = signature.replace(parameters=[*keywords, context], return_annotation=returned)

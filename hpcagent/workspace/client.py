@@ -94,6 +94,7 @@ class Workspace:
         params: Mapping[str, Any] | None = None,
         *,
         site: str = "",
+        site_kind: str = "",
         seed: int = 0,
         replicate: int = 0,
         inputs: Sequence[str] = (),
@@ -112,6 +113,7 @@ class Workspace:
             params: In the units of its contract; those not given take their defaults. A file of an earlier run is
                 `artifact:RUN/PATH`.
             site: Where it runs; by default as `workspace.toml` says.
+            site_kind: Refuse a site whose profile has another `kind`, e.g. where it is to be `slurm`.
             seed: Random seed.
             replicate: A counter for deliberate repetitions.
             inputs: Ids of the runs that it takes as input.
@@ -134,6 +136,7 @@ class Workspace:
             **asked(app, settings, resources),
             params=dict(params or {}),
             site=site,
+            site_kind=site_kind,
             seed=seed,
             replicate=replicate,
             inputs=list(inputs),
@@ -170,7 +173,12 @@ class Workspace:
         return Invocation.model_validate(self._one("invocation", identity=identity))
 
     def status(self, identity: str, *, lines: int = 40) -> Answer:
-        """State, metrics with units and errors, failure, cost, the last lines of the log."""
+        """State, metrics with units and errors, failure, cost, the last lines of the log, `progress`.
+
+        `progress` is None unless it runs and something is known: `done` `of` so many in `unit` (steps of the
+        LAMMPS `run` command that goes on, runs of a campaign, else seconds), `share` (0 to 1), `from` what says
+        it, `elapsed_s`, `expected_s`.
+        """
         return self._one("status", identity=identity, lines=lines)
 
     def wait(self, identity: str, timeout_s: float | None = None) -> Answer:
@@ -589,9 +597,25 @@ class Workspace:
         """Remove folders of runs that are older than `retention_days`."""
         return self._one("expire")
 
+    def rules(self) -> Answer:
+        """What holds for the caller: `rules` in words, `sites` that they may use, `default_site`."""
+        return self._one("rules")
+
+    def counters(self, identity: str) -> Answer:
+        """What the nodes say of a run: `cpu_s`, `wall_s`, `cores_held`, `cpu_use_percent`, `max_rss_bytes`.
+
+        What is not known is None, with its reason in `unknown`. `jobs` are those that the site had meanwhile.
+        """
+        return self._one("counters", identity=identity)
+
     def about(self) -> Answer:
         """The workspace and its service."""
         return self._one("about")
+
+    @property
+    def served(self) -> bool:
+        """Whether the service is there; this starts none."""
+        return self._connected(start=False)
 
     def end(self, *, runs: bool = False) -> None:
         """End the service. Runs go on, and the next call starts another, which takes up their results.

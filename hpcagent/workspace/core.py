@@ -16,10 +16,13 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
 from hpcagent.shown import plain
+from hpcagent.sites.profiles import find_profile, list_profiles
 from hpcagent.workspace.configured import changed_since, configured
+from hpcagent.workspace.counters import counters_of
 from hpcagent.workspace.enquiries import Enquiries
 from hpcagent.workspace.kept import Kept
-from hpcagent.workspace.runs import size_of
+from hpcagent.workspace.rules_said import rules_words, site_line
+from hpcagent.workspace.runs import folder_of_site, size_of
 
 __all__ = ["Core"]
 
@@ -162,6 +165,28 @@ class Core(Enquiries):
             for app in list_apps()
             if self.gate.may_use(caller, "apps", app.name)
         ]
+
+    def rules_said(self, caller: Caller) -> dict[str, Any]:
+        """What holds for the caller: rules in words, and the sites that they may use, each with what it is."""
+        named = list(self.rules.sites) or [one.name for one in list_profiles()]
+        mine = [name for name in named if self.gate.may_use(caller, "sites", name)]
+        sites = []
+        for name in mine:
+            try:
+                sites.append(site_line(name, find_profile(self._profile(name)), self.rules))
+            except BadInput as error:
+                sites.append({"name": name, "kind": "", "description": f"not usable: {error.message}"})
+        return rules_words(self.rules, caller) | {"sites": sites}
+
+    def counters(self, caller: Caller, identity: str) -> dict[str, Any]:
+        """What the nodes say of a run: processor time, wall time, cores, memory; see `counters_of`."""
+        with self._turn:
+            row = self._row(caller, identity)
+        if row.kind != "run":
+            raise BadInput(f"{identity} is a campaign; counters are of one run of it.", value=identity)
+        ledgers = sorted(self.folder.sites.glob(f"{folder_of_site(row.site)}*/jobs.jsonl"))
+        found = counters_of(row, self._workdir(row), ledgers=ledgers, now=self._clock())
+        return {"id": row.id, "site": row.site, **found}
 
     def about(self) -> dict[str, Any]:
         """The workspace and its service, for people."""

@@ -61,7 +61,7 @@ class Enquiries(Campaigns):
             `answer_handle` of the answer that is newer, if one is being worked out.
         """
         row = self._campaign(caller, identity)
-        found = self._progress(row)
+        found = self._standing(row)
         handle = self._answer_handle(caller, row, found)
         newest, still = self.questions.newest("answer", identity)
         if handle:
@@ -105,7 +105,7 @@ class Enquiries(Campaigns):
             return [0, 0]
         return [seen.st_size, seen.st_mtime_ns]
 
-    def _progress(self, row: Row) -> dict[str, Any]:
+    def _standing(self, row: Row) -> dict[str, Any]:
         counts: dict[str, int] = {}
         found: dict[str, Any] = {
             "id": row.id,

@@ -396,6 +396,7 @@ class Records:
     def unsubscribe(self, caller: Caller, *, subscription_id: str) -> dict[str, Any]:
         """End a subscription."""
         self.events.unsubscribe(subscription_id, owner=caller.name)
+        self._wake()  # whoever waits for its notifications is told that it has ended
         return {"subscription_id": subscription_id, "status": "ended"}
 
     def notifications(

@@ -32,10 +32,11 @@ from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.configured import configured
 from hpcagent.workspace.desk import Desk, Job
 from hpcagent.workspace.kept import Kept
+from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
 from hpcagent.workspace.rows import Row, job_facts
 
-__all__ = ["Runs", "is_function", "is_ours", "sandbox_of", "size_of"]
+__all__ = ["Runs", "folder_of_site", "is_function", "is_ours", "sandbox_of", "size_of"]
 
 LIST_MOST = 1000
 # Settings that name code: the calculator of the engine `ase`.
@@ -58,8 +59,9 @@ class Runs(Records):
         self._desks: dict[str, Desk | Kept] = {}
         self._sites_said: dict[str, list[str]] = {}
         self._apps: dict[str, App] = {}
-        self._profiles_seen: set[str] = set()
+        self._kinds: dict[str, str] = {}  # of the profiles that were seen
         self.store = AppStore(self.folder.apps)
+        self._progress = Progress(self._workdir, clock)
         self._late: list[tuple[Row, Result, float]] = []  # results that are not in the journal yet
 
     # -- asking -------------------------------------------------------------------------------
@@ -115,6 +117,7 @@ class Runs(Records):
         params: Mapping[str, Any],
         *,
         site: str = "",
+        site_kind: str = "",
         seed: int = 0,
         replicate: int = 0,
         inputs: Sequence[str] = (),
@@ -137,7 +140,7 @@ class Runs(Records):
             found = configured(found, settings or {})
         except BadInput as error:
             raise NotAllowed("contract", error.message, field=field, value=error.details.get("value")) from None
-        where = self._known_site(site or self.rules.default_site)
+        where = self._known_site(site or self.rules.default_site, site_kind)
         taken = [self._input(caller, found, i, one) for i, one in enumerate(inputs)]
         if not found.contract.takes(len(taken)):
             raise NotAllowed(
@@ -483,18 +486,16 @@ class Runs(Records):
 
     # -- sites --------------------------------------------------------------------------------
 
-    def _known_site(self, site: str) -> str:
-        """The site, if it has a profile.
+    def _known_site(self, site: str, kind: str = "") -> str:
+        """The site, if it has a profile, of this kind where one is named.
 
         Raises:
             NotAllowed: It has none, or a wrong one.
         """
         profile = self._profile(site)
-        if profile in self._profiles_seen:
-            return site
         try:
-            find_profile(profile)
-            self._profiles_seen.add(profile)
+            if profile not in self._kinds:
+                self._kinds[profile] = find_profile(profile).kind
         except BadInput as error:
             known = ", ".join(self.rules.sites)
             raise NotAllowed(
@@ -505,6 +506,15 @@ class Runs(Records):
                 allowed=known,
                 do="name another site, or correct its profile",
             ) from None
+        if kind and self._kinds[profile] != kind:
+            raise NotAllowed(
+                "contract",
+                f"{site} is a site of the kind {self._kinds[profile]}",
+                field="site",
+                value=site,
+                allowed=f"a site whose profile has kind = {kind}",
+                do="name such a site, or start it without asking for that kind",
+            )
         return site
 
     def _profile(self, site: str) -> str:
@@ -519,7 +529,7 @@ class Runs(Records):
         if self._apart and row.reference.startswith(STORED):
             record = self.store.record(row.reference)
             path, key = record["path"], code_key(record)
-        name = _as_name(site) + (f".{key}" if key else "")
+        name = folder_of_site(site) + (f".{key}" if key else "")
         desk = self._desks.get(name)
         if desk is None:
             profile, folder = self._profile(site), self.folder.sites / name
@@ -613,7 +623,7 @@ class Runs(Records):
     # -- what is seen -------------------------------------------------------------------------
 
     def status(self, caller: Caller, identity: str, *, lines: int = 40) -> dict[str, Any]:
-        """Where a run stands: state, metrics with units and errors, failure, cost, the log's last lines."""
+        """State, progress, metrics with units and errors, failure, cost, the last lines of the log of a run."""
         with self._turn:
             row = self._row(caller, identity)
             result = row.result or {}
@@ -631,6 +641,7 @@ class Runs(Records):
                 "artifacts": result.get("artifacts", {}),
                 "approval": row.approval or None,
             }
+        found["progress"] = self._progress.of(row)
         if lines:
             found["log_tail"] = tail_of(self._workdir(row), lines)
         return found
@@ -730,7 +741,7 @@ def _refuse_label(label: str) -> None:
         )
 
 
-def _as_name(site: str) -> str:
+def folder_of_site(site: str) -> str:
     """The folder of a site; no two sites have one."""
     plain_name = "".join(c if c.isalnum() or c in "-_" else "-" for c in site) or "site"
     return plain_name if plain_name == site else f"{plain_name}-{hashlib.sha256(site.encode()).hexdigest()[:8]}"

@@ -74,6 +74,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "get_answer": Core.get_answer,
     "estimate_campaign": Core.estimate_campaign,
     "repeat": Core.repeat,
+    "rules": Core.rules_said,
+    "counters": Core.counters,
 }
 """What may be asked: each is called with the caller and the arguments of the request."""
 

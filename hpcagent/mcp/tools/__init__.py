@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcagent.mcp.tools import again, campaigns, enquiries, runs
+from hpcagent.mcp.tools import admin, again, campaigns, enquiries, events, runs, simulations, slurm
 
 __all__ = ["MODULES"]
 
-MODULES = (runs, again, campaigns, enquiries)
+MODULES = (runs, again, campaigns, enquiries, simulations, slurm, events, admin)

@@ -25,7 +25,7 @@ class Repeated(Handle):
     notes: list[str] = Field(description="What is to be known beside, e.g. a parameter that was left out.")
 
 
-@tool("The same run with something changed", scope="runs:write", read_only=False, asks=True)
+@tool("The same run with something changed", scope="runs:write", read_only=False, idempotent=False, asks=True)
 def repeat_run(
     caller: Caller,
     changes: Annotated[

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from hpcagent.campaign.record import list_configs
 from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.routes import campaign_uri
 from hpcagent.mcp.serving import Answer, tool
 from hpcagent.mcp.tools.runs import Site, Why, named
 from hpcagent.model.base import read_toml
@@ -129,7 +130,7 @@ class CampaignStopping(Answer):
 def _handle(found: dict[str, Any]) -> CampaignHandle:
     workdir = "/".join(str(found.pop("workdir")).split("/")[-2:])
     identity = found.pop("id")
-    return CampaignHandle(campaign_id=identity, workdir=workdir, uri=f"campaign://{identity}", **found)
+    return CampaignHandle(campaign_id=identity, workdir=workdir, uri=campaign_uri(identity), **found)
 
 
 @tool("Packaged campaigns")

@@ -9,6 +9,7 @@ from mcp_types import ContentBlock, ResourceLink
 from pydantic import Field
 
 from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.routes import file_uri
 from hpcagent.mcp.serving import Answer, tool
 from hpcagent.mcp.tools.campaigns import WAIT_S, CampaignId
 
@@ -39,7 +40,7 @@ def _files(data: Mapping[str, Any]) -> list[ContentBlock]:
     return [
         ResourceLink(
             type="resource_link",
-            uri=f"run://{data['campaign_id']}/files/{path}",
+            uri=file_uri(data["campaign_id"], path),
             name=path.rpartition("/")[2],
             mime_type=TYPES.get(path.rpartition(".")[2]),
         )
@@ -107,7 +108,8 @@ def replay_campaign(
 def make_report(caller: Caller, campaign_id: CampaignId) -> Later:
     """Write a campaign's report with its plots, finished or not.
 
-    The answer has files: fetch_artifact reads them, with campaign_id as run_id.
+    The answer has files: fetch_artifact reads them, with campaign_id as run_id; so do the resources
+    campaign://ID/report and campaign://ID/plots/NAME.
     """
     return _later(caller.workspace.ask_later(campaign_id, "report", timeout_s=WAIT_S))
 

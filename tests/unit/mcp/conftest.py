@@ -52,6 +52,16 @@ def drive(workspace: ha.Workspace) -> Callable[..., Any]:
     return run
 
 
+PEOPLE = RULES + '[people.ada]\nrole = "planner"\n[people.bob]\nrole = "planner"\n'
+
+
+@pytest.fixture
+def people(workspace: ha.Workspace) -> Callable[[str], ha.Workspace]:
+    """The workspace in the name of `ada` or `bob`, who do not see what the other has."""
+    (workspace.folder.root / "workspace.toml").write_text(PEOPLE)
+    return lambda name: ha.Workspace(workspace.folder.root, as_=name)
+
+
 class Follow:
     """Waiting for what goes on, as a client does: by asking again."""
 

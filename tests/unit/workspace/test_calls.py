@@ -24,7 +24,7 @@ from hpcagent.store.journal import read_events
 from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
-from hpcagent.workspace.runs import _as_name, is_ours
+from hpcagent.workspace.runs import folder_of_site, is_ours
 from hpcagent.workspace.took import Took
 
 PATIENCE_S = 120
@@ -326,7 +326,7 @@ def test_every_label_of_the_same_work_is_found_again(core):
 
 def test_no_two_sites_share_a_folder():
     names = ["gpu node", "gpu-node", "gpu.node", "laptop", "/a/laptop.toml", "/b/laptop.toml"]
-    assert len({_as_name(name) for name in names}) == len(names) and _as_name("laptop") == "laptop"
+    assert len({folder_of_site(name) for name in names}) == len(names) and folder_of_site("laptop") == "laptop"
 
 
 def test_a_page_after_a_run_that_is_not_there_is_refused(core):

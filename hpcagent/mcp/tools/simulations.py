@@ -1,0 +1,69 @@
+"""The simulation that needs no files, no network and no program: to try a client, and to compare with others."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.serving import Answer, tool
+
+__all__ = ["simulation_get_results", "simulation_run"]
+
+Name = Annotated[
+    str, Field(min_length=1, max_length=200, description="A name of your own: printable, not empty, not unique.")
+]
+
+
+class Simulation(Answer):
+    """How a simulation stands."""
+
+    status: Literal["success", "error"] = Field(description="error: it has failed, or was ended.")
+    run_id: str = Field(description="Its handle: unique; get_status and fetch_artifact take it.")
+    steps_completed: int = Field(description="Steps that were made; 0 until it has ended.")
+    config: dict[str, Any] = Field(
+        description="What runs: name, max_steps, seed, and params: timestep (fs), mass (u), spring "
+        "(eV/angstrom^2), temperature (K)."
+    )
+    simulation_status: str = Field(description="pending, running, completed, failed, stopped or cancelled.")
+    results: dict[str, dict[str, Any]] = Field(description="Name to value and unit; empty until it has ended.")
+    error: str | None = Field(default=None, description="Why it has failed: which step, and what happened.")
+
+
+@tool("Start the simple simulation", scope="runs:write", read_only=False, idempotent=False, asks=True)
+def simulation_run(
+    caller: Caller,
+    name: Name = "default_simulation",
+    max_steps: Annotated[
+        int, Field(ge=1, strict=True, description="Steps to make: a positive whole number; it bounds the run.")
+    ] = 1000,
+    seed: Annotated[
+        int | None,
+        Field(ge=0, le=2**63 - 1, description="Draws the start; null: one is drawn, and stands in config."),
+    ] = None,
+    params: Annotated[
+        dict[str, float],
+        Field(
+            description="timestep (fs), mass (u), spring (eV/angstrom^2), temperature (K); those not given take "
+            "their defaults. describe_app of oscillator has the bounds."
+        ),
+    ] = {},  # noqa: B006
+) -> Simulation:
+    """Start the simulation `oscillator` (a particle on a spring) under a name of your own, and return at once.
+
+    The same seed and params give the same result. Its results come by simulation_get_results, best by run_id:
+    of several with one name the newest of the caller's is found.
+    """
+    return Simulation(**caller.workspace.simulation_run(name, max_steps, seed, params))
+
+
+@tool("Results of the simple simulation", foreign=True)
+def simulation_get_results(
+    caller: Caller,
+    name: Annotated[
+        str, Field(min_length=1, max_length=200, description="run_id, or name of simulation_run.")
+    ] = "default_simulation",
+) -> Simulation:
+    """How a simulation stands, and its results with units; changes nothing. An unknown name is an error."""
+    return Simulation(**caller.workspace.simulation_get_results(name))

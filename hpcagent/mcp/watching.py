@@ -1,0 +1,237 @@
+"""A person's thread that hears what happens in the workspace, and looks where nothing is told."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated, ServerEvent, ToolsListChanged
+
+from hpcagent.contexts.events import MISSED
+from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.mcp.routes import OVERVIEW, campaign_uri, run_uri, shared_uri
+from hpcagent.workspace.client import Workspace
+
+__all__ = ["EVENTS", "Watch", "notices_of"]
+
+log = logging.getLogger(__name__)
+
+EVENTS = (
+    "on_job_started",
+    "on_job_complete",
+    "on_job_failed",
+    "on_resource_modified",
+    "on_tool_registered",
+    "on_tool_deprecated",
+    "on_quota_exceeded",
+)
+LOOK_S = 1.0
+"""So often is looked at what no event tells of: progress of campaigns, new runs, approvals."""
+AGAIN_S = 1.0
+EXPIRES_S = 6 * 3600.0  # of a subscription whose server was killed
+NEWEST = 100
+PIECE = 1 << 20
+FINISHED = b'"event":"results"'
+
+
+class Watch:
+    """Hears for all streams of one person.
+
+    Args:
+        workspace: The workspace in that person's name.
+        tell: Is given what has changed, in this thread.
+    """
+
+    def __init__(self, workspace: Workspace, tell: Callable[[Iterable[ServerEvent]], None]) -> None:
+        self._workspace, self._tell = workspace, tell
+        self._turn = threading.Lock()
+        self._users = 0
+        self._uris: Counter[str] = Counter()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._subscription = ""
+        self._n: int | None = None
+        self._states: dict[str, str] = {}
+        self._read: dict[str, int] = {}
+        self._approvals: frozenset[str] | None = None
+
+    # -- its streams, under the lock of whoever has it -----------------------------------------
+
+    def join(self, uris: Iterable[str]) -> None:
+        """One more stream, with the resources that it asks for."""
+        self._users += 1
+        self._uris.update(uris)
+
+    def leave(self, uris: Iterable[str]) -> bool:
+        """One stream fewer; returns whether there are any left."""
+        self._users -= 1
+        self._uris.subtract(uris)
+        self._uris += Counter()  # without those that nobody asks for any more
+        return self._users > 0
+
+    # -- its thread ---------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Subscribe and start the thread, unless that was done; what happens from now on is told.
+
+        Raises:
+            HpcAgentError: The workspace does not answer.
+        """
+        with self._turn:
+            if self._thread is None and not self._stopped.is_set():
+                self._subscribe()
+                self._states = self._seen()
+                self._thread = threading.Thread(target=self._go, name="mcp notices", daemon=True)
+                self._thread.start()
+            for campaign in self._campaigns():
+                if campaign not in self._read:
+                    self._more_finished(campaign)
+
+    def stop(self) -> None:
+        """Have the thread end; waits for nothing."""
+        self._stopped.set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread goes on."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def ended(self) -> None:
+        """Wait for the thread that was stopped."""
+        if self._thread is None:
+            return
+        if self.alive and self._workspace.served:
+            with contextlib.suppress(HpcAgentError):  # it may have ended before
+                self._workspace.unsubscribe(self._subscription)  # wakes the thread, which waits for the next event
+        self._thread.join(2 * LOOK_S)
+
+    def _subscribe(self) -> None:
+        made = self._workspace.subscribe(EVENTS, after=self._n, expires_s=EXPIRES_S)
+        self._subscription = made["subscription_id"]
+
+    def _go(self) -> None:
+        looked = time.monotonic()
+        while not self._stopped.is_set():
+            try:
+                self._hear()
+                if time.monotonic() - looked >= LOOK_S:
+                    looked = time.monotonic()
+                    self._look()
+            except BadInput as error:
+                if not self._stopped.is_set():
+                    self._renewed(error)
+            except HpcAgentError as error:
+                log.warning("the workspace does not tell what happens: %s", error.message)
+                self._stopped.wait(AGAIN_S)
+            except Exception:  # the thread goes on; notices are late, not lost
+                log.exception("a look at the workspace failed")
+                self._stopped.wait(AGAIN_S)
+        with contextlib.suppress(HpcAgentError):  # it may have ended before
+            if self._workspace.served:
+                self._workspace.unsubscribe(self._subscription)
+        self._workspace.close()
+
+    def _renewed(self, error: BadInput) -> None:
+        """Subscribe anew where the subscription has ended; go on behind the last event that was told."""
+        try:
+            self._subscribe()
+        except HpcAgentError:
+            log.warning("the workspace does not tell what happens: %s", error.message)
+            self._stopped.wait(AGAIN_S)
+
+    def _hear(self) -> None:
+        found = self._workspace.notifications(self._subscription, timeout_s=LOOK_S)
+        if not found or self._stopped.is_set():
+            return
+        changed: dict[ServerEvent, None] = {}
+        for one in found:
+            changed |= dict.fromkeys(notices_of(one["event"], one["payload"]))
+            if one["event"] == MISSED:
+                changed |= dict.fromkeys(ResourceUpdated(uri) for uri in list(self._uris))
+            if "job_id" in one["payload"]:  # a later look tells nothing that was told
+                self._states[one["payload"]["job_id"]] = one["payload"].get("state", "running")
+        self._tell(changed)
+        self._n = found[-1]["n"]
+        self._workspace.acknowledge(self._subscription, self._n)
+
+    # -- what no event tells of ---------------------------------------------------------------
+
+    def _look(self) -> None:
+        seen = self._seen()
+        changed: dict[ServerEvent, None] = {}
+        if seen.keys() - self._states.keys():
+            changed[ResourcesListChanged()] = None
+        for identity, state in seen.items():
+            if self._states.get(identity, state) != state:
+                changed |= dict.fromkeys(_of_run(identity))
+        self._states |= seen
+        changed |= dict.fromkeys(ResourceUpdated(campaign_uri(one)) for one in self._look_at_campaigns())
+        if self._uris[OVERVIEW]:
+            pending = frozenset(one["id"] for one in self._workspace.approvals(pending=True))
+            if self._approvals not in (None, pending):
+                changed[ResourceUpdated(OVERVIEW)] = None
+            self._approvals = pending
+        if changed:
+            self._tell(changed)
+
+    def _seen(self) -> dict[str, str]:
+        return {row["id"]: row["state"] for row in self._workspace.list(most=NEWEST)["runs"]}
+
+    def _look_at_campaigns(self) -> list[str]:
+        """Campaigns that somebody asks for and in which runs have ended since the last look."""
+        with self._turn:
+            return [one for one in self._campaigns() if self._more_finished(one)]
+
+    def _campaigns(self) -> set[str]:
+        begins = campaign_uri("")
+        wanted = {uri.removeprefix(begins) for uri in list(self._uris) if uri.startswith(begins)}
+        return {one for one in wanted if "/" not in one}
+
+    def _more_finished(self, campaign: str) -> bool:
+        at = self._read.get(campaign)
+        try:
+            if at is None:
+                self._read[campaign] = self._workspace.piece(campaign, "events.jsonl", length=0)["bytes"]
+                return False
+            found = self._workspace.piece(campaign, "events.jsonl", offset=at, length=PIECE)
+        except BadInput:  # it has not begun
+            self._read.setdefault(campaign, 0)
+            return False
+        data = base64.b64decode(found["data"])
+        whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == PIECE else 0)
+        self._read[campaign] = at + whole
+        return FINISHED in data[:whole]
+
+
+def notices_of(event: str, payload: Mapping[str, Any]) -> Iterator[ServerEvent]:
+    """What has changed by an event of the workspace."""
+    if event in ("on_job_started", "on_job_complete", "on_job_failed"):
+        yield from _of_run(str(payload["job_id"]))
+        yield ResourceUpdated(OVERVIEW)
+        if event == "on_job_started":
+            yield ResourcesListChanged()
+    elif event == "on_resource_modified":
+        name = str(payload["resource"])
+        yield ResourceUpdated(shared_uri(name))
+        if payload.get("item"):
+            yield ResourceUpdated(shared_uri(name, str(payload["item"])))
+    elif event in ("on_tool_registered", "on_tool_deprecated"):
+        yield ToolsListChanged()
+        yield ResourceUpdated(f"app://{payload['tool']}")
+    elif event == "on_quota_exceeded":
+        yield ResourceUpdated(OVERVIEW)
+    elif event == MISSED:
+        yield ResourcesListChanged()
+        yield ToolsListChanged()
+
+
+def _of_run(identity: str) -> Iterator[ResourceUpdated]:
+    run, campaign = run_uri(identity), campaign_uri(identity)
+    for uri in (run, f"{run}/log", campaign, f"{campaign}/report"):
+        yield ResourceUpdated(uri)

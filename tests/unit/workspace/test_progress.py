@@ -1,0 +1,105 @@
+"""How far runs and campaigns are."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcagent.workspace.client import Workspace
+from hpcagent.workspace.progress import CampaignJournal, LammpsLog
+
+PATIENCE_S = 120
+HEAD = "run ${steps}\nrun 2000\n  1 neighbor lists, perpetual\nPer MPI rank memory allocation = 3 Mbytes\n"
+YAML = "---\nkeywords: ['Step', 'Time', ]\ndata:\n"
+
+
+def _grow(folder: Path, text: str) -> None:
+    with (folder / "log.lammps").open("a") as file:
+        file.write(text)
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        (YAML, "  - [{0}, 0.1, ]\n"),
+        ("   Step          Temp\n", "  {0}  80.0\n"),
+        ("   Temp          Step\n", "  80.0  {0}\n"),
+        ("", "------------ Step {0:>14} ----- CPU = 0.1 (sec) -------------\nTemp = 1 Press = 2\n"),
+    ],
+)
+def test_steps_of_a_growing_log(tmp_path, header, row):
+    log = LammpsLog(tmp_path)
+    assert log.look() is None
+    _grow(tmp_path, "thermo 10\n" + HEAD)
+    assert log.look() is None
+    _grow(tmp_path, header + row.format(100))
+    assert log.look()["done"] == 0
+    _grow(tmp_path, "".join(row.format(step) for step in range(110, 610, 10)) + row.format(1100)[:8])
+    found = log.look()
+    assert (found["done"], found["of"], found["unit"], found["share"]) == (500, 2000, "steps", 0.25)
+    assert "1 of the script" in found["from"]
+
+
+def test_a_second_run_command_counts_anew_and_an_end_is_whole(tmp_path):
+    log = LammpsLog(tmp_path)
+    _grow(tmp_path, HEAD + YAML + "  - [0, 0, ]\n  - [2000, 1, ]\n...\nLoop time of 2.7 on 1 procs\n")
+    assert log.look()["share"] == 1.0
+    _grow(tmp_path, "run 3000 upto\n  1 by 1 by 1 MPI processor grid\n" + YAML + "  - [2000, 1, ]\n")
+    found = log.look()
+    assert (found["done"], found["of"]) == (0, 1000) and "2 of the script" in found["from"]
+    _grow(tmp_path, "  - [2500, 1, ]\n")
+    assert log.look()["share"] == 0.5
+
+
+def test_a_log_that_was_begun_anew_or_is_a_link_or_binary(tmp_path):
+    log = LammpsLog(tmp_path)
+    _grow(tmp_path, HEAD + YAML + "  - [0, 0, ]\n  - [1000, 1, ]\n")
+    assert log.look()["done"] == 1000
+    (tmp_path / "log.lammps").write_text(HEAD + YAML + "  - [0, 0, ]\n")
+    assert log.look()["done"] == 0
+    (tmp_path / "other").write_bytes(b"\xff\x00\n" * 100)
+    (tmp_path / "other").replace(tmp_path / "log.lammps")
+    assert log.look() is None
+    (tmp_path / "log.lammps").unlink()
+    (tmp_path / "log.lammps").symlink_to("/etc/passwd")
+    assert LammpsLog(tmp_path).look() is None
+
+
+def test_runs_of_a_campaign_count_once(tmp_path):
+    journal = CampaignJournal(tmp_path, 8)
+    assert journal.look()["done"] == 0
+    line = '{"event":"results","at":1.0,"results":[{"execution_id":"%s","status":"COMPLETED"}]}\n'
+    (tmp_path / "events.jsonl").write_text(line % "a" + line % "b" + line % "a")
+    found = journal.look()
+    assert (found["done"], found["of"], found["share"], found["unit"]) == (2, 8, 0.25, "runs")
+    assert CampaignJournal(tmp_path, None).look()["share"] is None
+
+
+@pytest.mark.slow
+def test_a_lammps_run_and_a_campaign_tell_how_far_they_are(tmp_path):
+    workspace = Workspace(tmp_path / "ws", create=True)
+    try:
+        run = workspace.run("lj_argon", {"steps": 40_000}, site="threads")
+        said = _until_told(workspace, run["id"], lambda said: said["unit"] == "steps" and 0 < said["share"] < 1)
+        assert said["of"] in (1000, 40_000) and said["elapsed_s"] >= 0
+        workspace.cancel(run["id"])
+        assert workspace.status(run["id"])["progress"] is None
+
+        campaign = workspace.start("synthetic", site="threads", changes={"until.max_runs": 300})
+        said = _until_told(workspace, campaign["id"], lambda said: said["done"] > 0)
+        assert said["of"] == 300 and said["unit"] == "runs"
+        workspace.stop(campaign["id"])
+    finally:
+        workspace.end(runs=True)
+
+
+def _until_told(workspace, identity, enough):
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        said = workspace.status(identity)["progress"]
+        if said is not None and enough(said):
+            return said
+        time.sleep(0.02)
+    raise AssertionError(f"no such progress: {workspace.status(identity)}")
