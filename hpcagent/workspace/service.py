@@ -74,6 +74,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "get_answer": Core.get_answer,
     "estimate_campaign": Core.estimate_campaign,
     "repeat": Core.repeat,
+    "catalyst": Core.catalyst,
+    "catalyst_state": Core.catalyst_state,
     "rules": Core.rules_said,
     "counters": Core.counters,
 }

@@ -218,15 +218,22 @@ def test_a_campaign_that_does_not_begin_says_why(core, monkeypatch):
 
 
 def test_a_campaign_that_was_let_through_and_not_begun_is_begun_by_the_next_service(core, root, monkeypatch):
-    held = threading.Event()
-    monkeypatch.setattr(campaigns, "begin", lambda *_: held.wait(PATIENCE_S))
+    came, held = threading.Event(), threading.Event()
+
+    def waits(*_: Any) -> None:
+        came.set()
+        held.wait(PATIENCE_S)
+
+    monkeypatch.setattr(campaigns, "begin", waits)
     begun = core.start(me(core), {"data": "synthetic"}, changes=QUICK, at_once=True)
+    assert came.wait(PATIENCE_S)
     core.close()
     monkeypatch.undo()
     later = Core(root)
     try:
         ended(later, begun["id"])
-        assert later.campaign(me(later), begun["id"])["runs"]["done"] == 6
+        found = later.campaign(me(later), begun["id"])
+        assert found["runs"]["done"] == 6, found
     finally:
         held.set()
         later.close()
