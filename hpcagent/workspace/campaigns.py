@@ -31,7 +31,7 @@ from hpcagent.store.files import make_folder, write_whole
 from hpcagent.store.rundir import holder
 from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.app_store import packed
-from hpcagent.workspace.data_only import as_data, check_changes, is_name, packaged_campaign
+from hpcagent.workspace.plain_campaigns import as_data, check_changes, check_values, is_name, packaged_campaign
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.runs import Runs, is_function, is_ours, sandbox_of, size_of
 
@@ -135,7 +135,9 @@ class Campaigns(Runs):
             wanted = str(campaign["data"])
             if is_name(wanted):
                 check_changes(changes or {})
-                return self._campaign_of(str(packaged_campaign(wanted)), changes)
+                found, toml, reference = self._campaign_of(str(packaged_campaign(wanted)), changes)
+                check_values(found)
+                return found, toml, reference
             text, reference = as_data(wanted, changes or {})
         else:
             reference = self.referred(campaign["app"])
@@ -145,6 +147,8 @@ class Campaigns(Runs):
         path = asked / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
         write_whole(path, text, private=True)
         found = load_campaign(path, changes=changes, app=self.app(reference))
+        if "data" in campaign:
+            check_values(found)
         return found, found.toml(), reference
 
     def _in_the_background(
@@ -211,6 +215,10 @@ class Campaigns(Runs):
                 raise _goes_on(identity)
             try:
                 campaign = load_run(folder, changes=changes)
+                if data_only:
+                    check_values(campaign)
+            except NotAllowed:
+                raise
             except BadInput as error:
                 raise NotAllowed("contract", error.message, do="correct it and ask again") from None
             price = self.rules.price(row.site)

@@ -256,6 +256,7 @@ class Workspace:
         *,
         other_version: bool = False,
         why: str = "",
+        data_only: bool = False,
     ) -> Answer:
         """An earlier run with something changed: "the same with skin 1 angstrom".
 
@@ -264,6 +265,7 @@ class Workspace:
             identity: The run; empty: the newest of the caller's.
             other_version: Go on where the app has another version now.
             why: What it is for.
+            data_only: What is changed may name no file of this machine.
 
         Returns:
             As `run`, with `since`, `app`, `version`, `params`, `units`, `changes`, `notes`.
@@ -272,7 +274,8 @@ class Workspace:
             NotAllowed: A unit is missing or wrong, a value is out of bounds, or the gate refuses it.
         """
         several = [changes] if isinstance(changes, str) else list(changes)
-        return self._one("repeat", changes=several, identity=identity, other_version=other_version, why=why)
+        more = {"other_version": other_version, "why": why, "data_only": data_only}
+        return self._one("repeat", changes=several, identity=identity, **more)
 
     def simulation_run(
         self,

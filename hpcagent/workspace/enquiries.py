@@ -19,7 +19,8 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
 from hpcagent.workspace.campaigns import MOST_POINTS, Campaigns, brings_code
-from hpcagent.workspace.data_only import check_policy
+from hpcagent.workspace.only_data import check_only_data
+from hpcagent.workspace.plain_campaigns import check_policy
 from hpcagent.workspace.questions import Questions
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.runs import sandbox_of
@@ -262,6 +263,7 @@ class Enquiries(Campaigns):
         identity: str = "",
         other_version: bool = False,
         why: str = "",
+        data_only: bool = False,
     ) -> dict[str, Any]:
         """An earlier run with something changed: `["skin=1 angstrom", "temperature +50 K"]`.
 
@@ -271,6 +273,7 @@ class Enquiries(Campaigns):
             identity: The run; empty: the newest that the caller has asked for.
             other_version: Go on where the app has another version now.
             why: What it is for.
+            data_only: What is changed may name no file of this machine.
 
         Returns:
             As `run`, with `since`, `app`, `version`, `params`, `units`, `changes`, `notes`.
@@ -295,6 +298,9 @@ class Enquiries(Campaigns):
                 raise NotAllowed(
                     "contract", error.message, field="changes", value=said, do="correct it and ask again"
                 ) from None
+            if data_only:
+                changed = {n: v for n, v in new.params.items() if manifest.params.get(n) != v}
+                check_only_data(app.name, changed, {})
         asked, own = manifest.resources, app.manifest(new.params).resources
         differ = {
             name: value

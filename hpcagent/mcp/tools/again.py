@@ -49,5 +49,5 @@ def repeat_run(
 
     All else (other parameters, seed, site, inputs) is as it was. The new parameters are in the answer.
     """
-    found = caller.workspace.repeat(changes, run_id, other_version=other_version, why=why)
+    found = caller.workspace.repeat(changes, run_id, other_version=other_version, why=why, data_only=True)
     return Repeated(**handle_of(found).model_dump())

@@ -60,3 +60,10 @@ def test_a_run_of_somebody_else_is_not_there(drive, follow, workspace):
     asked = {"changes": ["x +0.1"], "run_id": other["id"]}
     found = drive(lambda client: follow.refused(client, "repeat_run", asked), as_="ada")
     assert "there is no run" in found["error"]
+
+
+def test_a_change_names_no_file_of_this_machine(drive, follow, workspace):
+    workspace.run("calculate", {"expression": "1 + 1"})
+    asked = {"changes": ["expression=/etc/passwd"]}
+    found = drive(lambda client: follow.refused(client, "repeat_run", asked))
+    assert found["refused"]["field"] == "expression"

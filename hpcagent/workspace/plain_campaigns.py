@@ -9,15 +9,16 @@ from typing import Any
 
 import tomli_w
 
-from hpcagent.campaign.record import list_configs
+from hpcagent.campaign.record import Campaign, list_configs
 from hpcagent.catalog import app_names
 from hpcagent.errors import BadInput, in_brief
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.model.base import parse_toml
 from hpcagent.policies.base import policy_names
 from hpcagent.replays.whatif import policy_choice
+from hpcagent.workspace.only_data import check_only_data
 
-__all__ = ["as_data", "check_changes", "check_policy", "is_name", "packaged_campaign"]
+__all__ = ["as_data", "check_changes", "check_policy", "check_values", "is_name", "packaged_campaign"]
 
 LONGEST = 100_000
 # What these name lies on this machine or is code: a calculator, a folder of results, a cache.
@@ -98,6 +99,18 @@ def check_changes(changes: Mapping[str, Any]) -> None:
         for name in reversed(rest):
             value = {name: value}
         _check({first: value})
+
+
+def check_values(campaign: Campaign) -> None:
+    """Check the values that a campaign's runs are to have, by what its app takes them for.
+
+    Raises:
+        NotAllowed: One names a file of this machine.
+    """
+    choices = [{p.name: one} for p in campaign.search.parameters if not p.files for one in p.choices]
+    reference = [] if campaign.reference is None else [campaign.reference.params]
+    for params in (campaign.fixed, *campaign.points, *reference, *choices):
+        check_only_data(campaign.app.name, params, {})
 
 
 def check_policy(spec: str) -> None:
