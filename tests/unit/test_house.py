@@ -35,6 +35,7 @@ FLOORS = {
             ("elsewhere", "replays"),
             ("runs",),
             ("tuning", "workspace", "materials"),
+            ("mcp",),
             ("commands",),
             ("cli",),
         ]
