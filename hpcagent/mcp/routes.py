@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import mimetypes
@@ -86,7 +87,7 @@ class Route:
         """What it is."""
         return inspect.cleandoc(self.read.__doc__ or "")
 
-    @property
+    @functools.cached_property
     def parsed(self) -> UriTemplate:
         """The template, taken apart."""
         return UriTemplate.parse(self.template)

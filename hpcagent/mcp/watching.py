@@ -57,6 +57,7 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._subscription = ""
         self._n: int | None = None
+        self._why = ""
         self._states: dict[str, str] = {}
         self._read: dict[str, int] = {}
         self._approvals: frozenset[str] | None = None
@@ -123,30 +124,30 @@ class Watch:
                 if time.monotonic() - looked >= LOOK_S:
                     looked = time.monotonic()
                     self._look()
-            except BadInput as error:
-                if not self._stopped.is_set():
-                    self._renewed(error)
             except HpcAgentError as error:
-                log.warning("the workspace does not tell what happens: %s", error.message)
-                self._stopped.wait(AGAIN_S)
-            except Exception:  # the thread goes on; notices are late, not lost
-                log.exception("a look at the workspace failed")
-                self._stopped.wait(AGAIN_S)
+                self._failed(error.message)
+            except Exception as error:  # the thread goes on; notices are late, not lost
+                self._failed(repr(error))
         with contextlib.suppress(HpcAgentError):  # it may have ended before
             if self._workspace.served:
                 self._workspace.unsubscribe(self._subscription)
         self._workspace.close()
 
-    def _renewed(self, error: BadInput) -> None:
-        """Subscribe anew where the subscription has ended; go on behind the last event that was told."""
-        try:
-            self._subscribe()
-        except HpcAgentError:
-            log.warning("the workspace does not tell what happens: %s", error.message)
-            self._stopped.wait(AGAIN_S)
+    def _failed(self, why: str) -> None:
+        """Say so once, and try again after a while."""
+        if why != self._why:
+            log.warning("what happens in the workspace is not heard: %s", why)
+        self._why = why
+        self._stopped.wait(AGAIN_S)
 
     def _hear(self) -> None:
-        found = self._workspace.notifications(self._subscription, timeout_s=LOOK_S)
+        try:
+            found = self._workspace.notifications(self._subscription, timeout_s=LOOK_S)
+        except BadInput:
+            if not self._stopped.is_set():
+                self._subscribe()  # it has expired or was ended: on behind the last event that was told
+            return
+        self._why = ""
         if not found or self._stopped.is_set():
             return
         changed: dict[ServerEvent, None] = {}
