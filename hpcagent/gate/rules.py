@@ -78,11 +78,13 @@ class Person(Record):
         role: Their role.
         uid: Their numeric user id on this machine; None: they come through a door only.
         quota: What they may use; beside the workspace's own.
+        subject: What a token calls them; empty: by their name.
     """
 
     role: Name = "viewer"
     uid: int | None = None
     quota: Quota | None = None
+    subject: str = Field(default="", max_length=500)
 
 
 class Quota(Record):
@@ -203,7 +205,19 @@ class Rules(Record):
         uids = [person.uid for person in self.people.values() if person.uid is not None]
         if len(set(uids)) < len(uids):
             raise ValueError("people: two of them have the same uid; who of them asks could not be known")
+        subjects = [person.subject or name for name, person in self.people.items()]
+        if len(set(subjects)) < len(subjects):
+            raise ValueError("people: a token has one name for two of them; who of them asks could not be known")
         return self
+
+    def person_of(self, subject: str) -> str | None:
+        """Who a token speaks for by this subject; None: nobody who is known.
+
+        Example:
+            >>> Rules(people={"ada": Person(subject="8f1c"), "bob": Person()}).person_of("8f1c")
+            'ada'
+        """
+        return next((name for name, one in self.people.items() if subject == (one.subject or name)), None)
 
     def rights(self, role: str) -> Rights:
         """What a role may do; nothing, if it is unknown."""

@@ -15,11 +15,13 @@ import hpcagent
 from hpcagent.mcp import resources, routes, tools
 from hpcagent.mcp.approving import in_thread
 from hpcagent.mcp.callers import Callers, Scope, caller_now, calling
+from hpcagent.mcp.limits import Limits
 from hpcagent.mcp.listed import arguments_of, completed, listed
 from hpcagent.mcp.notices import Notices
 from hpcagent.mcp.serving import as_sdk_tool, tools_of
 from hpcagent.mcp.streams import serve_streams
 from hpcagent.mcp.tasks import Tasks
+from hpcagent.mcp.tokens import Guard, caller_of
 
 __all__ = ["INSTRUCTIONS", "HpcServer", "make_server"]
 
@@ -68,11 +70,13 @@ class HpcServer(MCPServer[Any]):
         return [ReadResourceContents(content=found.data, mime_type=found.mime, meta=found.meta)]
 
 
-def make_server(callers: Callers) -> MCPServer[Any]:
+def make_server(callers: Callers, *, guard: Guard | None = None, limits: Limits | None = None) -> MCPServer[Any]:
     """The server of a workspace.
 
     Args:
         callers: Who may call, and the workspace.
+        guard: Checks the tokens of requests over HTTP; None: there are none.
+        limits: Of each caller.
     """
     served = [one for module in tools.MODULES for one in tools_of(module)]
     notices = Notices()
@@ -87,8 +91,10 @@ def make_server(callers: Callers) -> MCPServer[Any]:
         subscriptions=notices,
         extensions=[Tasks()],
         log_level="WARNING",
+        token_verifier=None if guard is None else guard.verifier,
+        auth=None if guard is None else guard.settings(),
     )
-    server.middleware.append(_as_caller(callers))
+    server.middleware.append(_as_caller(callers, guard is not None, limits or Limits()))
     serve_streams(server._lowlevel_server, notices)
     callers.at_close(notices.close)
     _complete(server)
@@ -108,9 +114,12 @@ def _complete(server: MCPServer[Any]) -> None:
     decorate()(complete)
 
 
-def _as_caller(callers: Callers) -> Any:
+def _as_caller(callers: Callers, guarded: bool, limits: Limits) -> Any:
     async def middleware(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        with calling(callers.caller()):
-            return await call_next(ctx)
+        caller = caller_of(callers, ctx, guarded)
+        with calling(caller):
+            if ctx.request_id is None:
+                return await call_next(ctx)  # a notification has no answer
+            return await limits.answered(caller.person, ctx, call_next)
 
     return middleware

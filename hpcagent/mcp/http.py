@@ -1,0 +1,343 @@
+"""Over streamable HTTP: on this machine's own address, or elsewhere behind tokens of an issuer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import uvicorn
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.mcpserver import MCPServer
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hpcagent.errors import BadInput
+from hpcagent.mcp.callers import Callers
+from hpcagent.mcp.jwks import Keys, is_loopback, require_safe_url
+from hpcagent.mcp.limits import Limits
+from hpcagent.mcp.server import make_server
+from hpcagent.mcp.tokens import Guard, JwtVerifier, OwnVerifier
+
+__all__ = ["PATH", "Issuer", "app_of", "bound", "guard_of", "serve_http"]
+
+log = logging.getLogger(__name__)
+
+PATH = "/mcp"
+LARGEST_REQUEST = 4 << 20
+SESSIONS = 2000
+SESSION_IDLE_S = 1800.0
+CONNECTIONS = 4000
+# A client that sends or takes nothing for so long is cut off.
+PATIENCE_S = 30.0
+ENDS_WITHIN_S = 3
+
+
+class Issuer:
+    """Who issues the tokens that are taken.
+
+    Args:
+        issuer: Its URL, the claim `iss`.
+        jwks: Path or URL of its keys.
+        audience: The claim `aud`; empty: the server's URL.
+        person_claim: The claim that says who it is.
+    """
+
+    def __init__(self, issuer: str, jwks: str, *, audience: str = "", person_claim: str = "sub") -> None:
+        self.issuer = require_safe_url(issuer, "--issuer")
+        self.keys = Keys(jwks)
+        self.audience, self.person_claim = audience, person_claim
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens; with port 0 on a free one.
+
+    Raises:
+        BadInput: There is no such address here, or it is in use.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise BadInput(f"--host {host}: {error.strerror or error}.", value=host) from None
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(1024)
+    except OSError as error:
+        made.close()
+        raise BadInput(f"{host}, port {port}: {error.strerror}; name another, or none.", value=port) from None
+    return made
+
+
+def guard_of(
+    folder: Path, url: str, *, as_: str = "", issuer: Issuer | None = None, token: bool = True
+) -> Guard | None:
+    """What checks tokens: those of the issuer, else the server's own one; None: nobody needs one.
+
+    Args:
+        folder: The workspace's.
+        url: This server's, as its clients name it.
+        as_: For whom the server's own token speaks.
+        issuer: Who issues tokens.
+        token: Whether one is needed where there is no issuer.
+    """
+    if issuer is not None:
+        verifier = JwtVerifier(
+            folder,
+            issuer=issuer.issuer,
+            keys=issuer.keys,
+            audience=issuer.audience or url,
+            person_claim=issuer.person_claim,
+        )
+        return Guard(verifier, issuer.issuer, url)
+    return Guard(OwnVerifier(folder, as_), url) if token else None
+
+
+def app_of(server: MCPServer[Any], url: str, *, guarded: bool) -> Starlette:
+    """The server as an ASGI application that takes requests to this machine, or to `url`, from no foreign page.
+
+    Args:
+        server: The server.
+        url: Its URL.
+        guarded: Whether tokens are checked.
+    """
+    parts = urlsplit(url)
+    names = ["127.0.0.1", "localhost", "[::1]"]
+    app = server.streamable_http_app(
+        streamable_http_path=PATH,
+        max_request_body_size=LARGEST_REQUEST,
+        session_idle_timeout=SESSION_IDLE_S,
+        max_sessions=SESSIONS,
+        transport_security=TransportSecuritySettings(
+            # Any port: through a tunnel it is another one at the client's end.
+            allowed_hosts=[*(f"{name}:*" for name in names), *names, parts.netloc],
+            allowed_origins=[
+                *(f"http://{name}:*" for name in names),
+                *(f"http://{name}" for name in names),
+                f"{parts.scheme}://{parts.netloc}",
+            ],
+        ),
+    )
+    if guarded:
+        app.user_middleware.append(Middleware(_Known))  # inside of the SDK's, which say whose token it is
+    app.user_middleware.insert(0, Middleware(_Patient))
+    return app
+
+
+class _Known:
+    """Refuses a token of somebody whom the workspace does not know, and ends what outlives its token."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        user = scope.get("user")
+        if not isinstance(user, AuthenticatedUser):
+            await self._app(scope, receive, send)  # it is refused there
+            return
+        token = user.access_token
+        if token.subject is None:
+            why = "the token is of nobody whom workspace.toml names"
+            answer = JSONResponse({"error": "access_denied", "error_description": why}, 403)
+            answer.headers["WWW-Authenticate"] = f'Bearer error="access_denied", error_description="{why}"'
+            await answer(scope, receive, send)
+            return
+        left_s = None if token.expires_at is None else max(0.0, token.expires_at - time.time())
+        with anyio.move_on_after(left_s):
+            await self._app(scope, receive, send)
+
+
+class _TooSlow(Exception):
+    """A client has sent or taken nothing for too long."""
+
+
+class _Patient:
+    """Cuts off a client that does not send its request, or does not take its answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        until = anyio.current_time() + PATIENCE_S
+        complete = answered = False
+
+        async def patient_receive() -> Message:
+            nonlocal complete
+            if complete:
+                return await receive()  # it waits for the client to go
+            with _within(until - anyio.current_time()):
+                message = await receive()
+            complete = not message.get("more_body", False)
+            return message
+
+        async def patient_send(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            with _within(PATIENCE_S):
+                await send(message)
+
+        slow = False
+        try:
+            await self._app(scope, patient_receive, patient_send)
+        except* _TooSlow:
+            slow = True
+        if slow and not answered:
+            words = f"The request has not come within {PATIENCE_S:g} s"
+            await PlainTextResponse(words, 408, {"Connection": "close"})(scope, receive, send)
+        # Where an answer had begun, uvicorn closes the connection, as it is not complete.
+
+
+@contextlib.contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    try:
+        with anyio.fail_after(max(0.0, seconds)):
+            yield
+    except TimeoutError:
+        raise _TooSlow from None
+
+
+def _impatient() -> type[Any]:
+    """uvicorn's protocol, which waits for the head of a request without end, with an end."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class Impatient(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+        _late: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._late is not None:
+                self._late.cancel()
+            super().connection_lost(exc)
+
+        def _wait(self) -> None:
+            if self._late is None:
+                self._late = self.loop.call_later(PATIENCE_S, self._look, self.cycle)
+
+        def _look(self, before: Any) -> None:
+            self._late = None
+            cycle = self.cycle
+            if cycle is before and (cycle is None or cycle.response_complete):
+                self.transport.close()
+
+    return Impatient
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, which end the process by the signal once more."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(app: Starlette, listening: socket.socket, begun: Callable[[], None]) -> None:
+    config = uvicorn.Config(
+        app,
+        http=_impatient(),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=ENDS_WITHIN_S,
+    )
+    server = _Server(config)
+
+    async def until_told() -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for _ in signals:
+                server.should_exit = True
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(until_told)
+        begun()
+        await server.serve(sockets=[listening])
+        group.cancel_scope.cancel()
+
+
+def serve_http(
+    folder: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    as_: str = "",
+    issuer: Issuer | None = None,
+    resource_url: str = "",
+    token: bool = True,
+    limits: Limits | None = None,
+    begun: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve a workspace until SIGTERM, Ctrl-C or SIGHUP; runs go on.
+
+    Args:
+        folder: The workspace's.
+        host: Where it listens.
+        port: 0: a free one.
+        as_: Whom callers speak for that have no token of an issuer.
+        issuer: Who issues tokens.
+        resource_url: The URL that clients and tokens name, where it is another than where it listens.
+        token: Whether the server's own token is needed where there is no issuer.
+        limits: Of each caller.
+        begun: Is called with the URL once clients can connect.
+
+    Raises:
+        BadInput: It would listen to other machines without checking tokens, or in clear.
+    """
+    if not is_loopback(host):
+        _require_tokens(host, issuer, resource_url)
+    if resource_url:
+        require_safe_url(resource_url, "--resource-url")
+    listening = bound(host, port)
+    callers = Callers(folder, as_=as_)
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        url = resource_url or f"http://{shown}:{listening.getsockname()[1]}{PATH}"
+        guard = guard_of(folder, url, as_=as_, issuer=issuer, token=token)
+        app = app_of(make_server(callers, guard=guard, limits=limits), url, guarded=guard is not None)
+
+        async def main() -> None:
+            if issuer is not None:
+                await issuer.keys.load()
+            await _serve(app, listening, lambda: begun(url))
+
+        anyio.run(main)
+    finally:
+        listening.close()
+        callers.close()
+
+
+def _require_tokens(host: str, issuer: Issuer | None, resource_url: str) -> None:
+    if issuer is None:
+        raise BadInput(
+            f"--host {host} is reached from other machines: it needs --issuer and --jwks, which say whose tokens "
+            "are taken. Without: leave --host out, and use an ssh tunnel (docs/howto/mcp.md).",
+            value=host,
+        )
+    if not resource_url.startswith("https://"):
+        raise BadInput(
+            f"--host {host} is reached from other machines, and tokens would go there in clear: put a proxy with "
+            "TLS in front, and name its URL (https://...) by --resource-url.",
+            value=resource_url,
+        )
