@@ -2,43 +2,38 @@
 
     python everything.py WORKSPACE
 
-serves that on loopback at a free port, without a token, writes the URL as one line, and ends when stdin is closed.
+serves that on loopback at a free port, without a token, writes the URL as one line, and ends on SIGTERM.
 The fixtures are added to the server that `make_server` returns, so that each call goes through all that ours do.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import itertools
 import json
 import struct
 import sys
+import warnings
 import wave
 import zlib
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
+from everything_asks import NAME, asking_tools, content_of, rounds  # beside this file
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.prompts.base import UserMessage
 from mcp.server.mcpserver.resources.types import BinaryResource, TextResource
-from mcp.shared.exceptions import MCPError
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp_types import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     AudioContent,
     CallToolResult,
-    CreateMessageRequest,
-    CreateMessageRequestParams,
-    ElicitRequest,
-    ElicitRequestFormParams,
     EmbeddedResource,
     ImageContent,
     InputRequiredResult,
-    ListRootsRequest,
-    SamplingMessage,
     TextContent,
     TextResourceContents,
 )
@@ -47,13 +42,14 @@ from pydantic import Field
 from hpcagent.mcp import tasks
 from hpcagent.mcp.approving import in_thread
 from hpcagent.mcp.callers import Caller, Callers, caller_now
+from hpcagent.mcp.http import PATH, _serve, app_of, bound
 from hpcagent.mcp.server import make_server
 from hpcagent.mcp.serving import as_sdk_tool, tool
 from hpcagent.mcp.tools.runs import Handle, handle_of
 
 TASK_TOOLS = ("slow_compute", "failing_job", "test_tool_with_task")
 PAUSE_S = 0.05  # as the suite says it
-LONGEST_S = 3.0
+LONGEST_S = 1.0
 
 
 def png() -> str:
@@ -87,27 +83,6 @@ def image() -> ImageContent:
 
 def embedded(uri: str, words: str, mime: str = "text/plain") -> EmbeddedResource:
     return EmbeddedResource(type="resource", resource=TextResourceContents(uri=uri, mime_type=mime, text=words))
-
-
-def form(message: str, **properties: Any) -> ElicitRequest:
-    schema = {"type": "object", "properties": properties, "required": list(properties)}
-    return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=schema))
-
-
-def sampling(words: str, most: int) -> CreateMessageRequest:
-    message = SamplingMessage(role="user", content=TextContent(type="text", text=words))
-    return CreateMessageRequest(params=CreateMessageRequestParams(messages=[message], max_tokens=most))
-
-
-def content_of(ctx: Context, name: str) -> dict[str, Any] | None:
-    """What a person has filled in; None: they did not."""
-    said = (ctx.input_responses or {}).get(name)
-    content = getattr(said, "content", None)
-    return dict(content) if getattr(said, "action", "") == "accept" and content else None
-
-
-NAME = {"user_name": form("What is your name?", name={"type": "string"})}
-CONFIRM = {"confirm": form("Please confirm", ok={"type": "boolean"})}
 
 
 # -- both eras --------------------------------------------------------------------------------------
@@ -213,146 +188,7 @@ def prompts(server: MCPServer[Any]) -> None:
         return [UserMessage(image()), UserMessage("Please analyze the image above.")]
 
 
-# -- until 2025-11-25: the server asks the client ----------------------------------------------------
-
-DEFAULTS = {
-    "name": {"type": "string", "default": "John Doe"},
-    "age": {"type": "integer", "default": 30},
-    "score": {"type": "number", "default": 95.5},
-    "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
-    "verified": {"type": "boolean", "default": True},
-}
-OPTIONS = ["option1", "option2", "option3"]
-TITLES = {"value1": "First", "value2": "Second", "value3": "Third"}
-CHOICES = {
-    "untitledSingle": {"type": "string", "enum": OPTIONS},
-    "titledSingle": {
-        "type": "string",
-        "oneOf": [{"const": value, "title": f"{title} Option"} for value, title in TITLES.items()],
-    },
-    "legacyEnum": {
-        "type": "string",
-        "enum": ["opt1", "opt2", "opt3"],
-        "enumNames": ["Option One", "Option Two", "Option Three"],
-    },
-    "untitledMulti": {"type": "array", "items": {"type": "string", "enum": OPTIONS}},
-    "titledMulti": {
-        "type": "array",
-        "items": {"anyOf": [{"const": value, "title": f"{title} Choice"} for value, title in TITLES.items()]},
-    },
-}
-
-
-def asking_tools(server: MCPServer[Any]) -> None:
-    async def asked(ctx: Context, message: str, properties: dict[str, Any], required: list[str]) -> str:
-        schema = {"type": "object", "properties": properties, "required": required}
-        said = await ctx.session.elicit_form(message, schema, ctx.request_context.request_id)
-        return f"action={said.action}, content={json.dumps(said.content)}"
-
-    @server.tool()
-    async def test_sampling(prompt: str, ctx: Context) -> str:
-        """Asks the client's model."""
-        message = SamplingMessage(role="user", content=TextContent(type="text", text=prompt))
-        said = await ctx.session.create_message(
-            [message], max_tokens=100, related_request_id=ctx.request_context.request_id
-        )
-        return f"LLM response: {getattr(said.content, 'text', '')}"
-
-    @server.tool()
-    async def test_elicitation(message: str, ctx: Context) -> str:
-        """Asks the client's person."""
-        strings = {
-            "username": {"type": "string", "description": "User's response"},
-            "email": {"type": "string", "description": "User's email address"},
-        }
-        return f"User response: {await asked(ctx, message, strings, list(strings))}"
-
-    @server.tool()
-    async def test_elicitation_sep1034_defaults(ctx: Context) -> str:
-        """Asks with default values."""
-        return f"Elicitation completed: {await asked(ctx, 'Are these right?', DEFAULTS, [])}"
-
-    @server.tool()
-    async def test_elicitation_sep1330_enums(ctx: Context) -> str:
-        """Asks with choices."""
-        return f"Elicitation completed: {await asked(ctx, 'Which of these?', CHOICES, [])}"
-
-
-# -- since 2026-07-28: the server answers with what it needs ------------------------------------------
-
-
-def rounds(server: MCPServer[Any]) -> None:
-    @server.tool()
-    async def test_input_required_result_elicitation(ctx: Context) -> str | InputRequiredResult:
-        """Asks for a name."""
-        said = content_of(ctx, "user_name")
-        return f"Hello, {said['name']}!" if said else InputRequiredResult(input_requests=NAME)
-
-    @server.tool()
-    async def test_input_required_result_sampling(ctx: Context) -> str | InputRequiredResult:
-        """Asks the client's model."""
-        said = (ctx.input_responses or {}).get("capital_question")
-        if said is None:
-            asked = sampling("What is the capital of France?", 100)
-            return InputRequiredResult(input_requests={"capital_question": asked})
-        return str(getattr(getattr(said, "content", None), "text", said))
-
-    @server.tool()
-    async def test_input_required_result_list_roots(ctx: Context) -> str | InputRequiredResult:
-        """Asks for the client's folders."""
-        said = (ctx.input_responses or {}).get("client_roots")
-        if said is None:
-            return InputRequiredResult(input_requests={"client_roots": ListRootsRequest()})
-        return " ".join(str(one.uri) for one in getattr(said, "roots", ()))
-
-    async def confirmed(ctx: Context) -> str | InputRequiredResult:
-        if ctx.request_state != "asked" or content_of(ctx, "confirm") is None:
-            return InputRequiredResult(input_requests=CONFIRM, request_state="asked")
-        return "state-ok"
-
-    for name in ("test_input_required_result_request_state", "test_input_required_result_tampered_state"):
-        server.add_tool(confirmed, name=name, description="Asks for a yes, with a state that is its own.")
-
-    @server.tool()
-    async def test_input_required_result_multiple_inputs(ctx: Context) -> str | InputRequiredResult:
-        """Asks for three things at once."""
-        asked = NAME | {"greeting": sampling("Generate a greeting", 50), "client_roots": ListRootsRequest()}
-        if not asked.keys() <= (ctx.input_responses or {}).keys():
-            return InputRequiredResult(input_requests=asked, request_state="three")
-        return f"all three from {(content_of(ctx, 'user_name') or {}).get('name')}"
-
-    @server.tool()
-    async def test_input_required_result_multi_round(ctx: Context) -> str | InputRequiredResult:
-        """Asks twice."""
-        state = json.loads(ctx.request_state or "{}")
-        if (first := content_of(ctx, "step1")) is not None:
-            asked = form("Step 2: What is your favorite color?", color={"type": "string"})
-            return InputRequiredResult(input_requests={"step2": asked}, request_state=json.dumps(first))
-        second = content_of(ctx, "step2")
-        if second is None or "name" not in state:
-            asked = form("Step 1: What is your name?", name={"type": "string"})
-            return InputRequiredResult(input_requests={"step1": asked}, request_state="{}")
-        return f"{state['name']} likes {second['color']}"
-
-    @server.tool()
-    async def test_input_required_result_capabilities(ctx: Context) -> InputRequiredResult:
-        """Asks for what the client can give."""
-        found = ctx.client_capabilities
-        able: dict[str, Any] = {}
-        if found is not None and found.elicitation is not None:
-            able |= NAME
-        if found is not None and found.sampling is not None:
-            able["greeting"] = sampling("Generate a greeting", 50)
-        return InputRequiredResult(input_requests=able)
-
-    @server.prompt()
-    async def test_input_required_result_prompt(ctx: Context) -> str | InputRequiredResult:
-        """Asks for a context."""
-        said = content_of(ctx, "user_context")
-        if said is None:
-            asked = form("What context should the prompt use?", context={"type": "string"})
-            return InputRequiredResult(input_requests={"user_context": asked})
-        return f"In the context of {said['context']}"
+# -- since 2026-07-28 ------------------------------------------------------------------------------
 
 
 def stateless_tools(server: MCPServer[Any]) -> None:
@@ -483,38 +319,18 @@ def with_fixtures(server: MCPServer[Any]) -> MCPServer[Any]:
     return server
 
 
-async def serve(server: MCPServer[Any]) -> None:
-    """Serve until stdin is closed; the URL is the first line of stdout."""
-    import socket
-
-    import uvicorn
-
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(128)
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
-        config = uvicorn.Config(
-            server.streamable_http_app(), log_config=None, access_log=False, timeout_graceful_shutdown=2
-        )
-        runs = uvicorn.Server(config)
-        print(url, flush=True)
-
-        async def until_closed() -> None:
-            await asyncio.to_thread(sys.stdin.read)
-            runs.should_exit = True
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(until_closed())
-            await runs.serve(sockets=[listening])
-
-
 def main(folder: Path) -> None:
-    callers = Callers(folder)
+    """Serve until SIGTERM; the URL is the first line of stdout."""
+    callers, listening = Callers(folder), bound("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}{PATH}"
+    app = app_of(with_fixtures(make_server(callers)), url, guarded=False)
     try:
-        asyncio.run(serve(with_fixtures(make_server(callers))))
+        anyio.run(_serve, app, listening, lambda: print(url, flush=True))
     finally:
+        listening.close()
         callers.close()
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore", MCPDeprecationWarning)  # the suite calls what is deprecated, too
     main(Path(sys.argv[1]))
