@@ -23,10 +23,11 @@ _NAMES = re.compile(
     r"|^SLURM_JWT$|^SSH_A|^GPG_|^KRB5|^XDG_RUNTIME_DIR$|^DBUS_",
     re.IGNORECASE,
 )
-# (beginning that every match has, pattern, what is written in its place)
-_SHAPES: tuple[tuple[str, re.Pattern[str], str], ...] = (
+# (words of which every match has one, case-folded: most texts have none, and the pattern is slow; pattern; what is
+# written in its place)
+_SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
-        "PRIVATE KEY",
+        ("private key",),
         re.compile(
             r"-----BEGIN ([A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?)-----"
             r"(?:.{0,20000}?-----END \1-----|[A-Za-z0-9+/=\s]*)",
@@ -35,11 +36,15 @@ _SHAPES: tuple[tuple[str, re.Pattern[str], str], ...] = (
         HIDDEN,
     ),
     # RFC 7519: two objects in base64url (`{"` is `eyJ`), and a signature.
-    ("eyJ", re.compile(r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?"), HIDDEN),
-    ("://", re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"), HIDDEN),
-    ("", re.compile(r"(?i)\b(bearer|basic|token)(\s+)(?=[\w.~+/-]*[\d._~+/-])[\w.~+/-]{12,}=*"), rf"\1\2{HIDDEN}"),
+    (("eyj",), re.compile(r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?"), HIDDEN),
+    (("://",), re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"), HIDDEN),
     (
-        "",
+        ("bearer", "basic", "token"),
+        re.compile(r"(?i)\b(bearer|basic|token)(\s+)(?=[\w.~+/-]*[\d._~+/-])[\w.~+/-]{12,}=*"),
+        rf"\1\2{HIDDEN}",
+    ),
+    (
+        ("passw", "passphrase", "secret", "key", "token"),
         re.compile(
             r"(?i)([\"']?\b[\w-]*(?:password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|auth[_-]?token|"
             r"access[_-]?token|refresh[_-]?token|id[_-]?token)[\"']?\s{0,3}[=:]\s{0,3})(?:\"[^\"\n]+\"|'[^'\n]+'|"
@@ -48,8 +53,12 @@ _SHAPES: tuple[tuple[str, re.Pattern[str], str], ...] = (
         rf"\1{HIDDEN}",
     ),
     # As their makers document them: access keys of AWS, tokens of GitHub, GitLab, Slack, Hugging Face, OpenAI.
-    ("", re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
-    ("", re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|hf_|sk-)(?=[\w-]*\d)[\w-]{16,}"), HIDDEN),
+    (("akia", "asia"), re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
+    (
+        ("gh", "glpat-", "xox", "hf_", "sk-", "github_pat_"),
+        re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|hf_|sk-)(?=[\w-]*\d)[\w-]{16,}"),
+        HIDDEN,
+    ),
 )
 
 
@@ -124,8 +133,9 @@ def redacted(text: str, *, secrets: Iterable[str] | None = None) -> str:
 
 
 def _by_shape(text: str) -> str:
-    for beginning, pattern, instead in _SHAPES:
-        if not beginning or beginning in text:
+    folded = text.casefold()
+    for words, pattern, instead in _SHAPES:
+        if any(word in folded for word in words):
             text = pattern.sub(instead, text)
     return text
 

@@ -21,7 +21,19 @@ from hpcagent.resources.folder import Resources
 from hpcagent.resources.notebook import Entry
 from hpcagent.resources.objects import ObjectStore
 
-__all__ = ["EVENT", "THRESHOLD_EV", "Catalyst", "PromisingCatalyst", "run_catalyst"]
+__all__ = [
+    "EVENT",
+    "THRESHOLD_EV",
+    "Catalyst",
+    "CatalystPlan",
+    "PromisingCatalyst",
+    "Tells",
+    "check_may_store",
+    "known_catalyst",
+    "plan_catalyst",
+    "record_catalyst",
+    "run_catalyst",
+]
 
 THRESHOLD_EV = -1.2
 EVENT = "new_promising_catalyst"
@@ -84,11 +96,21 @@ class Catalyst:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """The run that would be made."""
+class CatalystPlan:
+    """The run that would be made.
+
+    Attributes:
+        chain: What computes it.
+        inputs: A structure; the molecule is built where it is computed.
+        manifest: Of the run.
+        metal: Of the catalyst.
+        support: Likewise; `none` without one.
+        adsorbate: What adsorbs.
+        structure: The element, or the slab.
+    """
 
     chain: App
-    inputs: tuple[Any, ...]  # a structure; the molecule is built where it is computed
+    inputs: tuple[Any, ...]
     manifest: Manifest
     metal: str
     support: str
@@ -207,8 +229,7 @@ def run_catalyst(
     known = _known(resources, plan, accept)
     if known is not None:
         return _noted(resources, plan, known) if note_found else known
-    resources.require(**{_TABLE: "add", _OBJECTS: "add", _NOTEBOOK: "add"})
-    resources.require(**{_OBJECTS: "read", _NOTEBOOK: "read"})
+    check_may_store(resources)
     with resources.claim(_TABLE, plan.manifest.execution_id) as waited:
         known = _known(resources, plan, accept) if waited else None
         if known is not None:
@@ -219,6 +240,76 @@ def run_catalyst(
     return found
 
 
+def plan_catalyst(
+    structure: str, adsorbate: str, *, catalyst: str | None = None, parameters: Mapping[str, Any] | None = None
+) -> CatalystPlan:
+    """The run that a workspace would make for the adsorption energy of an element; nothing is started.
+
+    Args:
+        structure: An element, of which the chain `adsorption` makes the slab.
+        adsorbate: As `run_catalyst` has it, and so are `catalyst` and `parameters`.
+
+    Raises:
+        BadInput: The run has no such parameter, or a value is not allowed.
+    """
+    if not re.fullmatch(r"[A-Z][a-z]?", structure):
+        raise BadInput(f"structure={in_brief(structure)} is no element.", value=structure)
+    return _planned(structure, adsorbate, catalyst, {}, parameters or {}, here=False)
+
+
+def known_catalyst(
+    resources: Resources, plan: CatalystPlan, accept: Literal["same_method", "any_method"] = "same_method"
+) -> Catalyst | None:
+    """What `catalyst_db` has of it; None: nothing. See `run_catalyst`.
+
+    Raises:
+        NotPermitted: The role may not read it.
+    """
+    resources.require(**{_TABLE: "read"})
+    return _known(resources, plan, accept)
+
+
+def record_catalyst(
+    resources: Resources,
+    plan: CatalystPlan,
+    result: Result,
+    *,
+    runs: Mapping[str, str],
+    threshold_ev: float = THRESHOLD_EV,
+    events: Events | Tells | None = None,
+) -> Catalyst:
+    """Store the result of a run that was planned by `plan_catalyst`, write it down and tell it, once.
+
+    Args:
+        resources: The role must be allowed to add to all three.
+        plan: What was planned.
+        result: Of its run.
+        runs: Execution id -> id in the workspace, of the runs that it comes from.
+        threshold_ev: Below this it is promising, in eV.
+        events: Who is told.
+
+    Raises:
+        NotPermitted: The role may not.
+        AppFailed: The run has failed; the notebook says so.
+    """
+    check_may_store(resources)
+    with resources.claim(_TABLE, plan.manifest.execution_id):
+        known = _known(resources, plan, "same_method")
+        if known is not None:
+            return known
+        return _new(resources, plan, threshold_ev, _Ask(events, None, {}, (result, dict(runs))))
+
+
+def check_may_store(resources: Resources) -> None:
+    """See that the role may store what would be computed.
+
+    Raises:
+        NotPermitted: It may not.
+    """
+    resources.require(**{_TABLE: "add", _OBJECTS: "add", _NOTEBOOK: "add"})
+    resources.require(**{_OBJECTS: "read", _NOTEBOOK: "read"})
+
+
 @dataclass(frozen=True, slots=True)
 class _Ask:
     """Who computes, and who is told."""
@@ -226,8 +317,9 @@ class _Ask:
     events: Events | Tells | None
     workspace: Computes | None
     options: Mapping[str, Any]
+    done: tuple[Result, dict[str, str]] | None = None  # it was computed, by these runs
 
-    def check(self, plan: _Plan) -> None:
+    def check(self, plan: CatalystPlan) -> None:
         """See that a workspace can make this run.
 
         Raises:
@@ -264,7 +356,7 @@ def _planned(
     parameters: Mapping[str, Any],
     *,
     here: bool,
-) -> _Plan:
+) -> CatalystPlan:
     """The run, checked whole; nothing is started."""
     from hpcagent.apps.structures import Given, given, structure_of
     from hpcagent.science.chains.adsorption import adsorption, adsorption_energy
@@ -306,7 +398,7 @@ def _planned(
         params = {**parameters, "metal": structure, "adsorbate": adsorbate}
         manifest = chain.manifest(params, site=about)
         metal, support = _pair(names) or (structure, "none")
-        return _Plan(chain, (), manifest, metal, support, adsorbate, structure)
+        return CatalystPlan(chain, (), manifest, metal, support, adsorbate, structure)
     slab = given(structure, "slab")
     if not isinstance(slab, Given):
         raise BadInput(f"structure={in_brief(structure)} is no element, no ASE Atoms and no path of a structure.")
@@ -317,7 +409,7 @@ def _planned(
     upstream = (slab.identity, molecule.execution_id)
     manifest = chain.manifest(parameters, upstream=upstream, site=about)
     metal, support = _pair(names) or (formula, "none")
-    return _Plan(chain, (slab,), manifest, metal, support, adsorbate, slab.fields["structure"])
+    return CatalystPlan(chain, (slab,), manifest, metal, support, adsorbate, slab.fields["structure"])
 
 
 def _with_reference(adsorbate: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -332,7 +424,7 @@ def _pair(names: tuple[str, ...]) -> tuple[str, str] | None:
     return None if not names else (names[0], names[1] if len(names) == 2 else "none")
 
 
-def _known(resources: Resources, plan: _Plan, accept: str) -> Catalyst | None:
+def _known(resources: Resources, plan: CatalystPlan, accept: str) -> Catalyst | None:
     """What the table has, or None."""
     if _TABLE not in resources.provisioned:
         return None
@@ -359,7 +451,7 @@ def _known(resources: Resources, plan: _Plan, accept: str) -> Catalyst | None:
     return _of_row(row, tuple(notes))
 
 
-def _differences(plan: _Plan, row: Row) -> list[bool]:
+def _differences(plan: CatalystPlan, row: Row) -> list[bool]:
     """In what a row differs from what was asked; what matters most is first."""
     return [row.values.get(name) != plan.conditions[name] for name in _CONDITIONS if name in plan.conditions]
 
@@ -368,14 +460,14 @@ def _of_row(row: Row, notes: tuple[str, ...]) -> Catalyst:
     return Catalyst(True, row, row["adsorption_energy"], row["reference"], notes=notes)
 
 
-def _noted(resources: Resources, plan: _Plan, known: Catalyst) -> Catalyst:
+def _noted(resources: Resources, plan: CatalystPlan, known: Catalyst) -> Catalyst:
     entry = resources.notebook(_NOTEBOOK).append(
         _entry(plan, known.result_uri) | {"found": True, "adsorption_energy_ev": known.adsorption_energy}
     )
     return Catalyst(True, known.row, known.adsorption_energy, known.result_uri, None, entry, known.notes)
 
 
-def _new(resources: Resources, plan: _Plan, threshold_ev: float, ask: _Ask) -> Catalyst:
+def _new(resources: Resources, plan: CatalystPlan, threshold_ev: float, ask: _Ask) -> Catalyst:
     """Compute it, unless a call before was killed after that; then store what is not stored yet."""
     objects, run_id = resources.objects(_OBJECTS), plan.manifest.execution_id
     stored = _stored(objects, plan)
@@ -405,21 +497,23 @@ def _tell_once(resources: Resources, event: PromisingCatalyst, *, since: float) 
     resources.tell(_TABLE, EVENT, **asdict(event), adsorption_energy_unit="eV")
 
 
-def _stored(objects: ObjectStore, plan: _Plan) -> dict[str, Any] | None:
+def _stored(objects: ObjectStore, plan: CatalystPlan) -> dict[str, Any] | None:
     """The result of this run, if it is there and whole."""
     if plan.key not in {s.key for s in objects.listed(plan.key, limit=1)}:
         return None
     return objects.get(plan.key)
 
 
-def _computed(resources: Resources, plan: _Plan, ask: _Ask) -> tuple[Result, dict[str, str]]:
+def _computed(resources: Resources, plan: CatalystPlan, ask: _Ask) -> tuple[Result, dict[str, str]]:
     """The result, and the runs of a workspace that it was made of.
 
     Raises:
         AppFailed: It failed; the notebook says so.
     """
     runs: dict[str, str] = {}
-    if ask.workspace is None:
+    if ask.done is not None:
+        result, runs = ask.done
+    elif ask.workspace is None:
         result = _on_site(plan)
     else:
         why = f"{plan.catalyst} and {plan.adsorbate}, for {_TABLE}"
@@ -440,7 +534,7 @@ def _computed(resources: Resources, plan: _Plan, ask: _Ask) -> tuple[Result, dic
     return result, runs
 
 
-def _on_site(plan: _Plan) -> Result:
+def _on_site(plan: CatalystPlan) -> Result:
     from hpcagent.science.structures.molecule import build_molecule
     from hpcagent.sites.site import current_dfk
 
@@ -460,7 +554,7 @@ def _on_site(plan: _Plan) -> Result:
     return result
 
 
-def _content(plan: _Plan, result: Result, runs: Mapping[str, str]) -> dict[str, Any]:
+def _content(plan: CatalystPlan, result: Result, runs: Mapping[str, str]) -> dict[str, Any]:
     # What a workspace has computed lies in the folders of its runs.
     where = {"runs": dict(runs)} if runs else {"workdir": result.workdir}
     return {
@@ -483,7 +577,7 @@ def _content(plan: _Plan, result: Result, runs: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _added(table: Database, plan: _Plan, energy: float, uri: str) -> Row:
+def _added(table: Database, plan: CatalystPlan, energy: float, uri: str) -> Row:
     before = table.query({"run_id": plan.manifest.execution_id}, descending=True, limit=1)
     if before.total:
         return before.items[0]
@@ -505,7 +599,7 @@ def _added(table: Database, plan: _Plan, energy: float, uri: str) -> Row:
     return table.add(values, run_id=plan.manifest.execution_id)
 
 
-def _entry(plan: _Plan, uri: str | None) -> dict[str, Any]:
+def _entry(plan: CatalystPlan, uri: str | None) -> dict[str, Any]:
     return {
         "experiment_id": plan.manifest.execution_id,
         "inputs": {"catalyst": plan.catalyst, "adsorbate": plan.adsorbate, "method": plan.method},

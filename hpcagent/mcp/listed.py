@@ -11,8 +11,7 @@ from mcp_types import Annotations, Completion, Resource
 from hpcagent.errors import HpcAgentError
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.pages import PAGES
-from hpcagent.mcp.resources import REPORT
-from hpcagent.mcp.routes import JSON, MARKDOWN, ROUTES, campaign_uri, run_uri, shared_uri
+from hpcagent.mcp.routes import JSON, MARKDOWN, REPORT, ROUTES, campaign_uri, run_uri, shared_uri
 from hpcagent.mcp.said import clean_text
 from hpcagent.mcp.shared import META, about_of, readable
 

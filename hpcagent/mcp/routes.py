@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import mimetypes
@@ -20,7 +21,9 @@ from hpcagent.mcp.said import clean
 __all__ = [
     "JSON",
     "MARKDOWN",
+    "OVERVIEW",
     "PNG",
+    "REPORT",
     "ROUTES",
     "TEXT",
     "Content",
@@ -37,7 +40,7 @@ __all__ = [
 ]
 
 JSON, MARKDOWN, PNG, TEXT = "application/json", "text/markdown", "image/png", "text/plain"
-OVERVIEW = "workspace://overview"
+OVERVIEW, REPORT = "workspace://overview", "report"
 
 # What simulations write, and no table of MIME types knows.
 _TEXTS = (".dump", ".extxyz", ".in", ".input", ".jsonl", ".lammps", ".log", ".toml", ".traj.txt", ".xyz", ".yaml")
@@ -86,7 +89,7 @@ class Route:
         """What it is."""
         return inspect.cleandoc(self.read.__doc__ or "")
 
-    @property
+    @functools.cached_property
     def parsed(self) -> UriTemplate:
         """The template, taken apart."""
         return UriTemplate.parse(self.template)

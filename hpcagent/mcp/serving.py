@@ -149,7 +149,8 @@ def as_sdk_tool(one: Tool) -> SdkTool:
         ),
     )
     loose = found.fn_metadata.arg_model
-    strict: Any = create_model(loose.__name__, __base__=loose, __cls_kwargs__={"extra": "forbid"})
+    make: Any = create_model  # mypy takes what it returns for a class of its own
+    strict = make(loose.__name__, __base__=loose, __cls_kwargs__={"extra": "forbid"})
     found.fn_metadata.arg_model = strict
     found.parameters = strict.model_json_schema(by_alias=True)
     found.fn_metadata.output_schema = _or_refusal(found.fn_metadata.output_schema)

@@ -24,6 +24,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    INVALID_REQUEST,
     EmptyResult,
     SubscribeRequestParams,
     SubscriptionsListenRequestParams,
@@ -173,6 +174,10 @@ class _OldClients:
     async def subscribe(self, ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
         """Tell this session when a resource has changed."""
         caller, uri = caller_now(), str(params.uri)
+        if not _connection(ctx).has_standalone_channel:
+            raise MCPError(
+                INVALID_REQUEST, "this connection has no session that could be told; ask again instead."
+            )
         if not await _asked(may_hear, caller, uri):
             raise MCPError(INVALID_PARAMS, f"there is no resource {clean_text(uri, 200)}", data={"uri": uri})
         session = self._session(ctx)
@@ -190,7 +195,8 @@ class _OldClients:
     async def lists(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """A middleware: who has read a list is told when it changes."""
         event = _LISTS.get(ctx.method)
-        if event is not None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        old = ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS
+        if event is not None and old and _connection(ctx).has_standalone_channel:
             session = self._session(ctx)
             session.lists.add(event)
             if isinstance(event, ResourcesListChanged) and "runs:read" in caller_now().scopes:
@@ -198,13 +204,20 @@ class _OldClients:
         return await call_next(ctx)
 
     def _session(self, ctx: ServerRequestContext[Any, Any]) -> _OldSession:
-        connection: Connection = ctx.session._connection  # the SDK has no other way to what outlives a request
+        connection = _connection(ctx)
         found = connection.state.get(_OLD)
         if found is None:
             found = connection.state[_OLD] = _OldSession(connection, self._notices, caller_now())
             connection.exit_stack.callback(found.end)
         assert isinstance(found, _OldSession)
+        if found.person != caller_now().person:
+            raise MCPError(INVALID_REQUEST, "this session is somebody else's; begin one of your own.")
         return found
+
+
+def _connection(ctx: ServerRequestContext[Any, Any]) -> Connection:
+    """What outlives a request: the SDK has no other way to it."""
+    return ctx.session._connection
 
 
 class _OldSession:
@@ -214,6 +227,7 @@ class _OldSession:
         self.uris: set[str] = set()
         self.lists: set[ServerEvent] = set()
         self._connection, self._notices, self._caller = connection, notices, caller
+        self.person = caller.person
         self._watches: dict[str, Watch] = {}
         self._pending: dict[ServerEvent, None] = {}
         self._some = asyncio.Event()

@@ -1,9 +1,9 @@
 """The Tasks extension (`io.modelcontextprotocol/tasks`), a second door to the runs and campaigns of the workspace.
 
-A task is a run or a campaign, and its id is the handle: nothing is kept here, so that a task outlives the server. To
-a client that declares the extension, calls that start something answer with a task; to all others with the handle.
-A person's yes is asked for before there is a task, so that none ever waits for input. As the extension has it, a
-run that has failed is a task that is `completed` with `isError`: `failed` is for errors of the protocol.
+A task is a run or a campaign, and its id is the handle: nothing is kept here, so that a task outlives the server.
+To a client that declares the extension, calls that start something answer with a task; to all others with the
+handle. A person's yes is asked for before there is a task, so that none ever waits for input. As the extension has
+it, a run that has failed is a task that is `completed` with `isError`: `failed` is for errors of the protocol.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ async def _get(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> Handl
 
 
 async def _update(ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
-    """No task asks for anything: answers to questions that none has asked are left aside, as the extension has it."""
+    """No task asks for anything: answers that none has asked for are left aside, as the extension has it."""
     _require_named(ctx, params)
     caller = caller_now()
     await _asked(caller.require, "runs:write")

@@ -9,13 +9,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated, ServerEvent, ToolsListChanged
 
 from hpcagent.contexts.events import MISSED
 from hpcagent.errors import BadInput, HpcAgentError
-from hpcagent.mcp.routes import OVERVIEW, campaign_uri, run_uri, shared_uri
+from hpcagent.mcp.routes import OVERVIEW, REPORT, campaign_uri, run_uri, shared_uri
 from hpcagent.workspace.client import Workspace
 
 __all__ = ["EVENTS", "Watch", "notices_of"]
@@ -57,6 +58,7 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._subscription = ""
         self._n: int | None = None
+        self._why = ""
         self._states: dict[str, str] = {}
         self._read: dict[str, int] = {}
         self._approvals: frozenset[str] | None = None
@@ -89,9 +91,9 @@ class Watch:
                 self._states = self._seen()
                 self._thread = threading.Thread(target=self._go, name="mcp notices", daemon=True)
                 self._thread.start()
-            for campaign in self._campaigns():
-                if campaign not in self._read:
-                    self._more_finished(campaign)
+            for uri, moved in self._campaigns():
+                if uri.removeprefix(campaign_uri("")) not in self._read:
+                    moved()  # how it stands now, from which on changes are told
 
     def stop(self) -> None:
         """Have the thread end; waits for nothing."""
@@ -123,30 +125,30 @@ class Watch:
                 if time.monotonic() - looked >= LOOK_S:
                     looked = time.monotonic()
                     self._look()
-            except BadInput as error:
-                if not self._stopped.is_set():
-                    self._renewed(error)
             except HpcAgentError as error:
-                log.warning("the workspace does not tell what happens: %s", error.message)
-                self._stopped.wait(AGAIN_S)
-            except Exception:  # the thread goes on; notices are late, not lost
-                log.exception("a look at the workspace failed")
-                self._stopped.wait(AGAIN_S)
+                self._failed(error.message)
+            except Exception as error:  # the thread goes on; notices are late, not lost
+                self._failed(repr(error))
         with contextlib.suppress(HpcAgentError):  # it may have ended before
             if self._workspace.served:
                 self._workspace.unsubscribe(self._subscription)
         self._workspace.close()
 
-    def _renewed(self, error: BadInput) -> None:
-        """Subscribe anew where the subscription has ended; go on behind the last event that was told."""
-        try:
-            self._subscribe()
-        except HpcAgentError:
-            log.warning("the workspace does not tell what happens: %s", error.message)
-            self._stopped.wait(AGAIN_S)
+    def _failed(self, why: str) -> None:
+        """Say so once, and try again after a while."""
+        if why != self._why:
+            log.warning("what happens in the workspace is not heard: %s", why)
+        self._why = why
+        self._stopped.wait(AGAIN_S)
 
     def _hear(self) -> None:
-        found = self._workspace.notifications(self._subscription, timeout_s=LOOK_S)
+        try:
+            found = self._workspace.notifications(self._subscription, timeout_s=LOOK_S)
+        except BadInput:
+            if not self._stopped.is_set():
+                self._subscribe()  # it has expired or was ended: on behind the last event that was told
+            return
+        self._why = ""
         if not found or self._stopped.is_set():
             return
         changed: dict[ServerEvent, None] = {}
@@ -171,7 +173,7 @@ class Watch:
             if self._states.get(identity, state) != state:
                 changed |= dict.fromkeys(_of_run(identity))
         self._states |= seen
-        changed |= dict.fromkeys(ResourceUpdated(campaign_uri(one)) for one in self._look_at_campaigns())
+        changed |= dict.fromkeys(ResourceUpdated(uri) for uri in self._look_at_campaigns())
         if self._uris[OVERVIEW]:
             pending = frozenset(one["id"] for one in self._workspace.approvals(pending=True))
             if self._approvals not in (None, pending):
@@ -184,14 +186,29 @@ class Watch:
         return {row["id"]: row["state"] for row in self._workspace.list(most=NEWEST)["runs"]}
 
     def _look_at_campaigns(self) -> list[str]:
-        """Campaigns that somebody asks for and in which runs have ended since the last look."""
+        """What has changed of campaigns: more runs have ended since the last look, or there is a new report."""
         with self._turn:
-            return [one for one in self._campaigns() if self._more_finished(one)]
+            return [uri for uri, moved in self._campaigns() if moved()]
 
-    def _campaigns(self) -> set[str]:
+    def _campaigns(self) -> list[tuple[str, Callable[[], bool]]]:
         begins = campaign_uri("")
-        wanted = {uri.removeprefix(begins) for uri in list(self._uris) if uri.startswith(begins)}
-        return {one for one in wanted if "/" not in one}
+        found: list[tuple[str, Callable[[], bool]]] = []
+        for uri in [one for one in list(self._uris) if one.startswith(begins)]:
+            campaign, _, part = uri.removeprefix(begins).partition("/")
+            if part == REPORT:
+                found.append((uri, partial(self._report_written, campaign)))
+            elif not part:
+                found.append((uri, partial(self._more_finished, campaign)))
+        return found
+
+    def _report_written(self, campaign: str) -> bool:
+        before = self._read.get(f"{campaign}/{REPORT}")
+        try:
+            now = self._workspace.piece(campaign, f"{REPORT}/report.md", length=0)["bytes"]
+        except BadInput:  # there is none
+            now = 0
+        self._read[f"{campaign}/{REPORT}"] = now
+        return before not in (None, now)
 
     def _more_finished(self, campaign: str) -> bool:
         at = self._read.get(campaign)

@@ -49,7 +49,7 @@ def begin(root: Path, identity: str, profile: str) -> None:
         campaign = load_run(folder, changes=asked["changes"])
         if app is not None and app.sent is not None:
             campaign = campaign.model_copy(update={"app": campaign.app.carrying(app.sent)})
-    run_detached(campaign, site=profile, run_dir=folder)
+    run_detached(campaign, site=profile, run_dir=folder, report=True)
 
 
 def _app(store: AppStore, reference: str) -> App:

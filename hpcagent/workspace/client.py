@@ -104,6 +104,7 @@ class Workspace:
         why: str = "",
         label: str = "",
         again: bool = False,
+        data_only: bool = False,
     ) -> Answer:
         """Start a run, or find the one that did the same work; returns at once.
 
@@ -124,6 +125,8 @@ class Workspace:
             why: What it is for, for whoever approves it.
             label: What the caller calls it; need not be unique.
             again: Do it once more where the same work has failed.
+            data_only: Refuse settings and parameters that may be code, or name a file of this machine: for doors
+                whose callers are not known as this user is.
 
         Returns:
             `id`, `state`, `found` (whether the same work was known), `workdir`.
@@ -144,6 +147,7 @@ class Workspace:
             why=why,
             label=label,
             again=again,
+            data_only=data_only,
         )
 
     def estimate(self, app: str | App, params: Mapping[str, Any] | None = None, **more: Any) -> Answer:
@@ -268,6 +272,60 @@ class Workspace:
     def simulation_get_results(self, name: str = "default_simulation") -> Answer:
         """How a simulation stands, by its `run_id` or its name; see `simulation_run`."""
         return self._one("simulation_get_results", name=name)
+
+    def catalyst(
+        self,
+        structure: str,
+        adsorbate: str,
+        *,
+        catalyst: str = "",
+        accept: str = "same_method",
+        threshold_ev: float = -1.2,
+        parameters: Mapping[str, Any] | None = None,
+        site: str = "",
+        walltime_s: float | None = None,
+        why: str = "",
+    ) -> Answer:
+        """A catalyst's adsorption energy: what is known, or the run that computes it; returns at once.
+
+        `hpcagent.materials.run_catalyst` waits and does the same. Here the service stores the result, writes it
+        into the notebook and tells it when the run has ended, whatever has become of the caller.
+
+        Args:
+            structure: An element.
+            adsorbate: An atom or a molecule of `ase.build.molecule`.
+            catalyst: What it is called, e.g. `Cu-ZnO`.
+            accept: Which row of `catalyst_db` will do: `same_method` or `any_method`.
+            threshold_ev: Below this it is promising, in eV.
+            parameters: Of the chain `adsorption`, e.g. `{"engine": "emt"}`.
+            site: Where it runs.
+            walltime_s: In seconds.
+            why: What it is for.
+
+        Returns:
+            `state` (found, pending, running, recording, recorded, failed), `run_id`, `adsorption_energy_ev`,
+            `result_uri`, `row`, `promising`, `notes`, `error`.
+
+        Raises:
+            NotAllowed: A value is not allowed, or the gate refuses the run.
+            NotPermitted: The role may not read the table, or may not store what would be computed.
+        """
+        return self._one(
+            "catalyst",
+            structure=structure,
+            adsorbate=adsorbate,
+            catalyst=catalyst,
+            accept=accept,
+            threshold_ev=threshold_ev,
+            parameters=dict(parameters or {}),
+            site=site,
+            walltime_s=walltime_s,
+            why=why,
+        )
+
+    def catalyst_state(self, identity: str) -> Answer:
+        """How a catalyst stands that a run computes; fields as `catalyst`."""
+        return self._one("catalyst_state", identity=identity)
 
     # -- campaigns ----------------------------------------------------------------------------
 

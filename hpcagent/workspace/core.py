@@ -6,23 +6,34 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hpcagent.catalog import list_apps
 from hpcagent.contexts.triggers import Started, Triggers, load_triggers
 from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
+from hpcagent.materials.catalyst import (
+    THRESHOLD_EV,
+    Tells,
+    check_may_store,
+    known_catalyst,
+)
 from hpcagent.model.records import Manifest
+from hpcagent.resources.folder import Resources
 from hpcagent.shown import plain
 from hpcagent.sites.profiles import find_profile, list_profiles
 from hpcagent.workspace.campaigns import Campaigns
+from hpcagent.workspace.catalysts import Catalysts, catalyst_data, plan_of
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
 from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import folder_of_site, size_of
+from hpcagent.workspace.shared import opened_resources
 
 __all__ = ["Core"]
 
@@ -57,6 +68,7 @@ class Core(Campaigns):
             self._triggers = Triggers(
                 root / "triggers", self.events, load_triggers(triggers), self._triggered, owner=self._owner.name
             )
+        self.catalysts = Catalysts(root / "catalysts", opened=self._resources_of, news=self._say)
         with self._turn:
             self._take_up()
 
@@ -113,6 +125,7 @@ class Core(Campaigns):
         for desk in list(self._desks.values()):
             if isinstance(desk, Kept):
                 desk.look()
+        self.catalysts.look(self.rows)
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
@@ -162,6 +175,122 @@ class Core(Campaigns):
             if self.gate.may_use(caller, "apps", app.name)
         ]
 
+    def catalyst(
+        self,
+        caller: Caller,
+        *,
+        structure: str,
+        adsorbate: str,
+        catalyst: str = "",
+        accept: Literal["same_method", "any_method"] = "same_method",
+        threshold_ev: float = THRESHOLD_EV,
+        parameters: Mapping[str, Any] | None = None,
+        site: str = "",
+        walltime_s: float | None = None,
+        why: str = "",
+    ) -> dict[str, Any]:
+        """A catalyst's adsorption energy: what is known, or the run that computes it; returns at once.
+
+        The run is one of the chain `adsorption`, behind the gate as a whole. When it has ended its result is
+        stored, written into the notebook, told and added to `catalyst_db`, in the caller's name, as
+        `hpcagent.materials.run_catalyst` does it.
+
+        Args:
+            structure: An element.
+            adsorbate: An atom or a molecule of `ase.build.molecule`.
+            catalyst: What it is called, e.g. `Cu-ZnO`.
+            accept: Which row of the table will do; see `run_catalyst`.
+            threshold_ev: Below this it is promising, in eV.
+            parameters: Of the chain.
+            site: Where it runs.
+            walltime_s: In seconds.
+            why: What it is for.
+
+        Returns:
+            `state` (found, pending, running, recording, recorded, failed), `run_id`, and what is known.
+
+        Raises:
+            NotAllowed: A value is not allowed, or the gate refuses the run.
+            NotPermitted: The role may not read the table, or may not store what would be computed.
+        """
+        asked = {
+            "structure": structure,
+            "adsorbate": adsorbate,
+            "catalyst": catalyst,
+            "parameters": dict(parameters or {}),
+            "threshold_ev": threshold_ev,
+        }
+        with self.gate.recorded(caller, what="catalyst"):
+            try:
+                plan = plan_of(asked)
+            except BadInput as error:
+                why_not, value = error.message, error.details.get("value")
+                field = next((name for name, one in asked.items() if one == value), "parameters")
+                raise NotAllowed(
+                    "contract", why_not, field=field, value=value, do="correct it and ask again"
+                ) from None
+        resources, _ = self._resources_of(caller.name)
+        known = known_catalyst(resources, plan, accept)
+        if known is not None:
+            return {"state": "found", "run_id": None, "error": None} | catalyst_data(known, asked)
+        check_may_store(resources)
+        begun = self.run(
+            caller,
+            plan.chain.name,
+            plan.manifest.params,
+            site=site,
+            walltime_s=walltime_s,
+            why=why or f"{plan.catalyst} and {adsorbate}",
+        )
+        if not self._has_failed(begun["id"]):
+            self.catalysts.follow(begun["id"], caller.name, asked)
+        return self.catalyst_state(caller, begun["id"])
+
+    def _has_failed(self, run: str) -> bool:
+        """Whether it is written down already that this run gave nothing: it is not written down twice."""
+        try:
+            order, still = self.catalysts.state(run)
+        except BadInput:
+            return False
+        return not still and "error" in order
+
+    def catalyst_state(self, caller: Caller, identity: str) -> dict[str, Any]:
+        """How a catalyst stands that a run computes; fields as `catalyst`."""
+        with self._turn:
+            row = self._row(caller, identity)
+        order, _ = self.catalysts.state(identity)
+        found = order.get("found")
+        state = "recorded" if found else "failed" if "error" in order else "recording" if row.over else row.state
+        nothing: dict[str, Any] = {
+            "adsorption_energy_ev": None,
+            "result_uri": None,
+            "row": None,
+            "promising": None,
+            "notes": [],
+        }
+        return {"state": state, "run_id": identity, "error": order.get("error")} | (found or nothing)
+
+    def _resources_of(self, name: str) -> tuple[Resources, Tells]:
+        """The resources of the workspace for somebody, with the rights of their role now."""
+        person = self.rules.people.get(name)
+        role = self._owner.role if name == self._owner.name else "" if person is None else person.role
+        caller = Caller(name=name, role=role or "viewer")
+
+        class Told:
+            def tell(_, event: str, payload: Mapping[str, Any], *, to: str = "", key: str = "") -> object:  # noqa: N805
+                return self.tell(caller, event=event, payload=payload, to=to, key=key)
+
+        folder = self.folder.root / "resources"
+        announce = partial(self._announced, caller)
+        return opened_resources(folder, name, caller.role, self.rules, announce=announce), Told()
+
+    def _announced(self, caller: Caller, resource: str, at: int) -> None:
+        self.modified(caller, resource=resource, at=at)
+
+    def _say(self, news: str) -> None:
+        if not self.news or self.news[-1] != news:
+            self.news.append(news)
+
     def rules_said(self, caller: Caller) -> dict[str, Any]:
         """What holds for the caller: rules in words, and the sites that they may use, each with what it is."""
         named = list(self.rules.sites) or [one.name for one in list_profiles()]
@@ -204,7 +333,7 @@ class Core(Campaigns):
     @property
     def busy(self) -> bool:
         """Whether something is under way."""
-        return any(desk.busy for desk in self._desks.values())
+        return self.catalysts.busy or any(desk.busy for desk in self._desks.values())
 
     def close(self, *, end: bool = False) -> None:
         """Leave the sites; what had not ended is taken up by the next service.

@@ -29,8 +29,8 @@ def counters_of(row: Row, folder: Path, *, ledgers: list[Path], now: float) -> d
 
     Returns:
         `nodes`, `ranks`, `threads_per_rank`, `gpus_per_node` as asked for; `node`, `cpu_s`, `wall_s`,
-        `cores_held`, `cpu_use_percent`, `max_rss_bytes`, each None with a reason in `unknown`; `source`; the site's
-        `jobs`.
+        `cores_held`, `cpu_use_percent`, `max_rss_bytes`, each None with a reason in `unknown`; `source`; the
+        site's `jobs`.
     """
     asked = row.manifest.get("resources", {})
     ranks = int(asked.get("nodes", 1)) * int(asked.get("ranks_per_node", 1))

@@ -32,6 +32,7 @@ from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.configured import configured
 from hpcagent.workspace.desk import Desk, Job
 from hpcagent.workspace.kept import Kept
+from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
 from hpcagent.workspace.rows import Row, job_facts
@@ -125,6 +126,7 @@ class Runs(Records):
         settings: Mapping[str, Any] | None = None,
         resources: Mapping[str, Any] | None = None,
         why: str = "",
+        data_only: bool = False,
     ) -> tuple[App, Manifest, Request, list[Mapping[str, Any]]]:
         """What a call would run: checked by the contract, with what it takes at most.
 
@@ -132,6 +134,8 @@ class Runs(Records):
             NotAllowed: Which field, which value, what is allowed.
         """
         found = self.app(app)
+        if data_only:
+            check_only_data(found.name, params, settings or {})
         asked_for = dict(resources or {}) | ({} if walltime_s is None else {"walltime_s": walltime_s})
         field = "resources" if resources else "walltime_s"
         try:

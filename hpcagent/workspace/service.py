@@ -69,6 +69,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "invoke": Core.invoke,
     "invocation": Core.invocation,
     "expire": Core.expire,
+    "catalyst": Core.catalyst,
+    "catalyst_state": Core.catalyst_state,
     "rules": Core.rules_said,
     "counters": Core.counters,
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcagent.mcp.tools import admin, events, runs, simulations, slurm
+from hpcagent.mcp.tools import admin, catalysts, events, runs, simulations, slurm
 
 __all__ = ["MODULES"]
 
-MODULES = (runs, simulations, slurm, events, admin)
+MODULES = (runs, simulations, slurm, catalysts, events, admin)

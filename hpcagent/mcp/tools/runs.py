@@ -257,7 +257,10 @@ def run_job(
     seed: Annotated[int, Field(description="Random seed.")] = 0,
     inputs: Annotated[list[str], Field(description="run_ids that it takes as input.", max_length=100)] = [],  # noqa: B006
     walltime_s: Annotated[float | None, Field(gt=0, description="Wall time at most, in seconds.")] = None,
-    settings: Annotated[dict[str, Any], Field(description="Of the app, as its contract names them.")] = {},  # noqa: B006
+    settings: Annotated[
+        dict[str, Any],
+        Field(description="Of the app: numbers, and `mode`. Scripts, commands and files are refused."),
+    ] = {},  # noqa: B006
     resources: Annotated[dict[str, Any], Field(description='E.g. {"nodes": 2}.')] = {},  # noqa: B006
     why: Why = "",
     again: Annotated[bool, Field(description="Do it once more where the same work has failed.")] = False,
@@ -280,6 +283,7 @@ def run_job(
             resources=resources or None,
             why=why,
             again=again,
+            data_only=True,
         )
     )
 

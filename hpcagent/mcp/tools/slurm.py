@@ -59,6 +59,7 @@ def submit_slurm(
             walltime_s=spec.walltime_s,
             resources={"nodes": spec.nodes, "ranks_per_node": spec.ranks_per_node},
             why=spec.why,
+            data_only=True,
         )
     )
 

@@ -110,7 +110,9 @@ def test_a_task_is_cancelled(drive, workspace):
     async def body(client):
         task = await begun(client, LONG)
         assert (await ask(client, "tasks/get", task.task_id)).status == "working"
-        await ask(client, "tasks/update", task.task_id, EmptyResult, input_responses={"nobody": {"action": "accept"}})
+        await ask(
+            client, "tasks/update", task.task_id, EmptyResult, input_responses={"nobody": {"action": "accept"}}
+        )
         await ask(client, "tasks/cancel", task.task_id, EmptyResult)
         first = await ended(client.session, task.task_id)
         await ask(client, "tasks/cancel", task.task_id, EmptyResult)  # asked for again, as after a lost answer
@@ -185,4 +187,6 @@ def test_a_campaign_is_a_task_with_its_answer(drive, workspace):
 
     task = drive(body, extensions=[TakesTasks()])
     content = task.result["structuredContent"]
-    assert task.status == "completed" and content["campaign_id"] == found["id"] and content["runs"]["completed"] == 4
+    assert (
+        task.status == "completed" and content["campaign_id"] == found["id"] and content["runs"]["completed"] == 4
+    )

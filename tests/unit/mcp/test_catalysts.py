@@ -1,0 +1,199 @@
+"""Catalysts through the MCP server: looked up, computed once, written down."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import anyio
+import pytest
+
+HOW = {"engine": "emt", "site": "threads", "params": {"relax": "none", "layers": 2, "site": "fcc"}}
+CU_ZNO = {"structure": "Cu", "adsorbate": "O", "catalyst": "Cu-ZnO", **HOW}
+PAPER = {
+    "metal": "Cu",
+    "support": "ZnO",
+    "adsorbate": "CO2",
+    "adsorption_energy": -0.4,
+    "reference": "doi:10.0000/example",
+    "method": "measured",
+}
+
+
+async def _call(client, tool, **arguments):
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.structured_content
+    return result.structured_content
+
+
+async def _recorded(client, run_id):
+    with anyio.fail_after(120):
+        while True:
+            found = await _call(client, "get_dft", run_id=run_id)
+            if found["state"] in ("recorded", "failed"):
+                return found
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_search_then_compute_only_if_none_then_notebook(drive, workspace):
+    async def body(client):
+        none = await _call(client, "query_database", query="Cu-ZnO")
+        mine = await _call(client, "subscribe_events", events=["new_promising_catalyst"])
+        begun = await _call(client, "run_dft", **CU_ZNO, threshold_ev=10.0)
+        done = await _recorded(client, begun["run_id"])
+        rows = await _call(client, "query_database", query="Cu-ZnO")
+        again = await _call(client, "run_dft", **CU_ZNO)
+        inputs = {"catalyst": "Cu-ZnO", "adsorbate": "O"}
+        entry = await _call(
+            client,
+            "append_notebook_entry",
+            experiment_id="what we know of Cu-ZnO",
+            inputs=inputs,
+            output_uri=done["result_uri"],
+        )
+        told = await _call(client, "get_notifications", subscription_id=mine["subscription_id"])
+        return none, begun, done, rows, again, entry, told["notifications"]
+
+    none, begun, done, rows, again, entry, told = drive(body)
+    assert none["total"] == 0 and begun["state"] in ("pending", "running") and begun["run_id"]
+    assert done["state"] == "recorded" and done["row"]["support"] == "ZnO"
+    assert any("support is in the name only" in note for note in done["notes"])
+    assert rows["total"] == 1
+    assert rows["records"][0]["values"]["adsorption_energy"] == done["adsorption_energy_ev"]
+    assert rows["records"][0]["units"]["adsorption_energy"] == "eV"
+    assert again["state"] == "found" and again["run_id"] is None
+    assert again["adsorption_energy_ev"] == done["adsorption_energy_ev"]
+    assert len(workspace.list(app="adsorption")["runs"]) == 1
+    resources = workspace.resources()
+    entries = resources.notebook().entries().items
+    assert [one["inputs"]["catalyst"] for one in entries] == ["Cu-ZnO", "Cu-ZnO"] and entry["number"] == 2
+    assert entries[0]["output_uri"] == done["result_uri"] and resources.notebook().verify() == 2
+    stored = resources.objects().get(done["result_uri"].partition("/")[2])
+    assert stored["metrics"]["adsorption_energy"] == done["adsorption_energy_ev"]
+    assert stored["runs"] == {stored["experiment_id"]: begun["run_id"]}
+    assert [one["payload"]["catalyst"] for one in told] == ["Cu-ZnO"]
+
+
+@pytest.mark.slow
+def test_a_service_that_was_killed_records_it_all_the_same_and_once(drive, workspace):
+    async def body(client):
+        begun = await _call(client, "run_dft", **CU_ZNO)
+        os.kill(workspace.about()["pid"], signal.SIGKILL)
+        return await _recorded(client, begun["run_id"])
+
+    done = drive(body)
+    assert done["state"] == "recorded"
+    resources = workspace.resources()
+    assert len(resources.notebook().entries().items) == 1
+    assert resources.database().query({}, limit=10).total == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_an_entry_without_output_once(drive, workspace):
+    async def body(client):
+        wrong = {**CU_ZNO, "adsorbate": "Zz9"}
+        begun = await _call(client, "run_dft", **wrong)
+        done = await _recorded(client, begun["run_id"])
+        return done, await _call(client, "run_dft", **wrong)
+
+    done, again = drive(body)
+    assert done["state"] == again["state"] == "failed" and "Zz9" in done["error"]
+    entries = workspace.resources().notebook().entries().items
+    assert len(entries) == 1 and entries[0]["output_uri"] is None and entries[0]["failure"]["message"]
+
+
+def test_a_row_from_a_paper_will_do_where_any_method_is_asked_for(drive, workspace):
+    async def body(client):
+        added = await _call(client, "add_catalyst", **PAPER)
+        asked = {**CU_ZNO, "adsorbate": "CO2", "accept": "any_method"}
+        found = await _call(client, "run_dft", **asked)
+        strong = {"ranges": {"adsorption_energy": {"max": -300, "unit": "meV"}}, "texts": {"adsorbate": "CO2"}}
+        rows = await _call(client, "query_database", filters=strong)
+        unknown = {"filters": {"ranges": {"no_such_column": {"min": 1}}}}
+        assert (await client.call_tool("query_database", unknown)).is_error
+        weak = {"ranges": {"adsorption_energy": {"max": -500, "unit": "meV"}}}
+        return added, found, rows, await _call(client, "query_database", filters=weak)
+
+    added, found, rows, none = drive(body)
+    assert found["state"] == "found" and found["adsorption_energy_ev"] == -0.4 and found["run_id"] is None
+    assert found["result_uri"] == "doi:10.0000/example" and found["notes"]
+    assert [one["artifact_id"] for one in rows["records"]] == [added["artifact_id"]] and none["total"] == 0
+    assert workspace.list()["runs"] == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("run_dft", {**CU_ZNO, "params": {"temperature": 600}}),
+        ("run_dft", {**CU_ZNO, "temperature": 600}),
+        ("run_dft", {**CU_ZNO, "structure": "/etc/passwd"}),
+        ("run_dft", {**CU_ZNO, "structure": "slab.cif"}),
+        ("run_dft", {**CU_ZNO, "structure": "Cu\n"}),
+        ("run_dft", {**CU_ZNO, "adsorbate": "../O"}),
+        ("run_dft", {**CU_ZNO, "catalyst": "Cu; DROP TABLE"}),
+        ("run_dft", {**CU_ZNO, "engine": "ase"}),
+        ("run_dft", {**CU_ZNO, "site": "/tmp/evil.toml"}),
+        ("run_dft", {**CU_ZNO, "params": {"engine": "emt"}}),
+        ("run_dft", {**CU_ZNO, "params": {"xc": "PBE\n/\n&cell"}}),
+        ("run_dft", {**CU_ZNO, "params": {"metal": "Pt"}}),
+        ("query_database", {"query": "SELECT * FROM rows"}),
+        ("query_database", {"filters": {"sql": "1=1"}}),
+        ("add_catalyst", {**PAPER, "adsorption_energy": "low"}),
+        ("append_notebook_entry", {"experiment_id": "x", "inputs": {"catalyst": "Cu"}}),
+        ("optimize_geometry", {"structure": "/etc/passwd"}),
+        ("plot_band_structure", {"structure": "r-none", "path": "G\nX"}),
+        ("get_dft", {"run_id": "../../workspace"}),
+    ],
+)
+def test_what_is_wrong_is_refused_and_nothing_happens(drive, workspace, tool, arguments):
+    async def body(client):
+        return await client.call_tool(tool, arguments)
+
+    result = drive(body)
+    assert result.is_error and result.structured_content["error"], result
+    assert workspace.list()["runs"] == []
+
+
+def test_rights_of_the_role_hold(drive, workspace):
+    with (workspace.folder.root / "workspace.toml").open("a") as file:
+        file.write('\n[people.eve]\nrole = "viewer"\n\n[people.exe]\nrole = "executor"\n')
+
+    async def body(client):
+        inputs = {"catalyst": "Cu", "adsorbate": "O"}
+        return (
+            await client.call_tool("query_database", {}),
+            await client.call_tool("run_dft", CU_ZNO),
+            await client.call_tool("add_catalyst", PAPER),
+            await client.call_tool("append_notebook_entry", {"experiment_id": "x", "inputs": inputs}),
+        )
+
+    read, *refused = drive(body, as_="eve")
+    assert not read.is_error and all(one.is_error for one in refused)
+    read, _, add, append = drive(body, as_="exe")
+    assert not read.is_error and add.is_error and not append.is_error  # an executor names its run
+    assert workspace.resources().notebook().entries().items[0].by.startswith("exe")
+
+
+@pytest.mark.slow
+def test_a_structure_is_relaxed_and_its_bands_are_drawn(drive, workspace):
+    async def body(client):
+        built = await _call(client, "run_job", kind="build_crystal", params={"name": "Cu"})
+        workspace_run = await _ended(client, built["run_id"])
+        assert workspace_run["state"] == "completed", workspace_run
+        relaxed = await _call(
+            client, "optimize_geometry", structure=built["run_id"], engine="emt", cell="volume", fmax=0.05
+        )
+        return await _ended(client, relaxed["run_id"])
+
+    status = drive(body)
+    assert status["state"] == "completed" and status["units"]["energy"] == "eV"
+
+
+async def _ended(client, run_id):
+    with anyio.fail_after(120):
+        while True:
+            status = await _call(client, "get_status", run_id=run_id)
+            if status["phase"] != "pending":
+                return status
+            await anyio.sleep(0.05)
