@@ -1,6 +1,6 @@
 """What the MCP server costs: calls in memory, over stdio and over loopback HTTP, many polls at once, a push.
 
-python benchmarks/mcp.py [--calls 300] [--polls 1000]
+python benchmarks/mcp_server.py [--calls 300] [--polls 1000]
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ async def by_http(root: Path, most: int = 20) -> AsyncIterator[Client]:
             assert found is not None
             headers = {"Authorization": f"Bearer {own_token(root)}"}
             limits = httpx2.Limits(max_connections=most, max_keepalive_connections=most)
-            async with httpx2.AsyncClient(headers=headers, trust_env=False, timeout=120, limits=limits) as http:
-                async with Client(streamable_http_client(found[0], http_client=http)) as client:
-                    yield client
+            made_http = httpx2.AsyncClient(headers=headers, trust_env=False, timeout=120, limits=limits)
+            async with made_http as http, Client(streamable_http_client(found[0], http_client=http)) as client:
+                yield client
         finally:
             made.terminate()
 
