@@ -167,8 +167,19 @@ class _Known:
             await answer(scope, receive, send)
             return
         left_s = None if token.expires_at is None else max(0.0, token.expires_at - time.time())
-        with anyio.move_on_after(left_s):
-            await self._app(scope, receive, send)
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        with anyio.move_on_after(left_s) as time_left:
+            await self._app(scope, receive, watched)
+        if time_left.cancelled_caught and begun:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        elif time_left.cancelled_caught:
+            await JSONResponse({"error": "invalid_token"}, 401)(scope, receive, send)
 
 
 class _TooSlow(Exception):

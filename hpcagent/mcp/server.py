@@ -19,6 +19,7 @@ from hpcagent.mcp.limits import Limits
 from hpcagent.mcp.listed import arguments_of, completed, listed
 from hpcagent.mcp.notices import Notices
 from hpcagent.mcp.pages import INSTRUCTIONS
+from hpcagent.mcp.prompts import add_prompts
 from hpcagent.mcp.serving import as_sdk_tool, tools_of
 from hpcagent.mcp.streams import serve_streams
 from hpcagent.mcp.tasks import Tasks
@@ -91,11 +92,12 @@ def make_server(callers: Callers, *, guard: Guard | None = None, limits: Limits 
     serve_streams(server._lowlevel_server, notices)
     callers.at_close(notices.close)
     _complete(server)
+    add_prompts(server)
     return server
 
 
 def _complete(server: MCPServer[Any]) -> None:
-    """Serve completion of addresses, and of arguments of prompts that have the same names."""
+    """Serve completion of addresses; `add_prompts` completes arguments of prompts."""
 
     async def complete(ref: Any, argument: Any, context: Any) -> Completion:
         found: Completion = await in_thread(

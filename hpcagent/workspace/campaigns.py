@@ -31,6 +31,7 @@ from hpcagent.store.files import make_folder, write_whole
 from hpcagent.store.rundir import holder
 from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.app_store import packed
+from hpcagent.workspace.plain_campaigns import as_data, check_changes, check_values, is_name, packaged_campaign
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.runs import Runs, is_function, is_ours, sandbox_of, size_of
 
@@ -64,14 +65,17 @@ class Campaigns(Runs):
         site: str = "",
         why: str = "",
         cause: Sequence[str] = (),
+        at_once: bool = False,
     ) -> dict[str, Any]:
         """Start a campaign, approved as a whole with its cap, in a process of its own; returns once it has begun.
 
         Args:
-            campaign: Path or name of its TOML; or `toml`, its text, and `app`, as a call of `run` has it.
+            campaign: Path or name of its TOML; or `toml`, its text, and `app`, as a call of `run` has it; or
+                `data`, the name of a packaged one or a text that may name no code and no file.
             changes: Dotted key -> value, in place of what stands there.
             site: Where it runs.
             why: What it is for.
+            at_once: Return when it is let through; why it does not begin is noted with it.
 
         Raises:
             NotAllowed: The gate refuses it; nothing has begun.
@@ -80,6 +84,8 @@ class Campaigns(Runs):
             self.gate.require(caller, "run")
             try:
                 found, toml, reference = self._campaign_of(campaign, changes)
+            except NotAllowed:
+                raise
             except BadInput as error:
                 raise NotAllowed("contract", error.message, do="correct it and ask again") from None
         with self._turn:
@@ -107,6 +113,8 @@ class Campaigns(Runs):
                 cause=list(cause),
             )
             row.state = "running"
+            if at_once:
+                return self._soon(row, asked, toml, None)
         return self._in_the_background(row, asked, toml=toml)
 
     def _campaign_of(
@@ -123,13 +131,24 @@ class Campaigns(Runs):
             known = packaged(found.app.name)
             named = known is not None and known.digest == found.app.digest
             return found, found.toml(), found.app.name if named else self.store.put(packed(found.app))
-        reference = self.referred(campaign["app"])
-        text = str(campaign["toml"])
+        if "data" in campaign:
+            wanted = str(campaign["data"])
+            if is_name(wanted):
+                check_changes(changes or {})
+                found, toml, reference = self._campaign_of(str(packaged_campaign(wanted)), changes)
+                check_values(found)
+                return found, toml, reference
+            text, reference = as_data(wanted, changes or {})
+        else:
+            reference = self.referred(campaign["app"])
+            text = str(campaign["toml"])
         asked = self.folder.root / "asked"
         asked.mkdir(mode=0o700, exist_ok=True)
         path = asked / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
         write_whole(path, text, private=True)
         found = load_campaign(path, changes=changes, app=self.app(reference))
+        if "data" in campaign:
+            check_values(found)
         return found, found.toml(), reference
 
     def _in_the_background(
@@ -143,8 +162,7 @@ class Campaigns(Runs):
             make_folder(folder)
             profile = find_profile(self._profile(row.site)).name
             let_through(folder, asked, workspace=self.folder.root, identity=row.id, profile=profile)
-            order = {"toml": toml, "app": row.reference, "changes": None if changes is None else dict(changes)}
-            write_whole(folder.with_name(f"{row.id}.asked.json"), json.dumps(order), private=True)
+            self._write_order(row, toml, changes)
             begin(self.folder.root, row.id, self._profile(row.site))
         except RunDirLocked:  # nobody else has this folder: the service before this one has had it begun
             pass
@@ -155,11 +173,24 @@ class Campaigns(Runs):
         finally:
             with self._turn:
                 self._beginning.discard(row.id)
+                self._turn.notify_all()
         with self._turn:
             return self._said(row, found=False)
 
+    def _write_order(self, row: Row, toml: str | None, changes: Mapping[str, Any] | None) -> None:
+        """Write down what the process that begins a campaign is to do."""
+        order = {"toml": toml, "app": row.reference, "changes": None if changes is None else dict(changes)}
+        write_whole(self._workdir(row).with_name(f"{row.id}.asked.json"), json.dumps(order), private=True)
+
     def extend(
-        self, caller: Caller, identity: str, *, changes: Mapping[str, Any] | None = None, why: str = ""
+        self,
+        caller: Caller,
+        identity: str,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        why: str = "",
+        data_only: bool = False,
+        at_once: bool = False,
     ) -> dict[str, Any]:
         """Go on with a campaign that has ended or was stopped; what it is to take on top is let through anew.
 
@@ -167,17 +198,27 @@ class Campaigns(Runs):
             identity: The campaign.
             changes: Dotted key -> value, e.g. `{"until.max_runs": 40}`.
             why: What it is for.
+            data_only: The changes may name no code and no file.
+            at_once: As of `start`.
 
         Raises:
             NotAllowed: The gate refuses it, or the campaign goes on at this moment.
         """
         with self._turn, self.gate.recorded(caller, what=f"extend {identity}"):
             self.gate.require(caller, "run")
+            if data_only:
+                check_changes(changes or {})
             row = self._campaign(caller, identity)
             folder = self._workdir(row)
             goes = identity in self._beginning or holder(folder)[0]
+            if goes and not (folder / "events.jsonl").exists():
+                raise _goes_on(identity)
             try:
                 campaign = load_run(folder, changes=changes)
+                if data_only:
+                    check_values(campaign)
+            except NotAllowed:
+                raise
             except BadInput as error:
                 raise NotAllowed("contract", error.message, do="correct it and ask again") from None
             price = self.rules.price(row.site)
@@ -196,16 +237,9 @@ class Campaigns(Runs):
                 # Asked for once more, as after a lost answer: it was let through, and needs no other approval.
                 if goes:
                     return self._said(row, found=True)
-                return self._late_extension(row, whole, changes)
+                return self._soon(row, whole, None, changes or {}, found=True)
             if goes:
-                raise NotAllowed(
-                    "contract",
-                    "the campaign goes on at this moment",
-                    field="identity",
-                    value=identity,
-                    allowed="one that has ended or was stopped",
-                    do=f"wait for it, or stop it first (hpcagent workspace stop {identity})",
-                )
+                raise _goes_on(identity)
             admission = self.gate.admit(asked, caller)
             event = {
                 "event": "extended",
@@ -216,13 +250,24 @@ class Campaigns(Runs):
                 "changes": dict(changes or {}),
             }
             self._let_through(event, admission)
+            if at_once:
+                return self._soon(row, whole, None, changes or {})
         return self._in_the_background(row, whole, toml=None, changes=changes or {})
 
-    def _late_extension(self, row: Row, whole: Request, changes: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Begin an extension that was let through and whose service died before it began."""
-        order = row, whole, None, changes or {}
-        threading.Thread(target=self._begin_late, args=order, daemon=True).start()
-        return self._said(row, found=True)
+    def _soon(
+        self,
+        row: Row,
+        asked: Request,
+        toml: str | None,
+        changes: Mapping[str, Any] | None,
+        *,
+        found: bool = False,
+    ) -> dict[str, Any]:
+        """Have what was let through begun by another thread; within the turn."""
+        self._write_order(row, toml, changes)
+        self._beginning.add(row.id)
+        threading.Thread(target=self._begin_late, args=(row, asked, toml, changes), daemon=True).start()
+        return self._said(row, found=found)
 
     def _take_up_campaign(self, row: Row) -> None:
         """Begin one that was let through, and whose coordinator was not started before the service died."""
@@ -235,6 +280,7 @@ class Campaigns(Runs):
             self._end(row, "failed", note="it had not begun when the service ended; ask for it again")
             return
         toml = read_json(order)["toml"]
+        self._beginning.add(row.id)
         threading.Thread(target=self._begin_late, args=(row, asked, toml, None), daemon=True).start()
 
     def _begin_late(self, row: Row, asked: Request, toml: str | None, changes: Mapping[str, Any] | None) -> None:
@@ -255,6 +301,7 @@ class Campaigns(Runs):
         seed: int = 0,
         site: str = "",
         why: str = "",
+        at_once: bool = False,
     ) -> dict[str, Any]:
         """Look for the best point of an app with Gaussian processes: a campaign, approved as a whole.
 
@@ -269,6 +316,7 @@ class Campaigns(Runs):
             seed: Of the policy.
             site: Where it runs.
             why: What it is for.
+            at_once: As of `start`.
 
         Raises:
             NotAllowed: The gate refuses it; nothing has begun.
@@ -285,7 +333,7 @@ class Campaigns(Runs):
             app = self.app(objective_function)
             try:
                 text = campaign_toml(
-                    objective_function.partition("@")[0],
+                    objective_function,
                     objective,
                     search_space=search_space,
                     constraints=constraints,
@@ -297,7 +345,7 @@ class Campaigns(Runs):
                 )
             except BadInput as error:
                 raise NotAllowed("contract", error.message, do="correct it and ask again") from None
-        return self.start(caller, {"toml": text, "app": objective_function}, site=site, why=why)
+        return self.start(caller, {"data": text}, site=site, why=why, at_once=at_once)
 
     def answer(self, caller: Caller, identity: str) -> dict[str, Any]:
         """A campaign's answer so far: the best point with errors, P(feasible), expected regret, node-hours."""
@@ -316,17 +364,37 @@ class Campaigns(Runs):
             raise BadInput(f"{identity} is a single run, not a campaign: ask for its status.", value=identity)
         return row
 
-    def stop(self, caller: Caller, identity: str) -> dict[str, Any]:
-        """Ask the coordinator of a campaign to end, as Ctrl-C would; what has finished is kept."""
+    def stop(self, caller: Caller, identity: str, *, at_once: bool = False) -> dict[str, Any]:
+        """Ask the coordinator of a campaign to end, as Ctrl-C would; what has finished is kept.
+
+        Args:
+            caller: Who asks.
+            identity: The campaign.
+            at_once: Do not wait for its end; why it does not end is a line of `about`'s news.
+        """
         with self._turn:
             self.gate.require(caller, "run")
             row = self._row(caller, identity)
             if row.kind != "campaign":
                 raise BadInput(f"{identity} is a single run: cancel it.", value=identity)
+            said = self._said(row, found=True)
+        if at_once:
+            if not row.over:
+                threading.Thread(target=self._stop_late, args=(row,), daemon=True).start()
+            return said
         stop_run(self._workdir(row))
         self._look_at_campaigns()
         with self._turn:
             return self._said(row, found=True)
+
+    def _stop_late(self, row: Row) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: row.id not in self._beginning or self._closed, BEGINS_WITHIN_S)
+        try:
+            stop_run(self._workdir(row))
+        except (HpcAgentError, TimeoutError) as error:
+            self.news.append(f"the campaign {row.id} was not stopped: {plain(str(error))}")
+        self._look_at_campaigns()
 
     def _look_at_campaigns(self) -> None:
         """See which have ended, and book what they took."""
@@ -359,6 +427,17 @@ class Campaigns(Runs):
                         note=there.reason or "it was interrupted; `hpcagent resume` goes on with its folder",
                         bytes=max(0, size_of(self._workdir(row)) - row.stored),
                     )
+
+
+def _goes_on(identity: str) -> NotAllowed:
+    return NotAllowed(
+        "contract",
+        "the campaign goes on at this moment",
+        field="identity",
+        value=identity,
+        allowed="one that has ended or was stopped",
+        do=f"wait for it, or stop it first (hpcagent workspace stop {identity})",
+    )
 
 
 def brings_code(campaign: Campaign) -> bool:

@@ -249,6 +249,34 @@ class Workspace:
         """
         return self._one("fetch", identity=identity, path=path, offset=offset, length=length)
 
+    def repeat(
+        self,
+        changes: str | Sequence[str],
+        identity: str = "",
+        *,
+        other_version: bool = False,
+        why: str = "",
+        data_only: bool = False,
+    ) -> Answer:
+        """An earlier run with something changed: "the same with skin 1 angstrom".
+
+        Args:
+            changes: `skin=1 angstrom`, `temperature +50 K`, `timestep /2`; one or several.
+            identity: The run; empty: the newest of the caller's.
+            other_version: Go on where the app has another version now.
+            why: What it is for.
+            data_only: What is changed may name no file of this machine.
+
+        Returns:
+            As `run`, with `since`, `app`, `version`, `params`, `units`, `changes`, `notes`.
+
+        Raises:
+            NotAllowed: A unit is missing or wrong, a value is out of bounds, or the gate refuses it.
+        """
+        several = [changes] if isinstance(changes, str) else list(changes)
+        more = {"other_version": other_version, "why": why, "data_only": data_only}
+        return self._one("repeat", changes=several, identity=identity, **more)
+
     def simulation_run(
         self,
         name: str = "default_simulation",
@@ -336,6 +364,8 @@ class Workspace:
         changes: Mapping[str, Any] | None = None,
         site: str = "",
         why: str = "",
+        data_only: bool = False,
+        at_once: bool = False,
     ) -> Answer:
         """Start a campaign in a process of its own; `ha.attach(workdir)` follows it.
 
@@ -344,17 +374,41 @@ class Workspace:
             changes: Dotted key -> value, in place of what stands there.
             site: Where it runs.
             why: What it is for, for whoever approves it.
+            data_only: The campaign is the name of a packaged one, or a TOML text (not a path), and may name no
+                code and no file: for campaigns that come from a client.
+            at_once: Return when it is let through; why it does not begin is noted with it.
 
         Raises:
             NotAllowed: The gate refuses it.
         """
+        whole = self._whole(campaign, changes, data_only)
+        rest = {"changes": dict(changes or {})} if data_only else {}
+        return self._one("start", campaign=whole, site=site, why=why, at_once=at_once, **rest)
+
+    def estimate_campaign(
+        self,
+        campaign: Campaign | str | Path,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        site: str = "",
+        data_only: bool = False,
+    ) -> Answer:
+        """What a campaign would take as a whole, and what the gate would say; nothing is run. See `start`."""
+        whole = self._whole(campaign, changes, data_only)
+        rest = {"changes": dict(changes or {})} if data_only else {}
+        return self._one("estimate_campaign", campaign=whole, site=site, **rest)
+
+    def _whole(
+        self, campaign: Campaign | str | Path, changes: Mapping[str, Any] | None, data_only: bool
+    ) -> dict[str, Any]:
+        if data_only:
+            return {"data": str(campaign)}
         if isinstance(campaign, Campaign) and changes:
             raise BadInput("changes go with a campaign's TOML; a Campaign has its own values.")
         found = campaign if isinstance(campaign, Campaign) else load_campaign(campaign, changes=changes)
         wanted = asked(found.app)
         same = not wanted["settings"] and not wanted["resources"]
-        whole = {"toml": found.toml(), "app": wanted["app"] if same else packed(found.app)}
-        return self._one("start", campaign=whole, site=site, why=why)
+        return {"toml": found.toml(), "app": wanted["app"] if same else packed(found.app)}
 
     def bayesian_optimize(
         self,
@@ -369,6 +423,7 @@ class Workspace:
         seed: int = 0,
         site: str = "",
         why: str = "",
+        at_once: bool = False,
     ) -> Answer:
         """Look for the best point of an app with Gaussian processes: a campaign, approved as a whole.
 
@@ -383,6 +438,7 @@ class Workspace:
             seed: Of the policy.
             site: Where it runs.
             why: What it is for.
+            at_once: As of `start`.
 
         Returns:
             As `start`; `answer` has the best point, `recommend` the next ones with their expected improvement.
@@ -399,7 +455,44 @@ class Workspace:
             seed=seed,
             site=site,
             why=why,
+            at_once=at_once,
         )
+
+    def campaign(self, identity: str, *, timeout_s: float = 0.0) -> Answer:
+        """How a campaign stands, at once, with its newest answer; a newer one is worked out in the background.
+
+        Args:
+            identity: The campaign.
+            timeout_s: Wait so long for a newer answer, in seconds.
+
+        Returns:
+            `state`, `runs` (`done`, `most`, `by_state`), `node_hours`, `question`, `policy`; `answer` as `answer`
+            has it or None, of `answer_of_runs` runs; `answer_handle` of one that is being worked out.
+        """
+        return self._one("campaign", identity=identity, timeout_s=timeout_s)
+
+    def ask_later(self, identity: str, what: str, *, timeout_s: float = 0.0, **args: Any) -> Answer:
+        """Ask something about a campaign that takes longer than a moment; a process of its own answers.
+
+        Args:
+            identity: The campaign.
+            what: `explain` (`run`: a number or the beginning of an execution id), `recommend` (`n`), `replay`
+                (`policies`, `seeds`), `report` (writes it into the campaign's folder), `answer`.
+            timeout_s: Wait so long for the answer, in seconds.
+            args: Of the question.
+
+        Returns:
+            `handle`, `state` (running, done, failed), `answer`, `error`. Asked again while the campaign's
+            journal is the same, it is the same question.
+
+        Raises:
+            BadInput: An argument is wrong.
+        """
+        return self._one("ask_later", identity=identity, what=what, args=args, timeout_s=timeout_s)
+
+    def get_answer(self, handle: str, *, timeout_s: float = 0.0) -> Answer:
+        """The answer to a question of `ask_later`, for whoever may see the campaign."""
+        return self._one("get_answer", handle=handle, timeout_s=timeout_s)
 
     def answer(self, identity: str) -> Answer:
         """A campaign's answer so far: the best point with errors, P(feasible), expected regret, node-hours."""
@@ -409,22 +502,38 @@ class Workspace:
         """Points that a campaign's policy would run next, with their expected improvement; nothing is run."""
         return self._one("recommend", identity=identity, n=n)
 
-    def extend(self, identity: str, changes: Mapping[str, Any] | None = None, *, why: str = "") -> Answer:
+    def extend(
+        self,
+        identity: str,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        why: str = "",
+        data_only: bool = False,
+        at_once: bool = False,
+    ) -> Answer:
         """Go on with a campaign that has ended or was stopped; what it is to take on top is let through anew.
 
         Args:
             identity: The campaign.
             changes: Dotted key -> value, e.g. `{"until.max_runs": 40}`.
             why: What it is for.
+            data_only: As of `start`.
+            at_once: As of `start`.
 
         Raises:
             NotAllowed: The gate refuses it, or it goes on at this moment.
         """
-        return self._one("extend", identity=identity, changes=dict(changes or {}), why=why)
+        more = {"changes": dict(changes or {}), "why": why, "data_only": data_only, "at_once": at_once}
+        return self._one("extend", identity=identity, **more)
 
-    def stop(self, identity: str) -> Answer:
-        """Stop a campaign; what has finished is kept."""
-        return self._one("stop", identity=identity)
+    def stop(self, identity: str, *, at_once: bool = False) -> Answer:
+        """Stop a campaign; what has finished is kept.
+
+        Args:
+            identity: The campaign.
+            at_once: Do not wait for its end.
+        """
+        return self._one("stop", identity=identity, at_once=at_once)
 
     # -- events, contexts, resources ----------------------------------------------------------
 

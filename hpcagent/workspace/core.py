@@ -26,10 +26,10 @@ from hpcagent.model.records import Manifest
 from hpcagent.resources.folder import Resources
 from hpcagent.shown import plain
 from hpcagent.sites.profiles import find_profile, list_profiles
-from hpcagent.workspace.campaigns import Campaigns
 from hpcagent.workspace.catalysts import Catalysts, catalyst_data, plan_of
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
+from hpcagent.workspace.enquiries import Enquiries
 from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import folder_of_site, size_of
@@ -43,7 +43,7 @@ LOOK_S = 5.0
 EXPIRE_S = 3600.0
 
 
-class Core(Campaigns):
+class Core(Enquiries):
     """Everything that is asked of a workspace.
 
     Args:
@@ -116,6 +116,7 @@ class Core(Campaigns):
         now = time.monotonic()
         with self._turn:
             self._take_late()
+        self.questions.look()
         if self._triggers is not None:
             try:
                 self._triggers.run_once()
@@ -136,8 +137,11 @@ class Core(Campaigns):
     def _expire_in_time(self) -> None:
         """Once an hour, without being asked."""
         now = self._clock()
-        if self.rules.retention_days is not None and now - self._expired_at > EXPIRE_S:
-            self._expired_at = now
+        if now - self._expired_at <= EXPIRE_S:
+            return
+        self._expired_at = now
+        self.questions.expire()
+        if self.rules.retention_days is not None:
             try:
                 self.expire(self._owner)
             except (HpcAgentError, OSError) as error:
@@ -333,7 +337,9 @@ class Core(Campaigns):
     @property
     def busy(self) -> bool:
         """Whether something is under way."""
-        return self.catalysts.busy or any(desk.busy for desk in self._desks.values())
+        if self.questions.busy or self.catalysts.busy:
+            return True
+        return any(desk.busy for desk in self._desks.values())
 
     def close(self, *, end: bool = False) -> None:
         """Leave the sites; what had not ended is taken up by the next service.

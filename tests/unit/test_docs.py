@@ -209,6 +209,7 @@ NEEDS = {
     "chains.md": ("ase", "tblite"),
     "dft.md": ("ase", "tblite"),
     "materials_and_resources.md": ("ase",),
+    "mcp.md": ("mcp",),
     "mpi.md": ("mpi4py",),
     "other_optimizers.md": ("optuna", "gest_api"),
     "wrap-your-own-code.md": ("ase",),

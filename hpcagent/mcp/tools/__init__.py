@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from hpcagent.mcp.tools import admin, catalysts, events, runs, simulations, slurm
+from hpcagent.mcp.tools import (
+    admin,
+    again,
+    campaigns,
+    catalysts,
+    enquiries,
+    events,
+    runs,
+    simulations,
+    slurm,
+)
 
 __all__ = ["MODULES"]
 
-MODULES = (runs, simulations, slurm, catalysts, events, admin)
+MODULES = (runs, again, campaigns, enquiries, simulations, slurm, catalysts, events, admin)

@@ -20,6 +20,7 @@ from mcp import Client
 from hpcagent.mcp.callers import Callers
 from hpcagent.mcp.server import make_server
 
+PATIENCE_S = 120
 RULES = 'name = "group"\ndefault_site = "threads"\n'
 
 
@@ -72,3 +73,50 @@ def node() -> Callable[[str], list[str]]:
         pytest.skip("the programs of tests/node/package.json are not installed (make test does it)")
     program = str(Path(wheel.origin).parent / "bin" / "node")
     return lambda name: [program, str(modules / ".bin" / name)]
+
+
+class Follow:
+    """Waiting for what goes on, as a client does: by asking again."""
+
+    async def said(self, client: Any, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What a tool answers; an error fails the test."""
+        result = await client.call_tool(tool, arguments)
+        assert not result.is_error, result.structured_content
+        return dict(result.structured_content)
+
+    async def refused(self, client: Any, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """How a tool refuses."""
+        result = await client.call_tool(tool, arguments)
+        assert result.is_error, result.structured_content
+        return dict(result.structured_content)
+
+    async def until(self, client: Any, tool: str, arguments: dict[str, Any], over: Any) -> dict[str, Any]:
+        """What a tool answers once `over` holds of it."""
+        with anyio.fail_after(PATIENCE_S):
+            while True:
+                found = await self.said(client, tool, arguments)
+                if over(found):
+                    return found
+                await anyio.sleep(0.05)
+
+    async def ended(self, client: Any, campaign_id: str) -> dict[str, Any]:
+        """A campaign once it is over and has its last answer."""
+        arguments = {"campaign_id": campaign_id}
+        return await self.until(
+            client,
+            "get_campaign",
+            arguments,
+            lambda c: c["state"] != "running" and c["answer_state"] != "running" and c["answer_handle"] is None,
+        )
+
+    async def answered(self, client: Any, later: dict[str, Any]) -> dict[str, Any]:
+        """What came of a question."""
+        return await self.until(
+            client, "get_answer", {"handle": later["handle"]}, lambda a: a["state"] != "running"
+        )
+
+
+@pytest.fixture
+def follow() -> Follow:
+    """Call tools and wait for what they have started."""
+    return Follow()

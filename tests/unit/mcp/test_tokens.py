@@ -242,6 +242,38 @@ def test_people_are_read_again_and_a_broken_file_lets_nobody_in(call, folder):
     (folder / "workspace.toml").write_text(RULES)  # for the end of the test
 
 
+def test_a_stream_ends_with_its_token(folder, tmp_path):
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"_meta": meta, "notifications": {"toolsListChanged": True}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "subscriptions/listen",
+        **bearer(token(exp=int(time.time()) - 28)),  # with the leeway it holds for another two seconds
+    }
+
+    async def main() -> Any:
+        issuer = Issuer(ISSUER, str(tmp_path / "jwks.json"))
+        await issuer.keys.load()
+        callers = Callers(folder)
+        app = app_of(make_server(callers, guard=guard_of(folder, URL, issuer=issuer)), URL, guarded=True)
+        try:
+            async with app.router.lifespan_context(app):
+                async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
+                    with anyio.fail_after(60):  # the transport gives the answer once it has ended
+                        return await http.post(URL, json=body, headers=headers, timeout=60)
+        finally:
+            callers.close()
+
+    answer = anyio.run(main)
+    assert answer.status_code == 200 and "acknowledged" in answer.text, answer.text
+
+
 def test_where_tokens_come_from_is_told_to_everybody(folder, tmp_path):
     async def main() -> Any:
         issuer = Issuer(ISSUER, str(tmp_path / "jwks.json"))

@@ -1,0 +1,53 @@
+"""The same run with something changed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.serving import tool
+from hpcagent.mcp.tools.runs import Handle, Why, handle_of
+
+__all__ = ["repeat_run"]
+
+
+class Repeated(Handle):
+    """A run that was made of an earlier one."""
+
+    since: str = Field(description="The run that it was made of.")
+    app: str
+    version: str
+    params: dict[str, Any] = Field(description="All of its parameters, in the unit of units.")
+    units: dict[str, str] = Field(description="Parameter to unit; without one it is a pure number or a word.")
+    changes: list[str] = Field(description="What was changed.")
+    notes: list[str] = Field(description="What is to be known beside, e.g. a parameter that was left out.")
+
+
+@tool("The same run with something changed", scope="runs:write", read_only=False, idempotent=False, asks=True)
+def repeat_run(
+    caller: Caller,
+    changes: Annotated[
+        list[Annotated[str, Field(max_length=1000)]],
+        Field(
+            description='What to change: "skin=1 angstrom", "temperature +50 K", "timestep /2", "style=omp". A '
+            "number with a unit needs it; it is converted to that of the contract.",
+            min_length=1,
+            max_length=100,
+        ),
+    ],
+    run_id: Annotated[
+        str, Field(description="The earlier run; empty: the newest of the caller's.", max_length=200)
+    ] = "",
+    other_version: Annotated[
+        bool, Field(description="Go on where the app has another version now than that run had.")
+    ] = False,
+    why: Why = "",
+) -> Repeated:
+    """Run an earlier run's app again with something changed: "the same with skin 1 angstrom", "50 degrees higher".
+
+    All else (other parameters, seed, site, inputs) is as it was. The new parameters are in the answer.
+    """
+    found = caller.workspace.repeat(changes, run_id, other_version=other_version, why=why, data_only=True)
+    return Repeated(**handle_of(found).model_dump())

@@ -1,0 +1,268 @@
+"""Campaigns: find one, estimate, start, follow, extend, stop."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hpcagent.campaign.record import list_configs
+from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.routes import campaign_uri
+from hpcagent.mcp.serving import Answer, tool
+from hpcagent.mcp.tools.runs import Site, Why, named
+from hpcagent.model.base import read_toml
+
+__all__ = [
+    "CampaignId",
+    "bayesian_optimize",
+    "estimate_campaign",
+    "extend_campaign",
+    "get_campaign",
+    "list_packaged_campaigns",
+    "start_campaign",
+    "stop_campaign",
+]
+
+WAIT_S = 0.5
+
+CampaignId = Annotated[
+    str, Field(description="Handle of a campaign, as start_campaign returned it.", max_length=200)
+]
+Which = Annotated[
+    str,
+    Field(
+        description="A packaged campaign by its name (list_packaged_campaigns), or the text of a campaign's TOML "
+        "with app = a name of list_apps, an objective, a space, a policy by name and until. No paths, no code.",
+        min_length=1,
+        max_length=100_000,
+    ),
+]
+Changes = Annotated[
+    dict[str, Any],
+    Field(
+        description='Dotted key to value, in place of what stands there, e.g. {"until.max_runs": 12, '
+        '"space.skin.high": 4.0}. Numbers are in the units of the app\'s contract (describe_app), '
+        "until.node_hours in node-hours.",
+        max_length=100,
+    ),
+]
+
+
+class PackagedCampaign(Answer):
+    """A campaign that comes along."""
+
+    name: str
+    app: str
+    description: str
+    max_runs: int | None = Field(description="Runs at most; null: something else ends it.")
+
+
+class PackagedCampaigns(Answer):
+    """Campaigns that come along."""
+
+    campaigns: list[PackagedCampaign]
+
+
+class CampaignHandle(Answer):
+    """A campaign that was started, or found."""
+
+    campaign_id: str = Field(description="Its handle: whoever has it and may see the campaign can follow it.")
+    state: str = Field(description="running, completed, failed or stopped.")
+    found: bool = Field(description="Whether the very same campaign was known already: nothing was started anew.")
+    workdir: str = Field(description="Its directory, relative to the workspace.")
+    uri: str = Field(description="The resource to read or to subscribe to.")
+
+
+class CampaignEstimate(Answer):
+    """What a campaign would take."""
+
+    app: str
+    site: str
+    runs: int | None = Field(description="Runs at most; null: nothing bounds them.")
+    wall_s_per_run: float = Field(description="Expected wall time of one run, in seconds.")
+    node_hours: float | None = Field(description="Expected node-hours of all runs; null: no bound of runs.")
+    node_hours_at_most: float | None = Field(
+        description="Node-hours at most (until.node_hours); null: nothing bounds them."
+    )
+    usd_at_most: float | None = Field(description="US dollars at most; null: no price or no bound.")
+    approval: str = Field(description="Why a person would have to say yes; empty: nobody has to.")
+    refused: dict[str, Any] | None = Field(description="Why it would be refused; null: it would not.")
+    known: str | None = Field(description="The very same campaign, if the caller has started it already.")
+
+
+class CampaignStatus(Answer):
+    """How a campaign stands."""
+
+    campaign_id: str
+    name: str
+    app: str
+    site: str
+    state: str = Field(description="running, completed, failed or stopped.")
+    question: str = Field(description="What is maximised or minimised under which limits; empty before it began.")
+    policy: str = Field(description="Who suggests the points.")
+    runs: dict[str, Any] = Field(
+        description="done: runs that have ended; most: at most, null without a bound; by_state: state to number."
+    )
+    node_hours: float = Field(description="Node-hours taken so far.")
+    node_hours_at_most: float | None = Field(description="Node-hours at most; null: nothing bounds them.")
+    note: str | None = Field(description="Why it has ended, or did not begin.")
+    failures: dict[str, int] = Field(description="Name of a failure to how many runs have ended with it.")
+    answer: dict[str, Any] | None = Field(
+        description="The newest answer: best (params, metrics, uncertainty as one standard error, units, "
+        "probability_feasible 0 to 1, ties), expected_regret (in its metric's unit), node_hours; null: none yet."
+    )
+    answer_state: str = Field(
+        description="none (no run has ended), running (a newer one is worked out), done, failed."
+    )
+    answer_of_runs: int | None = Field(description="How many runs had ended when the answer was asked for.")
+    answer_handle: str | None = Field(description="Handle of a newer answer that is being worked out: get_answer.")
+
+
+class CampaignStopping(Answer):
+    """What becomes of it."""
+
+    campaign_id: str
+    state: str = Field(description="As it was when this was asked; get_campaign says when it has ended.")
+    note: str
+
+
+def _handle(found: dict[str, Any]) -> CampaignHandle:
+    workdir = "/".join(str(found.pop("workdir")).split("/")[-2:])
+    identity = found.pop("id")
+    return CampaignHandle(campaign_id=identity, workdir=workdir, uri=campaign_uri(identity), **found)
+
+
+@tool("Packaged campaigns")
+def list_packaged_campaigns(caller: Caller) -> PackagedCampaigns:
+    """Campaigns that come with hpcagent: name, app, what each finds out. start_campaign starts one by its name."""
+    found = []
+    for name, path in list_configs().items():
+        data = read_toml(path)
+        until = data.get("until", {})
+        found.append(
+            PackagedCampaign(
+                name=name,
+                app=str(data.get("app", "")),
+                description=str(data.get("description", "")),
+                max_runs=until.get("max_runs") if isinstance(until, dict) else None,
+            )
+        )
+    return PackagedCampaigns(campaigns=found)
+
+
+@tool("What a campaign would take")
+def estimate_campaign(
+    caller: Caller,
+    campaign: Which,
+    changes: Changes = {},  # noqa: B006
+    site: Site = "",
+) -> CampaignEstimate:
+    """Runs and node-hours of a campaign before anything runs, and whether the gate would let it through."""
+    return CampaignEstimate(
+        **caller.workspace.estimate_campaign(campaign, changes=changes, site=site, data_only=True)
+    )
+
+
+@tool("Start a campaign", scope="runs:write", read_only=False, asks=True)
+def start_campaign(
+    caller: Caller,
+    campaign: Which,
+    changes: Changes = {},  # noqa: B006
+    site: Site = "",
+    why: Why = "",
+) -> CampaignHandle:
+    """Start a campaign, approved as a whole with its cap, and return at once; the very same one is found.
+
+    Follow it by get_campaign. It needs neither this server nor its client to go on.
+    """
+    return _handle(
+        caller.workspace.start(campaign, changes=changes, site=site, why=why, data_only=True, at_once=True)
+    )
+
+
+@tool("How a campaign stands", foreign=True)
+def get_campaign(caller: Caller, campaign_id: CampaignId) -> CampaignStatus:
+    """Progress, node-hours, and the answer so far with its uncertainty, P(feasible) and expected regret.
+
+    Progress is of this moment. The answer is worked out in the background: ask again, or get_answer.
+    """
+    found = caller.workspace.campaign(campaign_id, timeout_s=WAIT_S)
+    return CampaignStatus(campaign_id=found.pop("id"), **found)
+
+
+@tool("Go on with a campaign", scope="runs:write", read_only=False, asks=True)
+def extend_campaign(
+    caller: Caller,
+    campaign_id: CampaignId,
+    changes: Changes,
+    why: Why = "",
+) -> CampaignHandle:
+    """Go on with a campaign that has ended or was stopped, e.g. with more runs; returns at once.
+
+    What it is to take on top is let through anew.
+    """
+    return _handle(caller.workspace.extend(campaign_id, changes, why=why, data_only=True, at_once=True))
+
+
+@tool("Stop a campaign", scope="runs:write", read_only=False, destructive=True)
+def stop_campaign(caller: Caller, campaign_id: CampaignId) -> CampaignStopping:
+    """Stop a campaign; what has finished is kept, and extend_campaign goes on. Returns at once."""
+    found = caller.workspace.stop(campaign_id, at_once=True)
+    over = found["state"] in ("completed", "failed", "stopped")
+    note = "it had ended before" if over else "it is asked to stop, which may take a minute"
+    return CampaignStopping(campaign_id=campaign_id, state=found["state"], note=note)
+
+
+@tool("Look for the best point", scope="runs:write", read_only=False, asks=True)
+def bayesian_optimize(
+    caller: Caller,
+    objective_function: Annotated[
+        str, Field(description="An app by its name (list_apps): never code.", max_length=200)
+    ],
+    objective: Annotated[
+        dict[str, Any],
+        Field(
+            description='E.g. {"maximize": "ns_per_day", "subject_to": {"drift": {"at_most": 1.0}}}; limits are '
+            "in the metric's unit (describe_app)."
+        ),
+    ],
+    budget: Annotated[int, Field(ge=1, le=100_000, description="Runs at most.")],
+    search_space: Annotated[
+        dict[str, dict[str, Any]],
+        Field(
+            description='Parameter to {"low": ..., "high": ...} or {"choices": [...]} in the contract\'s unit; '
+            "empty: what the app varies.",
+            max_length=100,
+        ),
+    ] = {},  # noqa: B006
+    constraints: Annotated[
+        list[str], Field(description='Conditions between parameters, e.g. ["x + y <= 1"].', max_length=100)
+    ] = [],  # noqa: B006
+    fixed: Annotated[
+        dict[str, Any], Field(description="Values of other parameters, in their units.", max_length=100)
+    ] = {},  # noqa: B006
+    node_hours: Annotated[float | None, Field(gt=0, description="Node-hours at most.")] = None,
+    seed: Annotated[int, Field(ge=0, description="Seed of the policy.")] = 0,
+    site: Site = "",
+    why: Why = "",
+) -> CampaignHandle:
+    """Look for the best point of an app with Gaussian processes: a campaign, approved as a whole; returns at once.
+
+    get_campaign has the best point so far, recommend_points the next ones with their expected improvement.
+    """
+    return _handle(
+        caller.workspace.bayesian_optimize(
+            named(objective_function),
+            objective,
+            budget,
+            search_space=search_space or None,
+            constraints=constraints,
+            fixed=fixed,
+            node_hours=node_hours,
+            seed=seed,
+            site=site,
+            why=why,
+            at_once=True,
+        )
+    )

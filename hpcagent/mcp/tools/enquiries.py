@@ -1,0 +1,123 @@
+"""What takes longer than a moment to say of a campaign: a handle at once, the answer later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from mcp_types import ContentBlock, ResourceLink
+from pydantic import Field
+
+from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.routes import file_uri
+from hpcagent.mcp.serving import Answer, tool
+from hpcagent.mcp.tools.campaigns import WAIT_S, CampaignId
+
+__all__ = ["explain_run", "get_answer", "make_report", "recommend_points", "replay_campaign"]
+
+TYPES = {"md": "text/markdown", "html": "text/html", "png": "image/png"}
+
+
+class Later(Answer):
+    """An answer, or the handle by which it is had."""
+
+    handle: str = Field(description="For get_answer. The same question has the same handle while nothing changes.")
+    what: str = Field(description="What was asked: answer, explain, recommend, replay or report.")
+    campaign_id: str
+    state: Literal["running", "done", "failed"] = Field(description="running: ask get_answer in some seconds.")
+    answer: dict[str, Any] | None = Field(description="What came of it; null before, and where it has failed.")
+    error: dict[str, Any] | None = Field(description="Why it has failed: kind, message.")
+
+
+def _later(found: dict[str, Any]) -> Later:
+    return Later(campaign_id=found.pop("campaign"), **found)
+
+
+def _files(data: Mapping[str, Any]) -> list[ContentBlock]:
+    """The files of a report as links."""
+    if data["what"] != "report" or data["answer"] is None:
+        return []
+    return [
+        ResourceLink(
+            type="resource_link",
+            uri=file_uri(data["campaign_id"], path),
+            name=path.rpartition("/")[2],
+            mime_type=TYPES.get(path.rpartition(".")[2]),
+        )
+        for path in data["answer"]["files"]
+    ]
+
+
+@tool("Why a run was asked for", foreign=True)
+def explain_run(
+    caller: Caller,
+    campaign_id: CampaignId,
+    run: Annotated[
+        str,
+        Field(
+            description="Number of the run in the campaign, from 0, or at least 4 characters of its execution id.",
+            min_length=1,
+            max_length=100,
+        ),
+    ],
+) -> Later:
+    """Why a campaign asked for a run, what was expected with which error, and what came out.
+
+    The answer has why, expected (mean, error, unit), outcome, feasible, and text with all of it in words.
+    """
+    return _later(caller.workspace.ask_later(campaign_id, "explain", timeout_s=WAIT_S, run=run))
+
+
+@tool("Next points", foreign=True)
+def recommend_points(
+    caller: Caller,
+    campaign_id: CampaignId,
+    n: Annotated[int, Field(ge=1, le=64, description="How many points.")] = 1,
+) -> Later:
+    """Points that a campaign's policy would run next, with their expected improvement; nothing is run.
+
+    The answer has recommended_points (params, why, predicted with error, unit) and expected_improvement in unit.
+    """
+    return _later(caller.workspace.ask_later(campaign_id, "recommend", timeout_s=WAIT_S, n=n))
+
+
+@tool("What other policies would have found", foreign=True)
+def replay_campaign(
+    caller: Caller,
+    campaign_id: CampaignId,
+    policies: Annotated[
+        list[Annotated[str, Field(max_length=500)]],
+        Field(
+            description='Policies by name, with options where needed: ["random", "ucb:buckets=4"]. The recorded '
+            "one is always played, too.",
+            max_length=8,
+        ),
+    ],
+    seeds: Annotated[int, Field(ge=1, le=50, description="How often each is played.")] = 10,
+) -> Later:
+    """Play other policies on a recorded campaign, in a model of its runs: which needs fewest for the best point?
+
+    The answer has conclusions, warnings, the gap to the best point run by run (a share of gap_of), and text.
+    Nothing is run; it may take minutes.
+    """
+    asked = {"policies": policies, "seeds": seeds}
+    return _later(caller.workspace.ask_later(campaign_id, "replay", timeout_s=WAIT_S, **asked))
+
+
+@tool("Write a campaign's report", read_only=False, blocks=_files)
+def make_report(caller: Caller, campaign_id: CampaignId) -> Later:
+    """Write a campaign's report with its plots, finished or not.
+
+    The answer has files: fetch_artifact reads them, with campaign_id as run_id; so do the resources
+    campaign://ID/report and campaign://ID/plots/NAME.
+    """
+    return _later(caller.workspace.ask_later(campaign_id, "report", timeout_s=WAIT_S))
+
+
+@tool("An answer", foreign=True, blocks=_files)
+def get_answer(
+    caller: Caller,
+    handle: Annotated[str, Field(description="As the question returned it: j-...", max_length=100)],
+) -> Later:
+    """The answer to a question that was asked before: explain_run, replay_campaign, make_report, get_campaign."""
+    return _later(caller.workspace.get_answer(handle, timeout_s=WAIT_S))

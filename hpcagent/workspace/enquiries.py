@@ -1,0 +1,377 @@
+"""What is asked of campaigns and runs: progress, answers in the background, estimates, the same again."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcagent.campaign.asked import request_of
+from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.recorded import Snapshot, snapshot
+from hpcagent.campaign.sweep_runs import PlannedRuns
+from hpcagent.contexts.calls import again
+from hpcagent.contexts.document import Call, Document
+from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.rules import Caller
+from hpcagent.model.records import Manifest
+from hpcagent.workspace.campaigns import MOST_POINTS, Campaigns, brings_code
+from hpcagent.workspace.only_data import check_only_data
+from hpcagent.workspace.plain_campaigns import check_policy
+from hpcagent.workspace.questions import Questions
+from hpcagent.workspace.rows import Row
+from hpcagent.workspace.runs import sandbox_of
+
+__all__ = ["Enquiries"]
+
+MOST_POLICIES = 8
+MOST_SEEDS = 50
+# While a campaign goes on its answer is worked out anew so often, where somebody asks.
+FRESH_S = 30.0
+
+
+class Enquiries(Campaigns):
+    """Questions about campaigns and runs, behind the gate.
+
+    Args:
+        root: The workspace's folder.
+        clock: Unix time, in seconds.
+        apart: Sites are kept by processes of their own, which outlive this one.
+    """
+
+    def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
+        super().__init__(root, clock=clock, apart=apart)
+        self.questions = Questions(root, clock=clock)
+        self._snapshots: dict[str, tuple[object, Snapshot]] = {}
+
+    # -- campaigns ----------------------------------------------------------------------------
+
+    def campaign(self, caller: Caller, identity: str, *, timeout_s: float = 0.0) -> dict[str, Any]:
+        """How a campaign stands, and its newest answer: a new one is worked out meanwhile.
+
+        Args:
+            caller: Who asks.
+            identity: The campaign.
+            timeout_s: Wait so long for a new answer, in seconds.
+
+        Returns:
+            Progress and state at once; `answer` as `answer_of` has it, of `answer_of_runs` runs, or None;
+            `answer_handle` of the answer that is newer, if one is being worked out.
+        """
+        row = self._campaign(caller, identity)
+        found = self._standing(row)
+        handle = self._answer_handle(caller, row, found)
+        newest, still = self.questions.newest("answer", identity)
+        if handle:
+            said = self.questions.read(handle, timeout_s)
+            if said["state"] != "running":
+                newest, still = self.questions.question(handle), None
+        said = {} if newest is None else self.questions.read(newest.handle)
+        return found | {
+            "answer": said.get("answer"),
+            "answer_state": said.get("state", "running") if handle or newest else "none",
+            "answer_error": said.get("error"),
+            "answer_of_runs": None if newest is None else newest.facts.get("done"),
+            "answer_handle": None if still is None else still.handle,
+        }
+
+    def _answer_handle(self, caller: Caller, row: Row, found: Mapping[str, Any]) -> str:
+        """The question for a campaign's answer: one at a time, and while it goes on one in a while."""
+        if not found["runs"]["done"]:
+            return ""
+        newest, still = self.questions.newest("answer", row.id)
+        if still is not None:
+            return still.handle
+        if newest is not None and not row.over and self._clock() - newest.at < FRESH_S:
+            return newest.handle
+        facts = {"done": found["runs"]["done"]}
+        return self._asked_of(caller, row, "answer", {}, facts)
+
+    def _asked_of(
+        self, caller: Caller, row: Row, what: str, args: Mapping[str, Any], facts: Mapping[str, Any] | None = None
+    ) -> str:
+        state = [self._journal_of(row), row.over]
+        return self.questions.ask(
+            what, row.id, by=caller.name, args=args, app=row.reference, state=state, facts=facts
+        )
+
+    def _journal_of(self, row: Row) -> list[int]:
+        """What changes whenever something is added to a campaign's journal."""
+        try:
+            seen = (self._workdir(row) / "events.jsonl").stat()
+        except OSError:
+            return [0, 0]
+        return [seen.st_size, seen.st_mtime_ns]
+
+    def _standing(self, row: Row) -> dict[str, Any]:
+        counts: dict[str, int] = {}
+        found: dict[str, Any] = {
+            "id": row.id,
+            "name": row.app,
+            "app": row.app,
+            "site": row.site,
+            "state": row.state,
+            "owner": row.owner,
+            "asked_at": row.asked_at,
+            "ended_at": row.ended_at or None,
+            "note": (row.note or None) if row.over else None,
+            "question": "",
+            "policy": "",
+            "runs": {"done": 0, "most": row.request.get("runs"), "by_state": counts},
+            "failures": {},
+            "node_hours": 0.0,
+            "node_hours_at_most": row.request.get("node_hours"),
+        }
+        there = self._snapshot(row)
+        if there is None:
+            return found
+        state, campaign = there.state, there.campaign
+        for manifest in state.manifests:
+            word = state.state_of(manifest.execution_id, attended=there.attended)
+            counts[word] = counts.get(word, 0) + 1
+        return found | {
+            "name": campaign.name,
+            "question": str(campaign.objective),
+            "policy": campaign.policy.name,
+            "note": there.reason or found["note"],
+            "runs": {
+                "done": state.finished,
+                "most": PlannedRuns(campaign).count(state.manifests),
+                "by_state": counts,
+            },
+            "failures": dict(Counter(r.failure.name for r in there.results if r.failure is not None)),
+            "node_hours": state.node_hours + state.overhead,
+        }
+
+    def _snapshot(self, row: Row) -> Snapshot | None:
+        """What is on record of a campaign, read once for each state of its journal; None before it has begun."""
+        now = [*self._journal_of(row), row.state]
+        known = self._snapshots.get(row.id)
+        if known is not None and known[0] == now:
+            return known[1]
+        try:
+            found = snapshot(self._workdir(row))
+        except HpcAgentError:  # it has not begun, never will, or its record is damaged: the row says what is known
+            return None
+        self._snapshots[row.id] = now, found
+        while len(self._snapshots) > 32:
+            self._snapshots.pop(next(iter(self._snapshots)), None)
+        return found
+
+    def ask_later(
+        self, caller: Caller, identity: str, *, what: str, args: Mapping[str, Any], timeout_s: float = 0.0
+    ) -> dict[str, Any]:
+        """Ask something about a campaign that takes longer than a moment; see `hpcagent.workspace.questions`.
+
+        Args:
+            caller: Who asks.
+            identity: The campaign.
+            what: `explain` (`run`), `recommend` (`n`), `replay` (`policies`, `seeds`), `report`, `answer`.
+            args: Of the question.
+            timeout_s: Wait so long for the answer, in seconds.
+
+        Returns:
+            `handle`, `what`, `campaign`, `state` (running, done, failed), `answer`, `error`.
+
+        Raises:
+            BadInput: The campaign is not there for this caller, or an argument is wrong.
+        """
+        check = CHECKS.get(what)
+        if check is None:
+            raise BadInput(f"what={what!r} is none of {', '.join(CHECKS)}.", value=what)
+        row = self._campaign(caller, identity)
+        try:
+            wanted = check(**args)
+        except TypeError:
+            raise BadInput(f"{what} has other arguments than {', '.join(args) or 'none'}.") from None
+        return self.questions.read(self._asked_of(caller, row, what, wanted), timeout_s)
+
+    def get_answer(self, caller: Caller, handle: str, *, timeout_s: float = 0.0) -> dict[str, Any]:
+        """The answer of a handle, for whoever may see its campaign; fields as `ask_later`."""
+        unknown = BadInput(
+            f"there is no answer {handle[:80]!r}; ask again for what it was about.", value=handle[:80]
+        )
+        try:
+            self._campaign(caller, self.questions.question(handle).campaign)
+        except BadInput:
+            raise unknown from None
+        return self.questions.read(handle, timeout_s)
+
+    def estimate_campaign(
+        self,
+        caller: Caller,
+        campaign: str | Mapping[str, Any],
+        *,
+        changes: Mapping[str, Any] | None = None,
+        site: str = "",
+    ) -> dict[str, Any]:
+        """What a campaign would take as a whole, and what the gate would say; nothing is run. See `start`."""
+        with self.gate.recorded(caller, what="estimate a campaign"):
+            try:
+                found, _, _ = self._campaign_of(campaign, changes)
+                with self._turn:
+                    where = self._known_site(site or self.rules.default_site)
+                asked = request_of(
+                    found,
+                    site=where,
+                    own=brings_code(found),
+                    sandbox=sandbox_of(found.app),
+                    price=self.rules.price(where),
+                )
+                each_s, source = self._each(found)
+            except NotAllowed:
+                raise
+            except BadInput as error:
+                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+        with self._turn:
+            why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
+            known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
+        expected = None if asked.runs is None else asked.runs * asked.nodes * each_s / 3600
+        return {
+            "app": asked.app,
+            "site": asked.site,
+            "digest": asked.digest,
+            "runs": asked.runs,
+            "wall_s_per_run": each_s,
+            "from": source,
+            "node_hours": expected,
+            "node_hours_at_most": asked.node_hours,
+            "usd_at_most": asked.usd,
+            "approval": why,
+            "refused": None if refused is None else refused.plain(),
+            "known": known[0].id if known else None,
+        }
+
+    def _each(self, campaign: Campaign) -> tuple[float, str]:
+        """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""
+        with self._turn:
+            took = self._took.get(campaign.app.name)
+            if took is None or not took.runs:
+                return campaign.app.contract.estimated_runtime_s, "the contract's estimate"
+            return took.expected(campaign.complete(campaign.search.middle))
+
+    # -- runs ---------------------------------------------------------------------------------
+
+    def repeat(
+        self,
+        caller: Caller,
+        *,
+        changes: Sequence[str],
+        identity: str = "",
+        other_version: bool = False,
+        why: str = "",
+        data_only: bool = False,
+    ) -> dict[str, Any]:
+        """An earlier run with something changed: `["skin=1 angstrom", "temperature +50 K"]`.
+
+        Args:
+            caller: Who asks.
+            changes: As `hpcagent.contexts.calls.read_change` has them; units are checked.
+            identity: The run; empty: the newest that the caller has asked for.
+            other_version: Go on where the app has another version now.
+            why: What it is for.
+            data_only: What is changed may name no file of this machine.
+
+        Returns:
+            As `run`, with `since`, `app`, `version`, `params`, `units`, `changes`, `notes`.
+
+        Raises:
+            NotAllowed: A change is wrong, or the gate refuses the run.
+        """
+        with self._turn:
+            row = self._row(caller, identity) if identity else self._newest_run(caller)
+        if row.kind != "run":
+            raise BadInput(f"{row.id} is a campaign; a single run is repeated.", value=row.id)
+        manifest = Manifest.model_validate(row.manifest)
+        with self.gate.recorded(caller, what=f"repeat {row.id}"):
+            app = self.app(row.reference)
+            units = {p.name: p.unit for p in app.contract.space.parameters}
+            call = Call(row.id, manifest.app, manifest.app_version, dict(manifest.params), units)
+            document = Document("run", 1, row.asked_at, {}, {}, (), (), (call,))
+            try:
+                new = again(document, list(changes), lambda _: app, other_version=other_version)
+            except BadInput as error:
+                said = "; ".join(map(str, changes))
+                raise NotAllowed(
+                    "contract", error.message, field="changes", value=said, do="correct it and ask again"
+                ) from None
+            if data_only:
+                changed = {n: v for n, v in new.params.items() if manifest.params.get(n) != v}
+                check_only_data(app.name, changed, {})
+        asked, own = manifest.resources, app.manifest(new.params).resources
+        differ = {
+            name: value
+            for name, value in asked.model_dump(mode="json").items()
+            if value != own.model_dump(mode="json").get(name)
+        }
+        begun = self.run(
+            caller,
+            row.reference,
+            new.params,
+            site=row.site,
+            seed=manifest.seed,
+            replicate=manifest.replicate,
+            inputs=row.inputs,
+            settings=row.settings or None,
+            resources=differ or None,
+            label=row.label,
+            why=why or f"{row.id} with {', '.join(new.changes)}",
+        )
+        return begun | {
+            "since": row.id,
+            "app": new.app,
+            "version": new.version,
+            "params": new.params,
+            "units": new.units,
+            "changes": list(new.changes),
+            "notes": list(new.notes),
+        }
+
+    def _newest_run(self, caller: Caller) -> Row:
+        mine = (self.rows[identity] for identity in reversed(self._newest))
+        found = next((row for row in mine if row.kind == "run" and row.owner == caller.name), None)
+        if found is None:
+            raise BadInput("there is no run of yours that could be repeated; run_job starts one.")
+        return found
+
+
+def _nothing() -> dict[str, Any]:
+    return {}
+
+
+def _explain(*, run: str | int) -> dict[str, Any]:
+    text = str(run).strip()
+    if not text or len(text) > 100:
+        raise BadInput("run is a number, or at least 4 characters of an execution id.", value=text[:100])
+    return {"run": text}
+
+
+def _recommend(*, n: int = 1) -> dict[str, Any]:
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_POINTS:
+        raise BadInput(f"n={n!r} must be 1 to {MOST_POINTS}.", value=n)
+    return {"n": n}
+
+
+def _replay(*, policies: Sequence[str] = (), seeds: int = 10) -> dict[str, Any]:
+    if isinstance(policies, str) or not all(isinstance(one, str) for one in policies):
+        raise BadInput("policies is a list of names, e.g. ['random', 'ucb:buckets=4'].")
+    if len(policies) > MOST_POLICIES:
+        raise BadInput(f"{len(policies)} policies, {MOST_POLICIES} at most.", value=len(policies))
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= MOST_SEEDS:
+        raise BadInput(f"seeds={seeds!r} must be 1 to {MOST_SEEDS}.", value=seeds)
+    for one in policies:
+        check_policy(one)
+    return {"policies": list(policies), "seeds": seeds}
+
+
+CHECKS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "answer": _nothing,
+    "explain": _explain,
+    "recommend": _recommend,
+    "replay": _replay,
+    "report": _nothing,
+}
+"""What may be asked of a campaign later -> its arguments, checked."""

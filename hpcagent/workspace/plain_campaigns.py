@@ -1,0 +1,224 @@
+"""A campaign that a client has written: data only, which names no code and no file of this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from hpcagent.campaign.record import Campaign, list_configs
+from hpcagent.catalog import app_names
+from hpcagent.errors import BadInput, in_brief
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.model.base import parse_toml
+from hpcagent.policies.base import policy_names
+from hpcagent.replays.whatif import policy_choice
+from hpcagent.workspace.only_data import check_only_data
+
+__all__ = ["as_data", "check_changes", "check_policy", "check_values", "is_name", "packaged_campaign"]
+
+LONGEST = 100_000
+# What these name lies on this machine or is code: a calculator, a folder of results, a cache.
+REFUSED = ("settings", "cache", "earlier", "site")
+# Tables in which a word may name a class: there no word has a colon.
+CODE = ("policy", "sweep", "until")
+NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}(@[\w.+-]{1,40})?")
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is a name, not a TOML.
+
+    Example:
+        >>> is_name("lj_tuning"), is_name('app = "lj_argon"')
+        (True, False)
+    """
+    return len(text) <= 200 and "=" not in text and "\n" not in text
+
+
+def packaged_campaign(name: str) -> Path:
+    """The file of a packaged campaign.
+
+    Raises:
+        NotAllowed: There is none of that name.
+    """
+    known = list_configs()
+    if name not in known:
+        raise NotAllowed(
+            "contract",
+            "there is no packaged campaign of that name",
+            field="campaign",
+            value=name,
+            allowed=f"{', '.join(known)}, or the text of a campaign's TOML",
+            do="name one of these, or write the TOML itself",
+        )
+    return known[name]
+
+
+def as_data(text: str, changes: Mapping[str, Any]) -> tuple[str, str]:
+    """The TOML of a campaign as it is to be run, and the name of its app, once both are seen to be data only.
+
+    Args:
+        text: The TOML.
+        changes: Dotted key -> value; each is checked as if it stood there.
+
+    Raises:
+        NotAllowed: It is no TOML, or it names code or a file.
+    """
+    if len(text) > LONGEST:
+        raise _refused("campaign", f"({len(text)} characters)", f"{LONGEST} characters at most")
+    try:
+        table = parse_toml(text, "campaign")
+    except BadInput as error:
+        raise NotAllowed("contract", error.message, field="campaign", do="correct the TOML") from None
+    _check(table)
+    check_changes(changes)
+    app = changes.get("app", table.get("app"))
+    if app is None:
+        raise NotAllowed(
+            "contract",
+            "the campaign has no app",
+            field="app",
+            allowed="a name of list_apps",
+            do='write app = "NAME" at the top of the TOML',
+        )
+    table.setdefault("name", str(app).partition("@")[0])
+    return tomli_w.dumps(table), str(app)
+
+
+def check_changes(changes: Mapping[str, Any]) -> None:
+    """Check changes of a campaign, dotted key -> value, as if they stood in its TOML.
+
+    Raises:
+        NotAllowed: One names code or a file.
+    """
+    for key, value in changes.items():
+        first, *rest = key.split(".")
+        for name in reversed(rest):
+            value = {name: value}
+        _check({first: value})
+
+
+def check_values(campaign: Campaign) -> None:
+    """Check the values that a campaign's runs are to have, by what its app takes them for.
+
+    Raises:
+        NotAllowed: One names a file of this machine.
+    """
+    choices = [{p.name: one} for p in campaign.search.parameters if not p.files for one in p.choices]
+    reference = [] if campaign.reference is None else [campaign.reference.params]
+    for params in (campaign.fixed, *campaign.points, *reference, *choices):
+        check_only_data(campaign.app.name, params, {})
+
+
+def check_policy(spec: str) -> None:
+    """Check a policy of a replay, `NAME` or `NAME:key=value,...`.
+
+    Raises:
+        NotAllowed: It is none of `policy_names`, or an option names code.
+    """
+    try:
+        choice, _ = policy_choice(spec)
+    except BadInput as error:
+        raise NotAllowed("contract", error.message, field="policies", value=spec) from None
+    _check_name(choice.name, "policies")
+    for path, word in _words(choice.options, "policies"):
+        _check_word(path, word)
+
+
+def _check(table: Mapping[str, Any]) -> None:
+    for key in REFUSED:
+        if key in table:
+            raise NotAllowed(
+                "contract",
+                f"a campaign that is given as a text cannot set {key}",
+                field=key,
+                value=_short(table[key]),
+                allowed="no files, folders, settings and sites of its own",
+                do="leave it out; the site is an argument of the call"
+                if key == "site"
+                else "leave it out, or have a person start such a campaign by `hpcagent workspace start`",
+            )
+    if "app" in table:
+        _check_app(table["app"])
+    policy = table.get("policy")
+    name = policy.get("name") if isinstance(policy, Mapping) else policy
+    if name is not None:
+        _check_name(name, "policy.name")
+    for key in CODE:
+        for path, word in _words(table.get(key), key):
+            _check_word(path, word)
+    for key in set(table) - {*CODE, "description", "name"}:
+        for path, word in _words(table[key], key):
+            if word.startswith(("/", "~", "artifact:", "file:")) or ".." in word.split("/") or "\0" in word:
+                raise _refused(path, word, "no path: a campaign that is given as a text names no files")
+
+
+def _check_app(app: Any) -> None:
+    """An app by the name that it has everywhere."""
+    if not isinstance(app, str) or not NAME.fullmatch(app) or app.partition("@")[0] not in app_names():
+        raise NotAllowed(
+            "contract",
+            "there is no app of that name",
+            field="app",
+            value=_short(app),
+            allowed="a name of list_apps, or NAME@VERSION",
+            do="call list_apps",
+        )
+
+
+def _check_name(name: Any, field: str) -> None:
+    known = policy_names()
+    if name not in known:
+        raise NotAllowed(
+            "contract",
+            "there is no policy of that name",
+            field=field,
+            value=_short(name),
+            allowed=", ".join(known),
+            do="name one of these",
+        )
+
+
+def _check_word(path: str, word: str) -> None:
+    """Words of a policy's options, and of what ends a campaign, may name classes: none of somebody's own."""
+    if ":" in word or "/" in word or ("." in word and not _number(word)):
+        raise _refused(path, word, "a plain word: neither a module nor a file")
+
+
+def _short(value: Any) -> str:
+    return value[:200] if isinstance(value, str) else in_brief(value)
+
+
+def _number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _words(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every text in a value, keys too, and where it stands."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield path, str(key)
+            yield from _words(one, f"{path}.{key}")
+    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        for i, one in enumerate(value):
+            yield from _words(one, f"{path}[{i}]")
+
+
+def _refused(field: str, value: Any, allowed: str) -> NotAllowed:
+    return NotAllowed(
+        "contract",
+        f"{field} is not allowed in a campaign that is given as a text",
+        field=field,
+        value=_short(value),
+        allowed=allowed,
+        do="correct it and ask again; nothing was run",
+    )

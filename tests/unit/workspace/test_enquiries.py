@@ -1,0 +1,343 @@
+"""Questions about campaigns, answered in the background; estimates of campaigns; the same run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.errors import BadInput
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.rules import Caller
+from hpcagent.store.rundir import holder
+from hpcagent.workspace import campaigns, questions
+from hpcagent.workspace.core import Core
+from hpcagent.workspace.folder import Folder
+
+PATIENCE_S = 120
+QUICK = {"fixed.run_time_s": 0.0, "until.max_runs": 6}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "ws"
+    Folder(folder).create()
+    (folder / "workspace.toml").write_text('name = "ws"\ndefault_site = "threads"\n')
+    return folder
+
+
+@pytest.fixture
+def core(root: Path) -> Iterator[Core]:
+    one = Core(root)
+    yield one
+    one.close()
+
+
+def me(core: Core) -> Caller:
+    return core.caller(os.getuid())
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE_S
+    while not (found := holds()):
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+    return found
+
+
+def ended(core: Core, identity: str) -> None:
+    def over() -> bool:
+        core._look_at_campaigns()
+        return core.rows[identity].over
+
+    until(over)
+
+
+@pytest.fixture
+def campaign(core: Core) -> str:
+    begun = core.start(me(core), {"data": "synthetic"}, changes=QUICK)
+    ended(core, begun["id"])
+    return str(begun["id"])
+
+
+def answered(core: Core, handle: str) -> dict[str, Any]:
+    def said() -> dict[str, Any] | None:
+        found = core.get_answer(me(core), handle)
+        return None if found["state"] == "running" else found
+
+    found: dict[str, Any] = until(said)
+    return found
+
+
+def test_a_question_is_asked_once_and_its_answer_is_kept(core, root, campaign):
+    caller = me(core)
+    first = core.ask_later(caller, campaign, what="explain", args={"run": 5})
+    again = core.ask_later(caller, campaign, what="explain", args={"run": "5"})
+    other = core.ask_later(caller, campaign, what="explain", args={"run": 4})
+    assert first["state"] == "running" and first["handle"] == again["handle"] != other["handle"]
+    found = answered(core, first["handle"])
+    assert found["answer"]["index"] == 5 and found["campaign"] == campaign
+    core.close()
+    later = Core(root)
+    try:
+        assert later.get_answer(me(later), first["handle"]) == found
+        assert later.ask_later(me(later), campaign, what="explain", args={"run": 5}) == found
+    finally:
+        later.close()
+
+
+def test_a_changed_journal_is_another_question(core, campaign):
+    caller = me(core)
+    before = core.ask_later(caller, campaign, what="report", args={})["handle"]
+    journal = core.folder.campaigns / campaign / "events.jsonl"
+    os.utime(journal, (1, 1))
+    assert core.ask_later(caller, campaign, what="report", args={})["handle"] != before
+    for handle in list(core.questions._open):
+        answered(core, handle)
+
+
+def test_a_process_that_is_killed_is_started_again_and_then_has_failed(core, campaign):
+    handle = core.ask_later(me(core), campaign, what="replay", args={"policies": ["random"], "seeds": 50})[
+        "handle"
+    ]
+    folder = core.folder.root / "answers" / handle
+    for n in range(1, questions.TRIES + 1):
+        until(lambda: core.questions.look() or holder(folder)[0])
+        assert core.questions.question(handle).tries == n
+        process = core.questions.question(handle).process
+        os.kill(process.pid, signal.SIGKILL)
+        until(lambda: process.code is not None)
+    found = answered(core, handle)
+    assert found["state"] == "failed" and "has ended 2 times without an answer" in found["error"]["message"]
+    assert not core.questions.busy
+
+
+def test_few_answer_at_once_and_nobody_asks_without_end(core, campaign, monkeypatch):
+    monkeypatch.setattr(questions, "spawned", lambda *a, log: type("Process", (), {"code": None, "pid": 0})())
+    caller = me(core)
+    handles = [
+        core.ask_later(caller, campaign, what="replay", args={"seeds": n})["handle"]
+        for n in range(1, questions.MOST_OPEN + 1)
+    ]
+    begun = [core.questions.question(handle).tries for handle in handles]
+    assert sum(begun) == questions.AT_ONCE and begun[0] == 1
+    with pytest.raises(BadInput, match="20 questions of yours have no answer yet"):
+        core.ask_later(caller, campaign, what="replay", args={"seeds": 30})
+    assert core.busy  # the service stays: somebody has to begin the others
+    folder = core.folder.root / "answers"
+    for handle in handles:
+        (folder / handle / questions.ANSWER).write_text('{"state": "done", "answer": {}}')
+    core.questions.look()
+    assert not core.busy and core.ask_later(caller, campaign, what="replay", args={"seeds": 30})
+
+
+def test_old_answers_are_removed_and_those_that_are_wanted_stay(core, campaign):
+    old = core.ask_later(me(core), campaign, what="explain", args={"run": 1})["handle"]
+    wanted = core.ask_later(me(core), campaign, what="explain", args={"run": 2})["handle"]
+    for handle in (old, wanted):
+        answered(core, handle)
+        os.utime(core.folder.root / "answers" / handle / questions.ANSWER, (1, 1))
+    core.get_answer(me(core), wanted)
+    assert core.questions.expire() == [old]
+    assert not (core.folder.root / "answers" / old).exists()
+    with pytest.raises(BadInput, match="there is no answer"):
+        core.get_answer(me(core), old)
+    assert core.get_answer(me(core), wanted)["state"] == "done"
+
+
+@pytest.mark.parametrize("handle", ["", "j-", "../answers", "j-" + "0" * 32, "j-" + "a" * 5000, "j-..%2f"])
+def test_a_handle_that_is_none_reads_nothing(core, handle):
+    with pytest.raises(BadInput, match="there is no answer"):
+        core.get_answer(me(core), handle)
+
+
+WRONG = [
+    ("dance", {}, "is none of answer, explain"),
+    ("explain", {}, "other arguments"),
+    ("explain", {"run": ""}, "run is a number"),
+    ("explain", {"run": 1, "to": "/tmp/x"}, "other arguments"),
+    ("recommend", {"n": 0}, "must be 1 to 64"),
+    ("replay", {"policies": ["a"] * 9}, "8 at most"),
+    ("replay", {"policies": ["own:Policy"]}, "no policy of that name"),
+    ("replay", {"policies": ["gest:generator='own:Generator'"]}, "neither a module nor a file"),
+    ("replay", {"seeds": 1000}, "must be 1 to 50"),
+    ("report", {"to": "/tmp/x"}, "other arguments"),
+]
+
+
+def test_wrong_questions_are_refused_and_nothing_is_started(core, campaign):
+    for what, args, words in WRONG:
+        with pytest.raises(BadInput, match=words):
+            core.ask_later(me(core), campaign, what=what, args=args)
+    assert not core.questions.busy
+
+
+def test_an_answer_names_no_folder_of_this_machine(core, campaign):
+    found = answered(core, core.ask_later(me(core), campaign, what="explain", args={"run": "zzzz"})["handle"])
+    assert found["state"] == "failed" and found["error"]["kind"] == "BadInput"
+    assert str(core.folder.root) not in json.dumps(found) and campaign in found["error"]["message"]
+
+
+def test_a_campaign_says_how_it_stands_before_it_began_and_when_it_is_over(core):
+    begun = core.start(me(core), {"data": "synthetic"}, changes=QUICK, at_once=True)
+    first = core.campaign(me(core), begun["id"])
+    assert first["state"] == "running" and first["runs"] == {"done": 0, "most": 6, "by_state": {}}
+    assert first["answer"] is None and first["answer_state"] == "none"
+    ended(core, begun["id"])
+
+    def whole() -> dict[str, Any] | None:
+        found = core.campaign(me(core), begun["id"])
+        return found if found["answer_state"] != "running" else None
+
+    last: dict[str, Any] = until(whole)
+    assert last["runs"]["done"] == 6 and last["answer_of_runs"] == 6 and last["answer_handle"] is None
+    assert last["answer"]["best"]["probability_feasible"] is not None
+    assert core.campaign(me(core), begun["id"])["answer"] == last["answer"]
+
+
+def test_a_campaign_that_does_not_begin_says_why(core, monkeypatch):
+    def refuses(*_: Any) -> None:
+        raise BadInput("the machine is asleep.")
+
+    monkeypatch.setattr(campaigns, "begin", refuses)
+    begun = core.start(me(core), {"data": "synthetic"}, changes=QUICK, at_once=True)
+    assert begun["state"] == "running"
+    until(lambda: core.rows[begun["id"]].over)
+    found = core.campaign(me(core), begun["id"])
+    assert found["state"] == "failed" and found["note"] == "it did not begin: the machine is asleep."
+    assert found["runs"]["done"] == 0 and found["answer"] is None
+
+
+def test_a_campaign_that_was_let_through_and_not_begun_is_begun_by_the_next_service(core, root, monkeypatch):
+    came, held = threading.Event(), threading.Event()
+
+    def waits(*_: Any) -> None:
+        came.set()
+        held.wait(PATIENCE_S)
+
+    monkeypatch.setattr(campaigns, "begin", waits)
+    begun = core.start(me(core), {"data": "synthetic"}, changes=QUICK, at_once=True)
+    assert came.wait(PATIENCE_S)
+    core.close()
+    monkeypatch.undo()
+    later = Core(root)
+    try:
+        ended(later, begun["id"])
+        found = later.campaign(me(later), begun["id"])
+        assert found["runs"]["done"] == 6, found
+    finally:
+        held.set()
+        later.close()
+
+
+def test_what_a_campaign_would_take_and_what_the_gate_would_say(root):
+    with (root / "workspace.toml").open("a") as file:
+        file.write("[quota]\nnode_hours = 1.0\n[[approval]]\nnodes_times_hours = 0.1\n")
+    core = Core(root)
+    try:
+        caller = me(core)
+        whole = core.estimate_campaign(caller, {"data": "lj_tuning"}, changes={"until.max_runs": 4})
+        assert whole["runs"] == 4 and whole["node_hours"] == pytest.approx(4 * 1.5 / 3600)
+        assert whole["refused"]["check"] == "quota"  # nothing bounds its node-hours
+        bound = {"until.max_runs": 4, "until.node_hours": 0.5}
+        found = core.estimate_campaign(caller, {"data": "lj_tuning"}, changes=bound)
+        assert found["node_hours_at_most"] == 0.5 and found["refused"] is None and found["approval"]
+        with pytest.raises(NotAllowed) as caught:
+            core.estimate_campaign(caller, {"data": "lj_tuning"}, changes={"space.skin.high": -1})
+        assert caught.value.check == "contract"
+        assert not core.rows
+    finally:
+        core.close()
+
+
+OWN = """
+from pathlib import Path
+
+Path(__file__).with_suffix(".imported").write_text(str(__import__("os").getpid()))
+
+
+class Same:
+    def __init__(self, *, space, objective, seed=0):
+        self.space = space
+
+    def suggest(self, history, n, pending=()):
+        return [{"x": 0.1 * len(history)} for _ in range(n)]
+"""
+
+
+def test_a_policy_of_ones_own_is_asked_in_a_process_of_its_own(root, tmp_path, monkeypatch):
+    (tmp_path / "own_policy_41.py").write_text(OWN)
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
+    seen = tmp_path / "own_policy_41.imported"
+    core = Core(root)
+    try:
+        text = 'app = "synthetic"\nobjective = { maximize = "value" }\nspace = { x = {} }\n'
+        text += 'until = { max_runs = 2 }\nbatch_size = 1\npolicy = "sobol"\n'
+        begun = core.start(me(core), {"data": text})
+        ended(core, begun["id"])
+        folder = core.folder.campaigns / begun["id"]
+        written = folder / "campaign.toml"
+        written.write_text(written.read_text().replace('"sobol"', '"own_policy_41:Same"'))
+        found = answered(core, core.ask_later(me(core), begun["id"], what="explain", args={"run": 1})["handle"])
+        assert found["state"] == "done", found
+        assert seen.exists() and int(seen.read_text()) != os.getpid()
+        assert "own_policy_41" not in sys.modules
+    finally:
+        core.close()
+
+
+def test_the_same_run_with_something_changed_keeps_the_rest(core):
+    caller = me(core)
+    first = core.run(caller, "synthetic", {"x": 0.3}, seed=7, label="mine", resources={"nodes": 2})
+    second = core.repeat(caller, changes=["x +0.1"])
+    row, other = core.rows[first["id"]], core.rows[second["id"]]
+    assert second["params"]["x"] == 0.4 and second["since"] == first["id"] and second["changes"] == ["x +0.1"]
+    assert other.manifest["seed"] == 7 and other.label == "mine"
+    assert other.manifest["resources"] == row.manifest["resources"]
+    same = core.repeat(caller, changes=["x -0.1"])
+    assert same["id"] == first["id"] and same["found"]
+
+
+def test_a_repeated_run_goes_through_the_gate(root):
+    core = Core(root)
+    first = core.run(me(core), "synthetic", {"x": 0.3})
+    core.close()
+    with (root / "workspace.toml").open("a") as file:
+        file.write('[[approval]]\napp = "synthetic"\n')
+    core = Core(root)
+    try:
+        with pytest.raises(NotAllowed) as caught:
+            core.repeat(me(core), changes=["x +0.1"], identity=first["id"])
+        assert caught.value.approval
+        core.decide(me(core), caught.value.approval, grant=True)
+        assert not core.repeat(me(core), changes=["x +0.1"], identity=first["id"])["found"]
+    finally:
+        core.close()
+
+
+def test_the_client_asks_the_service(root):
+    with ha.Workspace(root) as workspace:
+        try:
+            whole = workspace.estimate_campaign("synthetic", changes=QUICK, data_only=True)
+            assert whole["runs"] == 6
+            begun = workspace.start("synthetic", changes=QUICK, data_only=True, at_once=True)
+            workspace.wait(begun["id"], PATIENCE_S)
+            later = workspace.ask_later(begun["id"], "explain", run=3)
+            found = until(lambda: (a := workspace.get_answer(later["handle"], timeout_s=1))["answer"] and a)
+            assert found["answer"]["index"] == 3
+            assert workspace.campaign(begun["id"])["runs"]["done"] == 6
+            own = ha.Campaign(ha.find_app("synthetic"), ha.maximize("value"), space={"x": {}})
+            assert workspace.estimate_campaign(own)["runs"] == 32
+        finally:
+            workspace.end(runs=True)
