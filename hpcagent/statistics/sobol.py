@@ -1,7 +1,7 @@
 """Scrambled Sobol' points: those of `scipy.stats.qmc.Sobol`, to the last bit, without the import of scipy.stats.
 
-Sobol', USSR Comput. Math. Math. Phys. 7 (1967) 86; Gray-code order by Antonov and Saleev, ibid. 19 (1979) 252; scrambled
-by a lower triangular matrix and a digital shift (Matousek, J. Complexity 14 (1998) 527).
+Sobol', USSR Comput. Math. Math. Phys. 7 (1967) 86; Gray-code order by Antonov and Saleev, ibid. 19 (1979) 252;
+scrambled by a lower triangular matrix and a digital shift (Matousek, J. Complexity 14 (1998) 527).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ else:
 
 __all__ = ["scrambled_sobol"]
 
-# Of every dimension after the first: its primitive polynomial over GF(2), and its first direction numbers m_1, m_2, ...
+# Of every dimension after the first: its primitive polynomial over GF(2), and its first direction numbers.
 # Joe and Kuo, SIAM J. Sci. Comput. 30 (2008) 2635, new-joe-kuo-6.21201.
+# fmt: off
 _DIRECTIONS = (
     (3, 1), (7, 1, 3), (11, 1, 3, 1), (13, 1, 1, 1), (19, 1, 1, 3, 3), (25, 1, 3, 5, 13), (37, 1, 1, 5, 5, 17),
     (41, 1, 1, 5, 5, 5), (47, 1, 1, 7, 11, 19), (55, 1, 1, 5, 1, 1), (59, 1, 1, 1, 3, 11), (61, 1, 3, 5, 5, 31),
@@ -43,31 +44,32 @@ _DIRECTIONS = (
     (623, 1, 1, 1, 3, 23, 15, 111, 223, 83), (631, 1, 1, 5, 13, 31, 15, 55, 25, 161),
     (637, 1, 1, 3, 13, 25, 47, 39, 87, 257),
 )
+# fmt: on
 _BITS = 30
 
 
-def scrambled_sobol(size: int, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def scrambled_sobol(size: int, n: int, seed: int | np.random.Generator) -> NDArray[np.float64]:
     """The first points of a scrambled Sobol' sequence.
 
     Args:
         size: Dimensions.
         n: Points; only powers of two are balanced.
-        rng: Decides the scrambling; the same generator gives the same points.
+        seed: Decides the scrambling; of a generator one of its own is made, as scipy does.
 
     Returns:
         `(n, size)`, in [0, 1).
 
     Example:
-        >>> import numpy as np
-        >>> points = scrambled_sobol(2, 8, np.random.default_rng(0))
+        >>> points = scrambled_sobol(2, 8, 0)
         >>> sorted((points[:, 0] * 8).astype(int).tolist())  # one in each eighth
         [0, 1, 2, 3, 4, 5, 6, 7]
     """
     if size > len(_DIRECTIONS) + 1 or n > 2**_BITS:
         from scipy.stats import qmc  # has 21201 dimensions, and is slow to import
 
-        points: NDArray[np.float64] = qmc.Sobol(size, scramble=True, seed=rng).random(n)
+        points: NDArray[np.float64] = qmc.Sobol(size, scramble=True, seed=seed).random(n)
         return points
+    rng = np.random.default_rng(seed) if isinstance(seed, int) else seed.spawn(1)[0]
     shift = rng.integers(2, size=(size, _BITS), dtype=np.uint32) @ (2 ** np.arange(_BITS, dtype=np.uint32))
     below = np.tril(rng.integers(2, size=(size, _BITS, _BITS), dtype=np.uint32))
     directions = _scrambled(_directions(size), below)
@@ -96,7 +98,7 @@ def _directions(size: int) -> NDArray[np.uint32]:
 
 
 def _scrambled(directions: NDArray[np.uint32], below: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The direction numbers times a lower triangular matrix over GF(2), of which `below` has all but the diagonal."""
+    """The direction numbers times a lower triangular matrix over GF(2): `below`, with ones on its diagonal."""
     diagonal = np.arange(_BITS)
     below[:, diagonal, diagonal] = 1
     highest_first = np.arange(_BITS - 1, -1, -1, dtype=np.uint32)

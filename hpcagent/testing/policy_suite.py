@@ -158,7 +158,7 @@ class PolicyContract:
     def test_is_a_policy(self) -> None:
         assert isinstance(self.make(SPACES["float"]), Policy)
 
-    def test_n_valid_points_after_any_history_and_the_same_in_a_new_instance(self, space: Space, kind: str) -> None:
+    def test_n_valid_points_after_any_history_the_same_in_a_new_instance(self, space: Space, kind: str) -> None:
         """One test, because what is costly is the same: the history, and what is suggested after it."""
         runs = self.history(space, kind)
         waiting: Sequence[Params] = ()
