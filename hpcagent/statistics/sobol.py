@@ -78,7 +78,8 @@ def scrambled_sobol(size: int, n: int, seed: int | np.random.Generator) -> NDArr
     found = np.broadcast_to(shift, (n, size)).copy()
     for bit in range(int(n - 1).bit_length() if n else 0):
         found[(gray >> np.uint32(bit)) & np.uint32(1) == 1] ^= directions[:, bit]
-    return found * (1.0 / 2**_BITS)
+    scaled: NDArray[np.float64] = found * (1.0 / 2**_BITS)
+    return scaled
 
 
 def _directions(size: int) -> NDArray[np.uint32]:
