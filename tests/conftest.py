@@ -105,17 +105,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=order(items))
 
 
-def order(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, bool]]:
+def order(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, bool, int]]:
     """Slow tests last, of them those that take long first: so that at the end no process waits for another's.
 
     Tests that share a fixture stay together, else it would be made twice.
     """
     slow = {together(item) for item in items if item.get_closest_marker("slow")}
     long = {together(item) for item in items if item.get_closest_marker("long")}
+    first = {together(item): -number for number, item in enumerate(reversed(items))}
 
-    def place(item: pytest.Item) -> tuple[bool, bool]:
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
         group = together(item)
-        return group in slow, group in slow and group not in long
+        return group in slow, group in slow and group not in long, first[group]
 
     return place
 
