@@ -209,14 +209,14 @@ def with_code() -> list[Path]:
     ]
 
 
-# Runs of LAMMPS have a quarter of the length that they have on the pages, and some campaigns half of the runs.
+# Runs of LAMMPS have a quarter of the length that they have on the pages, and some campaigns half of the runs or less.
 STEPS = re.compile(r"(\bsteps +(?:index|=) )10000\b")
 FEWER = (
     (re.compile(r"\b(hpcagent run synthetic)\b(?! --dry-run)(?!.*max_runs)"), r"\1 --set until.max_runs=18"),
     (re.compile(r"\bmax_runs=42\b"), "max_runs=22"),
     (re.compile(r"\bmax_runs\(24\)"), "max_runs(12)"),
     (re.compile(r"\bmax_runs = 60\b"), "max_runs = 30"),
-    (re.compile(r"\brounds=3\b"), "rounds=2"),
+    (re.compile(r"\brounds=3\b"), "rounds=1"),
     (re.compile(r"\bseeds([ =])5\b"), r"seeds\g<1>2"),
 )
 NEEDS_LAMMPS = ("README.md", "own_lammps_input.md", "apps_as_futures.md")
