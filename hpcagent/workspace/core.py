@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
 from hpcagent.workspace.enquiries import Enquiries
 from hpcagent.workspace.kept import Kept
+from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import folder_of_site, size_of
 from hpcagent.workspace.shared import opened_resources
@@ -41,6 +43,7 @@ __all__ = ["Core"]
 LOOK_S = 5.0
 # So often the folders of old runs are removed.
 EXPIRE_S = 3600.0
+ELEMENT = re.compile(r"[A-Z][a-z]?")
 
 
 class Core(Enquiries):
@@ -225,6 +228,17 @@ class Core(Enquiries):
             "threshold_ev": threshold_ev,
         }
         with self.gate.recorded(caller, what="catalyst"):
+            if not isinstance(structure, str) or not ELEMENT.fullmatch(structure):
+                raise NotAllowed(
+                    "contract",
+                    "the slab is made of its element",
+                    field="structure",
+                    value=structure,
+                    allowed="the symbol of an element, e.g. Cu",
+                    do="correct it and ask again",
+                )
+            # To plan looks at files that parameters name: none of this machine is to be named at all.
+            check_only_data(self.app("adsorption"), asked["parameters"], {})
             try:
                 plan = plan_of(asked)
             except BadInput as error:
@@ -245,6 +259,7 @@ class Core(Enquiries):
             site=site,
             walltime_s=walltime_s,
             why=why or f"{plan.catalyst} and {adsorbate}",
+            data_only=True,
         )
         if not self._has_failed(begun["id"]):
             self.catalysts.follow(begun["id"], caller.name, asked)

@@ -303,7 +303,7 @@ class Enquiries(Campaigns):
                 ) from None
             if data_only:
                 changed = {n: v for n, v in new.params.items() if manifest.params.get(n) != v}
-                check_only_data(app.name, changed, {})
+                check_only_data(app, changed, {})
         asked, own = manifest.resources, app.manifest(new.params).resources
         differ = {
             name: value

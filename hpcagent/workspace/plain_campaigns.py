@@ -110,7 +110,7 @@ def check_values(campaign: Campaign) -> None:
     choices = [{p.name: one} for p in campaign.search.parameters if not p.files for one in p.choices]
     reference = [] if campaign.reference is None else [campaign.reference.params]
     for params in (campaign.fixed, *campaign.points, *reference, *choices):
-        check_only_data(campaign.app.name, params, {})
+        check_only_data(campaign.app, params, {})
 
 
 def check_policy(spec: str) -> None:

@@ -135,7 +135,7 @@ class Runs(Records):
         """
         found = self.app(app)
         if data_only:
-            check_only_data(found.name, params, settings or {})
+            check_only_data(found, params, settings or {})
         asked_for = dict(resources or {}) | ({} if walltime_s is None else {"walltime_s": walltime_s})
         field = "resources" if resources else "walltime_s"
         try:
