@@ -32,7 +32,8 @@ from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
 from hpcagent.workspace.enquiries import Enquiries
 from hpcagent.workspace.kept import Kept
-from hpcagent.workspace.only_data import check_only_data
+from hpcagent.workspace.only_data import check_only_data, check_words
+from hpcagent.workspace.plain_campaigns import check_changes
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import folder_of_site, size_of
 from hpcagent.workspace.shared import opened_resources
@@ -107,9 +108,14 @@ class Core(Enquiries):
         """What a trigger starts goes through the gate as if the workspace's owner had asked for it."""
         why = f"trigger {job.trigger}"
         # Handed over again after a crash it is the same work of the same owner, which is found.
+        # Whoever may tell an event says these values: they are data, as those of any client.
+        said = {name: job.arguments[name] for name in job.of_payload if name in job.arguments}
         if job.kind == "tool":
+            check_only_data(self.app(job.name), said, {})
             return str(self.run(self._owner, job.name, job.arguments, why=why, cause=job.cause)["id"])
         if job.kind == "campaign":
+            check_changes(said)
+            check_words(said)
             begun = self.start(self._owner, job.name, changes=job.arguments, why=why, cause=job.cause)
             return str(begun["id"])
         raise BadInput(f"{why}: a workspace starts tools and campaigns; prompts need an agent.")
@@ -238,7 +244,7 @@ class Core(Enquiries):
                     do="correct it and ask again",
                 )
             # To plan looks at files that parameters name: none of this machine is to be named at all.
-            check_only_data(self.app("adsorption"), asked["parameters"], {})
+            check_only_data(self.app("adsorption"), dict(parameters or {}), {})
             try:
                 plan = plan_of(asked)
             except BadInput as error:
@@ -260,6 +266,7 @@ class Core(Enquiries):
             walltime_s=walltime_s,
             why=why or f"{plan.catalyst} and {adsorbate}",
             data_only=True,
+            anywhere=True,
         )
         if not self._has_failed(begun["id"]):
             self.catalysts.follow(begun["id"], caller.name, asked)

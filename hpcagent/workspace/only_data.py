@@ -10,7 +10,7 @@ from hpcagent.apps.base import App
 from hpcagent.apps.modes import MODE
 from hpcagent.gate.not_allowed import NotAllowed
 
-__all__ = ["check_only_data"]
+__all__ = ["check_only_data", "check_words"]
 
 # Settings that are words, and no more than that.
 WORDS = {MODE: re.compile(r"[a-z_]{1,40}"), "family": re.compile(r"[\w.-]{0,80}")}
@@ -74,6 +74,24 @@ def check_only_data(app: App, params: Mapping[str, Any], settings: Mapping[str, 
                 allowed=f"an address, {begin}..."
                 if begin is not None
                 else "a text without slash, line break and ending (.txt), or artifact:RUN/PATH, a file of a run",
+                do="correct it and ask again",
+            )
+
+
+def check_words(values: Mapping[str, Any]) -> None:
+    """See that no text could be the name of a file, whatever takes it.
+
+    Raises:
+        NotAllowed: One could.
+    """
+    for name, value in values.items():
+        if isinstance(value, str) and _FILE.search(value):
+            raise NotAllowed(
+                "contract",
+                "it could name a file of this machine",
+                field=name,
+                value=value,
+                allowed="a text without slash, line break and ending (.txt)",
                 do="correct it and ask again",
             )
 

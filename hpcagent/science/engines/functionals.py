@@ -26,7 +26,6 @@ that lengthening one bond by a tenth costs, PZ has 2 less and VWN 1 more.
 from __future__ import annotations
 
 import re
-
 from collections.abc import Mapping
 
 from hpcagent.errors import AppFailed

@@ -28,7 +28,18 @@ def core(tmp_path: Path) -> Iterator[Core]:
 
 @pytest.mark.parametrize(
     "text",
-    ["manifest.json", "result", "C S\n1 open('m')", "a/b", "../x", "~ada/x", "x\\y", "log.txt@3s2p", ".", ".netrc"],
+    [
+        "manifest.json",
+        "result",
+        "C S\n1 open('m')",
+        "a/b",
+        "../x",
+        "~ada/x",
+        "x\\y",
+        "log.txt@3s2p",
+        ".",
+        ".netrc",
+    ],
 )
 def test_a_text_that_could_name_a_file_is_refused(text):
     if text == "result":  # a word is none: the engine itself takes no file for it
