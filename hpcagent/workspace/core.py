@@ -110,12 +110,15 @@ class Core(Enquiries):
         # Handed over again after a crash it is the same work of the same owner, which is found.
         # Whoever may tell an event says these values: they are data, as those of any client.
         said = {name: job.arguments[name] for name in job.of_payload if name in job.arguments}
+        with self.gate.recorded(self._owner, what=why):
+            if job.kind == "tool":
+                check_only_data(self.app(job.name), said, {})
+            elif job.kind == "campaign":
+                check_changes(said)
+                check_words(said)
         if job.kind == "tool":
-            check_only_data(self.app(job.name), said, {})
             return str(self.run(self._owner, job.name, job.arguments, why=why, cause=job.cause)["id"])
         if job.kind == "campaign":
-            check_changes(said)
-            check_words(said)
             begun = self.start(self._owner, job.name, changes=job.arguments, why=why, cause=job.cause)
             return str(begun["id"])
         raise BadInput(f"{why}: a workspace starts tools and campaigns; prompts need an agent.")

@@ -85,7 +85,7 @@ class Questions:
         self._root, self._folder, self._clock = root, root / "answers", clock
         self._turn = threading.RLock()
         self._known: dict[str, Question] = {}
-        self._served: dict[str, int] = {}  # person -> which start was the last of theirs
+        self._served: dict[tuple[str, bool], int] = {}  # person, `COSTLY` -> which start was their last
         self._open: dict[str, None] = {}  # handles without an answer, in the order in which they were asked
         for path in sorted(self._folder.glob(f"j-*/{ASKED}"), key=lambda p: p.stat().st_mtime):
             with contextlib.suppress(HpcAgentError, KeyError, TypeError):
@@ -214,7 +214,8 @@ class Questions:
     def look(self) -> None:
         """See which have an answer, and have the next ones answered: in turn among people, `answer` first."""
         with self._turn:
-            going, waiting = [], []
+            going: list[Question] = []
+            waiting: list[Question] = []
             for handle in list(self._open):
                 if (self._folder / handle / ANSWER).exists():
                     del self._open[handle]
@@ -228,12 +229,14 @@ class Questions:
                     waits.remove(one)
                     if self._start(one):
                         goes.append(one)
-                        self._served[one.by] = max(self._served.values(), default=0) + 1
+                        self._served[one.by, costly] = max(self._served.values(), default=0) + 1
 
     def _next(self, goes: Sequence[Question], waits: Sequence[Question]) -> Question:
         """Of those that wait: of whoever has the fewest going and was served longest ago, the oldest."""
         of_each = Counter(one.by for one in goes)
-        return min(waits, key=lambda q: (of_each[q.by], self._served.get(q.by, 0), q.what != "answer"))
+        return min(
+            waits, key=lambda q: (of_each[q.by], self._served.get((q.by, q.what in COSTLY), 0), q.what != "answer")
+        )
 
     def _goes(self, handle: str) -> bool:
         process = self._known[handle].process
