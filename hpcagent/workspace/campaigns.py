@@ -96,7 +96,9 @@ class Campaigns(Runs):
             except BadInput as error:
                 raise NotAllowed("contract", error.message, do="correct it and ask again") from None
         with self._turn:
-            where = self._known_site(site or self.rules.default_site)
+            with self.gate.recorded(caller, what="start"):
+                where = self._known_site(site or self.rules.default_site)
+                self._refuse_misfit(where, found.largest)
             asked = request_of(
                 found,
                 site=where,

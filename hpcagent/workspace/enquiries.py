@@ -223,6 +223,7 @@ class Enquiries(Campaigns):
                 found, _, _ = self._campaign_of(campaign, changes)
                 with self._turn:
                     where = self._known_site(site or self.rules.default_site)
+                self._refuse_misfit(where, found.largest)
                 asked = request_of(
                     found,
                     site=where,

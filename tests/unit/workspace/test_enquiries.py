@@ -18,6 +18,7 @@ import hpcagent as ha
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
+from hpcagent.model.contract import Resources
 from hpcagent.store.rundir import holder
 from hpcagent.workspace import campaigns, questions
 from hpcagent.workspace.core import Core
@@ -175,6 +176,13 @@ def test_who_may_only_look_starts_no_replay(core, campaign):
         with pytest.raises(NotAllowed, match="may not run"):
             core.ask_later(viewer, campaign, what=what, args={})
     assert core.ask_later(viewer, campaign, what="explain", args={"run": 0})["handle"]
+
+
+def test_a_campaign_that_a_site_can_never_hold_is_refused_at_once(core, monkeypatch):
+    monkeypatch.setattr(ha.Campaign, "largest", Resources(nodes=2))
+    for call in (core.estimate_campaign, core.start):
+        with pytest.raises(NotAllowed, match="never run there"):
+            call(me(core), {"data": "synthetic"}, changes=QUICK)
 
 
 @pytest.mark.parametrize(
