@@ -218,24 +218,23 @@ class Enquiries(Campaigns):
         site: str = "",
     ) -> dict[str, Any]:
         """What a campaign would take as a whole, and what the gate would say; nothing is run. See `start`."""
-        with self.gate.recorded(caller, what="estimate a campaign"):
-            try:
-                found, _, _ = self._campaign_of(campaign, changes)
-                with self._turn:
-                    where = self._known_site(site or self.rules.default_site)
-                self._refuse_misfit(where, found.largest)
-                asked = request_of(
-                    found,
-                    site=where,
-                    own=brings_code(found),
-                    sandbox=sandbox_of(found.app),
-                    price=self.rules.price(where),
-                )
-                each_s, source = self._each(found)
-            except NotAllowed:
-                raise
-            except BadInput as error:
-                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+        try:
+            found, _, _ = self._campaign_of(campaign, changes)
+            with self._turn:
+                where = self._known_site(site or self.rules.default_site)
+            self._refuse_misfit(where, found.largest)
+            asked = request_of(
+                found,
+                site=where,
+                own=brings_code(found),
+                sandbox=sandbox_of(found.app),
+                price=self.rules.price(where),
+            )
+            each_s, source = self._each(found)
+        except NotAllowed:
+            raise
+        except BadInput as error:
+            raise NotAllowed("contract", error.message, do="correct it and ask again") from None
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
