@@ -12,6 +12,7 @@ Check = Literal["contract", "caller", "sandbox", "quota", "approval"]
 """The checks of the gate, in their order."""
 
 
+LONGEST_WHY = 1200
 LONGEST_VALUE = 200
 """Characters of a value that are told and written down; who asked knows the rest."""
 
@@ -43,6 +44,8 @@ class NotAllowed(BadInput):
         do: str = "",
         approval: str = "",
     ) -> None:
+        if len(why) > LONGEST_WHY:
+            why = f"{why[: LONGEST_WHY // 2]}...{why[-LONGEST_WHY // 2 :]}"
         self.check, self.why, self.field, self.value = check, why.rstrip("."), field, value
         self.allowed, self.do, self.approval = allowed, do.rstrip("."), approval
         what = f"; {field} = {in_brief(value)}" if field else ""
