@@ -212,9 +212,10 @@ class Parameter(Displayed, Record):
                 isinstance(choice, bool) or not (isinstance(value, bool) or is_numpy(value, "bool_"))
             ):
                 return choice
+        said = value[:200] if isinstance(value, str) else in_brief(value)
         raise BadInput(
             f"{self.name}={in_brief(value)} is not one of {self.range}; "
-            f"{nearest(value[:200] if isinstance(value, str) else in_brief(value), [str(c) for c in self.choices])}",
+            f"{nearest(said, [str(c) for c in self.choices])}",
             value=value,
         )
 
