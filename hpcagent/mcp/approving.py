@@ -220,7 +220,7 @@ def params_in_words(params: Mapping[str, Any], most: int = 1500) -> str:
 
     Example:
         >>> params_in_words({"skin": 2.0, "x": "a" * 4000}, 128)
-        'skin = 2.0; x = "aaaaaaaaaaaaaaaaaaaaaaa... (4002 characters)'
+        '"skin": 2.0, "x": "aaaaaaaaaaaaaaaaaaaaaaa... (4002 characters)'
     """
     said: list[str] = []
     each = max(24, min(400, most // (2 * max(1, len(params)))) - 40)
@@ -228,12 +228,12 @@ def params_in_words(params: Mapping[str, Any], most: int = 1500) -> str:
         value = json.dumps(params[name], ensure_ascii=True, sort_keys=True)
         if len(value) > each:
             value = f"{value[:each]}... ({len(value)} characters)"
-        said.append(clean_text(f"{name} = {value}"))
+        said.append(clean_text(f'"{name}": {value}'))
         if sum(map(len, said)) > most - 100 and len(said) < len(params):
             left = len(params) - len(said)
             said.append(f"and {left} more that are not shown here: `hpcagent workspace approvals` shows them")
             break
-    return "; ".join(said) or "none"
+    return ", ".join(said) or "none"
 
 
 def _with_words(caller: Caller, refused: NotAllowed) -> NotAllowed:

@@ -116,7 +116,7 @@ def test_files_come_as_text_or_as_bytes(read, run):
     (folder / "table.csv").write_text("a,b\n")
     (folder / "latin.txt").write_bytes(b"\xe4\xf6")
     text = read(f"run://{identity}/files/sub%20dir/50%25.log")
-    assert text.mime_type == "text/plain" and text.text == "Step 1\npassword=(hidden)\n"
+    assert text.mime_type == "text/plain" and text.text == "Step 1\npassword=(hidden)********\n"
     image = read(f"run://{identity}/files/image.png")
     assert image.mime_type == "image/png" and base64.b64decode(image.blob) == b"\x89PNG\0\0"
     assert read(f"run://{identity}/files/table.csv").mime_type == "text/csv"
