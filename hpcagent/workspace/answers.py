@@ -14,6 +14,7 @@ from hpcagent.campaign.decisions import policy_of
 from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import snapshot
+from hpcagent.campaign.repairing import repaired_note
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.errors import BadInput
 from hpcagent.policies.base import Reason
@@ -23,6 +24,9 @@ __all__ = ["answer_of", "campaign_toml", "next_points"]
 
 def answer_of(run_dir: Path) -> dict[str, Any]:
     """The answer so far, with its errors, P(feasible), the expected regret, and what it took.
+
+    `remarks` are of all runs. Of the best point `estimated` names the metrics that are estimates (from CPU time, as
+    no run there had its core), and `about` has what else is to be known of its numbers.
 
     Raises:
         BadInput: There is no campaign there.
@@ -38,7 +42,7 @@ def answer_of(run_dir: Path) -> dict[str, Any]:
         "node_hours": result.node_hours + result.overhead_node_hours,
         "best": None,
         "expected_regret": None,
-        "remarks": list(result.remarks),
+        "remarks": [*result.disturbed, *filter(None, [repaired_note(result.results)]), *result.remarks],
     }
     best = result.best
     if best is not None:
@@ -53,11 +57,14 @@ def answer_of(run_dir: Path) -> dict[str, Any]:
             "probability_feasible": best.probability_feasible,
             "runs": best.runs,
             "ties": [dict(point) for point in best.ties],
+            "estimated": list(best.estimated),
+            "about": result.about_best,
         }
         regret = result.missed
         if regret is not None:
             found["expected_regret"] = {
                 "metric": regret.metric,
+                "unit": best.units.get(regret.metric, "1"),
                 "expected": regret.expected,
                 "at_most_95": regret.at_most,
                 "text": str(regret),

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
 from hpcagent.workspace.enquiries import Enquiries
 from hpcagent.workspace.kept import Kept
+from hpcagent.workspace.rows import Row
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import folder_of_site, size_of
 from hpcagent.workspace.shared import opened_resources
@@ -147,29 +148,42 @@ class Core(Enquiries):
             except (HpcAgentError, OSError) as error:
                 self.news.append(f"old folders were not removed: {error}")
 
-    def expire(self, caller: Caller) -> dict[str, Any]:
-        """Remove the folders of runs that are older than `retention_days`; their records stay."""
+    def expire(self, caller: Caller, *, dry_run: bool = False) -> dict[str, Any]:
+        """Remove the folders of runs that are older than `retention_days`; their records stay.
+
+        Args:
+            caller: Who asks.
+            dry_run: Remove nothing, say what would be removed.
+        """
         with self._turn, self.gate.recorded(caller, what="expire"):
             self.gate.require(caller, "manage")
             days = self.rules.retention_days
             if days is None:
                 return {"removed": [], "bytes": 0, "note": "workspace.toml sets no retention_days: all is kept"}
-            before = self._clock() - days * 86400
             gone: dict[str, int] = {}
-            for row in self.rows.values():
-                folder = self._workdir(row)
-                works = [self.rows[i] for i in self._by_work[row.execution_id]]
-                young = any(not one.over or one.ended_at >= before for one in works)
-                if row.kind != "run" or young or not folder.exists():
+            works: set[str] = set()
+            for row in self._older_than(self._clock() - days * 86400):
+                if row.execution_id in works:
                     continue
-                freed = size_of(folder)
-                shutil.rmtree(folder)
+                works.add(row.execution_id)
+                freed = size_of(self._workdir(row))
+                if not dry_run:
+                    shutil.rmtree(self._workdir(row))
                 gone[row.id] = freed
-            if gone:
+            if gone and not dry_run:
                 said = {"event": "expired", "runs": gone, "by": caller.name, "at": self._clock()}
                 self._write(said)
                 self._replay(said)
-            return {"removed": list(gone), "bytes": sum(gone.values())}
+            note = "" if gone else f"no run that has files ended more than {days:g} days ago"
+            return {"removed": list(gone), "bytes": sum(gone.values()), "note": note}
+
+    def _older_than(self, before: float) -> Iterator[Row]:
+        """Runs with a folder that nobody has asked for since, in Unix seconds."""
+        for row in list(self.rows.values()):
+            works = [self.rows[i] for i in self._by_work[row.execution_id]]
+            young = any(not one.over or one.ended_at >= before for one in works)
+            if row.kind == "run" and not young and self._workdir(row).exists():
+                yield row
 
     def apps(self, caller: Caller) -> list[dict[str, Any]]:
         """Apps that the caller may use."""

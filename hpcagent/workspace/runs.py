@@ -32,6 +32,7 @@ from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.configured import configured
 from hpcagent.workspace.desk import Desk, Job
 from hpcagent.workspace.kept import Kept
+from hpcagent.workspace.inner import all_files, folder_and_path, shown_artifacts
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
@@ -176,7 +177,9 @@ class Runs(Records):
         nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(where)
-        expected_s, _ = self._expected(found, manifest)
+        expected_s, _ = self._expected(
+            found.name, where, manifest.params, manifest.estimated_runtime_s or 0.0
+        )
         share = self._share_of_node.get((where, found.name), 1.0)
         asked = Request(
             kind="run",
@@ -219,8 +222,9 @@ class Runs(Records):
             return value
         identity, _, path = value.removeprefix("artifact:").partition("/")
         row = self._row(caller, identity)
-        read_piece(self._workdir(row), path, 0, 0)  # that it is there, and a file of this run
-        return str(self._workdir(row) / path)
+        folder, inside = folder_and_path(self._workdir(row), row.result or {}, path)
+        read_piece(folder, inside, 0, 0)  # that it is there, and a file of this run
+        return str(folder / inside)
 
     def run(
         self,
@@ -277,14 +281,6 @@ class Runs(Records):
                 except (HpcAgentError, OSError) as error:
                     self._end(row, "failed", note=f"it could not be handed to its site: {plain(str(error))}")
             return self._said(row, found=False)
-
-    def _expected(self, app: App, manifest: Manifest) -> tuple[float, str]:
-        """What a run takes, in seconds of wall time, and what that is from."""
-        with self._turn:
-            took = self._took.get(app.name)
-            if took is None or not took.runs:
-                return manifest.estimated_runtime_s or 0.0, "the contract's estimate"
-            return took.expected(manifest.params)
 
     def invoke(
         self, caller: Caller, *, invocation: Mapping[str, Any], site: str = "", why: str = ""
@@ -368,7 +364,9 @@ class Runs(Records):
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
-            typical, source = self._expected(found, manifest)
+            typical, source = self._expected(
+                found.name, asked.site, manifest.params, manifest.estimated_runtime_s or 0.0
+            )
             return {
                 "app": found.name,
                 "version": found.contract.version,
@@ -593,6 +591,7 @@ class Runs(Records):
         state = {"COMPLETED": "completed", "FAILED": "failed", "STOPPED": "stopped"}[result.status]
         if row.over:  # it was cancelled, and this is what it took until then
             took = {"event": "took", "id": row.id, "node_hours": hours, "usd": (price or 0.0) * hours}
+            took["cost"] = fields["cost"]
             self._write(took)
             self._replay(took)
             return
@@ -639,12 +638,13 @@ class Runs(Records):
                 "units": result.get("units", {}),
                 "uncertainty": result.get("uncertainty", {}),
                 "failure": result.get("failure"),
-                "cost": result.get("cost"),
+                "cost": result.get("cost") or dict(row.took) or None,
                 "estimated_node_hours": row.request.get("expected_node_hours"),
                 "notes": [*result.get("notes", ()), *([row.note] if row.note else []), *self._site_news(row)],
-                "artifacts": result.get("artifacts", {}),
                 "approval": row.approval or None,
+                "level_of_theory": result.get("level_of_theory", {}),
             }
+        found["artifacts"] = shown_artifacts(self._workdir(row), result)
         found["progress"] = self._progress.of(row)
         if lines:
             found["log_tail"] = tail_of(self._workdir(row), lines)
@@ -693,10 +693,10 @@ class Runs(Records):
             return {"runs": found, "after": found[-1]["id"] if more else None}
 
     def artifacts(self, caller: Caller, identity: str) -> list[dict[str, Any]]:
-        """Files of a run: path, size in bytes."""
+        """Files of a run: path, size in bytes; of a chain's inner runs as `inner/EXECUTION_ID/PATH`."""
         with self._turn:
             row = self._row(caller, identity)
-        return list_files(self._workdir(row))
+        return all_files(self._workdir(row), row.result or {})
 
     def fetch(
         self, caller: Caller, identity: str, path: str, *, offset: int = 0, length: int = 1 << 20
@@ -704,7 +704,8 @@ class Runs(Records):
         """A piece of a run's file."""
         with self._turn:
             row = self._row(caller, identity)
-        return read_piece(self._workdir(row), path, offset, length)
+        folder, inside = folder_and_path(self._workdir(row), row.result or {}, path)
+        return read_piece(folder, inside, offset, length) | {"path": path}
 
 
 def sandbox_of(app: App) -> Tier:
