@@ -225,7 +225,8 @@ class Core(Enquiries):
             why: What it is for.
 
         Returns:
-            `state` (found, pending, running, recording, recorded, failed), `run_id`, and what is known.
+            `state` (found, pending, running, recording, recorded, failed), `run_id` (of `found` the run that has
+            computed it, where the caller may see it), `error` and `repair`, and what is known.
 
         Raises:
             NotAllowed: A value is not allowed, or the gate refuses the run.
@@ -250,7 +251,23 @@ class Core(Enquiries):
         resources, _ = self._resources_of(caller.name)
         known = known_catalyst(resources, plan, accept)
         if known is not None:
-            return {"state": "found", "run_id": None, "error": None} | catalyst_data(known, asked)
+            with self._turn:
+                mine = [run for run in known.runs.values() if self._seen_by(caller, run)]
+            run_id = mine[0] if mine else None
+            return {"state": "found", "run_id": run_id, "error": None, "repair": None} | catalyst_data(
+                known, asked
+            )
+        with self.gate.recorded(caller, what="catalyst"):
+            try:
+                plan.check()
+            except BadInput as error:
+                raise NotAllowed(
+                    "contract",
+                    error.message,
+                    field="parameters",
+                    value=plan.manifest.params["engine"],
+                    do="give one of them and ask again; nothing was run",
+                ) from None
         check_may_store(resources)
         begun = self.run(
             caller,
@@ -263,6 +280,10 @@ class Core(Enquiries):
         if not self._has_failed(begun["id"]):
             self.catalysts.follow(begun["id"], caller.name, asked)
         return self.catalyst_state(caller, begun["id"])
+
+    def _seen_by(self, caller: Caller, run: str) -> bool:
+        row = self.rows.get(run)
+        return row is not None and self.gate.sees(caller, row.owner)
 
     def _has_failed(self, run: str) -> bool:
         """Whether it is written down already that this run gave nothing: it is not written down twice."""
@@ -286,7 +307,8 @@ class Core(Enquiries):
             "promising": None,
             "notes": [],
         }
-        return {"state": state, "run_id": identity, "error": order.get("error")} | (found or nothing)
+        said = {"error": order.get("error"), "repair": order.get("repair")}
+        return {"state": state, "run_id": identity} | said | (found or nothing)
 
     def _resources_of(self, name: str) -> tuple[Resources, Tells]:
         """The resources of the workspace for somebody, with the rights of their role now."""

@@ -1,4 +1,4 @@
-"""Files of a chain's inner runs by the chain's handle: `inner/EXECUTION_ID/PATH`, of those that its record names."""
+"""Files of a chain's inner runs by its handle: `inner/EXECUTION_ID/PATH`, of those that its record names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["INNER", "all_files", "folder_and_path", "shown_artifacts"]
 
 INNER = "inner"
 MOST_INNER = 1000
-_ID = re.compile(r"[0-9a-f]{8,128}")
+_ID = re.compile(r"[0-9a-f][0-9a-f-]{7,127}")
 
 
 def folder_and_path(folder: Path, result: Mapping[str, Any], path: str) -> tuple[Path, str]:

@@ -246,9 +246,7 @@ class Records:
         row.request = event.get("request", row.request)
         self._commit(row, event["at"])
 
-    def _expected(
-        self, app: str, site: str, params: Mapping[str, Any], contract_s: float
-    ) -> tuple[float, str]:
+    def _expected(self, app: str, site: str, params: Mapping[str, Any], contract_s: float) -> tuple[float, str]:
         """What a run takes on a site, in seconds of wall time, and what that is from."""
         with self._turn:
             took = self._took_at.get((site, app))
@@ -449,6 +447,11 @@ class Records:
         if row is None or not self.gate.sees(caller, row.owner):
             raise BadInput(f"there is no run {identity!r}; `hpcagent workspace list` shows yours.", value=identity)
         return row
+
+    def _row_or_work(self, caller: Caller, identity: str) -> Row:
+        """A run by its handle, or the newest that has done a work, by the execution id that tables have."""
+        seen = [one for one in self._same_work(identity) if self.gate.sees(caller, one.owner)]
+        return seen[-1] if seen else self._row(caller, identity)
 
     def _workdir(self, row: Row) -> Path:
         return self.folder.work / row.execution_id if row.kind == "run" else self.folder.campaigns / row.id

@@ -31,8 +31,8 @@ from hpcagent.workspace.app_store import STORED, AppStore, code_key
 from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.configured import configured
 from hpcagent.workspace.desk import Desk, Job
-from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.inner import all_files, folder_and_path, shown_artifacts
+from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
@@ -177,9 +177,7 @@ class Runs(Records):
         nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(where)
-        expected_s, _ = self._expected(
-            found.name, where, manifest.params, manifest.estimated_runtime_s or 0.0
-        )
+        expected_s, _ = self._expected(found.name, where, manifest.params, manifest.estimated_runtime_s or 0.0)
         share = self._share_of_node.get((where, found.name), 1.0)
         asked = Request(
             kind="run",
@@ -628,7 +626,7 @@ class Runs(Records):
     def status(self, caller: Caller, identity: str, *, lines: int = 40) -> dict[str, Any]:
         """State, progress, metrics with units and errors, failure, cost, the last lines of the log of a run."""
         with self._turn:
-            row = self._row(caller, identity)
+            row = self._row_or_work(caller, identity)
             result = row.result or {}
             found = row.brief() | {
                 "params": row.manifest.get("params", {}),
@@ -695,7 +693,7 @@ class Runs(Records):
     def artifacts(self, caller: Caller, identity: str) -> list[dict[str, Any]]:
         """Files of a run: path, size in bytes; of a chain's inner runs as `inner/EXECUTION_ID/PATH`."""
         with self._turn:
-            row = self._row(caller, identity)
+            row = self._row_or_work(caller, identity)
         return all_files(self._workdir(row), row.result or {})
 
     def fetch(
@@ -703,7 +701,7 @@ class Runs(Records):
     ) -> dict[str, Any]:
         """A piece of a run's file."""
         with self._turn:
-            row = self._row(caller, identity)
+            row = self._row_or_work(caller, identity)
         folder, inside = folder_and_path(self._workdir(row), row.result or {}, path)
         return read_piece(folder, inside, offset, length) | {"path": path}
 

@@ -148,8 +148,8 @@ def _to_expire(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
         return None
     days = next((one for one in caller.workspace.rules()["rules"] if "removed" in one), "it has just changed")
     return Confirm(
-        f"Remove the files of {len(would['removed'])} old runs of this workspace now ({would['bytes']} bytes), for "
-        f"good? The rule: {days}.",
+        f"Remove the files of {len(would['removed'])} old runs of this workspace now ({would['bytes']} bytes), "
+        f"for good? The rule: {days}.",
         "a person does it by `hpcagent workspace expire`",
     )
 

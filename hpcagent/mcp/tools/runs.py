@@ -113,8 +113,8 @@ class Status(Answer):
         description="Why its measured times and speeds should not be believed; null: they may be."
     )
     level_of_theory: dict[str, str] = Field(
-        description="What an engine really computed with, defaults resolved: xc, basis, charge, kpoints, ecut ..., "
-        "each with its unit; of a chain what its runs had, beside each other; empty: no engine."
+        description="What an engine really computed with, defaults resolved: xc, basis, charge, kpoints, ecut "
+        "..., each with its unit; of a chain what its runs had, beside each other; empty: no engine."
     )
     notes: list[str] = Field(description="What is to be known of the metrics.")
     artifacts: dict[str, str] = Field(description="Name to path of a file, for fetch_artifact.")

@@ -171,7 +171,7 @@ def test_what_runs_cost_in_dollars_is_booked_by_the_price(root):
     rules(root, "[sites.threads]\nusd_per_node_hour = 7200.0\n")
     core = Core(root)
     done(core, me(core), "synthetic", {"x": 0.3, "run_time_s": 0.2})
-    spent = core.costs(me(core))["people"][""]
+    spent = core.costs(me(core))["workspace"]
     assert spent["usd"] == pytest.approx(7200.0 * spent["node_hours"]) and spent["node_hours"] > 0
     core.close()
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcagent.science.lammps.steps_done import StepsDone
 from hpcagent.workspace.client import Workspace
-from hpcagent.workspace.progress import CampaignJournal, LammpsLog
+from hpcagent.workspace.progress import CampaignJournal
 
 PATIENCE_S = 120
 HEAD = "run ${steps}\nrun 2000\n  1 neighbor lists, perpetual\nPer MPI rank memory allocation = 3 Mbytes\n"
@@ -30,7 +31,7 @@ def _grow(folder: Path, text: str) -> None:
     ],
 )
 def test_steps_of_a_growing_log(tmp_path, header, row):
-    log = LammpsLog(tmp_path)
+    log = StepsDone(tmp_path)
     assert log.look() is None
     _grow(tmp_path, "thermo 10\n" + HEAD)
     assert log.look() is None
@@ -43,7 +44,7 @@ def test_steps_of_a_growing_log(tmp_path, header, row):
 
 
 def test_a_second_run_command_counts_anew_and_an_end_is_whole(tmp_path):
-    log = LammpsLog(tmp_path)
+    log = StepsDone(tmp_path)
     _grow(tmp_path, HEAD + YAML + "  - [0, 0, ]\n  - [2000, 1, ]\n...\nLoop time of 2.7 on 1 procs\n")
     assert log.look()["share"] == 1.0
     _grow(tmp_path, "run 3000 upto\n  1 by 1 by 1 MPI processor grid\n" + YAML + "  - [2000, 1, ]\n")
@@ -54,7 +55,7 @@ def test_a_second_run_command_counts_anew_and_an_end_is_whole(tmp_path):
 
 
 def test_a_log_that_was_begun_anew_or_is_a_link_or_binary(tmp_path):
-    log = LammpsLog(tmp_path)
+    log = StepsDone(tmp_path)
     _grow(tmp_path, HEAD + YAML + "  - [0, 0, ]\n  - [1000, 1, ]\n")
     assert log.look()["done"] == 1000
     (tmp_path / "log.lammps").write_text(HEAD + YAML + "  - [0, 0, ]\n")
@@ -64,7 +65,7 @@ def test_a_log_that_was_begun_anew_or_is_a_link_or_binary(tmp_path):
     assert log.look() is None
     (tmp_path / "log.lammps").unlink()
     (tmp_path / "log.lammps").symlink_to("/etc/passwd")
-    assert LammpsLog(tmp_path).look() is None
+    assert StepsDone(tmp_path).look() is None
 
 
 def test_runs_of_a_campaign_count_once(tmp_path):
