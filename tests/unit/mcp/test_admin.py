@@ -154,7 +154,7 @@ def test_old_folders_go_only_when_a_person_says_so(drive, workspace):
     kept = drive(body, as_="boss", mode="legacy", elicitation_callback=nobody)
     assert not asked and kept[0].structured_content["removed"] == []  # nobody is asked for nothing
 
-    old = workspace.simulation_run("old")["run_id"]
+    old = workspace.run("oscillator", {"max_steps": 2}, walltime_s=60.0)["id"]
     workspace.wait(old, timeout_s=60)
     rules = workspace.folder.rules
     rules.write_text(rules.read_text().replace("retention_days = 1", "retention_days = 1e-9"))

@@ -98,7 +98,7 @@ def test_the_run_of_a_row_is_known_by_its_execution_id_and_its_files_by_the_chai
         read = await client.read_resource(fetched["uri"])
         inner = path.split("/")[1]
         other = await _call(client, "run_job", kind="oscillator", params={"max_steps": 2})
-        theirs = workspace.result(other["run_id"])["execution_id"]
+        theirs = workspace.wait(other["run_id"], timeout_s=60)["execution_id"]
         wrong = [
             f"inner/{theirs}/manifest.json",
             f"inner/../{inner}/result.json",

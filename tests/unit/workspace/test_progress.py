@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from hpcagent.science.lammps.steps_done import StepsDone
 from hpcagent.workspace.client import Workspace
-from hpcagent.workspace.progress import CampaignJournal
+from hpcagent.workspace.progress import CampaignJournal, Progress
+from hpcagent.workspace.rows import Row
 
 PATIENCE_S = 120
 HEAD = "run ${steps}\nrun 2000\n  1 neighbor lists, perpetual\nPer MPI rank memory allocation = 3 Mbytes\n"
@@ -76,6 +78,16 @@ def test_runs_of_a_campaign_count_once(tmp_path):
     found = journal.look()
     assert (found["done"], found["of"], found["share"], found["unit"]) == (2, 8, 0.25, "runs")
     assert CampaignJournal(tmp_path, None).look()["share"] is None
+
+
+@pytest.mark.parametrize(("now", "share", "of"), [(104.0, 0.4, 10.0), (190.0, None, None)])
+def test_a_run_that_takes_longer_than_expected_is_not_said_to_be_done(tmp_path, now, share, of):
+    row = Row("r-1", "run", "me", "app", "here", "running", 100.0, "id", request={"expected_s": 10.0})
+    (tmp_path / "manifest.json").write_text("{}")
+    os.utime(tmp_path / "manifest.json", (100.0, 100.0))
+    said = Progress(lambda _: tmp_path, lambda: now).of(row)
+    assert (said["done"], said["share"], said["of"]) == (now - 100.0, share, of)
+    assert said["elapsed_s"] == now - 100.0 and said["expected_s"] == 10.0
 
 
 @pytest.mark.slow
