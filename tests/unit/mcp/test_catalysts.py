@@ -219,7 +219,7 @@ def test_rights_of_the_role_hold(drive, workspace):
 
 
 @pytest.mark.slow
-def test_a_structure_is_relaxed_and_its_bands_are_drawn(drive, workspace):
+def test_a_structure_is_relaxed(drive, workspace):
     async def body(client):
         built = await _call(client, "run_job", kind="build_crystal", params={"name": "Cu"})
         workspace_run = await _ended(client, built["run_id"])
@@ -231,6 +231,33 @@ def test_a_structure_is_relaxed_and_its_bands_are_drawn(drive, workspace):
 
     status = drive(body)
     assert status["state"] == "completed" and status["units"]["energy"] == "eV"
+
+
+@pytest.mark.slow
+@pytest.mark.dft
+def test_bands_of_silicon_are_drawn(drive):
+    pytest.importorskip("pyscf")
+
+    async def body(client):
+        built = await _call(client, "run_job", kind="build_crystal", params={"name": "Si"})
+        assert (await _ended(client, built["run_id"]))["state"] == "completed"
+        # Few k-points and the smallest basis set: it only shows that all parts go together.
+        rough = {"mesh": "2x2x2", "basis": "gth-szv", "xc": "LDA"}
+        begun = await _call(
+            client, "plot_band_structure", structure=built["run_id"], path="LGX", points=12, params=rough
+        )
+        status = await _ended(client, begun["run_id"])
+        assert status["state"] == "completed", status["failure"]
+        picture = await client.call_tool("fetch_artifact", {"run_id": begun["run_id"], "path": "bands.png"})
+        return status, picture
+
+    status, picture = drive(body)
+    assert status["metrics"]["gap"] > 0 and status["units"]["gap"] == "eV"
+    assert status["artifacts"]["plot"] == "bands.png"
+    level = status["level_of_theory"]
+    assert (level["xc"], level["basis"], level["pseudopotentials"]) == ("LDA", "gth-szv", "gth-pade")
+    assert level["kpoints"] == "2x2x2" and level["charge"] == "0 e"
+    assert [block.mime_type for block in picture.content if block.type == "image"] == ["image/png"]
 
 
 async def _ended(client, run_id):
