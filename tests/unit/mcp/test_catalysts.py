@@ -239,7 +239,7 @@ def test_bands_of_silicon_are_drawn(drive):
     pytest.importorskip("pyscf")
 
     async def body(client):
-        built = await _call(client, "run_job", kind="build_crystal", params={"name": "Si"})
+        built = await _call(client, "run_job", kind="build_crystal", params={"name": "Si", "cubic": "no"})
         assert (await _ended(client, built["run_id"]))["state"] == "completed"
         # Few k-points and the smallest basis set: it only shows that all parts go together.
         rough = {"mesh": "2x2x2", "basis": "gth-szv", "xc": "LDA"}
