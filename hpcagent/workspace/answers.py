@@ -19,7 +19,7 @@ from hpcagent.campaign.result import CampaignResult
 from hpcagent.errors import BadInput
 from hpcagent.policies.base import Reason
 
-__all__ = ["answer_of", "campaign_toml", "next_points"]
+__all__ = ["answer_data", "answer_of", "campaign_toml", "next_points"]
 
 
 def answer_of(run_dir: Path) -> dict[str, Any]:
@@ -31,7 +31,11 @@ def answer_of(run_dir: Path) -> dict[str, Any]:
     Raises:
         BadInput: There is no campaign there.
     """
-    result: CampaignResult = read_run(run_dir)
+    return answer_data(read_run(run_dir))
+
+
+def answer_data(result: CampaignResult) -> dict[str, Any]:
+    """An answer as plain data; see `answer_of`."""
     states: dict[str, int] = {}
     for state in result.states.values():
         states[state] = states.get(state, 0) + 1
