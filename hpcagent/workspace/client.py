@@ -656,12 +656,12 @@ class Workspace:
         return self._one("decide", identity=identity, grant=False, note=note)
 
     def costs(self) -> Answer:
-        """Spent and committed by person, and how good the estimates were by app."""
+        """Spent and committed in the whole `workspace` and by person; how good the estimates were, by app."""
         return self._one("costs")
 
-    def expire(self) -> Answer:
-        """Remove folders of runs that are older than `retention_days`."""
-        return self._one("expire")
+    def expire(self, *, dry_run: bool = False) -> Answer:
+        """Remove folders of runs that are older than `retention_days`; `dry_run` only says which."""
+        return self._one("expire", dry_run=dry_run)
 
     def rules(self) -> Answer:
         """What holds for the caller: `rules` in words, `sites` that they may use, `default_site`."""

@@ -223,7 +223,7 @@ def _answer(path: Path) -> tuple[dict[str, Any] | None, str]:
     return said, ""
 
 
-_TEXTS = ("units", "bounds", "artifacts", "versions")
+_TEXTS = ("units", "bounds", "artifacts", "versions", "level_of_theory")
 _NONE_OF_THESE = ("files", "ends_with")
 
 
@@ -259,6 +259,7 @@ def _outcome(said: Any) -> Outcome:
         bounds=said["bounds"],
         artifacts=said["artifacts"],
         versions=said["versions"],
+        level_of_theory=said["level_of_theory"],
         notes=tuple(map(str, notes)),
         distrusted=distrusted,
         stopped=stopped,
