@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections import Counter
@@ -19,6 +20,8 @@ from hpcagent.mcp.routes import OVERVIEW, REPORT, campaign_uri, run_uri, shared_
 from hpcagent.workspace.client import Workspace
 
 __all__ = ["EVENTS", "Watch", "notices_of"]
+
+APP = re.compile(r"[A-Za-z_][\w.-]{0,99}", re.ASCII)
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +238,8 @@ def notices_of(event: str, payload: Mapping[str, Any]) -> Iterator[ServerEvent]:
             yield ResourceUpdated(shared_uri(name, str(payload["item"])))
     elif event in ("on_tool_registered", "on_tool_deprecated"):
         yield ToolsListChanged()
-        yield ResourceUpdated(f"app://{payload['tool']}")
+        if APP.fullmatch(str(payload["tool"])):  # anybody may tell it, of whatever they like
+            yield ResourceUpdated(f"app://{payload['tool']}")
     elif event == "on_quota_exceeded":
         yield ResourceUpdated(OVERVIEW)
     elif event == MISSED:

@@ -24,6 +24,7 @@ from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.resources.folder import Resources
+from hpcagent.shown import size_text
 from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.folder import KEEPER, Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
@@ -35,6 +36,7 @@ __all__ = ["Workspace"]
 STARTS_WITHIN_S = 30.0
 LONGEST_WAIT_S = 300.0
 TRIES = 3
+LEAST_FREE = 1 << 20  # bytes on a disk that has room for a service to begin
 
 Answer = dict[str, Any]
 
@@ -750,7 +752,8 @@ class Workspace:
                 raise _raised(found["error"])
             return found["ok"]
         raise SiteFailed(
-            f"the service of {self.folder.root} ended {TRIES} times under a request; see {self.folder.log}."
+            f"the service of {self.folder.root} ended {TRIES} times under a request{_why_ended(self.folder)}; see "
+            f"{self.folder.log}."
         )
 
     @property
@@ -840,3 +843,15 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _why_ended(folder: Folder) -> str:
+    """What a service cannot begin without and says nothing of, as it has no room for it: the disk."""
+    try:
+        disk = os.statvfs(folder.root)
+    except OSError:
+        return ""
+    free = disk.f_bavail * disk.f_frsize
+    if free >= LEAST_FREE and disk.f_favail != 0:
+        return ""
+    return f": its disk is full ({size_text(free)} left): make room there, then ask again"

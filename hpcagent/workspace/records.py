@@ -16,7 +16,7 @@ from hpcagent.contexts.events import EVERYONE, Events, Told
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreError, in_brief
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
-from hpcagent.gate.gate import Admission, Gate
+from hpcagent.gate.gate import Admission, Gate, refuse_secret
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller, Rules
 from hpcagent.redacted import redacted_data
@@ -28,7 +28,10 @@ from hpcagent.workspace.rows import Row, job_facts, lost
 from hpcagent.workspace.shared import change_told, key_of, may_read, readers_of, said_by
 from hpcagent.workspace.took import Took, lengths_of
 
-__all__ = ["Records"]
+__all__ = ["MOST_REFUSALS", "Records"]
+
+MOST_REFUSALS = 1000
+"""Lines of refusals of one person in an hour; more are counted, so that nobody fills the disk with them."""
 
 
 class Records:
@@ -74,6 +77,7 @@ class Records:
         events = read_events(self.folder.journal) if self.folder.journal.exists() else ()
         self.approvals = Approvals(self._write, clock=clock, expires_s=self.rules.approval_expires_s)
         self.damaged = 0
+        self._refusals: dict[str, tuple[int, int, int]] = {}  # by person: hour, lines, those left out since
         for event in events:
             self._replay(event)
         self._journal = Journal.open(self.folder.journal)
@@ -94,9 +98,22 @@ class Records:
 
     def _refusal(self, event: dict[str, Any]) -> None:
         """A refusal is a line of the journal; one by a quota is an event as well."""
-        self._write(event)
+        more = self._refused_lines(event["by"])
+        if more is None:
+            return
+        self._write(event | more)
         if event.get("check") == "quota":
             self._tell("on_quota_exceeded", event["by"], {"quota": event.get("field", ""), "why": event["why"]})
+
+    def _refused_lines(self, who: str) -> dict[str, int] | None:
+        """What to add to the line of a refusal; None: somebody has so many this hour that it is only counted."""
+        hour = int(self._clock() // 3600)
+        before, lines, left_out = self._refusals.get(who, (hour, 0, 0))
+        if before == hour and lines >= MOST_REFUSALS:
+            self._refusals[who] = hour, lines, left_out + 1
+            return None
+        self._refusals[who] = hour, lines + 1 if before == hour else 1, 0
+        return {"not_written": left_out} if left_out else {}
 
     def _replay(self, event: Mapping[str, Any]) -> None:
         try:
@@ -474,6 +491,7 @@ class Records:
         """Grant or deny an approval; nobody grants their own request unless the role is admin."""
         with self._turn, self.gate.recorded(caller, what=f"approval {identity}"):
             self.gate.require(caller, "approve")
+            refuse_secret("note", note)
             one = self.approvals.get(identity)
             if grant and one.asked_by == caller.name and caller.role != "admin":
                 raise NotAllowed(

@@ -142,6 +142,7 @@ class Runs(Records):
         found = self.app(app)
         if data_only:
             check_only_data(found, params, settings or {})
+            _refuse_files(found, params)
         asked_for = dict(resources or {}) | ({} if walltime_s is None else {"walltime_s": walltime_s})
         field = "resources" if resources else "walltime_s"
         try:
@@ -439,8 +440,7 @@ class Runs(Records):
         self, caller: Caller, app: str | Mapping[str, Any], params: Mapping[str, Any], **more: Any
     ) -> dict[str, Any]:
         """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
-        with self.gate.recorded(caller, what="estimate"):
-            found, manifest, asked, _ = self._settled(caller, self.referred(app), params, **more)
+        found, manifest, asked, _ = self._settled(caller, self.referred(app), params, **more)
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
@@ -839,6 +839,24 @@ def is_function(reference: str) -> bool:
     """Whether a reference names a function of somebody's own."""
     module, colon, _ = reference.partition(":")
     return bool(colon) and not module.startswith("hpcagent.") and not Path(reference).expanduser().is_file()
+
+
+def _refuse_files(app: App, params: Mapping[str, Any]) -> None:
+    """No text of an app that the library brings is a file: what a run has written is none of its words.
+
+    Raises:
+        NotAllowed: One names a file of a run.
+    """
+    for name, value in params.items():
+        if isinstance(value, str) and value.startswith("artifact:") and is_ours(app):
+            raise NotAllowed(
+                "contract",
+                f"{name} of {app.name} takes no file",
+                field=name,
+                value=value,
+                allowed="what its contract says; runs whose results it takes are named by inputs",
+                do="correct it and ask again; nothing was run",
+            )
 
 
 def _refuse_label(label: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hpcagent.errors import BadInput
-from hpcagent.mcp.approving import Confirm, shell_words
+from hpcagent.mcp.approving import Confirm, params_in_words, shell_words
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.serving import Answer, tool
 
@@ -118,8 +118,8 @@ def _to_grant(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
         state = "unknown" if one is None else one["state"]
         raise BadInput(f"approval {identity} is {state}; only one that is pending can be granted.", value=identity)
     question = (
-        f"Grant approval {identity} for {one['asked_by']}: {one['words']}. Parameters: {one['params']!r:.1500}. "
-        f"A person has to decide because {one['why']}."
+        f"Grant approval {identity} for {one['asked_by']}: {one['words']}. "
+        f"Parameters: {params_in_words(one['params'])}. A person has to decide because {one['why']}."
     )
     return Confirm(question, shell_words(caller, identity))
 
