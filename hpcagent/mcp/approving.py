@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import secrets
 import threading
@@ -10,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
@@ -20,8 +18,9 @@ from hpcagent.errors import NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.said import clean_text
+from hpcagent.mcp.threads import in_thread
 
-__all__ = ["Confirm", "Questions", "Yes", "can_ask", "confirmed", "in_thread", "let_through", "shell_words"]
+__all__ = ["Confirm", "Questions", "Yes", "can_ask", "confirmed", "let_through", "shell_words"]
 
 STATELESS = "2026-07-28"
 QUESTION = "approval"
@@ -83,11 +82,6 @@ class Questions:
 
 # Of this process: after a restart a question is put once more.
 _QUESTIONS = Questions()
-
-
-async def in_thread(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """Call a function that waits for the workspace without holding up other requests."""
-    return await anyio.to_thread.run_sync(functools.partial(function, *args, **more))
 
 
 def can_ask(ctx: Context[Any, Any]) -> bool:

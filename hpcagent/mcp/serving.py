@@ -17,11 +17,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
-from hpcagent.mcp.approving import Confirm, confirmed, in_thread, let_through
+from hpcagent.gate.rules import Right
+from hpcagent.mcp.approving import Confirm, confirmed, let_through
 from hpcagent.mcp.callers import Caller, Scope, caller_now
 from hpcagent.mcp.said import DATA, clean, clean_text
+from hpcagent.mcp.schemas import allowed_by, short, with_refusal
+from hpcagent.mcp.threads import in_thread
 
-__all__ = ["Answer", "Served", "Tool", "as_sdk_tool", "refusal", "tool", "tools_of", "wrong_argument"]
+__all__ = ["Answer", "Served", "Tool", "as_sdk_tool", "refusal", "tool", "tools_of", "uncapped", "wrong_argument"]
 
 log = logging.getLogger(__name__)
 
@@ -42,30 +45,39 @@ class Tool:
         function: Takes the caller, and the arguments by name; its docstring is for a model and for a person.
         title: A name for people.
         scope: What a token needs.
+        right: What a role needs, too; by default `run` with the scope `runs:write`, else none.
         read_only: It changes nothing.
         destructive: It may end or remove something.
         idempotent: Called again with the same arguments it does nothing more.
         foreign: Its answer has texts of runs, files and people.
         asks: What it asks of the workspace may need a person's yes.
         confirms: Of the caller and the arguments: what a person has to confirm first; None: nothing.
+        waits: It may wait a moment for something to happen.
         blocks: Content that goes along with the answer, made of it.
     """
 
     function: Callable[..., Any]
     title: str
     scope: Scope = "runs:read"
+    right: Right | None = None
     read_only: bool = True
     destructive: bool = False
     idempotent: bool = True
     foreign: bool = False
     asks: bool = False
     confirms: Callable[[Caller, Mapping[str, Any]], Confirm | None] | None = None
+    waits: bool = False
     blocks: Callable[[Mapping[str, Any]], list[ContentBlock]] | None = None
 
     @property
     def name(self) -> str:
         """As clients call it."""
         return self.function.__name__
+
+    def is_for(self, scopes: frozenset[Scope], rights: frozenset[Right]) -> bool:
+        """Whether somebody with these scopes and rights is told of it; the gate decides on each call."""
+        needed = self.right or ("run" if self.scope == "runs:write" else None)
+        return self.scope in scopes and (needed is None or needed in rights)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -103,15 +115,16 @@ class Served(SdkTool):
         except ToolError as error:
             if not isinstance(error.__cause__, ValidationError):
                 raise
-            return refusal(wrong_argument(self.name, error.__cause__))
+            schema = self.fn_metadata.arg_model.model_json_schema(by_alias=True)
+            return refusal(wrong_argument(self.name, error.__cause__, schema))
         except (BadInput, RecursionError) as error:
             return refusal(
                 error if isinstance(error, BadInput) else BadInput("the arguments are nested too deeply.")
             )
 
 
-def wrong_argument(name: str, error: ValidationError) -> NotAllowed:
-    """The first argument that is wrong, in words."""
+def wrong_argument(name: str, error: ValidationError, schema: Mapping[str, Any]) -> NotAllowed:
+    """The first argument that is wrong, in words, and what its tool's schema allows."""
     first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(map(str, first["loc"]))
     unknown = first["type"] == "extra_forbidden"
@@ -121,16 +134,24 @@ def wrong_argument(name: str, error: ValidationError) -> NotAllowed:
         if unknown
         else f"{name} needs {field}"
         if missing
-        else first["msg"].lower()
+        else uncapped(first["msg"])
     )
+    known = ", ".join(schema.get("properties", ())) or "it takes none"
+    within = first["loc"][:-1] if unknown else first["loc"]
+    allowed = (known if unknown and not within else "") or allowed_by(schema, within) or f"arguments: {known}"
     return NotAllowed(
         "contract",
         why,
         field=field,
         value=None if missing else first.get("input"),
-        allowed="what the tool's input schema says",
+        allowed=allowed,
         do="correct it and call again; nothing was run",
     )
+
+
+def uncapped(words: str) -> str:
+    """Words as the rest of a sentence: patterns and names in them stay as they are."""
+    return words[:1].lower() + words[1:]
 
 
 def as_sdk_tool(one: Tool) -> SdkTool:
@@ -140,44 +161,28 @@ def as_sdk_tool(one: Tool) -> SdkTool:
         name=one.name,
         title=one.title,
         description=inspect.cleandoc(one.function.__doc__ or ""),
-        annotations=ToolAnnotations(
-            title=one.title,
-            read_only_hint=one.read_only,
-            destructive_hint=one.destructive,
-            idempotent_hint=one.idempotent,
-            open_world_hint=False,
-        ),
+        annotations=_annotations(one),
     )
     loose = found.fn_metadata.arg_model
     make: Any = create_model  # mypy takes what it returns for a class of its own
     strict = make(loose.__name__, __base__=loose, __cls_kwargs__={"extra": "forbid"})
     found.fn_metadata.arg_model = strict
-    found.parameters = strict.model_json_schema(by_alias=True)
-    found.fn_metadata.output_schema = _or_refusal(found.fn_metadata.output_schema)
+    found.parameters = short(strict.model_json_schema(by_alias=True), takes=True)
+    gives = found.fn_metadata.output_schema
+    found.fn_metadata.output_schema = None if gives is None else with_refusal(short(gives))
     return found
 
 
-REFUSAL: dict[str, Any] = {
-    "error": {"type": "string", "description": "Why it was not done; what to do instead."},
-    "refused": {
-        "type": "object",
-        "description": "check, field, value, allowed, do: what was wrong, and what is right.",
-    },
-    "kind": {"type": "string", "description": "Kind of the error, where it is no refusal."},
-}
-
-
-def _or_refusal(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The schema of an answer, which an error is of, too: clients check it also where `isError` is set."""
-    if schema is None:
-        return None
-    properties = dict(schema.get("properties", {}))
-    for name, said in REFUSAL.items():
-        own = properties.get(name, said)
-        properties[name] = own if own.get("type") == said["type"] else {"anyOf": [own, said]}
-    either = [{"required": schema.get("required", [])}, {"required": ["error"]}]
-    rest = {key: value for key, value in schema.items() if key not in ("properties", "required")}
-    return {**rest, "properties": properties, "anyOf": either}
+def _annotations(one: Tool) -> ToolAnnotations:
+    """What it does to the world; of what changes nothing no more is to be said."""
+    if one.read_only:
+        return ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    return ToolAnnotations(
+        read_only_hint=False,
+        destructive_hint=one.destructive,
+        idempotent_hint=one.idempotent,
+        open_world_hint=False,
+    )
 
 
 def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
@@ -197,7 +202,7 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
                 asked = await confirmed(ctx, caller, wanted)
                 if asked is not None:
                     return asked
-            answer = await (let_through(ctx, caller, attempt) if one.asks else in_thread(attempt))
+            answer = await (let_through(ctx, caller, attempt) if one.asks else in_thread(attempt, waits=one.waits))
             if isinstance(answer, InputRequiredResult | CallToolResult):
                 return answer
             data = clean(

@@ -135,12 +135,15 @@ class _Writer:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._gone = anyio.Event()
+        self._own = anyio.CapacityLimiter(1)  # what the tools do keeps no answer back
 
     async def write(self, text: str) -> None:
         left = memoryview(text.encode())
         while left:
             try:
-                written = await anyio.to_thread.run_sync(os.write, self._descriptor, left, abandon_on_cancel=True)
+                written = await anyio.to_thread.run_sync(
+                    os.write, self._descriptor, left, abandon_on_cancel=True, limiter=self._own
+                )
             except OSError:
                 self._gone.set()
                 return

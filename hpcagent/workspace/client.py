@@ -23,6 +23,7 @@ from hpcagent.contexts.events import Events
 from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.rules import Rights
 from hpcagent.resources.folder import Resources
 from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.folder import KEEPER, Folder, find_folder
@@ -603,6 +604,10 @@ class Workspace:
     def whoami(self) -> Answer:
         """Name, role and rights here."""
         return self._one("whoami")
+
+    def rights(self) -> Rights:
+        """What one's role may do, as `workspace.toml` says it now; asks no service."""
+        return self.folder.rights(self._as)
 
     def contexts(self) -> Contexts:
         """The contexts that this workspace's people and programs share; a write tells `on_context_update`.
