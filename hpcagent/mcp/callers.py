@@ -15,7 +15,7 @@ from hpcagent.errors import HpcAgentError, NotPermitted
 from hpcagent.gate.rules import Right
 from hpcagent.workspace.client import Workspace
 
-__all__ = ["ALL_SCOPES", "Caller", "Callers", "Scope", "caller_now", "calling", "person_now"]
+__all__ = ["ALL_SCOPES", "Caller", "Callers", "Scope", "caller_now", "calling", "person_now", "root_now"]
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,12 @@ def person_now() -> str:
     """The person whose request is answered at this moment; empty: nobody's."""
     caller = _NOW.get(None)
     return "" if caller is None else caller.person
+
+
+def root_now() -> str:
+    """The folder of the workspace that is asked at this moment; empty: none."""
+    caller = _NOW.get(None)
+    return "" if caller is None else str(caller.workspace.folder.root)
 
 
 @contextmanager

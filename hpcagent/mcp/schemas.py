@@ -22,8 +22,8 @@ def short(schema: Mapping[str, Any], *, takes: bool = False) -> Schema:
         takes: It is of arguments: null as "not given" need not be said, nor an empty default.
 
     Example:
-        >>> short({"title": "S", "anyOf": [{"type": "number", "title": "N"}, {"type": "null"}]})
-        {'type': ['number', 'null']}
+        >>> short({"title": "S", "anyOf": [{"type": "number", "title": "N"}, {"type": "null"}]}, takes=True)
+        {'type': 'number'}
     """
     found = _short(schema, dict(schema.get("$defs", {})), takes)
     found.pop("description", None)  # the tool has one
@@ -74,12 +74,8 @@ def _without_null(schema: Schema, takes: bool) -> Schema:
         return schema
     (one,) = rest
     outer = {word: value for word, value in schema.items() if word != "anyOf"}
-    kind = one.get("type")
-    if takes:
-        return {**one, **outer}
-    if isinstance(kind, str) and "enum" not in one:
-        return {**one, "type": [kind, "null"], **outer}
-    return schema
+    # Some clients take one `type` only, and no list of them.
+    return {**one, **outer} if takes else schema
 
 
 _REFUSAL = {"error": "string", "refused": "object", "kind": "string"}
@@ -93,10 +89,10 @@ def with_refusal(schema: Mapping[str, Any]) -> Schema:
     properties = dict(schema.get("properties", {}))
     first = next(iter(properties))
     for name, kind in _REFUSAL.items():
-        own = properties.get(name, {})
-        kinds = own.get("type", kind)
-        if kind not in ([kinds] if isinstance(kinds, str) else kinds) or "enum" in own:
-            properties[name] = {"anyOf": [own, {"type": kind}]}
+        own = properties.get(name)
+        if own is not None and {"type": kind} not in own.get("anyOf", ()) and own.get("type") != kind:
+            several = own.get("anyOf", [own])
+            properties[name] = {**(own if "anyOf" in own else {}), "anyOf": [*several, {"type": kind}]}
     return {**schema, "properties": properties, "anyOf": [{"required": [first]}, {"required": ["error"]}]}
 
 

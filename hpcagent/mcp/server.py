@@ -20,6 +20,7 @@ from hpcagent.mcp.notices import Notices
 from hpcagent.mcp.pages import INSTRUCTIONS
 from hpcagent.mcp.prompts import add_prompts
 from hpcagent.mcp.routes import campaign_uri
+from hpcagent.mcp.said import DATA, NOTE
 from hpcagent.mcp.serving import Tool, as_sdk_tool, tools_of
 from hpcagent.mcp.streams import serve_streams
 from hpcagent.mcp.tasks import Tasks
@@ -66,7 +67,9 @@ class HpcServer(MCPServer[Any]):
         )
         if found is None:
             return await super().read_resource(uri, context)
-        return [ReadResourceContents(content=found.data, mime_type=found.mime, meta=found.meta)]
+        return [
+            ReadResourceContents(content=found.data, mime_type=found.mime, meta={NOTE: DATA, **(found.meta or {})})
+        ]
 
 
 def make_server(callers: Callers, *, guard: Guard | None = None, limits: Limits | None = None) -> MCPServer[Any]:

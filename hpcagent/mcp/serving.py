@@ -20,9 +20,10 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Right
 from hpcagent.mcp.approving import Confirm, confirmed, let_through
 from hpcagent.mcp.callers import Caller, Scope, caller_now
-from hpcagent.mcp.said import DATA, clean, clean_text
+from hpcagent.mcp.said import DATA, clean
 from hpcagent.mcp.schemas import allowed_by, short, with_refusal
 from hpcagent.mcp.threads import in_thread
+from hpcagent.mcp.words import in_tool_words, next_step
 
 __all__ = ["Answer", "Served", "Tool", "as_sdk_tool", "refusal", "tool", "tools_of", "uncapped", "wrong_argument"]
 
@@ -53,7 +54,7 @@ class Tool:
         asks: What it asks of the workspace may need a person's yes.
         confirms: Of the caller and the arguments: what a person has to confirm first; None: nothing.
         waits: It may wait a moment for something to happen.
-        blocks: Content that goes along with the answer, made of it.
+        blocks: Content that goes along with the answer, made of it; what a block has may be taken out of it.
     """
 
     function: Callable[..., Any]
@@ -67,7 +68,7 @@ class Tool:
     asks: bool = False
     confirms: Callable[[Caller, Mapping[str, Any]], Confirm | None] | None = None
     waits: bool = False
-    blocks: Callable[[Mapping[str, Any]], list[ContentBlock]] | None = None
+    blocks: Callable[[dict[str, Any]], list[ContentBlock]] | None = None
 
     @property
     def name(self) -> str:
@@ -229,24 +230,33 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
     return call
 
 
-def _answer(one: Tool, data: Mapping[str, Any]) -> CallToolResult:
+def _answer(one: Tool, data: dict[str, Any]) -> CallToolResult:
+    blocks = [] if one.blocks is None else one.blocks(data)
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    content: list[ContentBlock] = [TextContent(type="text", text=text)]
+    content: list[ContentBlock] = [TextContent(type="text", text=text), *blocks]
     if one.foreign:
         content.insert(0, TextContent(type="text", text=DATA))
-    if one.blocks is not None:
-        content += one.blocks(data)
     return CallToolResult(content=content, structured_content=dict(data))
 
 
 def refusal(error: HpcAgentError) -> CallToolResult:
     """An error as an answer that a model can act on: which field, what is allowed, what to do next."""
-    found: dict[str, Any] = {"error": error.message}
     if isinstance(error, NotAllowed):
-        found |= {"refused": error.plain()}
+        refused = error.plain()
+        texts = {name: in_tool_words(str(refused.get(name, ""))) for name in ("why", "allowed", "do")}
+        texts["do"] = texts["do"] or next_step(error.message)
+        refused |= {name: text for name, text in texts.items() if text}
+        message = NotAllowed.of(refused).message
+        found: dict[str, Any] = {"error": message, "refused": refused}
     else:
-        found |= {"kind": type(error).__name__}
+        message = in_tool_words(error.message)
+        do = next_step(message)
+        message += f" Do this: {do}." if do else ""
+        found = {"error": message, "kind": type(error).__name__}
+        # What is wrong and what to do stand where a program finds them, too.
+        rest = {"why": message, "value": getattr(error, "value", None), "do": do}
+        found |= {"refused": {name: one for name, one in rest.items() if one not in ("", None)}}
     data = clean(found)
     return CallToolResult(
-        content=[TextContent(type="text", text=clean_text(error.message))], structured_content=data, is_error=True
+        content=[TextContent(type="text", text=data["error"])], structured_content=data, is_error=True
     )

@@ -198,7 +198,7 @@ def task_of(caller: Caller, identity: str) -> dict[str, Any]:
 def _run(caller: Caller, identity: str, found: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """What has come out, in the form of the answer of the tool that has started it, and whether it has failed."""
     said = runs.get_status(caller, identity).model_dump(mode="json")
-    handle = {"found": True, "workdir": f"work/{found['execution_id']}", "uri": run_uri(identity)}
+    handle = {"found": True, "uri": run_uri(identity)}
     more = _ANSWERS.get(found["app"])
     if more is not None:
         with contextlib.suppress(BadInput):  # a run of that app by run_job

@@ -156,9 +156,13 @@ class Workspace:
         settings, resources = more.pop("settings", None), more.pop("resources", None)
         return self._one("estimate", **asked(app, settings, resources), params=dict(params or {}), **more)
 
-    def apps(self) -> Any:
-        """Apps that the caller may use: `name`, `version`, `description` of each."""
-        return self._call("apps")
+    def apps(self, query: str = "") -> Any:
+        """Apps that the caller may use: `name`, `version`, `description` of each.
+
+        Args:
+            query: Words of name, description, kind, engine, parameters or metrics; those with all of them first.
+        """
+        return self._call("apps", query=query)
 
     def invoke(self, invocation: Invocation, *, site: str = "", why: str = "") -> Answer:
         """Start the run that an invocation writes down, as it is written: of packaged apps as they are.
@@ -182,7 +186,8 @@ class Workspace:
 
         `progress` is None unless it runs and something is known: `done` `of` so many in `unit` (steps of the
         LAMMPS `run` command that goes on, runs of a campaign, else seconds), `share` (0 to 1), `from` what says
-        it, `elapsed_s`, `expected_s`.
+        it, `elapsed_s`, `expected_s`. `rc` is 0 of a run that is completed, else the exit code that its failure
+        names, or None; `workdir` its directory.
         """
         return self._one("status", identity=identity, lines=lines)
 

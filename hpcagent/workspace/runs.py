@@ -35,7 +35,7 @@ from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
-from hpcagent.workspace.rows import Row, job_facts
+from hpcagent.workspace.rows import Row, exit_code, job_facts
 
 __all__ = ["Runs", "folder_of_site", "is_function", "is_ours", "sandbox_of", "size_of"]
 
@@ -644,6 +644,8 @@ class Runs(Records):
                 "notes": [*result.get("notes", ()), *([row.note] if row.note else []), *self._site_news(row)],
                 "artifacts": result.get("artifacts", {}),
                 "approval": row.approval or None,
+                "rc": exit_code(row),
+                "workdir": str(self._workdir(row)),
             }
         found["progress"] = self._progress.of(row)
         if lines:

@@ -31,6 +31,7 @@ class WorkspaceCard(Answer):
             "walltime_s in s)."
         )
     )
+    more_sites: int = Field(description="So many more may be used: all_sites lists them.")
     rules: list[str] = Field(description="Quotas, approvals and retention, each in a sentence.")
     runs: dict[str, int] = Field(description="State to number.")
     approvals_pending: int
@@ -80,15 +81,24 @@ class Expired(Answer):
 
 
 @tool("The workspace", foreign=True)
-def get_workspace(caller: Caller) -> WorkspaceCard:
+def get_workspace(
+    caller: Caller,
+    all_sites: Annotated[
+        bool, Field(description="Also the sites that come with hpcagent and that this workspace does not name.")
+    ] = False,
+) -> WorkspaceCard:
     """Name, the caller's role and rights, sites, rules in words, how many runs there are, and news."""
     about, who, rules = caller.workspace.about(), caller.workspace.whoami(), caller.workspace.rules()
+    every = rules.pop("sites")
+    shown = [one for one in every if all_sites or one["named"] or one["default"]]
     return WorkspaceCard(
         name=about["name"],
         caller=who | {"scopes": sorted(caller.scopes)},
         runs=about["runs"],
         approvals_pending=about["approvals_pending"],
         news=about["news"],
+        sites=shown,
+        more_sites=len(every) - len(shown),
         **rules,
     )
 

@@ -132,7 +132,7 @@ def _handle(found: dict[str, Any]) -> CampaignHandle:
     return CampaignHandle(campaign_id=identity, workdir=workdir, uri=campaign_uri(identity), **found)
 
 
-@tool("Packaged campaigns")
+@tool("Packaged campaigns", foreign=True)
 def list_packaged_campaigns(caller: Caller) -> PackagedCampaigns:
     """Campaigns that come with hpcagent: name, app, what each finds out. start_campaign starts one by its name."""
     found = []

@@ -190,9 +190,8 @@ def test_a_campaign_is_a_task_with_its_answer(drive, workspace):
 
     task = drive(body, extensions=[TakesTasks()])
     content = task.result["structuredContent"]
-    assert (
-        task.status == "completed" and content["campaign_id"] == found["id"] and content["runs"]["completed"] == 4
-    )
+    assert task.status == "completed" and content["campaign_id"] == found["id"] and content["runs"]["done"] == 4
+    assert content["answer"]["best"]["units"]["value"] == "1"
 
 
 def test_a_campaign_that_is_cancelled_is_asked_to_stop_and_not_waited_for(drive, workspace):
