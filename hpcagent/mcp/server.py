@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import Completion, InputRequiredResult, Resource, ResourceTemplate
+from mcp_types import CallToolResult, Completion, InputRequiredResult, Resource, ResourceTemplate
 from mcp_types import Tool as ListedTool
 
 import hpcagent
@@ -25,9 +26,14 @@ from hpcagent.mcp.serving import Tool, as_sdk_tool, tools_of
 from hpcagent.mcp.streams import serve_streams
 from hpcagent.mcp.tasks import Tasks
 from hpcagent.mcp.threads import in_thread
-from hpcagent.mcp.tokens import Guard, caller_of
+from hpcagent.mcp.tokens import Guard, caller_of, trace_of
+from hpcagent.workspace.client import traced
 
 __all__ = ["INSTRUCTIONS", "HpcServer", "make_server"]
+
+
+ELAPSED, TRACE = "hpcagent/elapsed_ms", "hpcagent/trace"
+"""Keys of `_meta` of the answer of a tool: how long it took here, in ms, and its id in the journal."""
 
 
 class HpcServer(MCPServer[Any]):
@@ -117,12 +123,24 @@ def _complete(server: MCPServer[Any]) -> None:
     decorate()(complete)
 
 
+def _with_meta(answer: HandlerResult, more: dict[str, Any]) -> HandlerResult:
+    """The same answer with more in its `_meta`."""
+    if isinstance(answer, dict):
+        return {**answer, "_meta": {**(answer.get("_meta") or {}), **more}}
+    if isinstance(answer, CallToolResult):
+        return answer.model_copy(update={"meta": {**(answer.meta or {}), **more}})
+    return answer
+
+
 def _as_caller(callers: Callers, guarded: bool, limits: Limits) -> Any:
     async def middleware(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        caller = caller_of(callers, ctx, guarded)
-        with calling(caller):
+        caller, trace, began = caller_of(callers, ctx, guarded), trace_of(ctx), time.monotonic()
+        with calling(caller), traced(trace):
             if ctx.request_id is None:
                 return await call_next(ctx)  # a notification has no answer
-            return await limits.answered(caller.person, ctx, call_next)
+            answer = await limits.answered(caller.person, ctx, call_next)
+            if ctx.method != "tools/call":
+                return answer
+            return _with_meta(answer, {ELAPSED: round(1000 * (time.monotonic() - began), 1), TRACE: trace})
 
     return middleware

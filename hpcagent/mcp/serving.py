@@ -53,6 +53,7 @@ class Tool:
         foreign: Its answer has texts of runs, files and people.
         asks: What it asks of the workspace may need a person's yes.
         confirms: Of the caller and the arguments: what a person has to confirm first; None: nothing.
+        progress: Of the answer: how far it is, of how much (None: nobody knows), in words; None: nothing goes on.
         waits: It may wait a moment for something to happen.
         blocks: Content that goes along with the answer, made of it; what a block has may be taken out of it.
     """
@@ -67,6 +68,7 @@ class Tool:
     foreign: bool = False
     asks: bool = False
     confirms: Callable[[Caller, Mapping[str, Any]], Confirm | None] | None = None
+    progress: Callable[[Mapping[str, Any]], tuple[float, float | None, str] | None] | None = None
     waits: bool = False
     blocks: Callable[[dict[str, Any]], list[ContentBlock]] | None = None
 
@@ -209,6 +211,8 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
             data = clean(
                 answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
             )
+            if one.progress is not None and (far := one.progress(data)) is not None:
+                await ctx.report_progress(*far)  # nothing, unless the client has asked for it
             return _answer(one, data)
         except HpcAgentError as error:
             return refusal(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -180,7 +181,11 @@ def start_campaign(
     )
 
 
-@tool("How a campaign stands", foreign=True, waits=True)
+def _far(data: Mapping[str, Any]) -> tuple[float, float | None, str]:
+    return data["runs"]["done"], data["runs"]["most"], "runs"
+
+
+@tool("How a campaign stands", foreign=True, waits=True, progress=_far)
 def get_campaign(caller: Caller, campaign_id: CampaignId) -> CampaignStatus:
     """Progress, node-hours, and the answer so far with its uncertainty, P(feasible) and expected regret.
 

@@ -33,6 +33,10 @@ def _later(found: dict[str, Any]) -> Later:
     return Later(campaign_id=found.pop("campaign"), **found)
 
 
+def _far(data: Mapping[str, Any]) -> tuple[float, float | None, str]:
+    return float(data["state"] != "running"), 1.0, data["state"]
+
+
 def _files(data: Mapping[str, Any]) -> list[ContentBlock]:
     """The files of a report as links."""
     if data["what"] != "report" or data["answer"] is None:
@@ -48,7 +52,7 @@ def _files(data: Mapping[str, Any]) -> list[ContentBlock]:
     ]
 
 
-@tool("Why a run was asked for", foreign=True, waits=True)
+@tool("Why a run was asked for", foreign=True, waits=True, progress=_far)
 def explain_run(
     caller: Caller,
     campaign_id: CampaignId,
@@ -68,7 +72,7 @@ def explain_run(
     return _later(caller.workspace.ask_later(campaign_id, "explain", timeout_s=WAIT_S, run=run))
 
 
-@tool("Next points", foreign=True, waits=True)
+@tool("Next points", foreign=True, waits=True, progress=_far)
 def recommend_points(
     caller: Caller,
     campaign_id: CampaignId,
@@ -81,7 +85,7 @@ def recommend_points(
     return _later(caller.workspace.ask_later(campaign_id, "recommend", timeout_s=WAIT_S, n=n))
 
 
-@tool("What other policies would have found", foreign=True, waits=True)
+@tool("What other policies would have found", foreign=True, waits=True, progress=_far)
 def replay_campaign(
     caller: Caller,
     campaign_id: CampaignId,
@@ -103,7 +107,7 @@ def replay_campaign(
     return _later(caller.workspace.ask_later(campaign_id, "replay", timeout_s=WAIT_S, **asked))
 
 
-@tool("Write a campaign's report", read_only=False, blocks=_files, waits=True)
+@tool("Write a campaign's report", read_only=False, blocks=_files, waits=True, progress=_far)
 def make_report(caller: Caller, campaign_id: CampaignId) -> Later:
     """Write a campaign's report with its plots, finished or not.
 
@@ -112,7 +116,7 @@ def make_report(caller: Caller, campaign_id: CampaignId) -> Later:
     return _later(caller.workspace.ask_later(campaign_id, "report", timeout_s=WAIT_S))
 
 
-@tool("An answer", foreign=True, blocks=_files, waits=True)
+@tool("An answer", foreign=True, blocks=_files, waits=True, progress=_far)
 def get_answer(
     caller: Caller,
     handle: Annotated[str, Field(description="As the question returned it: j-...", max_length=100)],

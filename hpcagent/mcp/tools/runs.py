@@ -297,7 +297,12 @@ def run_job(
 PHASES = {"completed": "finished", "failed": "error", "stopped": "error", "cancelled": "error"}
 
 
-@tool("How a run stands", foreign=True)
+def _far(data: Mapping[str, Any]) -> tuple[float, float | None, str] | None:
+    far = data["progress"]
+    return None if far is None else (far["done"], far["of"], far["unit"])
+
+
+@tool("How a run stands", foreign=True, progress=_far)
 def get_status(
     caller: Caller,
     run_id: RunId,
