@@ -8,6 +8,7 @@ import re
 import struct
 import zlib
 
+import anyio
 import pytest
 
 pytest.importorskip("mcp")
@@ -16,7 +17,8 @@ from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Callers, calling
 from hpcagent.mcp.said import DATA, NOTE, clean, clean_text
-from hpcagent.mcp.serving import LARGEST_ARGUMENTS, refusal
+from hpcagent.mcp.serving import LARGEST_ARGUMENTS, as_sdk_tool, refusal
+from hpcagent.mcp.tools.runs import run_job
 from hpcagent.mcp.words import in_tool_words
 
 POINT = {"kind": "synthetic", "params": {"timestep": 1e-3, "skin": 3.0}}
@@ -150,22 +152,34 @@ def test_no_answer_about_a_run_that_failed_has_the_servers_paths(drive, workspac
     assert re.fullmatch(r"work/\S+", found["workdir"]) and found["rc"] is None and found["failure"]["name"]
 
 
-def test_too_large_and_too_deep_arguments_are_refused(drive, workspace):
-    deep: dict[str, object] = {}
-    for _ in range(400):
-        deep = {"a": deep}
+def nested(levels):
+    found: dict[str, object] = {}
+    for _ in range(levels):
+        found = {"a": found}
+    return found
 
+
+def test_too_large_and_too_deep_arguments_are_refused(drive, workspace):
     async def body(client):
-        large = {"a": "x" * LARGEST_ARGUMENTS}
         several = []
-        for params in (large, deep):
+        for params in ({"a": "x" * LARGEST_ARGUMENTS}, nested(150)):
             several.append(await client.call_tool("run_job", {"kind": "oscillator", "params": params}))
         return several
 
-    large, nested = drive(body)
+    large, deep = drive(body)
     assert large.is_error and str(LARGEST_ARGUMENTS) in large.structured_content["error"]
-    assert nested.is_error and nested.structured_content["error"]
+    assert deep.is_error and deep.structured_content["error"]
     assert not workspace.list()["runs"]
+
+
+def test_arguments_that_no_client_of_ours_can_write_are_refused():
+    served = as_sdk_tool(run_job.__dict__["mcp_tool"])
+
+    async def main():
+        return await served.run({"kind": "oscillator", "params": nested(100_000)}, None)
+
+    found = anyio.run(main)
+    assert found.is_error and "nested too deeply" in found.structured_content["error"]
 
 
 # -- texts of others ---------------------------------------------------------------------------------
@@ -276,8 +290,6 @@ def test_how_far_something_is_is_told_to_who_asks_for_it(drive, workspace):
         told.append((progress, total, message))
 
     async def body(client):
-        import anyio
-
         with anyio.fail_after(60):
             while not told:
                 await client.call_tool("get_status", {"run_id": run}, progress_callback=hear)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import anyio
 import pytest
 
 HOW = {"engine": "emt", "site": "threads", "params": {"relax": "none", "layers": 2, "site": "fcc"}}
@@ -26,22 +25,17 @@ async def _call(client, tool, **arguments):
     return result.structured_content
 
 
-async def _recorded(client, run_id):
-    with anyio.fail_after(120):
-        while True:
-            found = await _call(client, "get_dft", run_id=run_id)
-            if found["state"] in ("recorded", "failed"):
-                return found
-            await anyio.sleep(0.05)
+def _stored(found):
+    return found["state"] in ("recorded", "failed")
 
 
 @pytest.mark.slow
-def test_search_then_compute_only_if_none_then_notebook(drive, workspace):
+def test_search_then_compute_only_if_none_then_notebook(drive, workspace, follow):
     async def body(client):
         none = await _call(client, "query_database", query="Cu-ZnO")
         mine = await _call(client, "subscribe_events", events=["new_promising_catalyst"])
         begun = await _call(client, "run_dft", **CU_ZNO, threshold_ev=10.0)
-        done = await _recorded(client, begun["run_id"])
+        done = await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
         rows = await _call(client, "query_database", query="Cu-ZnO")
         again = await _call(client, "run_dft", **CU_ZNO)
         inputs = {"catalyst": "Cu-ZnO", "adsorbate": "O"}
@@ -76,11 +70,11 @@ def test_search_then_compute_only_if_none_then_notebook(drive, workspace):
 
 
 @pytest.mark.slow
-def test_a_service_that_was_killed_records_it_all_the_same_and_once(drive, workspace):
+def test_a_service_that_was_killed_records_it_all_the_same_and_once(drive, workspace, follow):
     async def body(client):
         begun = await _call(client, "run_dft", **CU_ZNO)
         os.kill(workspace.about()["pid"], signal.SIGKILL)
-        return await _recorded(client, begun["run_id"])
+        return await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
 
     done = drive(body)
     assert done["state"] == "recorded"
@@ -90,11 +84,11 @@ def test_a_service_that_was_killed_records_it_all_the_same_and_once(drive, works
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_an_entry_without_output_once(drive, workspace):
+def test_a_run_that_fails_is_an_entry_without_output_once(drive, workspace, follow):
     async def body(client):
         wrong = {**CU_ZNO, "adsorbate": "Zz9"}
         begun = await _call(client, "run_dft", **wrong)
-        done = await _recorded(client, begun["run_id"])
+        done = await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
         return done, await _call(client, "run_dft", **wrong)
 
     done, again = drive(body)
@@ -176,24 +170,15 @@ def test_rights_of_the_role_hold(drive, workspace):
 
 
 @pytest.mark.slow
-def test_a_structure_is_relaxed_and_its_bands_are_drawn(drive, workspace):
+def test_a_structure_is_relaxed_and_its_bands_are_drawn(drive, workspace, follow):
     async def body(client):
         built = await _call(client, "run_job", kind="build_crystal", params={"name": "Cu"})
-        workspace_run = await _ended(client, built["run_id"])
+        workspace_run = await follow.run(client, built["run_id"])
         assert workspace_run["state"] == "completed", workspace_run
         relaxed = await _call(
             client, "optimize_geometry", structure=built["run_id"], engine="emt", cell="volume", fmax=0.05
         )
-        return await _ended(client, relaxed["run_id"])
+        return await follow.run(client, relaxed["run_id"])
 
     status = drive(body)
     assert status["state"] == "completed" and status["units"]["energy"] == "eV"
-
-
-async def _ended(client, run_id):
-    with anyio.fail_after(120):
-        while True:
-            status = await _call(client, "get_status", run_id=run_id)
-            if status["phase"] != "pending":
-                return status
-            await anyio.sleep(0.05)
