@@ -16,6 +16,7 @@ from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated, Serv
 
 from hpcagent.contexts.events import MISSED
 from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.gate.rules import Rights
 from hpcagent.mcp.routes import OVERVIEW, REPORT, campaign_uri, run_uri, shared_uri
 from hpcagent.workspace.client import Workspace
 
@@ -62,6 +63,7 @@ class Watch:
         self._states: dict[str, str] = {}
         self._read: dict[str, int] = {}
         self._approvals: frozenset[str] | None = None
+        self._rights: Rights | None = None
 
     # -- its streams, under the lock of whoever has it -----------------------------------------
 
@@ -89,6 +91,7 @@ class Watch:
             if self._thread is None and not self._stopped.is_set():
                 self._subscribe()
                 self._states = self._seen()
+                self._rights_changed()
                 self._thread = threading.Thread(target=self._go, name="mcp notices", daemon=True)
                 self._thread.start()
             for uri, moved in self._campaigns():
@@ -176,6 +179,8 @@ class Watch:
                 changed |= dict.fromkeys(_of_run(identity))
         self._states |= seen
         changed |= dict.fromkeys(ResourceUpdated(uri) for uri in self._look_at_campaigns())
+        if self._rights_changed():
+            changed |= {ToolsListChanged(): None, ResourceUpdated(OVERVIEW): None}
         if self._uris[OVERVIEW]:
             pending = frozenset(one["id"] for one in self._workspace.approvals(pending=True))
             if self._approvals not in (None, pending):
@@ -183,6 +188,13 @@ class Watch:
             self._approvals = pending
         if changed:
             self._tell(changed)
+
+    def _rights_changed(self) -> bool:
+        """Whether workspace.toml says otherwise since the last look what the person may do."""
+        before = self._rights
+        with contextlib.suppress(BadInput):  # one that is wrong changes nothing
+            self._rights = self._workspace.rights()
+        return before not in (None, self._rights)
 
     def _seen(self) -> dict[str, str]:
         return {row["id"]: row["state"] for row in self._workspace.list(most=NEWEST)["runs"]}

@@ -27,6 +27,7 @@ from hpcagent.model.records import Manifest
 from hpcagent.resources.folder import Resources
 from hpcagent.shown import plain
 from hpcagent.sites.profiles import find_profile, list_profiles
+from hpcagent.workspace.app_search import found_by
 from hpcagent.workspace.catalysts import Catalysts, catalyst_data, plan_of
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
@@ -197,12 +198,11 @@ class Core(Enquiries):
             if row.kind == "run" and not young and self._workdir(row).exists():
                 yield row
 
-    def apps(self, caller: Caller) -> list[dict[str, Any]]:
-        """Apps that the caller may use."""
+    def apps(self, caller: Caller, *, query: str = "") -> list[dict[str, Any]]:
+        """Apps that the caller may use; with a query those that it finds, the best first."""
         return [
             {"name": app.name, "version": app.contract.version, "description": app.contract.description}
-            for app in list_apps()
-            if self.gate.may_use(caller, "apps", app.name)
+            for app in found_by([app for app in list_apps() if self.gate.may_use(caller, "apps", app.name)], query)
         ]
 
     def catalyst(

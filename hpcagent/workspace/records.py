@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,7 @@ from hpcagent.redacted import redacted_data
 from hpcagent.shown import plain
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
-from hpcagent.workspace.folder import Folder
+from hpcagent.workspace.folder import Folder, own_name
 from hpcagent.workspace.rows import Row, job_facts, lost
 from hpcagent.workspace.shared import change_told, key_of, may_read, readers_of, said_by
 from hpcagent.workspace.took import Took, lengths_of
@@ -73,7 +71,7 @@ class Records:
         self.news: list[str] = []
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
-        self._owner = Caller(name=_own_name(), role="admin")
+        self._owner = Caller(name=own_name(), role="admin")
         events = read_events(self.folder.journal) if self.folder.journal.exists() else ()
         self.approvals = Approvals(self._write, clock=clock, expires_s=self.rules.approval_expires_s)
         self.damaged = 0
@@ -313,7 +311,7 @@ class Records:
                 allowed="people of workspace.toml",
                 do="have yourself added to workspace.toml",
             )
-        name = mine or _own_name()
+        name = mine or own_name()
         role = self.rules.people[mine].role if mine else "admin"
         if not as_ or as_ == name:
             return Caller(name=name, role=role, client=client, trace=trace)
@@ -565,10 +563,3 @@ def _written_at(path: Path) -> float:
         return path.stat().st_mtime
     except (OSError, ValueError):
         return 0.0
-
-
-def _own_name() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return f"uid-{os.getuid()}"

@@ -40,7 +40,7 @@ from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
-from hpcagent.workspace.rows import Row, job_facts
+from hpcagent.workspace.rows import Row, exit_code, job_facts
 
 __all__ = ["Runs", "folder_of_site", "is_function", "is_ours", "sandbox_of", "size_of"]
 
@@ -742,6 +742,8 @@ class Runs(Records):
                 "notes": [*result.get("notes", ()), *([row.note] if row.note else []), *self._site_news(row)],
                 "approval": row.approval or None,
                 "level_of_theory": result.get("level_of_theory", {}),
+                "rc": exit_code(row),
+                "workdir": str(self._workdir(row)),
             }
         found["artifacts"] = shown_artifacts(self._workdir(row), result)
         found["progress"] = self._progress.of(row)

@@ -167,7 +167,7 @@ def test_old_folders_go_only_when_a_person_says_so(drive, workspace):
 
 def test_the_workspace_says_who_asks_what_holds_and_what_it_cost(drive, workspace):
     async def body(client):
-        card = (await client.call_tool("get_workspace", {})).structured_content
+        card = (await client.call_tool("get_workspace", {"all_sites": True})).structured_content
         return card, (await client.call_tool("get_costs", {})).structured_content
 
     card, costs = drive(body, as_="ada")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import anyio
 import pytest
 
 HOW = {"engine": "emt", "site": "threads", "params": {"relax": "none", "layers": 2, "site": "fcc"}}
@@ -26,22 +25,17 @@ async def _call(client, tool, **arguments):
     return result.structured_content
 
 
-async def _recorded(client, run_id):
-    with anyio.fail_after(120):
-        while True:
-            found = await _call(client, "get_dft", run_id=run_id)
-            if found["state"] in ("recorded", "failed"):
-                return found
-            await anyio.sleep(0.05)
+def _stored(found):
+    return found["state"] in ("recorded", "failed")
 
 
 @pytest.mark.slow
-def test_search_then_compute_only_if_none_then_notebook(drive, workspace):
+def test_search_then_compute_only_if_none_then_notebook(drive, workspace, follow):
     async def body(client):
         none = await _call(client, "query_database", query="Cu-ZnO")
         mine = await _call(client, "subscribe_events", events=["new_promising_catalyst"])
         begun = await _call(client, "run_dft", **CU_ZNO, threshold_ev=10.0)
-        done = await _recorded(client, begun["run_id"])
+        done = await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
         rows = await _call(client, "query_database", query="Cu-ZnO")
         again = await _call(client, "run_dft", **CU_ZNO)
         inputs = {"catalyst": "Cu-ZnO", "adsorbate": "O"}
@@ -86,10 +80,10 @@ def test_with_its_two_arguments_alone_it_says_what_is_missing(drive, workspace):
 
 
 @pytest.mark.slow
-def test_the_run_of_a_row_is_known_by_its_execution_id_and_its_files_by_the_chain(drive, workspace):
+def test_the_run_of_a_row_is_known_by_its_execution_id_and_its_files_by_the_chain(drive, workspace, follow):
     async def body(client):
         begun = await _call(client, "run_dft", **CU_ZNO)
-        await _recorded(client, begun["run_id"])
+        await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
         status = await _call(client, "get_status", run_id=begun["run_id"])
         by_work = await _call(client, "get_status", run_id=status["execution_id"])
         listed = await _call(client, "list_artifacts", run_id=begun["run_id"])
@@ -118,11 +112,11 @@ def test_the_run_of_a_row_is_known_by_its_execution_id_and_its_files_by_the_chai
 
 
 @pytest.mark.slow
-def test_a_service_that_was_killed_records_it_all_the_same_and_once(drive, workspace):
+def test_a_service_that_was_killed_records_it_all_the_same_and_once(drive, workspace, follow):
     async def body(client):
         begun = await _call(client, "run_dft", **CU_ZNO)
         os.kill(workspace.about()["pid"], signal.SIGKILL)
-        return await _recorded(client, begun["run_id"])
+        return await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
 
     done = drive(body)
     assert done["state"] == "recorded"
@@ -132,11 +126,11 @@ def test_a_service_that_was_killed_records_it_all_the_same_and_once(drive, works
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_an_entry_without_output_once(drive, workspace):
+def test_a_run_that_fails_is_an_entry_without_output_once(drive, workspace, follow):
     async def body(client):
         wrong = {**CU_ZNO, "adsorbate": "Zz9"}
         begun = await _call(client, "run_dft", **wrong)
-        done = await _recorded(client, begun["run_id"])
+        done = await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
         return done, await _call(client, "run_dft", **wrong)
 
     done, again = drive(body)
@@ -219,15 +213,15 @@ def test_rights_of_the_role_hold(drive, workspace):
 
 
 @pytest.mark.slow
-def test_a_structure_is_relaxed(drive, workspace):
+def test_a_structure_is_relaxed(drive, workspace, follow):
     async def body(client):
         built = await _call(client, "run_job", kind="build_crystal", params={"name": "Cu"})
-        workspace_run = await _ended(client, built["run_id"])
+        workspace_run = await follow.run(client, built["run_id"])
         assert workspace_run["state"] == "completed", workspace_run
         relaxed = await _call(
             client, "optimize_geometry", structure=built["run_id"], engine="emt", cell="volume", fmax=0.05
         )
-        return await _ended(client, relaxed["run_id"])
+        return await follow.run(client, relaxed["run_id"])
 
     status = drive(body)
     assert status["state"] == "completed" and status["units"]["energy"] == "eV"
@@ -235,18 +229,18 @@ def test_a_structure_is_relaxed(drive, workspace):
 
 @pytest.mark.slow
 @pytest.mark.dft
-def test_bands_of_silicon_are_drawn(drive):
+def test_bands_of_silicon_are_drawn(drive, follow):
     pytest.importorskip("pyscf")
 
     async def body(client):
         built = await _call(client, "run_job", kind="build_crystal", params={"name": "Si", "cubic": "no"})
-        assert (await _ended(client, built["run_id"]))["state"] == "completed"
+        assert (await follow.run(client, built["run_id"]))["state"] == "completed"
         # Few k-points and the smallest basis set: it only shows that all parts go together.
         rough = {"mesh": "2x2x2", "basis": "gth-szv", "xc": "LDA"}
         begun = await _call(
             client, "plot_band_structure", structure=built["run_id"], path="LGX", points=12, params=rough
         )
-        status = await _ended(client, begun["run_id"])
+        status = await follow.run(client, begun["run_id"])
         assert status["state"] == "completed", status["failure"]
         picture = await client.call_tool("fetch_artifact", {"run_id": begun["run_id"], "path": "bands.png"})
         return status, picture
@@ -258,12 +252,3 @@ def test_bands_of_silicon_are_drawn(drive):
     assert (level["xc"], level["basis"], level["pseudopotentials"]) == ("LDA", "gth-szv", "gth-pade")
     assert level["kpoints"] == "2x2x2" and level["charge"] == "0 e"
     assert [block.mime_type for block in picture.content if block.type == "image"] == ["image/png"]
-
-
-async def _ended(client, run_id):
-    with anyio.fail_after(120):
-        while True:
-            status = await _call(client, "get_status", run_id=run_id)
-            if status["phase"] != "pending":
-                return status
-            await anyio.sleep(0.05)

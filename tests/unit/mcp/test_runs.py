@@ -9,21 +9,10 @@ import pytest
 POINT = {"kind": "synthetic", "params": {"timestep": 1e-3, "skin": 3.0}}
 
 
-async def _ended(client, run_id):
-    import anyio
-
-    with anyio.fail_after(30):
-        while True:
-            status = (await client.call_tool("get_status", {"run_id": run_id})).structured_content
-            if status["phase"] != "pending":
-                return status
-            await anyio.sleep(0.02)
-
-
-def test_a_run_is_started_followed_and_found_again(drive):
+def test_a_run_is_started_followed_and_found_again(drive, follow):
     async def body(client):
         begun = (await client.call_tool("run_job", POINT)).structured_content
-        status = await _ended(client, begun["run_id"])
+        status = await follow.run(client, begun["run_id"])
         again = (await client.call_tool("run_job", POINT)).structured_content
         return begun, status, again
 
