@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import secrets
 import shlex
@@ -11,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
@@ -22,6 +20,7 @@ from hpcagent.errors import NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller, Scope
 from hpcagent.mcp.said import clean_text
+from hpcagent.mcp.threads import in_thread
 
 __all__ = [
     "Confirm",
@@ -29,7 +28,6 @@ __all__ = [
     "Yes",
     "can_ask",
     "confirmed",
-    "in_thread",
     "let_through",
     "params_in_words",
     "shell_words",
@@ -97,11 +95,6 @@ class Questions:
 
 # Of this process: after a restart a question is put once more.
 _QUESTIONS = Questions()
-
-
-async def in_thread(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """Call a function that waits for the workspace without holding up other requests."""
-    return await anyio.to_thread.run_sync(functools.partial(function, *args, **more))
 
 
 def can_ask(ctx: Context[Any, Any]) -> bool:

@@ -229,6 +229,7 @@ class _Writer:
         self._descriptor = descriptor
         self._gone = anyio.Event()
         self._turn = anyio.Lock()  # an answer is written in pieces
+        self._own = anyio.CapacityLimiter(1)  # what the tools do keeps no answer back
 
     async def write(self, text: str) -> None:
         async with self._turn:
@@ -236,7 +237,7 @@ class _Writer:
             while left:
                 try:
                     written = await anyio.to_thread.run_sync(
-                        os.write, self._descriptor, left, abandon_on_cancel=True
+                        os.write, self._descriptor, left, abandon_on_cancel=True, limiter=self._own
                     )
                 except OSError:
                     self._gone.set()

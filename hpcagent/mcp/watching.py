@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
 import re
@@ -17,6 +16,7 @@ from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated, Serv
 
 from hpcagent.contexts.events import MISSED
 from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.gate.rules import Rights
 from hpcagent.mcp.routes import OVERVIEW, REPORT, campaign_uri, run_uri, shared_uri
 from hpcagent.workspace.client import Workspace
 
@@ -40,8 +40,6 @@ LOOK_S = 1.0
 AGAIN_S = 1.0
 EXPIRES_S = 6 * 3600.0  # of a subscription whose server was killed
 NEWEST = 100
-PIECE = 1 << 20
-FINISHED = b'"event":"results"'
 
 
 class Watch:
@@ -65,6 +63,7 @@ class Watch:
         self._states: dict[str, str] = {}
         self._read: dict[str, int] = {}
         self._approvals: frozenset[str] | None = None
+        self._rights: Rights | None = None
 
     # -- its streams, under the lock of whoever has it -----------------------------------------
 
@@ -92,6 +91,7 @@ class Watch:
             if self._thread is None and not self._stopped.is_set():
                 self._subscribe()
                 self._states = self._seen()
+                self._rights_changed()
                 self._thread = threading.Thread(target=self._go, name="mcp notices", daemon=True)
                 self._thread.start()
             for uri, moved in self._campaigns():
@@ -179,6 +179,8 @@ class Watch:
                 changed |= dict.fromkeys(_of_run(identity))
         self._states |= seen
         changed |= dict.fromkeys(ResourceUpdated(uri) for uri in self._look_at_campaigns())
+        if self._rights_changed():
+            changed |= {ToolsListChanged(): None, ResourceUpdated(OVERVIEW): None}
         if self._uris[OVERVIEW]:
             pending = frozenset(one["id"] for one in self._workspace.approvals(pending=True))
             if self._approvals not in (None, pending):
@@ -186,6 +188,13 @@ class Watch:
             self._approvals = pending
         if changed:
             self._tell(changed)
+
+    def _rights_changed(self) -> bool:
+        """Whether workspace.toml says otherwise since the last look what the person may do."""
+        before = self._rights
+        with contextlib.suppress(BadInput):  # one that is wrong changes nothing
+            self._rights = self._workspace.rights()
+        return before not in (None, self._rights)
 
     def _seen(self) -> dict[str, str]:
         return {row["id"]: row["state"] for row in self._workspace.list(most=NEWEST)["runs"]}
@@ -216,19 +225,15 @@ class Watch:
         return before not in (None, now)
 
     def _more_finished(self, campaign: str) -> bool:
-        at = self._read.get(campaign)
+        before = self._read.get(campaign)
         try:
-            if at is None:
-                self._read[campaign] = self._workspace.piece(campaign, "events.jsonl", length=0)["bytes"]
-                return False
-            found = self._workspace.piece(campaign, "events.jsonl", offset=at, length=PIECE)
-        except BadInput:  # it has not begun
-            self._read.setdefault(campaign, 0)
-            return False
-        data = base64.b64decode(found["data"])
-        whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == PIECE else 0)
-        self._read[campaign] = at + whole
-        return FINISHED in data[:whole]
+            said = self._workspace.status(campaign, lines=0)["progress"]
+        except BadInput:  # it is not there for this person
+            said = None
+        # Where it does not go on an event tells of its end.
+        now = (before or 0) if said is None else int(said["done"])
+        self._read[campaign] = now
+        return before not in (None, now)
 
 
 def notices_of(event: str, payload: Mapping[str, Any]) -> Iterator[ServerEvent]:

@@ -238,7 +238,7 @@ class Enquiries(Campaigns):
                 sandbox=sandbox_of(found.app),
                 price=self.rules.price(where),
             )
-            each_s, source = self._each(found)
+            each_s, source = self._each(found, where)
         except NotAllowed:
             raise
         except BadInput as error:
@@ -262,13 +262,10 @@ class Enquiries(Campaigns):
             "known": known[0].id if known else None,
         }
 
-    def _each(self, campaign: Campaign) -> tuple[float, str]:
+    def _each(self, campaign: Campaign, site: str) -> tuple[float, str]:
         """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""
-        with self._turn:
-            took = self._took.get(campaign.app.name)
-            if took is None or not took.runs:
-                return campaign.app.contract.estimated_runtime_s, "the contract's estimate"
-            return took.expected(campaign.complete(campaign.search.middle))
+        app, params = campaign.app, campaign.complete(campaign.search.middle)
+        return self._expected(app.name, site, params, app.contract.estimated_runtime_s)
 
     # -- runs ---------------------------------------------------------------------------------
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +21,10 @@ from hpcagent.redacted import redacted_data
 from hpcagent.shown import plain
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
-from hpcagent.workspace.folder import Folder
+from hpcagent.workspace.folder import Folder, own_name
 from hpcagent.workspace.rows import Row, job_facts, lost
 from hpcagent.workspace.shared import change_told, key_of, may_read, readers_of, said_by
-from hpcagent.workspace.took import Took
+from hpcagent.workspace.took import Took, lengths_of
 
 __all__ = ["MOST_REFUSALS", "Records"]
 
@@ -67,12 +65,13 @@ class Records:
         self.rows: dict[str, Row] = {}
         self._by_work: dict[str, list[str]] = {}
         self._newest: list[str] = []
-        self._took: dict[str, Took] = {}
+        self._took: dict[str, Took] = {}  # of an app on all sites
+        self._took_at: dict[tuple[str, str], Took] = {}  # of a site and an app
         self._share_of_node: dict[tuple[str, str], float] = {}
         self.news: list[str] = []
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
-        self._owner = Caller(name=_own_name(), role="admin")
+        self._owner = Caller(name=own_name(), role="admin")
         events = read_events(self.folder.journal) if self.folder.journal.exists() else ()
         self.approvals = Approvals(self._write, clock=clock, expires_s=self.rules.approval_expires_s)
         self.damaged = 0
@@ -130,7 +129,9 @@ class Records:
             elif kind == "expired":
                 self._expired(event)
             elif kind == "took":
-                self.accounts.settle(self.rows[event["id"]].owner, event["id"], event["node_hours"], event["usd"])
+                row = self.rows[event["id"]]
+                row.took = event.get("cost", {"node_hours": event["node_hours"]})
+                self.accounts.settle(row.owner, row.id, event["node_hours"], event["usd"])
             elif kind.startswith("approval_"):
                 self.approvals.replay(event)
             elif kind == "damaged":
@@ -209,7 +210,8 @@ class Records:
             took = self._took.setdefault(row.app, Took())
             if row.state == "completed":
                 cost, expected_s = row.result["cost"], float(row.request.get("expected_s") or 0.0)
-                took.add(expected_s, float(cost["wall_s"]), row.manifest.get("params"))
+                for one in (took, self._took_at.setdefault((row.site, row.app), Took())):
+                    one.add(expected_s, float(cost["wall_s"]), row.manifest.get("params"))
                 self._share_of_node[row.site, row.app] = _share(cost, row.request.get("nodes", 1))
             else:
                 took.failed += 1
@@ -259,6 +261,17 @@ class Records:
         row.request = event.get("request", row.request)
         self._commit(row, event["at"])
 
+    def _expected(self, app: str, site: str, params: Mapping[str, Any], contract_s: float) -> tuple[float, str]:
+        """What a run takes on a site, in seconds of wall time, and what that is from."""
+        with self._turn:
+            took = self._took_at.get((site, app))
+            if took is None:
+                elsewhere = self._took.get(app)
+                runs = elsewhere.runs if elsewhere is not None else 0
+                words = "the contract's estimate"
+                return contract_s, f"{words}: none of its {runs} runs here was on {site}" if runs else words
+            return took.expected(params, contract_s=contract_s, lengths=lengths_of(params))
+
     def _commit(self, row: Row, at: float) -> None:
         asked = row.request
         self.accounts.commit(row.owner, row.id, asked.get("node_hours") or 0.0, asked.get("usd") or 0.0, at)
@@ -298,7 +311,7 @@ class Records:
                 allowed="people of workspace.toml",
                 do="have yourself added to workspace.toml",
             )
-        name = mine or _own_name()
+        name = mine or own_name()
         role = self.rules.people[mine].role if mine else "admin"
         if not as_ or as_ == name:
             return Caller(name=name, role=role, client=client, trace=trace)
@@ -450,6 +463,11 @@ class Records:
             raise BadInput(f"there is no run {identity!r}; `hpcagent workspace list` shows yours.", value=identity)
         return row
 
+    def _row_or_work(self, caller: Caller, identity: str) -> Row:
+        """A run by its handle, or the newest that has done a work, by the execution id that tables have."""
+        seen = [one for one in self._same_work(identity) if self.gate.sees(caller, one.owner)]
+        return seen[-1] if seen else self._row(caller, identity)
+
     def _workdir(self, row: Row) -> Path:
         return self.folder.work / row.execution_id if row.kind == "run" else self.folder.campaigns / row.id
 
@@ -495,7 +513,7 @@ class Records:
     # -- accounts -----------------------------------------------------------------------------
 
     def costs(self, caller: Caller) -> dict[str, Any]:
-        """Spent and committed, by person; estimated against actual, by app."""
+        """Spent and committed, in the whole workspace and by person; estimated against actual, by app."""
         with self._turn:
             self.accounts.of(caller.name)
             people = {
@@ -510,7 +528,7 @@ class Records:
                 if not name or self.gate.sees(caller, name)
             }
             accuracy = {app: took.accuracy() for app, took in sorted(self._took.items())}
-            return {"people": people, "accuracy": accuracy}
+            return {"workspace": people.pop(""), "people": people, "accuracy": accuracy}
 
 
 def sandbox_tiers() -> dict[str, str]:
@@ -545,10 +563,3 @@ def _written_at(path: Path) -> float:
         return path.stat().st_mtime
     except (OSError, ValueError):
         return 0.0
-
-
-def _own_name() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return f"uid-{os.getuid()}"
