@@ -41,7 +41,7 @@ def test_an_answer_without_what_the_schema_needs_is_not_of_it(drive):
         assert validator.is_valid({"error": "it was not done"}), tool.name
 
 
-LARGEST_LIST = 58_500
+LARGEST_LIST = 60_000
 """Characters of all tools as a client reads them; they were 97 786."""
 
 
@@ -137,7 +137,7 @@ def test_what_is_allowed_is_said_of_the_very_place():
             {"kind": "lammps", "params": {}, "walltime_s": 0},
             "walltime_s",
             "greater",
-            "number, above 0 or null",
+            "number, at most 9.4608e+08, above 0 or null",
         ),
     ],
 )
