@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hpcagent.errors import BadInput
 from hpcagent.units import measure
 
-__all__ = ["Docstring", "Entry", "read_docstring", "known_unit", "unit_in"]
+__all__ = ["Docstring", "Entry", "known_unit", "read_docstring", "unit_in"]
 
 _SECTION = re.compile(
     r"(Args|Arguments|Parameters|Returns|Return|Yields|Raises|Examples?|Notes?|References?|Attributes):[ \t]*\Z"
@@ -119,7 +119,7 @@ def read_docstring(text: str | None) -> Docstring:
     r"""Read a docstring.
 
     Example:
-        >>> found = read_docstring("Rate of a reaction.\n\nArgs:\n    t: In K, 300 to 900.\n\nReturns:\n    In 1/s.")
+        >>> found = read_docstring("Rate.\n\nArgs:\n    t: In K, 300 to 900.\n\nReturns:\n    In 1/s.")
         >>> found.args["t"].unit, found.args["t"].bounds, unit_in(found.returns)
         ('K', (300.0, 900.0), '1/s')
     """

@@ -135,9 +135,7 @@ def table_of(node: ast.ClassDef) -> Table:
 class _Reader:
     """Reads one function, and collects what is wrong with it."""
 
-    def __init__(
-        self, node: ast.FunctionDef, tables: Mapping[str, Table], constants: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, node: ast.FunctionDef, tables: Mapping[str, Table], constants: Mapping[str, Any]) -> None:
         self.node, self.tables, self.constants = node, tables, constants
         self.doc = read_docstring(ast.get_docstring(node))
         self.findings: list[Finding] = []
@@ -145,9 +143,7 @@ class _Reader:
     def say(self, rule: str, says: str, *, line: int = 0, severity: Any = "error") -> None:
         """One more finding."""
         line = line or self.node.lineno
-        self.findings.append(
-            Finding(rule=rule, line=line, says=says, severity=severity, tool=self.node.name)
-        )
+        self.findings.append(Finding(rule=rule, line=line, says=says, severity=severity, tool=self.node.name))
 
     # -- the whole ----------------------------------------------------------------------------
 
@@ -188,7 +184,11 @@ class _Reader:
     def _argument(self, node: ast.arg, default: ast.expr | None) -> Argument | None:
         name, said = node.arg, self.doc.args.get(node.arg, Entry(""))
         if not said.text:
-            self.say("parameter-doc", f"the docstring does not say what {name} is; write it under Args:", line=node.lineno)
+            self.say(
+                "parameter-doc",
+                f"the docstring does not say what {name} is; write it under Args:",
+                line=node.lineno,
+            )
         if node.annotation is None:
             self.say("annotation", f"{name} has no type; write one of {_TYPES}", line=node.lineno)
             return None
@@ -197,14 +197,31 @@ class _Reader:
             return None
         unit = kind.unit or said.unit
         if not unit and (kind.kind == "float" or kind.numbers):
-            self.say("unit", f"{name} has no unit; write [K], or [1] for a pure number, in its line of the docstring", line=node.lineno)
+            self.say(
+                "unit",
+                f"{name} has no unit; write [K], or [1] for a pure number, in its line of the docstring",
+                line=node.lineno,
+            )
         if unit and not known_unit(unit):
-            self.say("unit", f"the unit {unit} of {name} is not known and cannot be converted", line=node.lineno, severity="warning")
+            self.say(
+                "unit",
+                f"the unit {unit} of {name} is not known and cannot be converted",
+                line=node.lineno,
+                severity="warning",
+            )
         low, high, bounded = self._bounds(name, kind, said, node.lineno)
         value = self._default(name, kind, default)
         numeric = kind.kind in ("float", "int")
-        if numeric and value is not None and low is not None and high is not None and not low <= float(value) <= high:
-            self.say("default", f"the default {value} of {name} is outside of [{low:g}, {high:g}]", line=node.lineno)
+        if (
+            numeric
+            and value is not None
+            and low is not None
+            and high is not None
+            and not low <= float(value) <= high
+        ):
+            self.say(
+                "default", f"the default {value} of {name} is outside of [{low:g}, {high:g}]", line=node.lineno
+            )
             value = None
         return Argument(
             name=name,
@@ -218,9 +235,7 @@ class _Reader:
             description=said.text[:500],
         )
 
-    def _bounds(
-        self, name: str, kind: _Type, said: Entry, line: int
-    ) -> tuple[float | None, float | None, bool]:
+    def _bounds(self, name: str, kind: _Type, said: Entry, line: int) -> tuple[float | None, float | None, bool]:
         if kind.kind not in ("float", "int"):
             return None, None, False
         low, high = kind.low, kind.high
@@ -248,7 +263,11 @@ class _Reader:
             return None
         value = self._literal(node)
         if value is _NONE:
-            self.say("default", f"the default of {name} is no literal; write a number, text, list or dict", line=node.lineno)
+            self.say(
+                "default",
+                f"the default of {name} is no literal; write a number, text, list or dict",
+                line=node.lineno,
+            )
             return None
         fits = {
             "float": isinstance(value, int | float) and not isinstance(value, bool) and _finite(value),
@@ -260,7 +279,11 @@ class _Reader:
             "data": isinstance(value, list | dict | tuple),
         }[kind.kind or "data"]
         if not fits:
-            self.say("default", f"the default {value!r:.60} of {name} is not of its type ({kind.kind})", line=node.lineno)
+            self.say(
+                "default",
+                f"the default {value!r:.60} of {name} is not of its type ({kind.kind})",
+                line=node.lineno,
+            )
             return None
         if kind.kind == "data":
             return json.dumps(value)
@@ -271,7 +294,9 @@ class _Reader:
     def _outputs(self) -> tuple[bool, list[Output]]:
         node, name = self.node.returns, self.node.name
         if not self.doc.returns:
-            self.say("return-doc", f"the docstring of {name} does not say what it returns; write it under Returns:")
+            self.say(
+                "return-doc", f"the docstring of {name} does not say what it returns; write it under Returns:"
+            )
         if node is None:
             self.say("annotation", f"{name} does not say what it returns: def {name}(...) -> float")
             return False, []
@@ -299,14 +324,20 @@ class _Reader:
     def _number(self, name: str, kind: _Type, text: str) -> Output:
         unit = kind.unit or unit_in(text)
         if not unit and kind.kind == "float":
-            self.say("unit", f"{name}, which it returns, has no unit; write [1/s], or [1] for a pure number, in the docstring")
+            self.say(
+                "unit",
+                f"{name}, which it returns, has no unit; write [1/s], or [1] for a pure number, in the docstring",
+            )
         if unit and not known_unit(unit):
             self.say("unit", f"the unit {unit} of {name} is not known and cannot be converted", severity="warning")
         return Output(name=name, kind="number", unit=unit or "1", description=text[:500])
 
     def _field(self, name: str, node: ast.expr, said: Entry | None) -> Output:
         if said is None:
-            self.say("return-doc", f"the docstring does not say what {name}, which it returns, is; write it under Returns:")
+            self.say(
+                "return-doc",
+                f"the docstring does not say what {name}, which it returns, is; write it under Returns:",
+            )
         text = "" if said is None else said.text
         kind = self._type(node, name) or _Type("data")
         if kind.kind in ("float", "int", "bool"):
@@ -320,7 +351,11 @@ class _Reader:
         found = []
         for name, said in self.doc.keys.items():
             said_kind = said.kind.strip()
-            if of in ("float", "int") or said_kind in ("float", "int") or (not said_kind and of != "str" and said.unit):
+            if (
+                of in ("float", "int")
+                or said_kind in ("float", "int")
+                or (not said_kind and of != "str" and said.unit)
+            ):
                 found.append(self._number(name, _Type("int" if "int" in (of, said_kind) else "float"), said.text))
             else:
                 file = of in _FILES or said_kind in _FILES
@@ -328,8 +363,8 @@ class _Reader:
         if not found:
             self.say(
                 "return-doc",
-                f"{self.node.name} returns a table; name its keys under Returns: (`rate: In 1/s.`), or its numbers "
-                "are no metrics",
+                f"{self.node.name} returns a table; name its keys under Returns: (`rate: In 1/s.`), or its "
+                "numbers are no metrics",
                 severity="warning",
             )
             found = [Output(name=self.node.name, kind="value", description=self.doc.returns[:500])]
@@ -340,7 +375,11 @@ class _Reader:
     def _type(self, node: ast.expr, what: str) -> _Type | None:
         found = self._meant(_unquoted(node))
         if found is None:
-            self.say("type", f"{what}: the type {ast.unparse(node):.80} is none that a tool takes: {_TYPES}", line=node.lineno)
+            self.say(
+                "type",
+                f"{what}: the type {ast.unparse(node):.80} is none that a tool takes: {_TYPES}",
+                line=node.lineno,
+            )
         return found
 
     def _meant(self, node: ast.expr) -> _Type | None:
@@ -459,7 +498,8 @@ def read_signature(
         constants: Constants of the text, by name.
 
     Example:
-        >>> tree = ast.parse('def f(t: float) -> float:\\n    "Half.\\\\n\\\\nArgs:\\\\n    t: In K.\\\\n\\\\nReturns:\\\\n    In K."')
+        >>> text = 'def f(t: float) -> float:\\n "Half.\\n\\nArgs:\\n  t: In K.\\n\\nReturns:\\n  In K."'
+        >>> tree = ast.parse(text)
         >>> found, findings = read_signature(tree.body[0], {}, {})
         >>> found.arguments[0].unit, found.outputs[0].unit, [one.rule for one in findings]
         ('K', 'K', ['bounds'])

@@ -1,4 +1,4 @@
-"""A text of one or several functions, by its syntax tree only: nothing of it is imported, compiled to be run, or run.
+"""A text of one or several functions, by its syntax tree only: nothing of it is imported or run.
 
 What the checks say is no wall: the sandbox is. They tell whoever registers what is missing, and whoever approves
 what to look at.
@@ -27,9 +27,27 @@ LARGEST = 100_000
 """Bytes of a text."""
 LONGEST_TOOL_NAME = 60
 _MOST_TOOLS = 20
-_DECORATORS = ("dataclass", "dataclasses.dataclass", "lru_cache", "functools.lru_cache", "cache", "functools.cache")
+_DECORATORS = (
+    "dataclass",
+    "dataclasses.dataclass",
+    "lru_cache",
+    "functools.lru_cache",
+    "cache",
+    "functools.cache",
+)
 _BASES = ("TypedDict", "typing.TypedDict", "NamedTuple", "typing.NamedTuple")
-_TRICKS = ("__import__", "exec", "eval", "compile", "globals", "locals", "vars", "setattr", "delattr", "breakpoint")
+_TRICKS = (
+    "__import__",
+    "exec",
+    "eval",
+    "compile",
+    "globals",
+    "locals",
+    "vars",
+    "setattr",
+    "delattr",
+    "breakpoint",
+)
 _INTROSPECTION = (
     "__class__",
     "__subclasses__",
@@ -191,7 +209,7 @@ class _Whole:
             "top-level",
             node,
             f"`{ast.unparse(node).splitlines()[0][:60]}` would be done whenever the text is loaded; at its top "
-            "stand imports, functions, classes of plain data and constants that are literals: move it into a function",
+            "stand imports, functions, classes of plain data and literals: move it into a function",
         )
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> set[str]:
@@ -217,16 +235,28 @@ class _Whole:
         for one in node.decorator_list:
             called = one.func if isinstance(one, ast.Call) else one
             if name_of(called) not in _DECORATORS:
-                self.say("top-level", one, f"the decorator {ast.unparse(one):.60} runs when the text is loaded; drop it")
+                self.say(
+                    "top-level", one, f"the decorator {ast.unparse(one):.60} runs when the text is loaded; drop it"
+                )
         if getattr(node, "type_params", None):
             self.say("type", node, f"{node.name} has type parameters; a tool has types that are known")
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None and _does_something(default):
-                self.say("top-level", default, f"the default {ast.unparse(default):.60} is worked out when the text is loaded; write a literal")
+                self.say(
+                    "top-level",
+                    default,
+                    f"the default {ast.unparse(default):.60} is worked out when the text is loaded: no literal",
+                )
         for one in _annotations(node):
             for call in ast.walk(one):
-                if isinstance(call, ast.Call) and _does_something(call, but=("Field", "Interval", "Ge", "Gt", "Le", "Lt")):
-                    self.say("top-level", call, f"the annotation {ast.unparse(call):.60} is worked out when the text is loaded")
+                if isinstance(call, ast.Call) and _does_something(
+                    call, but=("Field", "Interval", "Ge", "Gt", "Le", "Lt")
+                ):
+                    self.say(
+                        "top-level",
+                        call,
+                        f"the annotation {ast.unparse(call):.60} is worked out when the text is loaded",
+                    )
         self.functions.append(node)
 
     def _class(self, node: ast.ClassDef) -> None:
@@ -240,8 +270,12 @@ class _Whole:
             or isinstance(one, ast.Pass)
             for one in node.body
         )
-        if not (data and known and plain) or node.keywords and not all(k.arg == "total" for k in node.keywords):
-            self.say("top-level", node, f"the class {node.name} is no class of plain data: a TypedDict or a dataclass, with fields and nothing else")
+        if not (data and known and plain) or (node.keywords and not all(k.arg == "total" for k in node.keywords)):
+            self.say(
+                "top-level",
+                node,
+                f"the class {node.name} is no class of plain data: a TypedDict or dataclass with fields only",
+            )
             return
         self.tables[node.name] = table_of(node)
 
@@ -279,7 +313,13 @@ class _Whole:
                 for module in modules:
                     self._module(node, module.partition(".")[0])
             if words:
-                self.say("dynamic", node, f"`{words}` can do what cannot be read here; look at what it does", severity="warning", words=words)
+                self.say(
+                    "dynamic",
+                    node,
+                    f"`{words}` can do what cannot be read here; look at what it does",
+                    severity="warning",
+                    words=words,
+                )
 
     # -- the tools ----------------------------------------------------------------------------
 
@@ -287,18 +327,32 @@ class _Whole:
         public = [one for one in self.functions if not one.name.startswith(("_", "test_"))]
         tests = [one for one in self.functions if one.name.startswith("test_")]
         if not public:
-            self.findings.append(Finding(rule="no-function", says="the text has no function whose name does not begin with _ or test_"))
+            self.findings.append(
+                Finding(
+                    rule="no-function", says="the text has no function whose name does not begin with _ or test_"
+                )
+            )
         if len(public) > _MOST_TOOLS:
-            self.say("no-function", public[_MOST_TOOLS], f"the text has {len(public)} functions; at most {_MOST_TOOLS} are taken at once")
+            self.say(
+                "no-function",
+                public[_MOST_TOOLS],
+                f"the text has {len(public)} functions; at most {_MOST_TOOLS} are taken at once",
+            )
         seen: set[str] = set()
         for names, node in self.defines:
             twice = names & seen if isinstance(node, ast.FunctionDef | ast.ClassDef) else set()
             if twice:
-                self.say("name", node, f"{min(twice)} is defined twice; the second would take the place of the first")
+                self.say(
+                    "name", node, f"{min(twice)} is defined twice; the second would take the place of the first"
+                )
             seen |= names
         for node in public[:_MOST_TOOLS]:
             if not node.name.isascii() or len(node.name) > LONGEST_TOOL_NAME:
-                self.say("name", node, f"{node.name[:80]!r}: a name has at most {LONGEST_TOOL_NAME} letters, digits and _ of ASCII")
+                self.say(
+                    "name",
+                    node,
+                    f"{node.name[:80]!r}: a name has at most {LONGEST_TOOL_NAME} letters, digits and _ of ASCII",
+                )
                 continue
             signature, findings = read_signature(node, self.tables, self.constants)
             self.findings += findings
@@ -359,7 +413,9 @@ def _does_something(node: ast.expr, but: tuple[str, ...] = ()) -> bool:
     for one in ast.walk(node):
         if isinstance(one, ast.Call) and name_of(one.func).rpartition(".")[2] not in but:
             return True
-        doing = ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr | ast.Lambda | ast.comprehension | ast.Attribute
+        doing = (
+            ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr | ast.Lambda | ast.comprehension | ast.Attribute
+        )
         if isinstance(one, doing) and not (isinstance(one, ast.Attribute) and but):
             return True
     return False

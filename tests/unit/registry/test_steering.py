@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hpcagent.catalog import list_apps
 from hpcagent.registry.findings import errors_of
 from hpcagent.registry.steering import LONGEST, check_text
@@ -132,9 +133,13 @@ def test_no_packaged_app_gives_an_alarm(name):
 def test_another_tools_name_is_no_fault_but_speaking_ill_of_it_is():
     others = ("packmol_build_system", "thermo")
     assert check_text("Takes what packmol_build_system wrote.", others=others) == []
-    assert [one.rule for one in check_text("packmol_build_system is often broken.", others=others)] == ["names-others"]
+    assert [one.rule for one in check_text("packmol_build_system is often broken.", others=others)] == [
+        "names-others"
+    ]
     assert errors_of(check_text("Better than packmol_build_system.", others=others))
-    assert errors_of(check_text("Rather than thermo the table has columns.", others=others)) == []  # a word of its own
+    assert (
+        errors_of(check_text("Rather than thermo the table has columns.", others=others)) == []
+    )  # a word of its own
 
 
 def test_the_words_that_were_found_are_told():
