@@ -149,7 +149,8 @@ def as_texts(app: App, params: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = dict(params)
     for name, value in params.items():
-        if isinstance(value, list | tuple | dict) and name in app.contract.space:
+        known = name in app.contract.space and app.contract.space[name].kind == "text"
+        if known and isinstance(value, list | tuple | dict):
             try:
                 found[name] = json.dumps(value, allow_nan=False)
             except (TypeError, ValueError) as error:

@@ -498,11 +498,10 @@ def read_signature(
         constants: Constants of the text, by name.
 
     Example:
-        >>> text = 'def f(t: float) -> float:\\n "Half.\\n\\nArgs:\\n  t: In K.\\n\\nReturns:\\n  In K."'
-        >>> tree = ast.parse(text)
-        >>> found, findings = read_signature(tree.body[0], {}, {})
-        >>> found.arguments[0].unit, found.outputs[0].unit, [one.rule for one in findings]
-        ('K', 'K', ['bounds'])
+        >>> text = "def f(t: Annotated[float, (0, 9), 'K']) -> Annotated[float, 'K']: ..."
+        >>> found, findings = read_signature(ast.parse(text).body[0], {}, {})
+        >>> found.arguments[0].unit, found.arguments[0].high, [one.rule for one in findings]
+        ('K', 9.0, ['docstring', 'parameter-doc', 'return-doc'])
     """
     reader = _Reader(node, tables, constants)
     return reader.signature(), reader.findings

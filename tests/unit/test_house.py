@@ -34,7 +34,7 @@ FLOORS = {
             ("reports",),
             ("elsewhere", "replays"),
             ("runs",),
-            ("tuning", "materials"),
+            ("tuning", "materials", "registry"),
             ("workspace",),
             ("mcp",),
             ("commands",),
