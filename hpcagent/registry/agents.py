@@ -60,7 +60,7 @@ class Agents:
         with held(self.root / ".lock", within_s=LOCKED_S):
             yield
 
-    def list(self) -> list[SeenAgent]:
+    def every(self) -> list[SeenAgent]:
         """All agents, by name; one whose file is damaged or whose role text steers says why it cannot be used."""
         if not self.root.is_dir():
             return []
@@ -141,7 +141,7 @@ class Agents:
 
     def having(self, tool: str) -> list[str]:
         """Names of the agents that have a tool."""
-        return [one.record.name for one in self.list() if tool in one.record.tools]
+        return [one.record.name for one in self.every() if tool in one.record.tools]
 
     # -- files --------------------------------------------------------------------------------
 

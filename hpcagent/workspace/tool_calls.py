@@ -145,10 +145,7 @@ def _text(tool: str | Path | Callable[..., Any]) -> str:
         except (OSError, TypeError):
             raise BadInput("the text of this function is not to be had; give it as a text.") from None
     if not isinstance(tool, Path):
-        one_line = "\n" not in tool.strip() and tool.strip().endswith(".py")
-        if not one_line:
-            return tool
-        tool = Path(tool.strip())
+        return tool  # a text is never taken for a path: it may be a client's
     try:
         return tool.expanduser().read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -267,7 +267,7 @@ class Registered(Enquiries):
     def list_agents(self, caller: Caller) -> list[dict[str, Any]]:
         """All agents, with their role texts and tools."""
         self.gate.require(caller, "read")
-        return [_agent(one) for one in self.agents.list()]
+        return [_agent(one) for one in self.agents.every()]
 
     def add_agent(self, caller: Caller, *, name: str, role: str, tools: Sequence[str] = ()) -> dict[str, Any]:
         """Make an agent of a role text and tools."""

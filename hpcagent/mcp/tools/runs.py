@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from mcp_types import ContentBlock, ImageContent, ResourceLink
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from hpcagent.catalog import app_names, find_app
+from hpcagent.catalog import app_names
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
@@ -114,14 +114,18 @@ class Status(Answer):
     progress: Progress | None = Field(description="How far it is; null: it does not run, or nothing is known.")
 
 
-def named(app: str) -> str:
-    """An app by the name that it has everywhere: never a path or a function, for which code would be read here.
+def named(app: str, caller: Caller | None = None) -> str:
+    """An app by its name: never a path or a function, for which code would be read here.
+
+    Args:
+        app: Its name.
+        caller: The registered tools of their workspace are apps as well.
 
     Raises:
         NotAllowed: There is none of that name.
     """
     name = app.partition("@")[0]
-    if not NAME.fullmatch(app) or name not in app_names():
+    if not NAME.fullmatch(app) or (name not in app_names() and not _registered(name, caller)):
         raise NotAllowed(
             "contract",
             "there is no app of that name",
@@ -133,14 +137,23 @@ def named(app: str) -> str:
     return app
 
 
-def kind_of(kind: str, params: LammpsParams | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _registered(name: str, caller: Caller | None) -> bool:
+    """Whether there is a registered tool of that name, in whatever state: the gate says whether it may run."""
+    return (
+        caller is not None and name.isidentifier() and (caller.workspace.folder.tools / f"{name}.json").is_file()
+    )
+
+
+def kind_of(
+    kind: str, params: LammpsParams | Mapping[str, Any], caller: Caller | None = None
+) -> tuple[str, dict[str, Any]]:
     """The app and its parameters of a kind: `lammps` is `lj_argon`, `synthetic` the landscape with as many.
 
     Raises:
         NotAllowed: A parameter is missing, unknown or out of its bounds.
     """
     if kind not in ("lammps", "synthetic"):
-        return named(kind), params.model_dump() if isinstance(params, LammpsParams) else dict(params)
+        return named(kind, caller), params.model_dump() if isinstance(params, LammpsParams) else dict(params)
     try:
         asked = params if isinstance(params, LammpsParams) else LammpsParams.model_validate(params)
     except ValidationError as error:
@@ -174,7 +187,7 @@ def list_apps(
         str, Field(description="Words that name or description have; empty: all.", max_length=200)
     ] = "",
 ) -> AppList:
-    """Apps that may be run here: name, version and what each does. describe_app has parameters and units."""
+    """Apps and registered tools that may be run here: name, version, description. describe_app has parameters."""
     words = query.lower().split()
     apps = [
         one
@@ -213,8 +226,7 @@ def describe_app(caller: Caller, app: Annotated[str, Field(description="Its name
     """An app's contract: parameters with units, bounds and defaults, metrics with units, cost, failures."""
     if app not in {one["name"] for one in caller.workspace.apps()}:
         raise BadInput(f"there is no app {app!r} that you may use; list_apps has those that there are.", value=app)
-    contract = find_app(app).contract
-    data = contract.model_dump(mode="json")
+    data = caller.workspace.describe(app)
     space = data.pop("space")
     return AppCard(
         **{**data, **{k: v for k, v in space.items() if k != "parameters"}, "parameters": space["parameters"]}
@@ -230,7 +242,7 @@ def estimate(
     walltime_s: Annotated[float | None, Field(gt=0, description="Wall time at most, in seconds.")] = None,
 ) -> Estimate:
     """Node-hours and wall time of a run before anything runs, and whether the gate would let it through."""
-    app, values = kind_of(kind, params)
+    app, values = kind_of(kind, params, caller)
     return Estimate(**caller.workspace.estimate(app, values, site=site, walltime_s=walltime_s))
 
 
@@ -270,7 +282,7 @@ def run_job(
     kind lammps: solid argon, 864 atoms, by LAMMPS. kind synthetic: a landscape that costs nothing. Any other kind
     is an app of list_apps.
     """
-    app, values = kind_of(kind, params)
+    app, values = kind_of(kind, params, caller)
     return handle_of(
         caller.workspace.run(
             app,
