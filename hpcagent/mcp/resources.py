@@ -25,7 +25,7 @@ from hpcagent.mcp.routes import (
     resource,
 )
 from hpcagent.mcp.said import clean_text
-from hpcagent.mcp.tools import runs
+from hpcagent.mcp.tools import campaigns, runs
 
 __all__ = ["LARGEST_FILE", "read"]
 
@@ -94,8 +94,8 @@ def _file(caller: Caller, identity: str, path: str) -> Content:
 
 @resource("campaign://{campaign_id}", "A campaign's answer")
 def campaign(caller: Caller, campaign_id: str) -> Content:
-    """The answer so far: best point with errors and units, P(feasible), expected regret, node-hours, runs."""
-    return as_json({"campaign_id": campaign_id, **caller.workspace.answer(campaign_id)})
+    """Progress, and the answer so far: best point with errors, P(feasible), expected regret, node-hours."""
+    return as_json(campaigns.get_campaign(caller, campaign_id).model_dump(mode="json"))
 
 
 @resource("campaign://{campaign_id}/report", "A campaign's report", mime=MARKDOWN)

@@ -69,6 +69,9 @@ class Enquiries(Campaigns):
             said = self.questions.read(handle, timeout_s)
             if said["state"] != "running":
                 newest, still = self.questions.question(handle), None
+                later = self._answer_handle(caller, row, found) if row.over else handle
+                if later != handle:  # that one was asked for before the last runs had ended
+                    still = self.questions.question(later)
         said = {} if newest is None else self.questions.read(newest.handle)
         return found | {
             "answer": said.get("answer"),
