@@ -37,8 +37,11 @@ def read_own(path: Path) -> str:
             else f"cannot be read: {error.strerror}"
         )
         raise BadInput(f"{path.name} {what}.", value=str(path)) from None
+    about = os.fstat(descriptor)
+    if stat.S_ISDIR(about.st_mode):
+        os.close(descriptor)
+        raise BadInput(f"{path.name} is a folder.", value=str(path))
     with os.fdopen(descriptor, "rb") as file:
-        about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
             raise BadInput(f"{path.name} is no plain file, or a second name of another.", value=str(path))
         if about.st_uid not in (os.geteuid(), 0) or about.st_mode & stat.S_IWOTH:
