@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -69,7 +70,7 @@ def by(core: Core, name: str = "") -> Any:
     return core.caller(os.getuid(), as_=name)
 
 
-def tested(core: Core, name: str) -> dict[str, Any]:
+def once_tested(core: Core, name: str) -> dict[str, Any]:
     """A tool once its tests have ended."""
     until = time.monotonic() + PATIENCE_S
     while core.get_tool(by(core), name=name)["tests"]["state"] == "waiting":
@@ -81,7 +82,7 @@ def tested(core: Core, name: str) -> dict[str, Any]:
 
 def registered(core: Core, text: str, who: str = "ada", **more: Any) -> dict[str, Any]:
     (card,) = core.register_tool(by(core, who), text=text, **more)["tools"]
-    return tested(core, card["name"])
+    return once_tested(core, card["name"])
 
 
 def approved(core: Core, text: str, **more: Any) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def test_tests_that_were_to_run_when_the_service_ended_are_run_by_the_next(core)
     again = Core(core.folder.root)
     try:
         again.look()
-        assert tested(again, "half")["tests"]["state"] == "passed"
+        assert once_tested(again, "half")["tests"]["state"] == "passed"
     finally:
         again.close()
 
@@ -207,8 +208,6 @@ def test_examples_of_the_docstring_are_tests(core):
 )
 def test_generated_tests_find_what_is_not_as_promised(body, said):
     (one,) = parse_text(tool(body)).tools
-    import hashlib
-
     trial = tried(one, hashlib.sha256(one.text.encode()).hexdigest())
     assert (trial.state, trial.kind) == ("failed", "generated")
     assert any(said in case.said for case in trial.cases)
@@ -220,7 +219,7 @@ import json
 from pathlib import Path
 
 
-def mean(values: list[float], weights: dict = {}, data: Path = None) -> dict:
+def mean(values: list[float], data: Path = None, weights: dict = {}) -> dict:
     """Mean of numbers.
 
     Args:
@@ -283,7 +282,7 @@ def test_an_edited_tool_is_tried_again_and_an_old_version_still_runs(core):
         core.run(by(core, "ada"), app="half", params={"x": 8.0})
     assert ended(core, "half@1.0.0", {"x": 8.0})["metrics"] == {"half": 4.0}
     core.look_at_tools()
-    assert tested(core, "half")["tests"]["state"] == "passed"
+    assert once_tested(core, "half")["tests"]["state"] == "passed"
     core.decide_tool(by(core, "bob"), name="half", approve=True)
     assert ended(core, "half", {"x": 8.0})["metrics"] == {"half": 2.0}
 
@@ -337,8 +336,6 @@ def test_a_tool_that_fills_the_disk_is_ended_in_its_tests(core, monkeypatch):
 
 def test_a_tool_that_loops_for_ever_is_ended(core):
     (one,) = parse_text(tool("while True:\n    pass")).tools
-    import hashlib
-
     trial = tried(one, hashlib.sha256(one.text.encode()).hexdigest(), timeout_s=2.0)
     assert trial.state == "failed" and "Walltime" in trial.why
     approved_one = core.register_tool(
@@ -404,12 +401,6 @@ def test_no_tool_takes_the_place_of_a_packaged_app(core):
     core.look_at_tools()
     (card,) = core.list_tools(by(core))
     assert not card["usable"] and "comes with the library" in card["problem"]
-    assert (
-        ended(core, "synthetic", {"x": 0.5})["metrics"]["value"]
-        == ha.find_app("synthetic")(x=0.5).result()["value"]
-        if False
-        else True
-    )
     assert core.app("synthetic").function == ha.find_app("synthetic").function
 
 
@@ -453,7 +444,7 @@ def test_limits_are_asked_for_and_shown(core):
         core.register_tool(by(core, "ada"), text=HALF, sandbox="none")
     core.decide_tool(by(core, "bob"), name="half", approve=True)
     (core.folder.root / "workspace.toml").write_text('require_sandbox = "bubblewrap"\n' + RULES)
-    with pytest.raises(NotAllowed, match="at least|bubblewrap"):
+    with pytest.raises(NotAllowed, match="and its runs have the sandbox limits"):
         core.run(by(core, "ada"), app="half", params={"x": 1.0})
 
 
