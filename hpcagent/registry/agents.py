@@ -24,7 +24,7 @@ __all__ = ["Agents", "SeenAgent"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}\Z")
 MOST_AGENTS = 200
-MOST_TOOLS = 100
+MOST_TOOLS = 200
 LOCKED_S = 20.0
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -214,28 +215,42 @@ def test_a_rejected_tool_runs_no_more_by_its_version_either(tools):
 
 WRITER = """
 import sys
+import time
 from pathlib import Path
 from hpcagent.registry.agents import Agents
 from hpcagent.registry.store import Tools
 
 root, who, text = sys.argv[1:]
 tools, agents = Tools(Path(root) / "tools"), Agents(Path(root) / "agents")
+(Path(root) / who).touch()
+while not (Path(root) / "go").exists():
+    time.sleep(0.001)
+for i in range(40):
+    agents.assign(f"{who}_{i}", "chem", by=who)
 for i in range(12):
     tools.register(text.replace("NAME", f"{who}_{i}"), by=who)
-    agents.assign(f"{who}_{i}", "chem", by=who)
+    tools.register(text.replace("NAME", "common").replace("x / 2", f"x / {i + 3} + {len(who)}"), by=who, may_replace=True)
 """
 
 
-def test_two_writers_at_once_lose_nothing(tmp_path):
+def test_several_writers_at_once_lose_nothing(tmp_path):
+    people = ("ada", "bobby", "eve", "mallory")
     Agents(tmp_path / "agents").add("chem", "You compute rates of reactions.", by="ada")
     words = [sys.executable, "-c", WRITER, str(tmp_path)]
-    writers = [subprocess.Popen([*words, who, TEXT], env=dict(os.environ)) for who in ("ada", "bob", "eve")]
-    assert [one.wait(120) for one in writers] == [0, 0, 0]
-    tools = Tools(tmp_path / "tools")
-    expected = {f"{who}_{i}" for who in ("ada", "bob", "eve") for i in range(12)}
-    assert set(tools.names()) == expected
+    writers = [subprocess.Popen([*words, who, TEXT], env=dict(os.environ)) for who in people]
+    until = time.monotonic() + 60
+    while not all((tmp_path / who).exists() for who in people) and time.monotonic() < until:
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    assert [one.wait(120) for one in writers] == [0] * 4
+    assert set(Agents(tmp_path / "agents").get("chem").record.tools) == {
+        f"{w}_{i}" for w in people for i in range(40)
+    }
+    told: list[object] = []
+    tools = Tools(tmp_path / "tools", told=told.append)
+    assert set(tools.names()) == {f"{w}_{i}" for w in people for i in range(12)} | {"common"}
     assert all(one.record.intact and not one.problem for one in tools.look())
-    assert set(Agents(tmp_path / "agents").get("chem").record.tools) == expected
+    assert told == []  # each text has the record that was written with it
 
 
 def test_agents_have_tools_and_a_role_that_is_looked_at(tmp_path):
