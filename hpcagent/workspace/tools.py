@@ -59,6 +59,7 @@ class Registered(Enquiries):
         text: str = "",
         file: str = "",
         why: str = "",
+        origin: str = "",
         sandbox: Tier = "bubblewrap",
     ) -> dict[str, Any]:
         """Register each function of a text as a tool; pending until its tests have run and a person approves.
@@ -68,6 +69,7 @@ class Registered(Enquiries):
             text: Python: one function or several.
             file: In its place: `artifact:RUN/PATH`, a file of a run.
             why: What it is for.
+            origin: Where the text is from, as the caller says.
             sandbox: The tier that each of its runs has at least; `limits` is shown to whoever approves.
 
         Returns:
@@ -96,7 +98,7 @@ class Registered(Enquiries):
         made = self.tools.register(
             text,
             by=caller.name,
-            origin=file or f"by {plain(caller.client) or 'a caller'}",
+            origin=file or plain(origin)[:300] or f"by {plain(caller.client) or 'a caller'}",
             why=plain(why)[:2000],
             sandbox=sandbox,
             may_replace=may_replace,

@@ -117,8 +117,8 @@ def register_tool_from_code(
             min_length=1,
             max_length=LARGEST_CODE,
             description="Python: one function or several, each with types and a docstring in Google style: what "
-            "it does, each argument (Args:) and what it returns (Returns:), with units in brackets such as [K], [1] "
-            "for a pure number. Bounds: Annotated[float, (300.0, 900.0)]. Imports, constants and test_* "
+            "it does, each argument (Args:) and what it returns (Returns:), with units in brackets such as [K], "
+            "[1] for a pure number. Bounds: Annotated[float, (300.0, 900.0)]. Imports, constants and test_* "
             "functions may be in it; nothing may be done at its top.",
         ),
     ],
