@@ -139,10 +139,6 @@ class Agents:
             write_record(self._path(name), record)
             return SeenAgent(record, seen.findings)
 
-    def having(self, tool: str) -> list[str]:
-        """Names of the agents that have a tool."""
-        return [one.record.name for one in self.every() if tool in one.record.tools]
-
     # -- files --------------------------------------------------------------------------------
 
     def _names(self) -> list[str]:

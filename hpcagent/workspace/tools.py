@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.sandbox.record import Tier
-from hpcagent.catalog import app_names
+from hpcagent.catalog import app_names, look_up
 from hpcagent.contexts.events import EVERYONE
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
@@ -135,7 +135,8 @@ class Registered(Enquiries):
         self.gate.require(caller, "read")
         seen = self.tools.look()
         self._tell_changes()
-        return [self._card(one) for one in seen]
+        agents = self.agents.every()
+        return [self._card(one, agents) for one in seen]
 
     def get_tool(self, caller: Caller, *, name: str) -> dict[str, Any]:
         """One tool, with its text and all that was found in it."""
@@ -152,7 +153,7 @@ class Registered(Enquiries):
             "tests": seen.record.tests.model_dump(mode="json"),
         }
 
-    def _card(self, seen: Seen) -> dict[str, Any]:
+    def _card(self, seen: Seen, agents: Sequence[SeenAgent] | None = None) -> dict[str, Any]:
         one = seen.record
         problem = seen.problem
         if one.name in app_names():
@@ -176,7 +177,7 @@ class Registered(Enquiries):
             "errors": [str(finding) for finding in one.refused],
             "warnings": [str(finding) for finding in warnings_of(one.findings)],
             "tests": one.tests.state,
-            "agents": self.agents.having(one.name),
+            "agents": [a.record.name for a in agents or self.agents.every() if one.name in a.record.tools],
         }
 
     def tools_that_run(self, caller: Caller) -> list[dict[str, Any]]:
@@ -193,10 +194,11 @@ class Registered(Enquiries):
 
     def describe(self, caller: Caller, *, app: str) -> dict[str, Any]:
         """The contract of an app or of a registered tool that the caller may use, as plain data."""
-        found = self.app(app)
-        own = found.name not in app_names()
-        if not self.gate.may_use(caller, "apps", f"own:{found.name}" if own else found.name):
-            raise BadInput(f"there is no app {app!r} that you may use.", value=app)
+        name = app.partition("@")[0]
+        own = name not in app_names()
+        found = self.tool_app(app) if own else look_up(app)
+        if found is None or not self.gate.may_use(caller, "apps", f"own:{name}" if own else name):
+            raise BadInput(f"there is no app {app[:80]!r} that you may use.", value=app[:80])
         return found.contract.model_dump(mode="json")
 
     # -- deciding -----------------------------------------------------------------------------

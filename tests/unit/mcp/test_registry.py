@@ -223,3 +223,16 @@ def test_clients_are_told_that_there_is_another_tool(workspace):
             callers.close()
 
     assert anyio.run(main)
+
+
+def test_pages_and_resources_have_registered_tools(drive, follow, workspace):
+    card = registered(drive, follow)
+    workspace.approve_tool("half", sha256=card["sha256"])
+
+    async def body(client):
+        page = (await client.read_resource("docs://apps")).contents[0].text
+        contract = (await client.read_resource("app://half")).contents[0].text
+        return page, contract
+
+    page, contract = drive(body, as_="ada")
+    assert "## half 1.0.0" in page and "`x` (K)" in page and '"half"' in contract

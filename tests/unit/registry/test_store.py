@@ -257,7 +257,6 @@ def test_agents_have_tools_and_a_role_that_is_looked_at(tmp_path):
     agents = Agents(tmp_path / "agents")
     agents.add("chem", "You compute rates of reactions.", tools=("half",), by="ada")
     assert agents.assign("third", "chem", by="bob").record.tools == ("half", "third")
-    assert agents.having("third") == ["chem"]
     assert agents.assign("half", "chem", by="bob", take=True).record.tools == ("third",)
     with pytest.raises(BadInput, match="already"):
         agents.add("chem", "You compute something else.", by="ada")
