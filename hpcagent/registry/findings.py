@@ -10,6 +10,8 @@ from hpcagent.model.base import Record
 
 __all__ = ["Finding", "Severity", "errors_of", "refuse", "warnings_of"]
 
+MOST_TOLD = 50
+"""Errors that a message lists."""
 Severity = Literal["error", "warning"]
 
 
@@ -64,5 +66,7 @@ def refuse(findings: Iterable[Finding], what: str) -> None:
     if not errors:
         return
     many = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
-    lines = "\n".join(f"  {one}" for one in errors)
+    lines = "\n".join(f"  {one}" for one in errors[:MOST_TOLD])
+    if len(errors) > MOST_TOLD:
+        lines += f"\n  and {len(errors) - MOST_TOLD} more"
     raise BadInput(f"{what} is not registered, for {many}:\n{lines}", value=[one.rule for one in errors])

@@ -232,7 +232,7 @@ class _Reader:
             unit=unit or "1",
             default=value,
             choices=kind.choices,
-            description=said.text[:500],
+            description=said.text,
         )
 
     def _bounds(self, name: str, kind: _Type, said: Entry, line: int) -> tuple[float | None, float | None, bool]:
@@ -319,7 +319,7 @@ class _Reader:
         name, text = self.node.name, self.doc.returns
         if kind.kind in ("float", "int", "bool"):
             return self._number(name, kind, text)
-        return Output(name=name, kind="file" if kind.kind == "file" else "value", description=text[:500])
+        return Output(name=name, kind="file" if kind.kind == "file" else "value", description=text)
 
     def _number(self, name: str, kind: _Type, text: str) -> Output:
         unit = kind.unit or unit_in(text)
@@ -330,7 +330,7 @@ class _Reader:
             )
         if unit and not known_unit(unit):
             self.say("unit", f"the unit {unit} of {name} is not known and cannot be converted", severity="warning")
-        return Output(name=name, kind="number", unit=unit or "1", description=text[:500])
+        return Output(name=name, kind="number", unit=unit or "1", description=text)
 
     def _field(self, name: str, node: ast.expr, said: Entry | None) -> Output:
         if said is None:
@@ -342,7 +342,7 @@ class _Reader:
         kind = self._type(node, name) or _Type("data")
         if kind.kind in ("float", "int", "bool"):
             return self._number(name, kind, text)
-        return Output(name=name, kind="file" if kind.kind == "file" else "value", description=text[:500])
+        return Output(name=name, kind="file" if kind.kind == "file" else "value", description=text)
 
     def _keys(self, node: ast.expr) -> list[Output]:
         """The values of a table of which only the docstring has the keys."""
@@ -359,7 +359,7 @@ class _Reader:
                 found.append(self._number(name, _Type("int" if "int" in (of, said_kind) else "float"), said.text))
             else:
                 file = of in _FILES or said_kind in _FILES
-                found.append(Output(name=name, kind="file" if file else "value", description=said.text[:500]))
+                found.append(Output(name=name, kind="file" if file else "value", description=said.text))
         if not found:
             self.say(
                 "return-doc",
@@ -367,7 +367,7 @@ class _Reader:
                 "numbers are no metrics",
                 severity="warning",
             )
-            found = [Output(name=self.node.name, kind="value", description=self.doc.returns[:500])]
+            found = [Output(name=self.node.name, kind="value", description=self.doc.returns)]
         return found
 
     # -- types --------------------------------------------------------------------------------

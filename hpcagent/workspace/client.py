@@ -172,6 +172,17 @@ class Workspace(ToolCalls):
                 return {"app": app, "settings": dict(settings or {}), "resources": dict(resources or {})}
         return asked(app, settings, resources)
 
+    def _named(self, app: str | App) -> str:
+        """An app by a name that the service knows."""
+        wanted = self._asked(app, None, None)
+        if not isinstance(wanted["app"], str) or wanted["settings"] or wanted["resources"]:
+            raise BadInput(
+                f"{app if isinstance(app, str) else app.name!r} has no name that it has everywhere: "
+                "`bayesian_optimize` takes packaged apps as they are; `start` takes a campaign with any app.",
+                value=str(app),
+            )
+        return str(wanted["app"])
+
     def apps(self) -> Any:
         """Apps and approved tools that the caller may use: `name`, `version`, `description` of each."""
         return self._call("apps")
@@ -462,7 +473,7 @@ class Workspace(ToolCalls):
         """
         return self._one(
             "bayesian_optimize",
-            objective_function=_named(objective_function),
+            objective_function=self._named(objective_function),
             objective=dict(objective),
             budget=budget,
             search_space=search_space and dict(search_space),
@@ -821,17 +832,6 @@ def _new_file(path: Path) -> BinaryIO:
         raise BadInput(f"{path} is there already: name another file, or remove it.", value=str(path)) from None
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}.", value=str(path)) from None
-
-
-def _named(app: str | App) -> str:
-    wanted = asked(app)
-    if not isinstance(wanted["app"], str) or wanted["settings"] or wanted["resources"]:
-        raise BadInput(
-            f"{app if isinstance(app, str) else app.name!r} has no name that it has everywhere: "
-            "`bayesian_optimize` takes packaged apps as they are; `start` takes a campaign with any app.",
-            value=str(app),
-        )
-    return str(wanted["app"])
 
 
 def _raised(error: Mapping[str, Any]) -> HpcAgentError:

@@ -253,7 +253,7 @@ def bayesian_optimize(
     """
     return _handle(
         caller.workspace.bayesian_optimize(
-            named(objective_function),
+            named(objective_function, caller),
             objective,
             budget,
             search_space=search_space or None,

@@ -236,3 +236,14 @@ def test_pages_and_resources_have_registered_tools(drive, follow, workspace):
 
     page, contract = drive(body, as_="ada")
     assert "## half 1.0.0" in page and "`x` (K)" in page and '"half"' in contract
+
+
+def test_the_prompt_for_a_tool_has_a_text_that_passes(drive, follow):
+    async def body(client):
+        got = await client.get_prompt("write_a_tool", {"what": "the rate of a reaction", "agent": "kinetics"})
+        return [one.content.text for one in got.messages]
+
+    words, example = drive(body, as_="ada")
+    assert '"the rate of a reaction"' in words and '"kinetics"' in words
+    card = registered(drive, follow, example.split("```python\n")[1].removesuffix("```"))
+    assert (card["tests"], card["warnings"], card["trial"]["kind"]) == ("passed", [], "supplied")

@@ -9,6 +9,7 @@ import pytest
 
 from hpcagent.apps.sandbox.tiers import tiers
 from hpcagent.cli import main
+from hpcagent.errors import BadInput
 from hpcagent.workspace.client import Workspace
 
 pytestmark = pytest.mark.skipif(not tiers()[-1].available, reason=tiers()[-1].why or "bubblewrap is here")
@@ -98,3 +99,16 @@ def test_what_another_workspace_exports_arrives_pending(shell, tmp_path, monkeyp
         assert code != 0 and "was changed since" in said
     finally:
         theirs.end(runs=True)
+
+
+def test_the_best_point_of_a_tool_is_looked_for_by_its_name(shell):
+    text = HALF.replace("half", "valley").replace("x / 2", "(x - 3.0) ** 2")
+    with Workspace() as there:
+        there.register_tool(text)
+        there.wait_for_tests("valley")
+        with pytest.raises(BadInput, match="is pending"):
+            there.bayesian_optimize("valley", {"minimize": "valley"}, 4)
+        there.approve_tool("valley")
+        search = there.bayesian_optimize("valley", {"minimize": "valley"}, 4)
+        assert there.wait(search["id"], 120)["state"] == "completed"
+        assert set(there.answer(search["id"])["best"]["metrics"]) == {"valley"}
