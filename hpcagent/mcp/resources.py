@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
@@ -24,7 +23,7 @@ from hpcagent.mcp.routes import (
     mime_of,
     resource,
 )
-from hpcagent.mcp.said import clean_text
+from hpcagent.mcp.said import clean_piece, clean_text
 from hpcagent.mcp.tools import campaigns, runs
 
 __all__ = ["LARGEST_FILE", "read"]
@@ -76,13 +75,12 @@ def file(caller: Caller, run_id: str, path: str) -> Content:
 
 
 def _file(caller: Caller, identity: str, path: str) -> Content:
-    found = caller.workspace.piece(identity, path, length=LARGEST_FILE)
+    found, data = clean_piece(caller.workspace, identity, path, 0, LARGEST_FILE)
     if found["next"] is not None:
         raise ResourceError(
             f"{clean_text(path)} has {found['bytes']} bytes; a resource has {LARGEST_FILE} at most. Read it in "
             "pieces by fetch_artifact(run_id, path, offset, length)."
         )
-    data = base64.b64decode(found["data"])
     if b"\0" not in data:
         try:
             text = clean_text(data.decode(), LARGEST_FILE)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcagent.redacted import redacted, secret_values
+from hpcagent.redacted import redacted, redacted_bytes, secret_values
 from hpcagent.shown import plain
+from hpcagent.workspace.client import Workspace
 
-__all__ = ["DATA", "LONGEST_TEXT", "clean", "clean_text"]
+__all__ = ["DATA", "LONGEST_TEXT", "clean", "clean_piece", "clean_text"]
 
 LONGEST_TEXT = 200_000
 """Characters of one text; the rest is cut off, and that is said."""
@@ -33,6 +35,33 @@ def clean_text(text: str, most: int = LONGEST_TEXT) -> str:
     if len(text) > most:
         text = text[:most] + f"\n({len(text) - most} more characters)"
     return redacted(plain(text), secrets=_secrets())
+
+
+AROUND = 1 << 15
+"""So many bytes before and behind a piece of a file are looked at, too: a secret may begin or end there."""
+
+
+def clean_piece(
+    workspace: Workspace, run: str, path: str, offset: int, length: int
+) -> tuple[dict[str, Any], bytes]:
+    """A piece of a run's file, and its bytes without secrets, as many as there are in the file.
+
+    Args:
+        workspace: The workspace in the caller's name.
+        run: The run or campaign.
+        path: The file's.
+        offset: First byte.
+        length: Bytes at most.
+
+    Raises:
+        BadInput: There is no such file, or the piece is none of it.
+    """
+    begin = max(0, offset - AROUND)
+    found = dict(workspace.piece(run, path, offset=begin, length=offset - begin + length + AROUND))
+    data = redacted_bytes(base64.b64decode(found.pop("data")), secrets=_secrets())
+    data = data[offset - begin :][:length]
+    after = offset + len(data)
+    return found | {"offset": offset, "next": after if after < found["bytes"] else None}, data
 
 
 def clean(value: Any) -> Any:

@@ -200,12 +200,9 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
             answer = await (let_through(ctx, caller, attempt) if one.asks else in_thread(attempt))
             if isinstance(answer, InputRequiredResult | CallToolResult):
                 return answer
-            data = clean(
-                answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
-            )
-            return _answer(one, data)
+            return await in_thread(_said, one, answer)  # megabytes of texts take their time
         except HpcAgentError as error:
-            return refusal(error)
+            return await in_thread(refusal, error)
         except ValidationError as error:
             log.exception("the answer of %s is not of its schema", one.name)
             return refusal(
@@ -222,6 +219,12 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
     made.__annotations__ = {p.name: p.annotation for p in (*keywords, context)} | {"return": returned}
     made.__name__ = one.name
     return call
+
+
+def _said(one: Tool, answer: Any) -> CallToolResult:
+    """An answer as it is sent: no secrets and control characters in it."""
+    plain = answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
+    return _answer(one, clean(plain))
 
 
 def _answer(one: Tool, data: Mapping[str, Any]) -> CallToolResult:

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_TOKEN = 16 << 10
 LEEWAY_S = 30.0
+LATEST_S = 1e11
+"""Unix time: beyond it no token ends."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class JwtVerifier:
         """Who it speaks for, `subject` None: somebody who is not known here; None: it is not valid."""
         try:
             claims = await self._claims(token)
+            expires_at = _end_of(claims["exp"])
         except jwt.PyJWTError as error:
             log.info("a token was refused: %s", type(error).__name__)
             return None
@@ -112,7 +115,7 @@ class JwtVerifier:
             token="",  # nobody needs it any more: it cannot be passed on
             client_id=str(claims.get("client_id") or claims.get("azp") or "")[:200],
             scopes=sorted(_scopes(claims)),
-            expires_at=int(claims["exp"] + LEEWAY_S),
+            expires_at=expires_at,
             resource=self._audience,
             subject=self._people.person_of(who) if isinstance(who, str) and who else None,
             claims={"iss": self._issuer},
@@ -137,6 +140,17 @@ class JwtVerifier:
             leeway=LEEWAY_S,
             options={"require": ["exp", "iss", "aud"]},
         )
+
+
+def _end_of(exp: object) -> int:
+    """When a token ends, in Unix seconds, with the leeway.
+
+    Raises:
+        DecodeError: It is no number (RFC 7519, 4.1.4), or none of a time that there is.
+    """
+    if isinstance(exp, bool) or not isinstance(exp, int | float) or not 0 <= exp <= LATEST_S:
+        raise jwt.DecodeError("no time")
+    return int(exp + LEEWAY_S)
 
 
 _WORD = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections import Counter
@@ -20,6 +20,8 @@ from hpcagent.mcp.routes import OVERVIEW, REPORT, campaign_uri, run_uri, shared_
 from hpcagent.workspace.client import Workspace
 
 __all__ = ["EVENTS", "Watch", "notices_of"]
+
+APP = re.compile(r"[A-Za-z_][\w.-]{0,99}", re.ASCII)
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +39,6 @@ LOOK_S = 1.0
 AGAIN_S = 1.0
 EXPIRES_S = 6 * 3600.0  # of a subscription whose server was killed
 NEWEST = 100
-PIECE = 1 << 20
-FINISHED = b'"event":"results"'
 
 
 class Watch:
@@ -213,19 +213,15 @@ class Watch:
         return before not in (None, now)
 
     def _more_finished(self, campaign: str) -> bool:
-        at = self._read.get(campaign)
+        before = self._read.get(campaign)
         try:
-            if at is None:
-                self._read[campaign] = self._workspace.piece(campaign, "events.jsonl", length=0)["bytes"]
-                return False
-            found = self._workspace.piece(campaign, "events.jsonl", offset=at, length=PIECE)
-        except BadInput:  # it has not begun
-            self._read.setdefault(campaign, 0)
-            return False
-        data = base64.b64decode(found["data"])
-        whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == PIECE else 0)
-        self._read[campaign] = at + whole
-        return FINISHED in data[:whole]
+            said = self._workspace.status(campaign, lines=0)["progress"]
+        except BadInput:  # it is not there for this person
+            said = None
+        # Where it does not go on an event tells of its end.
+        now = (before or 0) if said is None else int(said["done"])
+        self._read[campaign] = now
+        return before not in (None, now)
 
 
 def notices_of(event: str, payload: Mapping[str, Any]) -> Iterator[ServerEvent]:
@@ -242,7 +238,8 @@ def notices_of(event: str, payload: Mapping[str, Any]) -> Iterator[ServerEvent]:
             yield ResourceUpdated(shared_uri(name, str(payload["item"])))
     elif event in ("on_tool_registered", "on_tool_deprecated"):
         yield ToolsListChanged()
-        yield ResourceUpdated(f"app://{payload['tool']}")
+        if APP.fullmatch(str(payload["tool"])):  # anybody may tell it, of whatever they like
+            yield ResourceUpdated(f"app://{payload['tool']}")
     elif event == "on_quota_exceeded":
         yield ResourceUpdated(OVERVIEW)
     elif event == MISSED:

@@ -25,6 +25,7 @@ from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.resources.folder import Resources
+from hpcagent.shown import size_text
 from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.folder import KEEPER, Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
@@ -37,6 +38,7 @@ __all__ = ["Workspace"]
 STARTS_WITHIN_S = 30.0
 LONGEST_WAIT_S = 300.0
 TRIES = 3
+LEAST_FREE = 1 << 20  # bytes on a disk that has room for a service to begin
 
 Answer = dict[str, Any]
 
@@ -679,12 +681,12 @@ class Workspace(ToolCalls):
         return self._one("decide", identity=identity, grant=False, note=note)
 
     def costs(self) -> Answer:
-        """Spent and committed by person, and how good the estimates were by app."""
+        """Spent and committed in the whole `workspace` and by person; how good the estimates were, by app."""
         return self._one("costs")
 
-    def expire(self) -> Answer:
-        """Remove folders of runs that are older than `retention_days`."""
-        return self._one("expire")
+    def expire(self, *, dry_run: bool = False) -> Answer:
+        """Remove folders of runs that are older than `retention_days`; `dry_run` only says which."""
+        return self._one("expire", dry_run=dry_run)
 
     def rules(self) -> Answer:
         """What holds for the caller: `rules` in words, `sites` that they may use, `default_site`."""
@@ -773,7 +775,8 @@ class Workspace(ToolCalls):
                 raise _raised(found["error"])
             return found["ok"]
         raise SiteFailed(
-            f"the service of {self.folder.root} ended {TRIES} times under a request; see {self.folder.log}."
+            f"the service of {self.folder.root} ended {TRIES} times under a request{_why_ended(self.folder)}; see "
+            f"{self.folder.log}."
         )
 
     @property
@@ -852,3 +855,15 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _why_ended(folder: Folder) -> str:
+    """What a service cannot begin without and says nothing of, as it has no room for it: the disk."""
+    try:
+        disk = os.statvfs(folder.root)
+    except OSError:
+        return ""
+    free = disk.f_bavail * disk.f_frsize
+    if free >= LEAST_FREE and disk.f_favail != 0:
+        return ""
+    return f": its disk is full ({size_text(free)} left): make room there, then ask again"

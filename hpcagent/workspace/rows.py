@@ -29,6 +29,7 @@ class Row:
         manifest: As plain data; of a campaign nothing.
         request: What the gate let through, as plain data.
         result: As plain data, once it has ended.
+        took: What it took until it was cancelled, as `Cost` in plain data; empty where that is not known.
         shares: The run whose work it shares, where that was asked for before.
         inputs: Ids of the runs that it takes as input.
         note: What is to be said of it.
@@ -55,6 +56,7 @@ class Row:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] | None = None
+    took: Mapping[str, Any] = field(default_factory=dict)
     shares: str = ""
     inputs: tuple[str, ...] = ()
     note: str = ""
@@ -88,6 +90,7 @@ class Row:
             "failure": failure.get("name"),
             "params": dict(self.manifest.get("params", {})),
             "metrics": dict((self.result or {}).get("metrics", {})),
+            "distrusted": (self.result or {}).get("distrusted"),
         }
 
 

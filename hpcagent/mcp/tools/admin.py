@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hpcagent.errors import BadInput
-from hpcagent.mcp.approving import Confirm, shell_words
+from hpcagent.mcp.approving import Confirm, params_in_words, shell_words
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.serving import Answer, tool
 
@@ -58,10 +58,10 @@ class Decided(Answer):
 class Costs(Answer):
     """What was spent, and how good the estimates were."""
 
-    people: dict[str, dict[str, Any]] = Field(
-        description="Person to node_hours, usd (USD), committed_node_hours, runs and bytes; an empty name is the "
-        "whole workspace."
+    workspace: dict[str, Any] = Field(
+        description="Of everybody: node_hours, usd (USD), committed_node_hours and runs (those under way), bytes."
     )
+    people: dict[str, dict[str, Any]] = Field(description="Person to the same.")
     accuracy: dict[str, dict[str, Any]] = Field(
         description="App to runs, failed, estimated_s and actual_s (means, s), actual_over_estimated (median), "
         "within_factor_2 (share)."
@@ -118,8 +118,8 @@ def _to_grant(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
         state = "unknown" if one is None else one["state"]
         raise BadInput(f"approval {identity} is {state}; only one that is pending can be granted.", value=identity)
     question = (
-        f"Grant approval {identity} for {one['asked_by']}: {one['words']}. Parameters: {one['params']!r:.1500}. "
-        f"A person has to decide because {one['why']}."
+        f"Grant approval {identity} for {one['asked_by']}: {one['words']}. "
+        f"Parameters: {params_in_words(one['params'])}. A person has to decide because {one['why']}."
     )
     return Confirm(question, shell_words(caller, identity))
 
@@ -142,11 +142,14 @@ def decide_approval(
     return Decided(approval_id=done["id"], state=done["state"], words=done["words"], decided_by=done["decided_by"])
 
 
-def _to_expire(caller: Caller, asked: Mapping[str, Any]) -> Confirm:
-    days = [one for one in caller.workspace.rules()["rules"] if "removed" in one]
-    words = days[0] if days else "workspace.toml sets no retention_days, so nothing is removed"
+def _to_expire(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
+    would = caller.workspace.expire(dry_run=True)
+    if not would["removed"]:
+        return None
+    days = next((one for one in caller.workspace.rules()["rules"] if "removed" in one), "it has just changed")
     return Confirm(
-        f"Remove the files of old runs of this workspace now, for good? The rule: {words}.",
+        f"Remove the files of {len(would['removed'])} old runs of this workspace now ({would['bytes']} bytes), "
+        f"for good? The rule: {days}.",
         "a person does it by `hpcagent workspace expire`",
     )
 
@@ -155,6 +158,6 @@ def _to_expire(caller: Caller, asked: Mapping[str, Any]) -> Confirm:
 def expire_runs(caller: Caller) -> Expired:
     """Remove the folders of runs that are older than the workspace keeps them; their records stay.
 
-    A person confirms it through the client first.
+    A person confirms it through the client first, unless there are none.
     """
     return Expired(**caller.workspace.expire())

@@ -110,7 +110,9 @@ class CampaignStatus(Answer):
     failures: dict[str, int] = Field(description="Name of a failure to how many runs have ended with it.")
     answer: dict[str, Any] | None = Field(
         description="The newest answer: best (params, metrics, uncertainty as one standard error, units, "
-        "probability_feasible 0 to 1, ties), expected_regret (in its metric's unit), node_hours; null: none yet."
+        "probability_feasible 0 to 1, ties; estimated: metrics that are estimates from CPU time, not measured; "
+        "about: what else is to be known of its numbers), expected_regret (with its unit), node_hours, remarks "
+        "(what disturbed the runs, what was repaired); null: none yet."
     )
     answer_state: str = Field(
         description="none (no run has ended), running (a newer one is worked out), done, failed."

@@ -51,15 +51,22 @@ class Dft(Answer):
     state: Literal[
         "found", "pending", "running", "recording", "recorded", "failed", "stopped", "cancelled", "completed"
     ] = Field(description="found: it was there; recorded: it was computed, stored and written down.")
-    run_id: str | None = Field(description="The run that computes it, for get_dft and get_status; null: found.")
+    run_id: str | None = Field(
+        description="The run that computes it, for get_dft and get_status, or has computed it; null: it was no "
+        "run of this workspace that the caller may see."
+    )
     adsorption_energy_ev: float | None = Field(
         description="E(slab + adsorbate) - E(slab) - share E(reference), in eV; below 0 it binds."
     )
     result_uri: str | None = Field(description="Where it comes from: a stored result, or what the row refers to.")
-    row: dict[str, Any] | None = Field(description="Of catalyst_db: method, energy_reference, facet, site, relax.")
+    row: dict[str, Any] | None = Field(
+        description="Of catalyst_db: method, energy_reference, facet, site (where on the slab: at another one it "
+        "may bind more strongly), relax."
+    )
     promising: bool | None = Field(description="Whether it is below threshold_ev.")
     notes: list[str] = Field(description="What is to be known of the number.")
     error: str | None = Field(description="Why there is none.")
+    repair: str | None = Field(description="What may help, where it has failed; null: not known.")
 
 
 @tool("Adsorption energy of a catalyst", scope="runs:write", read_only=False, foreign=True, asks=True)
@@ -97,7 +104,9 @@ def run_dft(
 
     When the run has ended its result is stored in dft_results, written into lab_notebook and added to catalyst_db,
     also if nobody waits; get_dft follows it. A parameter that the run does not have (temperature) is refused,
-    never dropped. params are those of the app adsorption.
+    never dropped. params are those of the app adsorption: site (ontop by default, bridge, hollow, fcc, hcp: one
+    site a call, and others may bind more strongly), facet (fcc111), layers (3), relax (adsorbed), and the
+    k-points, without which engine pyscf is refused (kspacing, 1/angstrom; gpaw and espresso have defaults).
     """
     return Dft(
         **caller.workspace.catalyst(
