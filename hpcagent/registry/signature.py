@@ -10,21 +10,24 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hpcagent.model.base import Record, Scalar
+from hpcagent.registry.annotations import (
+    FILES,
+    NOTHING,
+    TYPES,
+    Annotations,
+    Kind,
+    Meaning,
+    finite,
+    name_of,
+    unquoted,
+)
 from hpcagent.registry.docstring import Docstring, Entry, known_unit, read_docstring, unit_in
 from hpcagent.registry.findings import Finding
 
-__all__ = ["Argument", "Output", "Signature", "Table", "name_of", "read_signature", "table_of"]
+__all__ = ["Argument", "Output", "Signature", "Table", "read_signature", "table_of"]
 
-Kind = Literal["float", "int", "bool", "text", "choice", "file", "data"]
 WIDE = 1e12
 """Bound of a number that names none: programs take finite numbers only."""
-_FILES = ("Path", "File", "pathlib.Path")
-_LISTS = ("list", "tuple", "dict", "List", "Tuple", "Dict", "Sequence", "Mapping", "set", "Any", "object")
-_SIMPLE: dict[str, Kind] = {"float": "float", "int": "int", "bool": "bool", "str": "text"}
-_TYPES = (
-    "float, int, bool, str, Literal[...], Path (a file), list, dict, tuple, a TypedDict or dataclass of the text; "
-    "Annotated[float, (low, high), 'unit'] has bounds and a unit"
-)
 
 
 class Argument(Record):
@@ -99,29 +102,6 @@ class Table:
     doc: Docstring = field(default_factory=Docstring)
 
 
-@dataclass(slots=True)
-class _Type:
-    """What an annotation means."""
-
-    kind: Kind | None
-    base: str = ""
-    choices: tuple[Scalar, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    unit: str = ""
-    numbers: bool = False  # a list of numbers, which has a unit
-
-
-def name_of(node: ast.expr) -> str:
-    """`a.b` of a name or attribute; empty for anything else."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        above = name_of(node.value)
-        return f"{above}.{node.attr}" if above else ""
-    return ""
-
-
 def table_of(node: ast.ClassDef) -> Table:
     """The fields of a class of plain data."""
     fields = {
@@ -136,14 +116,18 @@ class _Reader:
     """Reads one function, and collects what is wrong with it."""
 
     def __init__(self, node: ast.FunctionDef, tables: Mapping[str, Table], constants: Mapping[str, Any]) -> None:
-        self.node, self.tables, self.constants = node, tables, constants
+        self.node, self.tables = node, tables
         self.doc = read_docstring(ast.get_docstring(node))
         self.findings: list[Finding] = []
+        self.annotations = Annotations(tables, constants, self._no_count)
 
     def say(self, rule: str, says: str, *, line: int = 0, severity: Any = "error") -> None:
         """One more finding."""
         line = line or self.node.lineno
         self.findings.append(Finding(rule=rule, line=line, says=says, severity=severity, tool=self.node.name))
+
+    def _no_count(self, says: str, line: int) -> None:
+        self.say("annotation", says, line=line, severity="warning")
 
     # -- the whole ----------------------------------------------------------------------------
 
@@ -190,10 +174,10 @@ class _Reader:
                 line=node.lineno,
             )
         if node.annotation is None:
-            self.say("annotation", f"{name} has no type; write one of {_TYPES}", line=node.lineno)
+            self.say("annotation", f"{name} has no type; write one of {TYPES}", line=node.lineno)
             return None
         kind = self._type(node.annotation, name)
-        if kind is None or kind.kind is None:
+        if kind is None:
             return None
         unit = kind.unit or said.unit
         if not unit and (kind.kind == "float" or kind.numbers):
@@ -235,7 +219,7 @@ class _Reader:
             description=said.text,
         )
 
-    def _bounds(self, name: str, kind: _Type, said: Entry, line: int) -> tuple[float | None, float | None, bool]:
+    def _bounds(self, name: str, kind: Meaning, said: Entry, line: int) -> tuple[float | None, float | None, bool]:
         if kind.kind not in ("float", "int"):
             return None, None, False
         low, high = kind.low, kind.high
@@ -258,11 +242,11 @@ class _Reader:
             return None, None, False
         return float(low), float(high), bounded
 
-    def _default(self, name: str, kind: _Type, node: ast.expr | None) -> Scalar | None:
+    def _default(self, name: str, kind: Meaning, node: ast.expr | None) -> Scalar | None:
         if node is None:
             return None
-        value = self._literal(node)
-        if value is _NONE:
+        value = self.annotations.literal(node)
+        if value is NOTHING:
             self.say(
                 "default",
                 f"the default of {name} is no literal; write a number, text, list or dict",
@@ -270,14 +254,14 @@ class _Reader:
             )
             return None
         fits = {
-            "float": isinstance(value, int | float) and not isinstance(value, bool) and _finite(value),
-            "int": isinstance(value, int) and not isinstance(value, bool) and _finite(value),
+            "float": isinstance(value, int | float) and not isinstance(value, bool) and finite(value),
+            "int": isinstance(value, int) and not isinstance(value, bool) and finite(value),
             "bool": isinstance(value, bool),
             "text": isinstance(value, str),
             "choice": value in kind.choices if isinstance(value, str | int | float) else False,
             "file": False,
             "data": isinstance(value, list | dict | tuple),
-        }[kind.kind or "data"]
+        }[kind.kind]
         if not fits:
             self.say(
                 "default",
@@ -303,25 +287,25 @@ class _Reader:
         if isinstance(node, ast.Constant) and node.value is None:
             self.say("annotation", f"{name} returns None; a tool returns a value: a number, a table, a file")
             return False, []
-        node = _unquoted(node)
+        node = unquoted(node)
         table = self.tables.get(name_of(node))
         if table is not None:
             said = table.doc.attributes | self.doc.keys
             return True, [self._field(one, type_, said.get(one)) for one, type_ in table.fields.items()]
         kind = self._type(node, "what it returns")
-        if kind is None or kind.kind is None:
+        if kind is None:
             return False, []
         if kind.kind == "data" and kind.base in ("dict", "Dict", "Mapping"):
             return True, self._keys(node)
         return False, [self._single(kind)]
 
-    def _single(self, kind: _Type) -> Output:
+    def _single(self, kind: Meaning) -> Output:
         name, text = self.node.name, self.doc.returns
         if kind.kind in ("float", "int", "bool"):
             return self._number(name, kind, text)
         return Output(name=name, kind="file" if kind.kind == "file" else "value", description=text)
 
-    def _number(self, name: str, kind: _Type, text: str) -> Output:
+    def _number(self, name: str, kind: Meaning, text: str) -> Output:
         unit = kind.unit or unit_in(text)
         if not unit and kind.kind == "float":
             self.say(
@@ -339,7 +323,7 @@ class _Reader:
                 f"the docstring does not say what {name}, which it returns, is; write it under Returns:",
             )
         text = "" if said is None else said.text
-        kind = self._type(node, name) or _Type("data")
+        kind = self._type(node, name) or Meaning("data")
         if kind.kind in ("float", "int", "bool"):
             return self._number(name, kind, text)
         return Output(name=name, kind="file" if kind.kind == "file" else "value", description=text)
@@ -356,9 +340,11 @@ class _Reader:
                 or said_kind in ("float", "int")
                 or (not said_kind and of != "str" and said.unit)
             ):
-                found.append(self._number(name, _Type("int" if "int" in (of, said_kind) else "float"), said.text))
+                found.append(
+                    self._number(name, Meaning("int" if "int" in (of, said_kind) else "float"), said.text)
+                )
             else:
-                file = of in _FILES or said_kind in _FILES
+                file = of in FILES or said_kind in FILES
                 found.append(Output(name=name, kind="file" if file else "value", description=said.text))
         if not found:
             self.say(
@@ -372,119 +358,15 @@ class _Reader:
 
     # -- types --------------------------------------------------------------------------------
 
-    def _type(self, node: ast.expr, what: str) -> _Type | None:
-        found = self._meant(_unquoted(node))
+    def _type(self, node: ast.expr, what: str) -> Meaning | None:
+        found = self.annotations.meant(node)
         if found is None:
             self.say(
                 "type",
-                f"{what}: the type {ast.unparse(node):.80} is none that a tool takes: {_TYPES}",
+                f"{what}: the type {ast.unparse(node):.80} is none that a tool takes: {TYPES}",
                 line=node.lineno,
             )
         return found
-
-    def _meant(self, node: ast.expr) -> _Type | None:
-        name = name_of(node).removeprefix("typing.")
-        if name in _SIMPLE:
-            return _Type(_SIMPLE[name])
-        if name in _FILES:
-            return _Type("file")
-        if name in _LISTS:
-            return _Type("data", base=name)
-        if name in self.tables:
-            return _Type("data", base=name)
-        if not isinstance(node, ast.Subscript):
-            return None
-        base = name_of(node.value).removeprefix("typing.").removeprefix("collections.abc.")
-        parts = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if base == "Literal":
-            values = [self._literal(one) for one in parts]
-            if any(not isinstance(one, str | int | float) for one in values):
-                return None
-            return _Type("choice", choices=tuple(values))
-        if base == "Annotated" and parts:
-            return self._annotated(parts)
-        if base in _LISTS:
-            numbers = any(name_of(one) == "float" for one in ast.walk(node.slice) if isinstance(one, ast.Name))
-            return _Type("data", base=base, numbers=numbers and base not in ("dict", "Dict", "Mapping"))
-        return None
-
-    def _annotated(self, parts: list[ast.expr]) -> _Type | None:
-        found = self._meant(_unquoted(parts[0]))
-        if found is None:
-            return None
-        for one in parts[1:]:
-            value = self._literal(one)
-            if isinstance(value, str):
-                found.unit = value
-            elif isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_number, value)):
-                found.low, found.high = map(float, value)
-            elif isinstance(one, ast.Call):
-                self._of_call(found, one)
-            else:
-                self.say(
-                    "annotation",
-                    f"{ast.unparse(one):.60} in Annotated is neither (low, high) nor a unit, and does not count",
-                    line=one.lineno,
-                    severity="warning",
-                )
-        return found
-
-    def _of_call(self, found: _Type, call: ast.Call) -> None:
-        """Bounds of `Field(ge=..., le=...)`, `Ge(...)`, `Interval(...)`."""
-        name = name_of(call.func).rpartition(".")[2]
-        given = {one.arg: self._literal(one.value) for one in call.keywords if one.arg}
-        if name in ("Ge", "Gt", "Le", "Lt") and len(call.args) == 1:
-            given[name.lower()] = self._literal(call.args[0])
-        for key, value in given.items():
-            if key not in ("ge", "gt", "le", "lt") or not _is_number(value):
-                continue
-            number = float(value)
-            if key in ("gt", "lt"):
-                step = math.inf if key == "gt" else -math.inf
-                number = math.nextafter(number, step) if found.kind == "float" else number + math.copysign(1, step)
-            if key in ("ge", "gt"):
-                found.low = number
-            else:
-                found.high = number
-
-    def _literal(self, node: ast.expr) -> Any:
-        """The value of a literal, or of a constant of the text; `_NONE` if it is none."""
-        if isinstance(node, ast.Name):
-            return self.constants.get(node.id, _NONE)
-        if isinstance(node, ast.Tuple | ast.List):
-            parts = [self._literal(one) for one in node.elts]
-            if any(one is _NONE for one in parts):
-                return _NONE
-            return tuple(parts) if isinstance(node, ast.Tuple) else parts
-        try:
-            return ast.literal_eval(node)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return _NONE
-
-
-_NONE: Any = object()
-
-
-def _unquoted(node: ast.expr) -> ast.expr:
-    """An annotation that stands in quotes, without them."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        try:
-            inner = ast.parse(node.value, mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return node
-        return ast.copy_location(inner, node)
-    return node
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
-
-
-def _finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def read_signature(

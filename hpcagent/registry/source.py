@@ -17,8 +17,9 @@ from typing import Any
 
 from hpcagent.model.base import Record
 from hpcagent.model.texts import UNSEEN
+from hpcagent.registry.annotations import name_of
 from hpcagent.registry.findings import Finding
-from hpcagent.registry.signature import Signature, Table, name_of, read_signature, table_of
+from hpcagent.registry.signature import Signature, Table, read_signature, table_of
 from hpcagent.shown import CONTROL
 
 __all__ = ["LARGEST", "LONGEST_TOOL_NAME", "Parsed", "ToolText", "importable", "parse_text"]
