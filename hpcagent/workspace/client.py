@@ -18,6 +18,7 @@ from hpcagent import errors
 from hpcagent.apps.base import App
 from hpcagent.apps.invocation import Invocation
 from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.catalog import packaged
 from hpcagent.contexts.contexts import Contexts
 from hpcagent.contexts.events import Events
 from hpcagent.elsewhere.detach import spawned
@@ -29,6 +30,7 @@ from hpcagent.workspace.folder import KEEPER, Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
 from hpcagent.workspace.shared import context_permit, may_read, opened_resources
 from hpcagent.workspace.sockets import Lines, connect
+from hpcagent.workspace.tool_calls import ToolCalls
 
 __all__ = ["Workspace"]
 
@@ -39,7 +41,7 @@ TRIES = 3
 Answer = dict[str, Any]
 
 
-class Workspace:
+class Workspace(ToolCalls):
     """A workspace by its folder; its service is started when it is needed, and may end at any time.
 
     Args:
@@ -136,7 +138,7 @@ class Workspace:
         """
         return self._one(
             "run",
-            **asked(app, settings, resources),
+            **self._asked(app, settings, resources),
             params=dict(params or {}),
             site=site,
             site_kind=site_kind,
@@ -153,10 +155,20 @@ class Workspace:
     def estimate(self, app: str | App, params: Mapping[str, Any] | None = None, **more: Any) -> Answer:
         """What a run would take, and what the gate would say; nothing is run. Arguments as `run`."""
         settings, resources = more.pop("settings", None), more.pop("resources", None)
-        return self._one("estimate", **asked(app, settings, resources), params=dict(params or {}), **more)
+        return self._one("estimate", **self._asked(app, settings, resources), params=dict(params or {}), **more)
+
+    def _asked(
+        self, app: str | App, settings: Mapping[str, Any] | None, resources: Mapping[str, Any] | None
+    ) -> Answer:
+        """An app as the service is asked for it; a registered tool by its name."""
+        if isinstance(app, str) and app.partition("@")[0].isidentifier() and not Path(app).is_file():
+            name = app.partition("@")[0]
+            if packaged(name) is None and (self.folder.tools / f"{name}.json").is_file():
+                return {"app": app, "settings": dict(settings or {}), "resources": dict(resources or {})}
+        return asked(app, settings, resources)
 
     def apps(self) -> Any:
-        """Apps that the caller may use: `name`, `version`, `description` of each."""
+        """Apps and approved tools that the caller may use: `name`, `version`, `description` of each."""
         return self._call("apps")
 
     def invoke(self, invocation: Invocation, *, site: str = "", why: str = "") -> Answer:

@@ -29,11 +29,11 @@ from hpcagent.sites.profiles import find_profile, list_profiles
 from hpcagent.workspace.catalysts import Catalysts, catalyst_data, plan_of
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
-from hpcagent.workspace.enquiries import Enquiries
 from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import folder_of_site, size_of
 from hpcagent.workspace.shared import opened_resources
+from hpcagent.workspace.tools import Registered
 
 __all__ = ["Core"]
 
@@ -43,7 +43,7 @@ LOOK_S = 5.0
 EXPIRE_S = 3600.0
 
 
-class Core(Enquiries):
+class Core(Registered):
     """Everything that is asked of a workspace.
 
     Args:
@@ -127,6 +127,7 @@ class Core(Enquiries):
             if isinstance(desk, Kept):
                 desk.look()
         self.catalysts.look(self.rows)
+        self.look_at_tools()
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
@@ -172,12 +173,12 @@ class Core(Enquiries):
             return {"removed": list(gone), "bytes": sum(gone.values())}
 
     def apps(self, caller: Caller) -> list[dict[str, Any]]:
-        """Apps that the caller may use."""
+        """Apps that the caller may use, and tools that were approved."""
         return [
             {"name": app.name, "version": app.contract.version, "description": app.contract.description}
             for app in list_apps()
             if self.gate.may_use(caller, "apps", app.name)
-        ]
+        ] + self.tools_that_run(caller)
 
     def catalyst(
         self,
@@ -337,7 +338,7 @@ class Core(Enquiries):
     @property
     def busy(self) -> bool:
         """Whether something is under way."""
-        if self.questions.busy or self.catalysts.busy:
+        if self.questions.busy or self.catalysts.busy or self.tries:
             return True
         return any(desk.busy for desk in self._desks.values())
 
@@ -352,6 +353,7 @@ class Core(Enquiries):
                 return
             self._closed = True
             self._turn.notify_all()
+            self.try_no_more()
             desks = list(self._desks.values())
         for desk in desks:
             with contextlib.suppress(HpcAgentError):

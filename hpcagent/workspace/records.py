@@ -67,6 +67,7 @@ class Records:
         self._took: dict[str, Took] = {}
         self._share_of_node: dict[tuple[str, str], float] = {}
         self.news: list[str] = []
+        self.tool_seals: dict[tuple[str, str], str] = {}  # (name, version) -> seal of the record that was approved
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
         self._owner = Caller(name=_own_name(), role="admin")
@@ -116,6 +117,10 @@ class Records:
                 self.accounts.settle(self.rows[event["id"]].owner, event["id"], event["node_hours"], event["usd"])
             elif kind.startswith("approval_"):
                 self.approvals.replay(event)
+            elif kind == "tool_approved":
+                self.tool_seals[event["name"], event["version"]] = event["seal"]
+            elif kind == "tool_rejected":
+                self.tool_seals.pop((event["name"], event["version"]), None)
             elif kind == "damaged":
                 self.damaged += 1
         except (KeyError, TypeError, ValueError, AttributeError):

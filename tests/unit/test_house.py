@@ -35,7 +35,7 @@ FLOORS = {
             ("reports",),
             ("elsewhere", "replays"),
             ("runs",),
-            ("tuning", "materials"),
+            ("tuning", "materials", "registry"),
             ("workspace",),
             ("mcp",),
             ("commands",),
