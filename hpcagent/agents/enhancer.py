@@ -19,8 +19,8 @@ MOST_STEPS = 12
 _STEPS = re.compile(r"\s*(?:;|\n+|,?\s+(?:and\s+)?then\s+|,?\s+after(?:\s+that|wards)\s+|\.\s+(?=[A-Z]))\s*")
 _WORDS = (
     "a an and are as at be by can do does for from give has have how i if in is it its me my of on one only or "
-    "please run show so tell that the their them then there these this those to up use want was we what when where which "
-    "will with you your"
+    "please run show so tell that the their them then there these this those to up use want was we what when "
+    "where which will with you your"
 )
 _COMMON = frozenset(_WORDS.split())
 

@@ -14,12 +14,13 @@ import anyio
 from hpcagent.agents.approving import Ask
 from hpcagent.agents.budget import Budget
 from hpcagent.agents.cited import cite
-from hpcagent.agents.delegating import SPECIALIST_RULES, SUPERVISOR_RULES, delegate_tool
+from hpcagent.agents.delegating import delegate_tool
 from hpcagent.agents.enhancer import enhanced
 from hpcagent.agents.marked import goal_text
 from hpcagent.agents.models import chosen, opened
-from hpcagent.agents.pool import MoreSpecialists, MoreTools, Pool, knowledge
+from hpcagent.agents.pool import MoreSpecialists, MoreTools, Pool
 from hpcagent.agents.reply import Reply, unknown_runs
+from hpcagent.agents.sent import instructions, would_send
 from hpcagent.agents.threads import Threads, Turn
 from hpcagent.agents.turn import Told, TurnNow
 from hpcagent.errors import BadInput, HpcAgentError
@@ -211,7 +212,7 @@ class Supervisor:
 
     def instructions(self) -> str:
         """What the supervisor is told, with who there is at this moment."""
-        return f"{SUPERVISOR_RULES}\n\nSpecialists, and their tools:\n{knowledge(self.pool)}"
+        return instructions(self.pool)
 
     # -- what came of it ----------------------------------------------------------------------
 
@@ -238,34 +239,10 @@ class Supervisor:
             return 0.0
         return float(cost.get("node_hours") or 0.0)
 
-    # -- what would be sent -------------------------------------------------------------------
-
     def would_send(self, goal: str, *, thread: str = "", enhance: bool = True) -> dict[str, Any]:
-        """What the first request to the model would have; nothing is sent.
-
-        Returns:
-            `to`, `instructions`, `earlier` (turns that go along), `goal`, `tools`, `then` (what follows later),
-            `specialists` (name -> what each is told, and its tools).
-        """
-        asked = goal_text(goal)
+        """What the first request to the model would have; nothing is sent. See `hpcagent.agents.sent`."""
         before = self.threads.recent(thread) if thread else []
-        specialists = {
-            one.name: {
-                "told": f"{one.role}\n\n{SPECIALIST_RULES}",
-                "tools": [t.name for t in self.pool.tools_of(one)],
-            }
-            for one in self.pool.specialists()
-        }
-        return {
-            "to": self.where,
-            "instructions": self.instructions(),
-            "earlier": [{"goal": turn.goal, "reply": turn.reply.get("text", "")} for turn in before],
-            "goal": enhanced(asked, self.pool) if enhance else asked,
-            "tools": ["delegate"],
-            "specialists": specialists,
-            "then": "what the tools of a specialist answer when it calls them: parameters, metrics, logs, files "
-            "of this workspace, without what looks like a secret",
-        }
+        return would_send(self.where, self.pool, goal, before, enhance=enhance)
 
 
 def _in_a_loop() -> bool:

@@ -38,6 +38,7 @@ FLOORS = {
             ("tuning", "materials", "registry"),
             ("workspace",),
             ("mcp",),
+            ("agents",),
             ("commands",),
             ("cli",),
         ]
@@ -66,6 +67,8 @@ ROOMS = {
     "starlette": ("mcp",),
     "uvicorn": ("mcp",),
     "jwt": ("mcp",),
+    "pydantic_ai": ("agents",),
+    "openai": ("agents",),
     "pyscf": ("science",),
     "gpaw": ("science",),
     "tblite": ("science",),
