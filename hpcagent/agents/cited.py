@@ -165,13 +165,22 @@ def numbers_of_answer(tool: str, value: Mapping[str, Any]) -> list[Known]:
         >>> numbers_of_answer("estimate", {"node_hours": 0.5, "text": "99 g/cm^3"})
         [Known(value=0.5, unit='h', run='estimate', name='node_hours')]
     """
-    units = value.get("units") if isinstance(value.get("units"), Mapping) else {}
-    assert isinstance(units, Mapping)
-    named = {**_COST, **{str(key): str(unit) for key, unit in units.items()}}
-    return [
-        Known(number, named.get(name.rpartition(".")[2]) or _suffix(name), tool, name)
-        for name, number in _numbers(value)
-    ]
+    return [Known(number, unit, tool, name) for name, number, unit in _with_units(value, "", {}, 0)]
+
+
+def _with_units(value: Any, name: str, units: Mapping[str, str], depth: int) -> Iterable[tuple[str, float, str]]:
+    """Numbers by their dotted names, each with the unit that the nearest `units` around it has."""
+    if isinstance(value, Mapping):
+        own = value.get("units")
+        around = {**units, **{str(k): str(u) for k, u in own.items()}} if isinstance(own, Mapping) else units
+        for key, one in value.items() if depth <= DEEPEST else ():
+            yield from _with_units(one, f"{name}.{key}" if name else str(key), around, depth + 1)
+    elif isinstance(value, list | tuple):
+        for one in value if depth <= DEEPEST else ():
+            yield from _with_units(one, name, units, depth + 1)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        last = name.rpartition(".")[2]
+        yield name, float(value), units.get(last) or _COST.get(last) or _suffix(last)
 
 
 def _suffix(name: str) -> str:
@@ -189,16 +198,28 @@ def cite(text: str, *, runs: Sequence[Known], tools: Sequence[Known] = (), asked
         asked: The question.
     """
     stood = numbers_in(asked)
-    return [_cited(one, runs, tools, stood) for one in numbers_in(text) if not one.counts]
+    named = [(found.start(), found[0]) for found in RUN_ID.finditer(text)]
+    return [_cited(one, runs, tools, stood, named) for one in numbers_in(text) if not one.counts]
 
 
-def _cited(said: Said, runs: Sequence[Known], tools: Sequence[Known], asked: Sequence[Said]) -> Citation:
+def _cited(
+    said: Said,
+    runs: Sequence[Known],
+    tools: Sequence[Known],
+    asked: Sequence[Said],
+    named: Sequence[tuple[int, str]],
+) -> Citation:
     for source, every in (("run", runs), ("tool", tools)):
         close = [one for one in every if same(said, one)]
         if close:
-            one = min(close, key=lambda known: (not known.unit, abs(known.value - said.value)))
+            one = min(close, key=lambda known: (_far(known, said, named), not known.unit))
             return Citation(
                 said.text, "run" if source == "run" else "tool", one.run, one.name, one.value, one.unit
             )
     stands = any(same(said, Known(one.value, one.unit, "", "")) for one in asked)
     return Citation(said.text, "asked" if stands else "none")
+
+
+def _far(known: Known, said: Said, named: Sequence[tuple[int, str]]) -> float:
+    """How far from a number its run is named; of several runs that have it, the text means the nearest."""
+    return min((abs(at - said.at) for at, run in named if run == known.run), default=float("inf"))

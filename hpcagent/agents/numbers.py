@@ -43,12 +43,14 @@ class Said:
         value: In `unit`.
         half: Half a unit of its last digit, in `unit`.
         unit: As `hpcagent.units` knows it; empty: there is none, or it is no unit.
+        at: Where it stands in the text, in characters.
     """
 
     text: str
     value: float
     half: float
     unit: str = ""
+    at: int = 0
 
     @property
     def counts(self) -> bool:
@@ -97,7 +99,7 @@ def _said(found: re.Match[str]) -> Said:
     half = 0.5 * 10.0 ** (exponent + shift)
     unit, shown = _unit((found["rest"] or "").strip())
     text = f"{digits}{' ' if shown and (found['rest'] or '').startswith(' ') else ''}{shown}"
-    return Said(text, float(value) * 10.0**shift, half, unit)
+    return Said(text, float(value) * 10.0**shift, half, unit, found.start("number"))
 
 
 def _unit(word: str) -> tuple[str, str]:

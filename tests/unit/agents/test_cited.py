@@ -68,6 +68,19 @@ def test_each_number_has_its_source_and_the_rest_is_flagged():
     ]
 
 
+def test_units_are_those_that_stand_nearest():
+    record = {"values": {"adsorption_energy": -0.347}, "units": {"adsorption_energy": "eV"}}
+    (known,) = numbers_of_answer("query_database", {"records": [record]})
+    assert (known.value, known.unit, known.run) == (-0.347, "eV", "query_database")
+
+
+def test_of_several_runs_that_have_a_number_the_one_named_nearest_is_cited():
+    one, two = "r-jE62yTIxgVcAaXBH", "r-AAAAAAAAAAAAAAAA"
+    runs = [Known(0.9918, "g/cm^3", run, "density") for run in (one, two)]
+    found = cite(f"0.9918 g/cm^3 ({two}); earlier, in another cell, {one}: 0.992 g/cm^3", runs=runs)
+    assert [each.run for each in found] == [two, one]
+
+
 def test_numbers_and_handles_in_texts_of_an_answer_are_no_results():
     answer = {"log_tail": "density 7.77 g/cm^3 r-AAAAAAAAAAAAAAAA", "run_id": "r-jE62yTIxgVcAaXBH", "wall_s": 3.5}
     assert [(one.value, one.unit) for one in numbers_of_answer("get_status", answer)] == [(3.5, "s")]
