@@ -16,11 +16,11 @@ from mcp_types import INVALID_PARAMS, CompleteResult, Completion, InputRequiredR
 from pydantic import Field
 
 from hpcagent.campaign.record import list_configs
-from hpcagent.catalog import find_app
 from hpcagent.errors import HpcAgentError
 from hpcagent.mcp.approving import in_thread
 from hpcagent.mcp.callers import Caller, caller_now
 from hpcagent.mcp.said import DATA, clean, clean_text
+from hpcagent.model.contract import Contract
 
 __all__ = [
     "PROMPTS",
@@ -340,7 +340,7 @@ def _app_card(caller: Caller, app: str) -> dict[str, Any]:
     name = app.strip()
     if name not in _apps(caller):
         raise _wrong(f"there is no app {_quoted(app)} that you may use; list_apps has those that there are.")
-    contract = find_app(name).contract
+    contract = Contract.model_validate(caller.workspace.describe(name))
     space = contract.space.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return {
         "name": contract.name,

@@ -137,13 +137,14 @@ def docs(caller: Caller, page: str) -> Content:
 def overview(caller: Caller) -> Content:
     """Who you are here and what you may do, sites, apps, spent node-hours and US dollars, approvals pending."""
     workspace = caller.workspace
-    rules = workspace.folder.read_rules()
+    rules = workspace.rules()
     found: dict[str, Any] = {
-        "workspace": rules.name,
+        "workspace": workspace.about()["name"],
         "you": workspace.whoami(),
         "scopes": sorted(caller.scopes),
-        "default_site": rules.default_site,
-        "sites": {name: {"usd_per_node_hour": rules.price(name)} for name in rules.sites} or "all are allowed",
+        "default_site": rules["default_site"],
+        "sites": {one["name"]: {"usd_per_node_hour": one.get("usd_per_node_hour")} for one in rules["sites"]},
+        "rules": rules["rules"],
         "apps": [one["name"] for one in workspace.apps()],
         "costs": workspace.costs(),
         "approvals_pending": [

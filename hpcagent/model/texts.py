@@ -18,10 +18,10 @@ from hpcagent.shown import CONTROL, plain
 __all__ = [
     "LONGEST_LINE",
     "LONGEST_NAME",
+    "UNSEEN",
     "Line",
     "Lines",
     "Name",
-    "UNSEEN",
     "Shown",
     "Variable",
     "Word",

@@ -24,7 +24,7 @@ __all__ = ["Agents", "SeenAgent"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}\Z")
 MOST_AGENTS = 200
-MOST_TOOLS = 100
+MOST_TOOLS = 200
 LOCKED_S = 20.0
 
 
@@ -60,7 +60,7 @@ class Agents:
         with held(self.root / ".lock", within_s=LOCKED_S):
             yield
 
-    def list(self) -> list[SeenAgent]:
+    def every(self) -> list[SeenAgent]:
         """All agents, by name; one whose file is damaged or whose role text steers says why it cannot be used."""
         if not self.root.is_dir():
             return []
@@ -138,10 +138,6 @@ class Agents:
             record = seen.record.model_copy(update={"tools": new, "by": by, "at": self._clock()})
             write_record(self._path(name), record)
             return SeenAgent(record, seen.findings)
-
-    def having(self, tool: str) -> list[str]:
-        """Names of the agents that have a tool."""
-        return [one.record.name for one in self.list() if tool in one.record.tools]
 
     # -- files --------------------------------------------------------------------------------
 

@@ -51,7 +51,9 @@ def _of_names(signature: Signature, taken: Collection[str]) -> Iterator[Finding]
 def _of_words(signature: Signature, taken: Collection[str]) -> list[Finding]:
     """What in the texts of a tool steers a model."""
     found = check_text(f"{signature.summary}\n\n{signature.about}", tool=signature.name, others=taken)
-    for one in (*signature.arguments, *signature.outputs):
-        for finding in check_text(one.description, kind="argument", tool=signature.name, others=taken):
-            found.append(finding.model_copy(update={"says": f"{one.name}: {finding.says}"}))
+    texts = [(one.name, one.description) for one in signature.arguments]
+    texts += [(one.name, one.description) for one in signature.outputs]
+    for name, text in texts:
+        for finding in check_text(text, kind="argument", tool=signature.name, others=taken):
+            found.append(finding.model_copy(update={"says": f"{name}: {finding.says}"}))
     return found

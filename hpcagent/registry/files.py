@@ -22,8 +22,12 @@ def write_record(path: Path, record: Any) -> None:
     write_whole(path, record.model_dump_json(indent=1) + "\n")
 
 
-def read_own(path: Path) -> str:
+def read_own(path: Path, *, anybodys: bool = False) -> str:
     """The text of a plain file: no link, no second name of another file, no pipe, not too large.
+
+    Args:
+        path: The file.
+        anybodys: It may belong to another user: what is in it decides nothing.
 
     Raises:
         BadInput: It is not there, or none.
@@ -37,11 +41,14 @@ def read_own(path: Path) -> str:
             else f"cannot be read: {error.strerror}"
         )
         raise BadInput(f"{path.name} {what}.", value=str(path)) from None
+    about = os.fstat(descriptor)
+    if stat.S_ISDIR(about.st_mode):
+        os.close(descriptor)
+        raise BadInput(f"{path.name} is a folder.", value=str(path))
     with os.fdopen(descriptor, "rb") as file:
-        about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
             raise BadInput(f"{path.name} is no plain file, or a second name of another.", value=str(path))
-        if about.st_uid not in (os.geteuid(), 0) or about.st_mode & stat.S_IWOTH:
+        if not anybodys and (about.st_uid not in (os.geteuid(), 0) or about.st_mode & stat.S_IWOTH):
             raise BadInput(f"{path.name} belongs to another user, or every user may write it.", value=str(path))
         data = file.read(MOST + 1)
     try:

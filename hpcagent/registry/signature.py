@@ -271,7 +271,7 @@ class _Reader:
             return None
         fits = {
             "float": isinstance(value, int | float) and not isinstance(value, bool) and _finite(value),
-            "int": isinstance(value, int) and not isinstance(value, bool),
+            "int": isinstance(value, int) and not isinstance(value, bool) and _finite(value),
             "bool": isinstance(value, bool),
             "text": isinstance(value, str),
             "choice": value in kind.choices if isinstance(value, str | int | float) else False,

@@ -139,9 +139,12 @@ def parse_text(text: str) -> Parsed:
         line = getattr(error, "lineno", None) or 0
         said = getattr(error, "msg", None) or type(error).__name__
         return Parsed((), (*unseen, Finding(rule="syntax", line=line, says=f"this is no Python: {said}")))
-    if nested > 100:
+    if nested > 150:
         return Parsed((), (Finding(rule="syntax", says="it is nested too deeply to be read"),))
-    whole = _Whole(text, tree)
+    try:
+        whole = _Whole(text, tree)
+    except (RecursionError, OverflowError) as error:
+        return Parsed((), (*unseen, Finding(rule="syntax", says=f"it cannot be read: {error}")))
     return Parsed(tuple(whole.tools), (*unseen, *whole.findings))
 
 

@@ -221,6 +221,7 @@ def check_text(
 
     if len(text) > LONGEST[kind]:
         say("overlong", "error", f"a {kind} of {len(text)} characters; at most {LONGEST[kind]} are taken", "")
+        text = text[: LONGEST[kind]]  # it is refused whatever the rest says
     for pattern in (UNSEEN, CONTROL, _SELECTORS):
         hidden = pattern.search(text)
         if hidden is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.errors import BadInput
+from hpcagent.registry.shared import read_shared, write_shared
 
 __all__ = ["ToolCalls"]
 
@@ -28,6 +29,7 @@ class ToolCalls:
         *,
         file: str = "",
         why: str = "",
+        origin: str = "",
         sandbox: str = "bubblewrap",
     ) -> list[Answer]:
         """Register functions as tools: pending until their tests have run and a person approves.
@@ -36,6 +38,7 @@ class ToolCalls:
             tool: Python as a text, the path of a file that has it, or a function of a script whose text is read.
             file: In its place a file of a run: `artifact:RUN/PATH`.
             why: What it is for, for whoever approves.
+            origin: Where the text is from, in words.
             sandbox: The tier that each run has at least: `bubblewrap` or `limits`.
 
         Returns:
@@ -46,7 +49,8 @@ class ToolCalls:
             NotAllowed: The role may not write.
         """
         text = "" if file else _text(tool)
-        found: Answer = self._call("register_tool", text=text, file=file, why=why, sandbox=sandbox)
+        more = {"why": why, "origin": origin, "sandbox": sandbox}
+        found: Answer = self._call("register_tool", text=text, file=file, **more)
         cards: list[Answer] = found["tools"]
         return cards
 
@@ -136,6 +140,44 @@ class ToolCalls:
         found: Answer = self._call("assign_tool", tool=tool, agent=agent, take=True)
         return found
 
+    def export_tools(self, folder: str | Path, names: Sequence[str] = (), *, commit: str = "") -> list[str]:
+        """Write approved tools into a folder, with their digests, for another workspace to import.
+
+        Args:
+            folder: Made if it is not there; a git repository will do.
+            names: Tools; by default all that are approved.
+            commit: Commit them to the folder's git repository with this message; empty: do not.
+
+        Returns:
+            `NAME@VERSION` of each.
+
+        Raises:
+            BadInput: A tool is not approved, or git refuses.
+        """
+        wanted = list(names) or [one["name"] for one in self.tools() if one["usable"]]
+        return write_shared(Path(folder), [self.tool(name) for name in wanted], commit=commit)
+
+    def import_tools(self, source: str | Path, *, why: str = "") -> Answer:
+        """Register the tools of a folder or git repository that `export_tools` wrote; each is pending.
+
+        Args:
+            source: A folder, or the address of a git repository.
+            why: What they are for.
+
+        Returns:
+            `tools`: a card of each; `refused`: name -> why one was not registered.
+
+        Raises:
+            BadInput: There is nothing to import, or a text is not the one of its digest.
+        """
+        found: Answer = {"tools": [], "refused": {}}
+        for name, text, origin in read_shared(source):
+            try:
+                found["tools"] += self.register_tool(text, why=why, origin=origin)
+            except BadInput as error:
+                found["refused"][name] = error.message
+        return found
+
 
 def _text(tool: str | Path | Callable[..., Any]) -> str:
     """The text of a tool: as it is, of a file, or of a function whose source is to be had."""
@@ -145,10 +187,7 @@ def _text(tool: str | Path | Callable[..., Any]) -> str:
         except (OSError, TypeError):
             raise BadInput("the text of this function is not to be had; give it as a text.") from None
     if not isinstance(tool, Path):
-        one_line = "\n" not in tool.strip() and tool.strip().endswith(".py")
-        if not one_line:
-            return tool
-        tool = Path(tool.strip())
+        return tool  # a text is never taken for a path: it may be a client's
     try:
         return tool.expanduser().read_text()
     except (OSError, UnicodeDecodeError) as error:

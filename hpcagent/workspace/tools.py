@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.sandbox.record import Tier
-from hpcagent.catalog import app_names
+from hpcagent.catalog import app_names, look_up
 from hpcagent.contexts.events import EVERYONE
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
@@ -59,6 +59,7 @@ class Registered(Enquiries):
         text: str = "",
         file: str = "",
         why: str = "",
+        origin: str = "",
         sandbox: Tier = "bubblewrap",
     ) -> dict[str, Any]:
         """Register each function of a text as a tool; pending until its tests have run and a person approves.
@@ -68,6 +69,7 @@ class Registered(Enquiries):
             text: Python: one function or several.
             file: In its place: `artifact:RUN/PATH`, a file of a run.
             why: What it is for.
+            origin: Where the text is from, as the caller says.
             sandbox: The tier that each of its runs has at least; `limits` is shown to whoever approves.
 
         Returns:
@@ -96,7 +98,7 @@ class Registered(Enquiries):
         made = self.tools.register(
             text,
             by=caller.name,
-            origin=file or f"by {plain(caller.client) or 'a caller'}",
+            origin=file or plain(origin)[:300] or f"by {plain(caller.client) or 'a caller'}",
             why=plain(why)[:2000],
             sandbox=sandbox,
             may_replace=may_replace,
@@ -133,7 +135,8 @@ class Registered(Enquiries):
         self.gate.require(caller, "read")
         seen = self.tools.look()
         self._tell_changes()
-        return [self._card(one) for one in seen]
+        agents = self.agents.every()
+        return [self._card(one, agents) for one in seen]
 
     def get_tool(self, caller: Caller, *, name: str) -> dict[str, Any]:
         """One tool, with its text and all that was found in it."""
@@ -150,7 +153,7 @@ class Registered(Enquiries):
             "tests": seen.record.tests.model_dump(mode="json"),
         }
 
-    def _card(self, seen: Seen) -> dict[str, Any]:
+    def _card(self, seen: Seen, agents: Sequence[SeenAgent] | None = None) -> dict[str, Any]:
         one = seen.record
         problem = seen.problem
         if one.name in app_names():
@@ -174,7 +177,7 @@ class Registered(Enquiries):
             "errors": [str(finding) for finding in one.refused],
             "warnings": [str(finding) for finding in warnings_of(one.findings)],
             "tests": one.tests.state,
-            "agents": self.agents.having(one.name),
+            "agents": [a.record.name for a in agents or self.agents.every() if one.name in a.record.tools],
         }
 
     def tools_that_run(self, caller: Caller) -> list[dict[str, Any]]:
@@ -191,10 +194,11 @@ class Registered(Enquiries):
 
     def describe(self, caller: Caller, *, app: str) -> dict[str, Any]:
         """The contract of an app or of a registered tool that the caller may use, as plain data."""
-        found = self.app(app)
-        own = found.name not in app_names()
-        if not self.gate.may_use(caller, "apps", f"own:{found.name}" if own else found.name):
-            raise BadInput(f"there is no app {app!r} that you may use.", value=app)
+        name = app.partition("@")[0]
+        own = name not in app_names()
+        found = self.tool_app(app) if own else look_up(app)
+        if found is None or not self.gate.may_use(caller, "apps", f"own:{name}" if own else name):
+            raise BadInput(f"there is no app {app[:80]!r} that you may use.", value=app[:80])
         return found.contract.model_dump(mode="json")
 
     # -- deciding -----------------------------------------------------------------------------
@@ -267,7 +271,7 @@ class Registered(Enquiries):
     def list_agents(self, caller: Caller) -> list[dict[str, Any]]:
         """All agents, with their role texts and tools."""
         self.gate.require(caller, "read")
-        return [_agent(one) for one in self.agents.list()]
+        return [_agent(one) for one in self.agents.every()]
 
     def add_agent(self, caller: Caller, *, name: str, role: str, tools: Sequence[str] = ()) -> dict[str, Any]:
         """Make an agent of a role text and tools."""

@@ -92,7 +92,7 @@ ROOMS = {
     "rich": ("campaign", "cli", "commands"),
     "typer": ("cli", "commands"),
     "pytest": ("testing",),
-    "subprocess": ("apps", "science", "sites", "elsewhere", "campaign", "testing"),
+    "subprocess": ("apps", "science", "sites", "elsewhere", "campaign", "testing", "registry"),
 }
 
 

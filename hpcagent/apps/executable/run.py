@@ -148,7 +148,9 @@ def _place_files(run: Run, values: Mapping[str, Any]) -> None:
 
 def _read_by(run: Run, params: Mapping[str, Any]) -> list[str]:
     """Files that parameters name, which a program in a sandbox is shown."""
-    named = [(name, Path(str(params[name])).absolute()) for name in run.settings.get("reads", ()) if name in params]
+    named = [
+        (name, Path(str(params[name])).absolute()) for name in run.settings.get("reads", ()) if name in params
+    ]
     for name, path in named:
         if not path.is_file():
             raise AppFailed(f"{name}: {path}: no such file.", kind="contract", name="MissingFile")

@@ -279,3 +279,18 @@ def test_a_token_without_a_scope_shows_less(workspace, run):
 
     tools, resources = anyio.run(main)
     assert "run_job" in tools and "get_status" not in tools and resources == []
+
+
+def test_the_overview_shows_the_sites_that_the_caller_may_use(drive, workspace):
+    rules = workspace.folder.root / "workspace.toml"
+    rules.write_text(
+        rules.read_text() + '[people.ada]\nrole = "guest"\n[roles.guest]\nmay = ["read"]\nsites = ["threads"]\n'
+        "[sites.threads]\n[sites.laptop]\nusd_per_node_hour = 7.0\n"
+    )
+
+    async def body(client):
+        return (await client.read_resource("workspace://overview")).contents[0].text
+
+    said = json.loads(drive(body, as_="ada"))
+    assert list(said["sites"]) == ["threads"]
+    assert json.loads(drive(body))["sites"]["laptop"]["usd_per_node_hour"] == 7.0
