@@ -14,7 +14,7 @@ from hpcagent.mcp.approving import shell_words
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.said import clean_text
 
-__all__ = ["Ask", "Question", "let_through"]
+__all__ = ["Ask", "Question", "confirm", "let_through"]
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -24,7 +24,7 @@ class Question:
     """What a person decides.
 
     Attributes:
-        approval: Its id.
+        approval: Its id; empty where the gate asks for none.
         words: What would run, at what cost at most, and why a person has to decide.
         params: Its parameters, as JSON.
         agent: The specialist that asks.
@@ -71,11 +71,11 @@ def let_through(
     if request is None:
         raise refused  # somebody has said no
     if ask is None:
-        raise _with_words(refused)
+        raise _with_words(caller, refused)
     with _ONE_AT_A_TIME:
         said = ask(_question(refused, request, agent))
     if said is None:
-        raise _with_words(refused)
+        raise _with_words(caller, refused)
     if said is not True:
         caller.workspace.deny(refused.approval, "no, to a question of an agent")
         raise NotAllowed(
@@ -87,8 +87,24 @@ def let_through(
     try:
         caller.workspace.grant(refused.approval, "yes, to a question of an agent")
     except (NotPermitted, NotAllowed):
-        raise _with_words(refused) from None
+        raise _with_words(caller, refused) from None
     return attempt()
+
+
+def confirm(tool: str, arguments: Mapping[str, Any], ask: Ask | None, agent: str) -> None:
+    """Have a person confirm a change of tools or agents, which decides what models can do from then on.
+
+    Raises:
+        NotAllowed: Nobody can be asked, nobody answered, or they said no.
+    """
+    do = "a person does it by `hpcagent tools`"
+    if ask is None:
+        raise NotAllowed("approval", f"{tool} changes tools or agents, and nobody can be asked here", do=do)
+    params = clean_text(json.dumps(dict(arguments), sort_keys=True, default=str), 8000)
+    with _ONE_AT_A_TIME:
+        said = ask(Question("", f"{tool}: a change of the tools or agents of this workspace", params, agent))
+    if said is not True:
+        raise NotAllowed("approval", f"the person who was asked about {tool} has not said yes", do=do)
 
 
 def _question(refused: NotAllowed, request: Mapping[str, Any], agent: str) -> Question:
@@ -102,7 +118,7 @@ def _question(refused: NotAllowed, request: Mapping[str, Any], agent: str) -> Qu
     )
 
 
-def _with_words(refused: NotAllowed) -> NotAllowed:
+def _with_words(caller: Caller, refused: NotAllowed) -> NotAllowed:
     found = refused.plain()
-    found["do"] = shell_words(refused.approval)
+    found["do"] = shell_words(caller, refused.approval)
     return NotAllowed.of(found)

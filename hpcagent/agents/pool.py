@@ -94,11 +94,13 @@ SPECIALISTS: tuple[Specialist, ...] = (
     ),
     Specialist(
         "toolsmith",
-        "You register tools that a person has given, and assign them; a person approves each before it runs.",
+        "You register tools and agents that a person has given or asked for; a person confirms each change, and "
+        "approves each tool before it runs.",
         (
             "register_tool_from_code",
             "register_tool_from_file",
             "list_registered_tools",
+            "get_registered_tool",
             "assign_tool_to_agent",
             "remove_tool_from_agent",
             "add_agent_to_pool",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -22,6 +22,14 @@ APP_WAIT_S = 120.0
 SLICE_S = 2.0
 """A wait ends within this time when nobody needs it any more."""
 OVER = ("completed", "failed", "stopped", "cancelled")
+MANAGES = (
+    "register_tool_from_code",
+    "register_tool_from_file",
+    "add_agent_to_pool",
+    "remove_agent_from_pool",
+    "assign_tool_to_agent",
+    "remove_tool_from_agent",
+)
 _CATALYST_OVER = ("found", "recorded", "failed")
 
 Do = Callable[[Caller, Mapping[str, Any]], Mapping[str, Any]]
@@ -38,6 +46,7 @@ class AgentTool:
         do: Takes the caller and the arguments, checks them, answers with plain data.
         spends: Whether it may start something that takes node-hours.
         app: The app that it runs, if it runs one by its name.
+        manages: Whether it changes tools or agents, which a person confirms each time.
     """
 
     name: str
@@ -46,6 +55,7 @@ class AgentTool:
     do: Do
     spends: bool = False
     app: str = ""
+    manages: bool = False
 
 
 def first_line(tool: AgentTool) -> str:
@@ -54,30 +64,37 @@ def first_line(tool: AgentTool) -> str:
 
 
 def served_tools() -> dict[str, AgentTool]:
-    """Tools of the MCP server by name, without those that only a person may use: what decides and removes."""
+    """Tools of the MCP server by name, without those that only a person may use: what decides and expires."""
     return dict(_served())
 
 
 @functools.cache
 def _served() -> tuple[tuple[str, AgentTool], ...]:
     found = [one for module in served.MODULES for one in tools_of(module)]
-    return tuple((one.name, _of(one)) for one in found if one.scope != "tools:admin" and one.confirms is None)
+    return tuple(
+        (one.name, _of(one))
+        for one in found
+        if one.confirms is None and (one.scope != "tools:admin" or one.name in MANAGES)
+    )
 
 
 def _of(one: Tool) -> AgentTool:
     made = as_sdk_tool(one)
     model: Any = made.fn_metadata.arg_model
+    manages = one.name in MANAGES
 
     def do(caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             given = model.model_validate(dict(arguments)).model_dump_one_level()
         except ValidationError as error:
             raise wrong_argument(one.name, error) from None
+        if manages:  # a person has confirmed this very call
+            caller = replace(caller, scopes=caller.scopes | {"tools:admin"})
         caller.require(one.scope)
         answer = one.function(caller, **given)
         return dict(answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer)
 
-    return AgentTool(one.name, made.description or "", made.parameters, do, spends=one.asks)
+    return AgentTool(one.name, made.description or "", made.parameters, do, spends=one.asks, manages=manages)
 
 
 # -- waiting ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from hpcagent.agents.approving import Ask, let_through
+from hpcagent.agents.approving import Ask, confirm, let_through
 from hpcagent.agents.budget import Budget
 from hpcagent.agents.cited import known_of, numbers_of_answer, run_ids_in
 from hpcagent.agents.marked import data_text
@@ -118,6 +118,8 @@ class TurnNow:
         began = time.monotonic()
         taken = 0.0
         try:
+            if tool.manages:
+                confirm(tool.name, arguments, self.ask, agent)
             taken = self.budget.take(self.caller, tool, arguments)
             answer = let_through(self.caller, lambda: tool.do(self.caller, arguments), self.ask, agent)
         except HpcAgentError as error:

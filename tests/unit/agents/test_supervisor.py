@@ -52,7 +52,7 @@ def test_nothing_a_person_decides_is_a_tool_of_any_specialist(supervisor):
     pool = supervisor(once()).pool
     names = {tool.name for one in pool.specialists() for tool in pool.tools_of(one)}
     assert {"run_job", "start_campaign", "run_dft", "wait_for"} <= names
-    assert not names & {"decide_approval", "expire_runs", "approve_tool", "decide_tool"}
+    assert not names & {"decide_approval", "expire_runs", "decide_registered_tool", "remove_registered_tool"}
 
 
 def test_a_number_that_no_run_has_is_flagged_also_in_the_text(supervisor):
@@ -273,6 +273,63 @@ def test_an_answer_that_is_no_plain_yes_is_no(supervisor, asks):
     )
     supervisor(script, ask=lambda question: "yes").ask("run it")
     assert asks.list()["runs"] == []
+
+
+TOOL = '''
+def halve(x: float) -> float:
+    """Halve a number.
+
+    Args:
+        x: The number [1].
+
+    Returns:
+        Half of it [1].
+    """
+    return x / 2
+'''
+
+
+@pytest.mark.slow
+def test_a_tool_from_the_prompt_is_confirmed_registered_pending_and_used_once_approved(supervisor, workspace):
+    def register():
+        return Script(
+            supervisor=[
+                call("delegate", agent="toolsmith", task="register halve, for the agent ann"),
+                "Registered.",
+            ],
+            toolsmith=[
+                call("register_tool_from_code", code=TOOL),
+                call("add_agent_to_pool", name="ann", role="You halve numbers for people.", tools=["halve"]),
+                "done",
+            ],
+        )
+
+    refused = supervisor(register()).ask("register it")
+    assert ["nobody can be asked" in one.refused for one in refused.calls] == [True, True]
+    assert workspace.tools() == [] and workspace.agents() == []
+    questions = []
+    done = supervisor(register(), ask=lambda question: bool(questions.append(str(question))) or True).ask(
+        "register it"
+    )
+    assert [one.refused for one in done.calls] == ["", ""], done
+    assert len(questions) == 2 and "return x / 2" in questions[0] and "You halve numbers" in questions[1]
+
+    def use():
+        return Script(
+            supervisor=[call("delegate", agent="ann", task="halve 7"), lambda seen: str(seen.data().get("says"))],
+            ann=[
+                lambda seen: call("halve", x=7.0) if "halve" in seen.tools else "no tool",
+                lambda seen: f"{seen.data()['metrics']}",
+            ],
+        )
+
+    boss = supervisor(use())
+    assert workspace.wait_for_tests("halve")["state"] == "pending" and "halve:" not in boss.instructions()
+    assert boss.pool.tools_of(boss.pool.get("ann")) == []
+    workspace.approve_tool("halve", despite_tests=True)
+    assert "  - halve: Halve a number." in boss.instructions()  # the same supervisor, without restart
+    reply = supervisor(use()).ask("halve 7")
+    assert reply.numbers[0].value == 3.5 and reply.numbers[0].run == reply.runs[0]
 
 
 def test_node_hours_bound_what_is_started(supervisor, workspace):
