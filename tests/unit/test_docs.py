@@ -229,6 +229,7 @@ NEEDS = {
     "dft.md": ("ase", "tblite"),
     "materials_and_resources.md": ("ase",),
     "mcp.md": ("mcp",),
+    "models.md": ("mcp",),
     "mpi.md": ("mpi4py",),
     "other_optimizers.md": ("optuna", "gest_api"),
     "wrap-your-own-code.md": ("ase",),
