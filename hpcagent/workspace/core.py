@@ -29,7 +29,7 @@ from hpcagent.sites.profiles import find_profile, list_profiles
 from hpcagent.workspace.catalysts import Catalysts, catalyst_data, plan_of
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
-from hpcagent.workspace.enquiries import Enquiries
+from hpcagent.workspace.following import Following
 from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import folder_of_site, size_of
@@ -43,7 +43,7 @@ LOOK_S = 5.0
 EXPIRE_S = 3600.0
 
 
-class Core(Enquiries):
+class Core(Following):
     """Everything that is asked of a workspace.
 
     Args:

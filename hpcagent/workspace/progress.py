@@ -14,7 +14,7 @@ from hpcagent.errors import BadInput
 from hpcagent.workspace.artifacts import opened
 from hpcagent.workspace.rows import Row
 
-__all__ = ["CampaignJournal", "LammpsLog", "Progress"]
+__all__ = ["CampaignJournal", "Growing", "LammpsLog", "Progress"]
 
 MOST_AT_ONCE = 4 << 20
 """Bytes that one look reads; what is beyond comes with the next."""
@@ -31,12 +31,20 @@ _MARKS = re.compile(
 _RESULT = re.compile(rb'"execution_id":"([^"]{1,100})","status":"')
 
 
-class _Growing:
-    """A file that grows, of which whole lines are read, each once."""
+class Growing:
+    """A file that grows, of which whole lines are read, each once.
+
+    Args:
+        folder: Where it lies.
+        name: Its name there.
+
+    Attributes:
+        inode: Of the file that was read last; 0 before.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
-        self._offset = self._inode = 0
+        self._offset = self.inode = 0
 
     def new(self) -> bytes:
         """Whole lines that were written since the last look; empty where there is no such file."""
@@ -46,9 +54,9 @@ class _Growing:
             return b""
         try:
             status = os.fstat(file)
-            if status.st_size < self._offset or status.st_ino != self._inode:  # begun anew by another attempt
+            if status.st_size < self._offset or status.st_ino != self.inode:  # begun anew by another attempt
                 self._begin_anew()
-                self._inode = status.st_ino
+                self.inode = status.st_ino
             found = os.pread(file, MOST_AT_ONCE, self._offset)
         finally:
             os.close(file)
@@ -60,7 +68,7 @@ class _Growing:
         self._offset = 0
 
 
-class LammpsLog(_Growing):
+class LammpsLog(Growing):
     """The `log.lammps` of a run that goes on.
 
     Args:
@@ -149,7 +157,7 @@ class LammpsLog(_Growing):
         self._last = max(step, self._last or step)
 
 
-class CampaignJournal(_Growing):
+class CampaignJournal(Growing):
     """The journal of a campaign.
 
     Args:
