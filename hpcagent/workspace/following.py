@@ -24,6 +24,7 @@ __all__ = ["Following"]
 MOST_ROWS = 2000
 MOST_TABLES = 8
 MOST_JOBS = 200
+RECORDED = ("units", "failure", "cost", "host", "site", "attempt", "notes", "stopped", "distrusted", "repairs")
 
 
 class Following(Enquiries):
@@ -80,9 +81,7 @@ class Following(Enquiries):
 
     # -- one campaign ----------------------------------------------------------------------------
 
-    def campaign_runs(
-        self, caller: Caller, identity: str, *, after: str = "", most: int = 2000
-    ) -> dict[str, Any]:
+    def campaign_runs(self, caller: Caller, identity: str, *, after: str = "", most: int = 2000) -> dict[str, Any]:
         """Runs of a campaign that were planned or have ended since, as columns.
 
         Args:
@@ -169,7 +168,18 @@ class Following(Enquiries):
                     fields = next((one for one in results if one.get("execution_id") == execution_id), fields)
         except OSError:
             pass
-        names = ("units", "failure", "cost", "host", "site", "attempt", "notes", "stopped", "distrusted", "repairs")
+        names = (
+            "units",
+            "failure",
+            "cost",
+            "host",
+            "site",
+            "attempt",
+            "notes",
+            "stopped",
+            "distrusted",
+            "repairs",
+        )
         return {name: fields.get(name) for name in names}
 
     # -- jobs ------------------------------------------------------------------------------------
@@ -178,7 +188,7 @@ class Following(Enquiries):
         """Jobs of the schedulers that the sites of the workspace have had, the newest first, as their ledgers say.
 
         Returns:
-            `site`, `scheduler`, `job_id`, `nodes`, `submitted_at`, `started_at`, `ended_at` (Unix time, s), `state`.
+            `site`, `scheduler`, `job_id`, `nodes`, `state`, `submitted_at`, `started_at`, `ended_at` (Unix time, s).
         """
         self.gate.require(caller, "read")
         found = []

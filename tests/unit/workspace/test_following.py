@@ -11,7 +11,9 @@ import pytest
 import hpcagent as ha
 from hpcagent.workspace.campaign_table import CampaignTable, columns_of
 
-RULES = 'name = "group"\ndefault_site = "threads"\n[people.ada]\nrole = "planner"\n[people.bob]\nrole = "planner"\n'
+RULES = (
+    'name = "group"\ndefault_site = "threads"\n[people.ada]\nrole = "planner"\n[people.bob]\nrole = "planner"\n'
+)
 
 
 @pytest.fixture
@@ -102,8 +104,15 @@ def line(index: int, **more: object) -> str:
 
 def test_a_damaged_line_costs_only_itself_and_numbers_are_finite(tmp_path: Path):
     journal = tmp_path / "events.jsonl"
-    result = {"execution_id": "e1", "status": "COMPLETED", "cost": {"wall_s": 1.0}, "metrics": {"a": 1.0, "b": "x"}}
-    journal.write_text(line(0) + "{nonsense\n" + line(1) + line(2, params=3) + '{"event":"results","results":[]}\n')
+    result = {
+        "execution_id": "e1",
+        "status": "COMPLETED",
+        "cost": {"wall_s": 1.0},
+        "metrics": {"a": 1.0, "b": "x"},
+    }
+    journal.write_text(
+        line(0) + "{nonsense\n" + line(1) + line(2, params=3) + '{"event":"results","results":[]}\n'
+    )
     table = CampaignTable(tmp_path)
     table.look()
     assert list(table.rows) == ["e0", "e1"]
