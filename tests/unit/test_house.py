@@ -37,6 +37,7 @@ FLOORS = {
             ("tuning", "materials"),
             ("workspace",),
             ("mcp",),
+            ("web",),
             ("commands",),
             ("cli",),
         ]
@@ -62,7 +63,7 @@ ROOMS = {
     "optimade": ("materials",),
     "mcp": ("mcp",),
     "mcp_types": ("mcp",),
-    "starlette": ("mcp",),
+    "starlette": ("mcp", "web"),
     "uvicorn": ("mcp",),
     "jwt": ("mcp",),
     "pyscf": ("science",),
