@@ -248,8 +248,8 @@ class _Api:
     async def _messages(self, listener: Listener, missed: list[Message]) -> AsyncIterator[str]:
         try:
             yield ": begun\n\n"
-            for message in missed:
-                yield self._event(message)
+            for one in missed:
+                yield self._event(one)
             while True:
                 try:
                     async with asyncio.timeout(PING_S):

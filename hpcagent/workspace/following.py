@@ -188,7 +188,8 @@ class Following(Enquiries):
         """Jobs of the schedulers that the sites of the workspace have had, the newest first, as their ledgers say.
 
         Returns:
-            `site`, `scheduler`, `job_id`, `nodes`, `state`, `submitted_at`, `started_at`, `ended_at` (s, Unix time).
+            `site`, `scheduler`, `job_id`, `nodes`, `state`, and Unix times in seconds: `submitted_at`,
+            `started_at`, `ended_at`.
         """
         self.gate.require(caller, "read")
         found = []

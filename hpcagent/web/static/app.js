@@ -45,7 +45,7 @@ let view = null, path = "";
 
 function frame() {
   fill(root, h("a", { class: "skip", href: "#title", onclick: (e) => { e.preventDefault(); title.focus(); } }, "Skip to the content"),
-    h("header", { class: "top" }, h("a", { class: "brand", href: "#/campaigns", "aria-label": "hpcagent, campaigns" }, h("img", { src: "icon.svg", alt: "", width: 26, height: 26 }), h("span", { id: "workspace" }, "hpcagent")), h("nav", { "aria-label": "Views" }, nav), h("div", { class: "who" }, who, connection)),
+    h("header", { class: "top" }, h("a", { class: "brand", href: "#/campaigns" }, h("img", { src: "icon.svg", alt: "", width: 26, height: 26 }), h("span", { id: "workspace" }, "hpcagent")), h("nav", { "aria-label": "Views" }, nav), h("div", { class: "who" }, who, connection)),
     h("main", { id: "main" }, trouble, title, place), said);
 }
 

@@ -1,7 +1,7 @@
 // All campaigns, and one campaign as it goes on.
 
 import { get, post } from "./client.js";
-import { bytes, chip, empty, fill, h, meter, num, unit, when, withError } from "./dom.js";
+import { bytes, chip, empty, fill, h, hours, meter, num, unit, when, withError } from "./dom.js";
 import { Convergence, Plane, legend } from "./plots.js";
 import { showCampaignRun } from "./sheet.js";
 import { has } from "./store.js";
@@ -18,7 +18,7 @@ export function campaigns(store) {
     const going = rows.filter((row) => row.state === "running").length;
     const waiting = rows.filter((row) => row.state === "pending").length;
     const whole = store.costs.people?.[""] ?? {};
-    fill(tiles, tile("Running", going, waiting ? `${waiting} waiting` : "nothing waits"), tile("Campaigns", all.length, `${all.filter((c) => c.state === "running").length} going on`), tile("Runs", rows.length - all.length, `${rows.filter((r) => r.state === "failed").length} failed`), tile("Node-hours", num(whole.node_hours ?? 0, 3), `${num(whole.committed_node_hours ?? 0, 3)} committed`));
+    fill(tiles, tile("Running", going, waiting ? `${waiting} waiting` : "nothing waits"), tile("Campaigns", all.length, `${all.filter((c) => c.state === "running").length} going on`), tile("Runs", rows.length - all.length, `${rows.filter((r) => r.state === "failed").length} failed`), tile("Node-hours", hours(whole.node_hours ?? 0), `${hours(whole.committed_node_hours ?? 0)} committed`));
     fill(list, all.length ? all.slice(0, 200).map((c) => card(c, store.progress[c.id])) : empty("No campaign yet", "A campaign looks for the best point of an app, run by run.", store.may("run") && h("a", { class: "button", href: "#/start" }, "Start one")));
   }
   return { title: "Campaigns", el, update };
@@ -160,7 +160,7 @@ export function campaign(store, id, announce) {
     const title = (m) => `${m.name}${m.unit === "1" ? "" : ` (${m.unit})`}`;
     table = new Table({ id: "runs", label: "Runs of the campaign", open, height: 14 * 36, sort: { key: "index", down: true }, columns: [
       { key: "index", title: "Run", numeric: true, narrow: "3.6rem", width: "4.5rem" },
-      { key: "state", title: "State", narrow: "minmax(0,1fr)", width: "8.5rem", cell: (r) => chip(r.state, r.failure ?? r.state) },
+      { key: "state", title: "State", narrow: "minmax(0,1fr)", width: "9.5rem", cell: (r) => chip(r.state, r.failure ?? r.state) },
       ...first.slice(0, 4).map((p) => ({ key: `p-${p.name}`, title: title(p), numeric: p.kind !== "choice", value: (r) => r.params[p.name], cell: (r) => num(r.params[p.name]) })),
       ...shown.map((m, i) => ({ key: `m-${m.name}`, title: title(m), numeric: true, narrow: i === 0 ? "minmax(0,1.2fr)" : false, width: "minmax(0,1.3fr)", value: (r) => r.metrics[m.name], cell: (r) => withError(r.metrics[m.name], r.uncertainty[m.name]) })),
       { key: "wall_s", title: "Wall (s)", numeric: true, width: "5.5rem", cell: (r) => num(r.wall_s, 3) },
@@ -179,7 +179,7 @@ export function campaign(store, id, announce) {
     const same = (r) => best && about.parameters.every((p) => best[p.name] === undefined || best[p.name] === r.params[p.name]);
     const points = runs.order.map((r) => ({ x: r.params[chosen.x], y: r.params[chosen.y], value: r.metrics[chosen.value], state: r.state, row: r, best: r.state === "completed" && same(r) })).filter((p) => p.x !== undefined && p.y !== undefined);
     if (by[chosen.x]) plane.set(points, by[chosen.x], by[chosen.y], value);
-    fill(parts.scale, typeof plane.low === "number" && legend(plane.low, plane.high, value.name, value.unit), h("p", { class: "soft small" }, "Cross: failed. Ring: running", best ? "; black ring: the best so far." : "."));
+    fill(parts.scale, typeof plane.low === "number" && legend(plane.low, plane.high, value.name, value.unit), h("p", { class: "soft small" }, "Cross: failed. Ring: running", best ? "; large ring: the best so far." : "."));
     const done = runs.order.filter((r) => r.state === "completed" && typeof r.metrics[metric.name] === "number").sort((a, b) => a.ended_at - b.ended_at);
     const sign = goal.direction === "maximize" ? 1 : -1;
     let top = null;
@@ -199,7 +199,7 @@ export function campaign(store, id, announce) {
     fill(parts.tiles, h("div", { class: "tiles" },
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Runs"), h("div", { class: "figure" }, num(t.done), most ? h("span", { class: "of" }, ` of ${num(most)}`) : ""), meter(most ? t.done / most : null, "Runs that have ended")),
       h("div", { class: "tile" }, h("div", { class: "soft" }, `Best ${metric.name}`), h("div", { class: "figure" }, best ? withError(best.metrics[metric.name], best.uncertainty[metric.name]) : "–", best && h("span", { class: "of" }, unit(metric.unit))), h("div", { class: "soft small" }, best ? `of ${standing.answer_of_runs ?? t.done} runs${best.probability_feasible == null ? "" : `; keeps the limits with ${num(100 * best.probability_feasible, 3)} %`}` : standing?.answer_state === "running" ? "being worked out" : "none yet")),
-      h("div", { class: "tile" }, h("div", { class: "soft" }, "Node-hours"), h("div", { class: "figure" }, num(spent, 3), cap ? h("span", { class: "of" }, ` of ${num(cap, 3)}`) : ""), cap ? meter(spent / cap, "Node-hours of the cap") : h("div", { class: "soft small" }, "no cap was set")),
+      h("div", { class: "tile" }, h("div", { class: "soft" }, "Node-hours"), h("div", { class: "figure" }, hours(spent), cap ? h("span", { class: "of" }, ` of ${num(cap, 3)}`) : ""), cap ? meter(spent / cap, "Node-hours of the cap") : h("div", { class: "soft small" }, "no cap was set")),
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Failed"), h("div", { class: "figure" }, num(failed)), h("div", { class: "soft small" }, t.done ? `${num(100 * failed / t.done, 2)} % of those that ended` : "none has ended"))));
   }
 

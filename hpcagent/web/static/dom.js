@@ -49,6 +49,9 @@ export function num(value, digits = 4) {
 }
 const UP = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
 
+// Node-hours, in which what is very little is as good as nothing.
+export const hours = (value) => (value > 0 && value < 1e-3 ? "< 0.001" : num(value, 3));
+
 export const unit = (u) => (!u || u === "1" ? "" : ` ${u}`);
 
 // A value with its standard error, as many digits as the error has meaning.
@@ -78,7 +81,7 @@ export function when(t) {
   if (!t) return "–";
   const date = new Date(t * 1000);
   const day = date.toDateString() === new Date().toDateString();
-  const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: day ? "2-digit" : undefined });
+  const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: day ? "2-digit" : undefined, hour12: false });
   return day ? time : `${date.toLocaleDateString([], { day: "numeric", month: "short" })} ${time}`;
 }
 

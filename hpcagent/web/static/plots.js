@@ -7,15 +7,18 @@ import { h, num, unit } from "./dom.js";
 const css = (el, name) => getComputedStyle(el).getPropertyValue(name).trim();
 
 // Dark blue over green to yellow: even steps of lightness, readable without colour vision.
-const STOPS = [[68, 1, 84], [65, 68, 135], [42, 120, 142], [34, 168, 132], [122, 209, 81], [253, 231, 37]];
-export function colour(share) {
-  const at = Math.max(0, Math.min(1, share)) * (STOPS.length - 1);
-  const i = Math.min(STOPS.length - 2, Math.floor(at));
-  const mix = STOPS[i].map((from, k) => Math.round(from + (at - i) * (STOPS[i + 1][k] - from)));
-  return `rgb(${mix})`;
+// On a dark page the dark end is lighter.
+const REST = [[42, 124, 146], [34, 168, 132], [122, 209, 81], [253, 231, 37]];
+const STOPS = { light: [[68, 1, 84], [65, 68, 135], ...REST], dark: [[132, 94, 194], [86, 108, 196], ...REST] };
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const stops = () => STOPS[dark.matches ? "dark" : "light"];
+function colour(share) {
+  const all = stops();
+  const at = Math.max(0, Math.min(1, share)) * (all.length - 1);
+  const i = Math.min(all.length - 2, Math.floor(at));
+  return `rgb(${all[i].map((from, k) => Math.round(from + (at - i) * (all[i + 1][k] - from)))})`;
 }
 const BINS = 24;
-const COLOURS = Array.from({ length: BINS }, (_, i) => colour(i / (BINS - 1)));
 
 function axis(el, label, more = {}) {
   return { label, labelSize: 22, labelGap: 2, labelFont: `12px ${css(el, "--font")}`, font: `11px ${css(el, "--font")}`, stroke: css(el, "--soft"), grid: { stroke: css(el, "--line"), width: 1 }, ticks: { stroke: css(el, "--line"), width: 1, size: 4 }, ...more };
@@ -28,9 +31,8 @@ class Plot {
     this.el = this.box;
     this.watcher = new ResizeObserver(() => this.fit());
     this.watcher.observe(this.box);
-    this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.again = () => this.make();
-    this.dark.addEventListener("change", this.again);
+    dark.addEventListener("change", this.again);
   }
 
   fit() {
@@ -42,7 +44,7 @@ class Plot {
 
   end() {
     this.watcher.disconnect();
-    this.dark.removeEventListener("change", this.again);
+    dark.removeEventListener("change", this.again);
     this.u?.destroy();
   }
 }
@@ -99,7 +101,7 @@ export class Plane extends Plot {
       legend: { show: false },
       cursor: { drag: { x: false, y: false, setScale: false }, points: { show: false } },
       scales: { x: scale(x), y: scale(y) },
-      axes: [axis(this.box, `${this.px.name}${this.px.unit === "1" ? "" : ` (${this.px.unit})`}`, x.axis), axis(this.box, `${this.py.name}${this.py.unit === "1" ? "" : ` (${this.py.unit})`}`, { size: 58, ...y.axis })],
+      axes: [axis(this.box, `${this.px.name}${this.px.unit === "1" ? "" : ` (${this.px.unit})`}`, { size: 32, ...x.axis }), axis(this.box, `${this.py.name}${this.py.unit === "1" ? "" : ` (${this.py.unit})`}`, { size: 58, ...y.axis })],
       series: [{}, { facets: [{ scale: "x", auto: false }, { scale: "y", auto: false }], paths: () => null, points: { show: false } }],
       hooks: { draw: [(u) => this.paint(u)] },
     }, [null, [[0], [0]]], this.box);
@@ -116,7 +118,8 @@ export class Plane extends Plot {
     ctx.beginPath();
     ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
     ctx.clip();
-    const bins = COLOURS.map(() => []);
+    const colours = Array.from({ length: BINS }, (_, i) => colour(i / (BINS - 1)));
+    const bins = colours.map(() => []);
     const bad = [], going = [];
     for (const p of this.points) {
       if (p.state === "failed") bad.push(p);
@@ -137,7 +140,7 @@ export class Plane extends Plot {
     ctx.stroke();
     ctx.globalAlpha = many ? 0.75 : 0.95;
     bins.forEach((bin, i) => {
-      ctx.fillStyle = COLOURS[i];
+      ctx.fillStyle = colours[i];
       for (const p of bin) {
         const [x, y] = place(p);
         if (many) ctx.fillRect(x - size / 2, y - size / 2, size, size);
@@ -205,12 +208,12 @@ export class Convergence extends Plot {
       legend: { show: false },
       cursor: { drag: { x: false, y: false, setScale: false }, points: { show: false } },
       scales: { x: { time: false, range: (u, low, high) => [0.5, Math.max(1.5, (high ?? 1) + 0.5)] } },
-      axes: [axis(this.box, "completed run"), axis(this.box, `${this.metric.name}${this.metric.unit === "1" ? "" : ` (${this.metric.unit})`}`, { size: 58, values: (u, splits) => splits.map((v) => num(v, 3)) })],
+      axes: [axis(this.box, "completed run", { size: 32 }), axis(this.box, `${this.metric.name}${this.metric.unit === "1" ? "" : ` (${this.metric.unit})`}`, { size: 58, values: (u, splits) => splits.map((v) => num(v, 3)) })],
       series: [{}, dots(accent, accent), dots(soft, "transparent"), { stroke: css(this.box, "--ink"), width: 1.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }],
     }, this.data, this.box);
   }
 }
 
 export function legend(low, high, name, u) {
-  return h("div", { class: "legend" }, h("span", {}, num(low, 3)), h("span", { class: "ramp", style: `background:linear-gradient(90deg,${STOPS.map((s) => `rgb(${s})`)})` }), h("span", {}, `${num(high, 3)}${unit(u)}`), h("span", { class: "soft" }, name));
+  return h("div", { class: "legend" }, h("span", {}, num(low, 3)), h("span", { class: "ramp", style: `background:linear-gradient(90deg,${stops().map((s) => `rgb(${s})`)})` }), h("span", {}, `${num(high, 3)}${unit(u)}`), h("span", { class: "soft" }, name));
 }

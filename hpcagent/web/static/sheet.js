@@ -69,7 +69,7 @@ export async function showCampaignRun(campaign, row, about) {
     while (said.state === "running" && !mine.ended) said = await get(`answer/${encodeURIComponent(said.handle)}`);
     const a = said.answer;
     fill(why, h("h3", {}, "Why it was suggested"), a ? [h("p", {}, a.why || a.text), a.outcome && h("p", {}, h("strong", {}, "Outcome: "), a.outcome), a.notes?.map((n) => h("p", { class: "soft" }, n)),
-      h("p", { class: "soft" }, `By ${a.policy}${a.purpose ? ` (${a.purpose})` : ""}; it knew ${a.known} result${a.known === 1 ? "" : "s"} then.`)] : h("p", { class: "soft" }, said.error ?? "It was not worked out."));
+      h("p", { class: "soft" }, `By ${a.policy}${a.purpose ? ` (${a.purpose})` : ""}${a.known == null ? "" : `; it knew ${a.known} result${a.known === 1 ? "" : "s"} then`}.`)] : h("p", { class: "soft" }, said.error ?? "It was not worked out."));
   } catch (error) {
     fill(why, h("h3", {}, "Why it was suggested"), h("p", { class: "error" }, error.message));
   }
