@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import uvicorn
+from anyio.abc import TaskStatus
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -184,13 +185,14 @@ async def serve_app(app: ASGIApp, listening: socket.socket, begun: Callable[[], 
     )
     server = _Server(config)
 
-    async def until_told() -> None:
+    async def until_told(*, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
             async for _ in signals:
                 server.should_exit = True
 
     async with anyio.create_task_group() as group:
-        group.start_soon(until_told)
+        await group.start(until_told)
         begun()
         await server.serve(sockets=[listening])
         group.cancel_scope.cancel()

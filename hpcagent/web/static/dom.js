@@ -20,12 +20,12 @@ function add(el, children) {
   }
 }
 
-// New children, with the focus where it was: by the id of what had it.
+// New children. What is as it was stays the same element: a click that has begun on it ends on it. The focus stays
+// where it was, by the id of what had it.
 export function fill(el, ...children) {
   const id = el.contains(document.activeElement) ? document.activeElement.id : "";
   const at = id && document.activeElement.selectionStart;
-  el.replaceChildren();
-  add(el, children);
+  patch(el, children);
   const again = id && document.getElementById(id);
   if (again) {
     again.focus({ preventScroll: true });
@@ -34,8 +34,18 @@ export function fill(el, ...children) {
   return el;
 }
 
-let made = 0;
-export const newId = (what = "e") => `${what}-${++made}`;
+function patch(el, children) {
+  const wanted = children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false && c !== "").map((c) => (c instanceof Node ? c : document.createTextNode(String(c))));
+  wanted.forEach((node, i) => {
+    const old = el.childNodes[i];
+    if (!old) el.append(node);
+    else if (old !== node && !old.isEqualNode(node)) {
+      if (wanted.includes(old) || node.parentNode === el) el.insertBefore(node, old);
+      else old.replaceWith(node);
+    }
+  });
+  while (el.childNodes.length > wanted.length) el.lastChild.remove();
+}
 
 export function num(value, digits = 4) {
   if (value === null || value === undefined || value === "") return "–";

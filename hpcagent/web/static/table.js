@@ -1,7 +1,7 @@
 // A table of very many rows: those that are seen are drawn, all of them can be reached by keys and are counted for
 // screen readers.
 
-import { h } from "./dom.js";
+import { fill, h } from "./dom.js";
 
 const ROW = 36;
 const MORE = 6;
@@ -14,6 +14,7 @@ export class Table {
     this.id = id;
     this.rows = [];
     this.shown = [];
+    this.drawn = new Map();
     this.active = "";
     this.sort = sort ?? { key: columns[0].key, down: false };
     this.heads = columns.map((c) => h("div", { role: "columnheader", class: this.kind(c) },
@@ -58,34 +59,56 @@ export class Table {
     this.columns.forEach((c, i) => this.heads[i].setAttribute("aria-sort", c.key !== key ? "none" : down ? "descending" : "ascending"));
     this.el.setAttribute("aria-rowcount", String(this.shown.length + 1));
     this.space.style.height = `${this.shown.length * ROW}px`;
-    this.drawn = "";
     this.draw();
   }
 
   draw() {
     const first = Math.max(0, Math.floor(this.body.scrollTop / ROW) - MORE);
     const last = Math.min(this.shown.length, Math.ceil((this.body.scrollTop + (this.body.clientHeight || 400)) / ROW) + MORE);
-    const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset.id : null;
     if (!this.shown.some((row) => row.id === this.active)) this.active = this.shown[first]?.id ?? "";
-    const elements = [];
-    for (let i = first; i < last; i++) elements.push(this.row(this.shown[i], i));
+    const seen = new Map();
     const at = this.shown.findIndex((row) => row.id === this.active);
-    if (at >= 0 && (at < first || at >= last)) elements.push(this.row(this.shown[at], at)); // tab has to find it
-    this.space.replaceChildren(...elements);
-    if (focused) this.find(focused)?.focus({ preventScroll: true });
+    if (at >= 0 && at < first) this.place(at, seen); // tab has to find it
+    for (let i = first; i < last; i++) this.place(i, seen);
+    if (at >= last) this.place(at, seen);
+    for (const [id, one] of this.drawn) if (!seen.has(id)) one.el.remove();
+    let next = this.space.firstChild;
+    for (const { el } of seen.values()) {
+      if (el === next) next = next.nextSibling;
+      else this.space.insertBefore(el, next);
+    }
+    this.drawn = seen;
   }
 
-  row(row, i) {
-    const open = () => { this.active = row.id; this.open(row); };
-    return h("div", { role: "row", class: "row", "aria-rowindex": String(i + 2), tabindex: row.id === this.active ? "0" : "-1", "data-id": row.id, id: `${this.id}-${row.id}`, style: `top:${i * ROW}px`, onclick: open },
-      this.columns.map((c) => {
+  // The element of a row: one that was drawn stays, so that focus and a click that has begun stay on it.
+  place(i, seen) {
+    const row = this.shown[i];
+    const one = this.drawn.get(row.id) ?? { el: h("div", { role: "row", class: "row", "data-id": row.id, id: `${this.id}-${row.id}`, onclick: () => this.choose(row.id) }) };
+    if (one.row !== row) {
+      one.row = row;
+      fill(one.el, this.columns.map((c) => {
         const found = c.cell ? c.cell(row) : row[c.key] ?? "–";
         return h("div", { role: "gridcell", class: this.kind(c), title: typeof found === "string" && found.length > 14 ? found : undefined }, found);
       }));
+    }
+    if (one.at !== i) {
+      one.at = i;
+      one.el.style.top = `${i * ROW}px`;
+      one.el.setAttribute("aria-rowindex", String(i + 2));
+    }
+    const tab = row.id === this.active ? "0" : "-1";
+    if (one.el.getAttribute("tabindex") !== tab) one.el.setAttribute("tabindex", tab);
+    seen.set(row.id, one);
+  }
+
+  choose(id) {
+    this.active = id;
+    this.draw();
+    this.open(this.drawn.get(id).row);
   }
 
   find(id) {
-    return [...this.space.children].find((el) => el.dataset.id === id);
+    return this.drawn.get(id)?.el;
   }
 
   key(event) {
