@@ -21,7 +21,7 @@ from hpcagent.mcp.said import clean
 from hpcagent.model.schema import input_schema
 from hpcagent.model.texts import as_name
 from hpcagent.web.asked import Asked, CampaignAsked, Decision, Explain, Extension, Nothing, RunAsked
-from hpcagent.web.feed import Feed, Listener, Message
+from hpcagent.web.feed import Feed, Listener, Message, units_of
 from hpcagent.workspace.answers import campaign_toml
 from hpcagent.workspace.client import Workspace
 
@@ -132,7 +132,7 @@ class _Api:
             counters = self._ws.counters(at["id"])
             names = ("node", "cpu_s", "cpu_use_percent", "max_rss_bytes", "cores_held", "jobs")
             found["counters"] = {name: counters[name] for name in names}
-            found["param_units"] = _units(found["app"])
+            found["param_units"] = units_of(found["app"])
         return clean(found)
 
     def files(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
@@ -276,14 +276,6 @@ RESET = "event: reset\ndata: {}\n\n"
 
 async def _reset() -> AsyncIterator[str]:
     yield RESET
-
-
-def _units(app: str) -> dict[str, str]:
-    """Units of an app's parameters, where the app is one of the library's."""
-    try:
-        return {p.name: p.unit for p in find_app(named(app)).contract.space.parameters}
-    except HpcAgentError:
-        return {}
 
 
 def _clean_columns(found: Mapping[str, Any]) -> dict[str, Any]:

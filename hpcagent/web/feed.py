@@ -7,6 +7,7 @@ Each message has a number `BOOT-N`. Who has lost some of them is told to begin a
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import secrets
@@ -16,11 +17,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from hpcagent.catalog import find_app
 from hpcagent.errors import HpcAgentError
+from hpcagent.mcp.named import named
 from hpcagent.mcp.said import clean
 from hpcagent.workspace.client import Workspace
 
-__all__ = ["COLUMNS", "Feed", "Listener", "Message"]
+__all__ = ["COLUMNS", "Feed", "Listener", "Message", "units_of"]
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +242,11 @@ _STATE = COLUMNS.index("state")
 
 def _row(row: Mapping[str, Any]) -> list[Any]:
     """A run as a row, in the order of the columns; its point in words."""
-    words = [f"{name} = {_short(value)}" for name, value in (row.get("params") or {}).items()]
+    units = units_of(str(row["app"]))
+    words = [
+        f"{name} = {_short(value)} {'' if (unit := units.get(name, '1')) == '1' else unit}".rstrip()
+        for name, value in (row.get("params") or {}).items()
+    ]
     point = ", ".join(words[:6]) + (" ..." if len(words) > 6 else "")
     return [*(row.get(name) for name in COLUMNS[:-1]), point[:160]]
 
@@ -253,4 +260,14 @@ def _approval(one: Mapping[str, Any]) -> dict[str, Any]:
     request = one.get("request") or {}
     names = ("kind", "app", "version", "site", "nodes", "node_hours", "expected_node_hours", "usd", "runs", "own")
     rest = {name: value for name, value in one.items() if name not in ("request", "digest")}
-    return rest | {"asked": {name: request.get(name) for name in names}}
+    asked = {name: request.get(name) for name in names}
+    return rest | {"asked": asked, "param_units": units_of(str(request.get("app", "")))}
+
+
+@functools.lru_cache(maxsize=1000)
+def units_of(app: str) -> dict[str, str]:
+    """Units of an app's parameters, where the app is one of the library's; for others they are not known here."""
+    try:
+        return {p.name: p.unit for p in find_app(named(app)).contract.space.parameters}
+    except HpcAgentError:
+        return {}

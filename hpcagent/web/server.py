@@ -87,8 +87,9 @@ def serve_page(
             value=host,
         )
     token = own_token(folder)
-    listening = bound(host, port)
     workspace = Workspace(folder, as_=as_, client="hpcagent web")
+    workspace.whoami()  # what keeps the workspace from answering is said here
+    listening = bound(host, port)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{listening.getsockname()[1]}/#token={token}"
     try:

@@ -78,7 +78,7 @@ export function campaign(store, id, announce) {
   const pictures = h("div", { class: "two" }, h("section", { class: "panel" }, h("h2", {}, "Plane"), parts.choose, plane.el, parts.scale), h("section", { class: "panel" }, h("h2", {}, "Convergence"), h("p", { class: "soft small", id: "convergence-note" }, "Each completed run; the line is the best measured so far. Hollow: breaks a limit."), convergence.el));
   const body = h("div", { hidden: true }, parts.tiles, parts.answer, pictures, parts.failures, h("section", { class: "panel" }, h("h2", {}, "Runs"), parts.table), parts.report);
   const el = h("div", {}, parts.head, body);
-  let table = null, standing = null, chosen = {}, busy = false, again = false, ended = false, asking = 0;
+  let table = null, standing = null, chosen = {}, busy = false, again = false, ended = false, asking = 0, pace = 3000;
 
   async function read() {
     if (busy) { again = true; return; }
@@ -88,9 +88,10 @@ export function campaign(store, id, announce) {
         again = false;
         await runs.read();
         if (!ended) draw();
-        if (Date.now() - asking > 3000 || !standing || row()?.state !== "running") {
+        if (Date.now() - asking > pace || !standing || row()?.state !== "running") {
           asking = Date.now();
           standing = await get(`campaign/${encodeURIComponent(id)}`);
+          pace = Math.max(3000, 15 * (Date.now() - asking)); // of very many runs it takes the service a while
           if (!ended) draw();
           if (standing.answer_state === "running" && !ended) setTimeout(() => { asking = 0; read(); }, 1500);
         }

@@ -50,7 +50,7 @@ function patch(el, children) {
 export function num(value, digits = 4) {
   if (value === null || value === undefined || value === "") return "–";
   if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value).replace("-", "−");
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return (Math.abs(value) >= 1e4 ? value.toLocaleString("en").replaceAll(",", "\u202f") : String(value)).replace("-", "−");
   const size = Math.abs(value);
   const text = size !== 0 && (size < 1e-3 || size >= 1e6)
     ? value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e").replace(/e(.+)/, (_, n) => ` × 10${[...n].map((c) => UP[c]).join("")}`)

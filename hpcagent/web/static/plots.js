@@ -179,7 +179,7 @@ export class Plane extends Plot {
 // Each run's metric in the order of their ends, and the best so far that keeps the limits.
 export class Convergence extends Plot {
   constructor() {
-    super(330, "");
+    super(375, "");
     this.data = [[], [], [], []];
   }
 

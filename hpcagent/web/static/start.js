@@ -62,6 +62,7 @@ class Field {
 
 export function start(store, chosen, announce) {
   const form = h("div", {}, h("p", { class: "soft" }, "Reading …"));
+  const about = h("span", { class: "soft small", id: "app-about" });
   const pick = h("div", { class: "panel" });
   const el = h("div", { class: "narrow-page" }, pick, form);
   let apps = [], what = "run";
@@ -74,13 +75,13 @@ export function start(store, chosen, announce) {
     apps = (await get("apps")).apps;
     const select = h("select", { id: "app", onchange: () => show(select.value) }, h("option", { value: "" }, "Choose an app …"), apps.map((a) => h("option", { value: a.name, selected: a.name === chosen }, a.name)));
     const kind = (value, title, words) => h("label", { class: "choice" }, h("input", { type: "radio", name: "what", value, checked: value === what, onchange: () => { what = value; show(select.value); } }), h("span", {}, h("strong", {}, title), h("span", { class: "soft small" }, words)));
-    fill(pick, h("div", { class: "field" }, h("label", { for: "app" }, "App"), select, h("span", { class: "soft small", id: "app-about" })), h("fieldset", {}, h("legend", {}, "What to start"), kind("run", "One run", "at the parameters that you give"), kind("campaign", "A campaign", "looks for the best point, run by run, under a cap")));
+    fill(pick, h("div", { class: "field" }, h("label", { for: "app" }, "App"), select, about), h("fieldset", {}, h("legend", {}, "What to start"), kind("run", "One run", "at the parameters that you give"), kind("campaign", "A campaign", "looks for the best point, run by run, under a cap")));
     show(chosen ?? "");
   }
 
   async function show(app) {
     chosen = app;
-    document.getElementById("app-about").textContent = apps.find((a) => a.name === app)?.description ?? "";
+    about.textContent = apps.find((a) => a.name === app)?.description ?? "";
     if (!app) {
       fill(form, empty("Which app?", "Its contract makes the form: parameters with units and bounds."));
       return;
