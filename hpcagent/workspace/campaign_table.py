@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.record import Campaign
+from hpcagent.model.objective import Objective
 from hpcagent.model.space import Parameter
 from hpcagent.store.journal import event_in
 from hpcagent.workspace.changed import Changed
@@ -15,7 +16,7 @@ from hpcagent.workspace.progress import Growing
 
 __all__ = ["CampaignTable", "about_campaign", "columns_of"]
 
-PLAIN = ("index", "id", "state", "role", "batch", "failure", "wall_s", "node_hours", "ended_at")
+PLAIN = ("index", "id", "state", "role", "batch", "failure", "keeps", "wall_s", "node_hours", "ended_at")
 _UNFIT = (KeyError, TypeError, ValueError, AttributeError)
 
 
@@ -35,11 +36,8 @@ def about_campaign(campaign: Campaign) -> dict[str, Any]:
         "parameters": varied,
         "fixed_units": {p.name: p.unit for p in contract.space.parameters},
         "metrics": [{"name": m.name, "unit": m.unit, "description": m.description} for m in contract.metrics],
-        "goals": [{"metric": g.metric, "direction": g.direction} for g in objective.goals],
-        "limits": [
-            {"metric": c.metric, "limit": c.limit, "side": "at_most" if c.at_most is not None else "at_least"}
-            for c in objective.constraints
-        ],
+        "goals": [{"metric": g.metric, "direction": g.direction, "sign": g.sign} for g in objective.goals],
+        "limits": [{"metric": c.metric, "text": str(c)} for c in objective.constraints],
     }
 
 
@@ -60,9 +58,11 @@ class CampaignTable:
 
     Args:
         folder: The campaign's.
+        objective: Says which runs keep the limits; without it that is not known.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, objective: Objective | None = None) -> None:
+        self._objective = objective
         self.changed = Changed()
         self.rows: dict[str, dict[str, Any]] = {}
         self.stopped: str | None = None
@@ -123,6 +123,7 @@ class CampaignTable:
             "role": str(fields["role"]),
             "batch": int(fields["batch"]),
             "failure": None,
+            "keeps": None,
             "wall_s": None,
             "node_hours": None,
             "ended_at": None,
@@ -137,16 +138,24 @@ class CampaignTable:
     def _result(self, fields: Mapping[str, Any]) -> None:
         row = self.rows[str(fields["execution_id"])]
         cost, failure = fields["cost"], fields.get("failure") or {}
+        state, metrics = str(fields["status"]).lower(), _numbers(fields.get("metrics"))
         row |= {
-            "state": str(fields["status"]).lower(),
+            "state": state,
+            "keeps": self._keeps(metrics) if state == "completed" else None,
             "failure": failure.get("name"),
             "wall_s": _number(cost.get("wall_s")),
             "node_hours": _number(cost.get("node_hours")),
             "ended_at": _number(fields.get("ended_at")),
-            "metrics": _numbers(fields.get("metrics")),
+            "metrics": metrics,
             "uncertainty": _numbers(fields.get("uncertainty")),
         }
         self.changed.touch(row["id"])
+
+    def _keeps(self, metrics: Mapping[str, float]) -> bool | None:
+        objective = self._objective
+        if objective is None or any(c.metric not in metrics for c in objective.constraints):
+            return None
+        return objective.feasible(metrics)
 
 
 _KINDS: Mapping[str, Callable[[CampaignTable, Mapping[str, Any]], None]] = {

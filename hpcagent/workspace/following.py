@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcagent.campaign.record import Campaign, load_run
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.rules import Caller
 from hpcagent.sites.ledger import read_ledger
@@ -91,10 +92,10 @@ class Following(Enquiries):
             most: So many at most.
 
         Returns:
-            `runs`: `index`, `id`, `state`, `role`, `batch`, `failure`, `wall_s` and `node_hours`, `ended_at` (Unix
-            time, s), a list each, `params`, `metrics`, `uncertainty` of lists; `after`, `more`, `anew` as
-            `changes` has them; `totals`: `planned`, `done`, `by_state`, `failures`, `node_hours`; `about`: what is
-            asked, with units, None before it has begun.
+            `runs`: a list each of `index`, `id`, `state`, `role`, `batch`, `failure`, `keeps` (every limit; None:
+            not known), `wall_s`, `node_hours`, `ended_at` (Unix time, s), and tables of lists `params`, `metrics`,
+            `uncertainty`; `after`, `more`, `anew` as `changes` has them; `totals`: `planned`, `done`, `by_state`,
+            `failures`, `node_hours`; `about`: what is asked, with units, None before it has begun.
         """
         if not 1 <= most <= MOST_ROWS:
             raise BadInput(f"most={most} must be 1 to {MOST_ROWS}.", value=most)
@@ -115,17 +116,24 @@ class Following(Enquiries):
 
     def _table(self, row: Row) -> CampaignTable:
         """The table of a campaign; those that were asked for last are kept."""
-        table = self._tables.pop(row.id, None) or CampaignTable(self._workdir(row))
+        table = self._tables.pop(row.id, None)
+        if table is None:
+            campaign = self._recorded_campaign(row)
+            table = CampaignTable(self._workdir(row), None if campaign is None else campaign.objective)
+            if campaign is None:
+                return table  # it is read again when the campaign has begun
         self._tables[row.id] = table
         while len(self._tables) > MOST_TABLES:
             self._tables.pop(next(iter(self._tables)))
         return table
 
     def _about(self, row: Row) -> dict[str, Any] | None:
-        from hpcagent.campaign.record import load_run
+        campaign = self._recorded_campaign(row)
+        return None if campaign is None else about_campaign(campaign)
 
+    def _recorded_campaign(self, row: Row) -> Campaign | None:
         try:
-            return about_campaign(load_run(self._workdir(row), to_read=True))
+            return load_run(self._workdir(row), to_read=True)
         except HpcAgentError:  # it has not begun, or its record is damaged: `campaign` says so
             return None
 

@@ -60,7 +60,7 @@ class Runs {
   take(c) {
     const tables = ["params", "metrics", "uncertainty"];
     c.id.forEach((id, i) => {
-      const row = { id, index: c.index[i], state: c.state[i], role: c.role[i], batch: c.batch[i], failure: c.failure[i], wall_s: c.wall_s[i], node_hours: c.node_hours[i], ended_at: c.ended_at[i] };
+      const row = { id, index: c.index[i], state: c.state[i], role: c.role[i], batch: c.batch[i], failure: c.failure[i], keeps: c.keeps[i], wall_s: c.wall_s[i], node_hours: c.node_hours[i], ended_at: c.ended_at[i] };
       for (const table of tables) {
         row[table] = {};
         for (const [name, values] of Object.entries(c[table])) if (values[i] !== null) row[table][name] = values[i];
@@ -171,8 +171,6 @@ export function campaign(store, id, announce) {
     runsField.value = String(2 * (standing?.runs.most ?? runs.totals.planned));
   }
 
-  const kept = (about, r) => about.limits.every((l) => r.metrics[l.metric] !== undefined && (l.side === "at_most" ? r.metrics[l.metric] <= l.limit : r.metrics[l.metric] >= l.limit));
-
   function pictureAll(about, metric, goal) {
     const by = Object.fromEntries(about.parameters.map((p) => [p.name, p]));
     const value = about.metrics.find((m) => m.name === chosen.value);
@@ -182,9 +180,9 @@ export function campaign(store, id, announce) {
     if (by[chosen.x]) plane.set(points, by[chosen.x], by[chosen.y], value);
     fill(parts.scale, typeof plane.low === "number" && legend(plane.low, plane.high, value.name, value.unit), h("p", { class: "soft small" }, "Cross: failed. Ring: running", best ? "; large ring: the best so far." : "."));
     const done = runs.order.filter((r) => r.state === "completed" && typeof r.metrics[metric.name] === "number").sort((a, b) => a.ended_at - b.ended_at);
-    const sign = goal.direction === "maximize" ? 1 : -1;
+    const sign = goal.sign;
     let top = null;
-    const keeps = done.map((r) => kept(about, r));
+    const keeps = done.map((r) => r.keeps !== false);
     const line = done.map((r, i) => {
       const v = r.metrics[metric.name];
       if (keeps[i] && (top === null || sign * v > sign * top)) top = v;

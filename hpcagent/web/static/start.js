@@ -22,7 +22,10 @@ function wrong(schema, text) {
 
 const bounds = (s) => {
   const low = s.minimum ?? s.exclusiveMinimum, high = s.maximum ?? s.exclusiveMaximum;
-  return low === undefined && high === undefined ? "" : `${low === undefined ? "…" : num(low)} to ${high === undefined ? "…" : num(high)}${unit(s.unit)}`;
+  const u = unit(s.unit);
+  if (low === undefined && high === undefined) return "";
+  if (high === undefined) return s.minimum === undefined ? `more than ${num(low)}${u}` : `at least ${num(low)}${u}`;
+  return low === undefined ? `at most ${num(high)}${u}` : `${num(low)} to ${num(high)}${u}`;
 };
 
 // A field with its label, unit, hint and error; `value()` is undefined where nothing is given.
@@ -33,7 +36,7 @@ class Field {
     const hint = [more.hint ?? schema.description, bounds(schema)].filter(Boolean).join(" · ");
     const about = { id, "aria-describedby": `${id}-hint ${id}-error`, oninput: () => this.check(), ...more.attributes };
     this.input = schema.enum
-      ? h("select", about, schema.enum.map((v) => h("option", { value: String(v), selected: v === schema.default }, String(v))))
+      ? h("select", about, schema.enum.map((v) => h("option", { value: String(v), selected: v === schema.default }, more.words?.[v] ?? String(v))))
       : h("input", { ...about, type: "text", inputmode: schema.type === "string" ? "text" : "decimal", autocomplete: "off", spellcheck: "false", value: schema.default === undefined ? "" : String(schema.default) });
     this.error = h("span", { class: "error small", id: `${id}-error` });
     this.el = h("div", { class: "field" }, h("label", { for: id }, label), h("div", { class: "with-unit" }, this.input, schema.unit && schema.unit !== "1" && h("span", { class: "unit" }, schema.unit)),
@@ -116,23 +119,32 @@ export function start(store, chosen, announce) {
     if (!metrics.length) return empty("Nothing to look for", `${contract.name} gives no number that could be made large or small.`);
     const first = contract.metrics.find((m) => m.direction) ?? contract.metrics[0];
     const goal = { metric: new Field("metric", "Metric", { enum: metrics, default: first.name }, { hint: "what is to be best" }), direction: new Field("direction", "Direction", { enum: ["maximize", "minimize"], default: first.direction ?? "maximize" }, { hint: "which way is better" }),
-      limited: new Field("limited", "Limit on", { enum: ["none", ...metrics], default: "none" }, { hint: "a metric that has to keep a limit (optional)" }), side: new Field("side", "Which side", { enum: ["at_most", "at_least"], default: "at_most" }, { hint: "of the limit" }), limit: new Field("limit", "Limit", { type: "number", default: "" }, { hint: "in the metric's unit" }) };
+      limited: new Field("limited", "Limit on", { enum: ["none", ...metrics], default: "none" }, { hint: "a metric that has to keep a limit (optional)" }), side: new Field("side", "Which side", { enum: ["at_most", "at_least"], default: "at_most" }, { hint: "of the limit", words: { at_most: "at most", at_least: "at least" } }), limit: new Field("limit", "Limit", { type: "number", default: "" }, { hint: "in the metric's unit" }) };
+    const unitOf = Object.fromEntries(contract.metrics.map((m) => [m.name, m.unit]));
+    goal.limited.input.addEventListener("change", () => { document.getElementById("limit-hint").textContent = unitOf[goal.limited.value()] && unitOf[goal.limited.value()] !== "1" ? `in ${unitOf[goal.limited.value()]}` : "a pure number"; });
     const varied = contract.varied.filter((p) => properties[p]);
     const spaces = Object.fromEntries(varied.map((p, i) => {
       const s = properties[p];
-      const use = h("input", { type: "checkbox", id: `vary-${name(p)}`, checked: i < 2 });
+      const use = h("input", { type: "checkbox", id: `vary-${name(p)}`, checked: i < 2, onchange: () => turn() });
+      const fixed = new Field(`fixed-${name(p)}`, `${p}, in all runs`, s, { hint: "" });
       const low = s.enum ? null : new Field(`low-${name(p)}`, `${p}, lowest`, { ...s, default: s.minimum ?? "" }, { hint: "" });
       const high = s.enum ? null : new Field(`high-${name(p)}`, `${p}, highest`, { ...s, default: s.maximum ?? "" }, { hint: "" });
-      return [p, { use, low, high, schema: s, el: h("div", { class: "vary" }, h("label", { class: "check" }, use, h("span", {}, h("strong", {}, p), h("span", { class: "soft small" }, s.description))), s.enum ? h("p", { class: "soft small" }, `one of ${s.enum.join(", ")}`) : h("div", { class: "fields" }, low.el, high.el)) }];
+      const range = s.enum ? h("p", { class: "soft small" }, `one of ${s.enum.join(", ")}`) : h("div", { class: "fields" }, low.el, high.el);
+      const turn = () => { range.hidden = !use.checked; fixed.el.hidden = use.checked; };
+      turn();
+      return [p, { use, low, high, fixed, schema: s, el: h("div", { class: "vary" }, h("label", { class: "check" }, use, h("span", {}, h("strong", {}, p), h("span", { class: "soft small" }, s.description))), range, h("div", { class: "fields" }, fixed.el)) }];
     }));
     const caps = { max_runs: new Field("max-runs", "Runs at most", { type: "integer", minimum: 1, maximum: 100000, default: 30 }, { hint: "" }), node_hours: new Field("node-hours", "Node-hours at most", { type: "number", exclusiveMinimum: 0, default: "" }, { hint: "a cap on all of them (optional)" }), site: site(), why: why() };
     const fields = { ...goal, ...caps };
     for (const [p, s] of Object.entries(spaces)) if (s.low) { fields[`space.${p}.low`] = s.low; fields[`space.${p}.high`] = s.high; }
+    for (const [p, s] of Object.entries(spaces)) fields[`fixed.${p}`] = s.fixed;
     const asked = () => {
       const space = {};
       for (const [p, s] of Object.entries(spaces)) if (s.use.checked) space[p] = s.schema.enum ? { choices: s.schema.enum } : { low: s.low.value(), high: s.high.value() };
       const limits = goal.limited.value() === "none" ? {} : { [goal.limited.value()]: { [goal.side.value()]: goal.limit.value() ?? 0 } };
-      return { app: contract.name, metric: goal.metric.value(), direction: goal.direction.value(), limits, space, max_runs: caps.max_runs.value(), node_hours: caps.node_hours.value() ?? null, site: caps.site.value() ?? "", why: caps.why.value() ?? "" };
+      const fixed = {};
+      for (const [p, s] of Object.entries(spaces)) if (!s.use.checked && s.fixed.value() !== undefined && s.fixed.value() !== s.schema.default) fixed[p] = s.fixed.value();
+      return { app: contract.name, fixed, metric: goal.metric.value(), direction: goal.direction.value(), limits, space, max_runs: caps.max_runs.value(), node_hours: caps.node_hours.value() ?? null, site: caps.site.value() ?? "", why: caps.why.value() ?? "" };
     };
     const check = () => {
       if (!Object.values(spaces).some((s) => s.use.checked)) return "Choose at least one parameter that is varied.";
@@ -140,13 +152,13 @@ export function start(store, chosen, announce) {
       if (goal.limited.value() !== "none" && goal.limit.value() === undefined) { goal.limit.say("is needed"); return "A limit has no value."; }
       return "";
     };
-    return filled(fields, [h("section", { class: "panel" }, h("h2", {}, "Goal"), h("div", { class: "fields" }, Object.values(goal).map((f) => f.el))), h("section", { class: "panel" }, h("h2", {}, "What is varied"), h("p", { class: "soft small" }, "All else keeps its default."), Object.values(spaces).map((s) => s.el)), h("section", { class: "panel" }, h("h2", {}, "How far, where, why"), h("div", { class: "fields" }, Object.values(caps).map((f) => f.el)))], asked, "campaigns", "campaigns/estimate", "Start the campaign", (said) => { location.hash = `#/campaign/${encodeURIComponent(said.id)}`; }, check);
+    return filled(fields, [h("section", { class: "panel" }, h("h2", {}, "Goal"), h("div", { class: "fields" }, Object.values(goal).map((f) => f.el))), h("section", { class: "panel" }, h("h2", {}, "What is varied"), h("p", { class: "soft small" }, "Without a tick it has one value in all runs."), Object.values(spaces).map((s) => s.el)), h("section", { class: "panel" }, h("h2", {}, "How far, where, why"), h("div", { class: "fields" }, Object.values(caps).map((f) => f.el)))], asked, "campaigns", "campaigns/estimate", "Start the campaign", (said) => { location.hash = `#/campaign/${encodeURIComponent(said.id)}`; }, check);
   }
 
   function filled(fields, parts, asked, path, estimatePath, words, done, more = () => "") {
     const said = h("div", { class: "said", role: "status" });
     const good = () => {
-      const bad = Object.values(fields).filter((f) => !f.check());
+      const bad = Object.values(fields).filter((f) => !f.el.closest("[hidden]") && !f.check());
       const why = more();
       if (bad.length || why) {
         fill(said, h("p", { class: "error" }, why || `${bad.length === 1 ? "One field is" : `${bad.length} fields are`} not right yet.`));

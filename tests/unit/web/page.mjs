@@ -180,6 +180,24 @@ const scenarios = {
     return found;
   },
 
+  // A campaign that goes on is stopped, then goes on.
+  async stop_and_extend(browser) {
+    const page = await opened(browser, { hash: `#/campaign/${given.campaign}` });
+    await until(page, () => /[1-9]\d* of 400/.test(document.querySelector(".part-tiles")?.textContent ?? ""));
+    const found = { moving: await page.$eval(".part-tiles [role=progressbar]", (el) => Number(el.getAttribute("aria-valuenow"))) };
+    await page.screenshot({ path: `${given.shots}/going.png` });
+    await page.click("#stop");
+    await page.waitForSelector("#extend-runs", { timeout: 60000 });
+    found.stopped = await words(page, ".campaign-head .chip");
+    found.stop_gone = (await page.$("#stop")) === null;
+    found.done = Number(/(\d+) of/.exec(await words(page, ".part-tiles"))[1]);
+    await page.$eval("#extend-runs", (el, n) => { el.value = String(n); }, found.done + 3);
+    await page.$eval("#extend-runs", (el) => el.form.requestSubmit());
+    await until(page, (n) => document.querySelector(".campaign-head .chip").textContent === "completed" && new RegExp(`${n} of ${n}`).test(document.querySelector(".part-tiles").textContent), found.done + 3);
+    found.axe = await violations(page);
+    return found;
+  },
+
   // The server goes, and comes again on the same port.
   async away(browser) {
     const page = await opened(browser, { hash: "#/runs" });

@@ -141,6 +141,16 @@ def test_what_one_page_approves_the_other_sees(workspace: Workspace, page, brows
     assert (decided["state"], decided["note"]) == ("granted", "go ahead")
 
 
+def test_a_campaign_is_stopped_and_goes_on(workspace: Workspace, page, browse):
+    begun = workspace.start("synthetic", changes={"until.max_runs": 400, "fixed.run_time_s": 0.2})
+    found = browse(page, "stop_and_extend", campaign=begun["id"])
+    assert found["wrong"] == []
+    assert found["axe"] == []
+    assert (found["stopped"], found["stop_gone"]) == ("stopped", True)
+    assert 0 <= found["moving"] < 100
+    assert 0 < found["done"] < 400
+
+
 def test_without_a_token_nothing_is_shown(page, browse):
     found = browse(page, "token", errors=["401"])
     assert found["wrong"] == []

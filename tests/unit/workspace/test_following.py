@@ -88,7 +88,10 @@ def test_a_campaigns_runs_are_a_table_with_units(workspace: ha.Workspace):
     assert sorted(indices) == [*range(6)]
     assert found["totals"]["done"] == 6
     about = found["about"]
-    assert about["goals"] == [{"metric": "value", "direction": "maximize"}]
+    assert about["goals"] == [{"metric": "value", "direction": "maximize", "sign": 1.0}]
+    assert about["limits"] == [{"metric": "error", "text": "error <= 1"}]
+    errors, keeps = found["runs"]["metrics"]["error"], found["runs"]["keeps"]
+    assert [None if e is None else e <= 1 for e in errors] == keeps
     assert {p["name"]: p["unit"] for p in about["parameters"]}["x"] == "1"
     one = workspace.campaign_run(begun["id"], found["runs"]["id"][0])
     assert one["params"]["x"] == found["runs"]["params"]["x"][0]
