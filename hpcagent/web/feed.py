@@ -35,6 +35,9 @@ WAIT_S = 0.5
 LOOK_S = 1.0
 COSTS_S = 5.0
 AGAIN_S = 1.0
+REST_S = 60.0
+"""Where no page has asked or listened for so long, the workspace is left alone: its service may end."""
+WAKES_WITHIN_S = 20.0
 MOST_FOLLOWED = 40
 """Runs and campaigns whose progress is looked at, the newest first."""
 PAGE = 1000
@@ -101,6 +104,11 @@ class Feed:
         self._parts: dict[str, Any] = {"approvals": [], "progress": {}, "costs": {}, "news": [], "trouble": ""}
         self._after = ""
         self._looked = self._costed = -1e9
+        self._asked_at = time.monotonic()
+        self._called = threading.Event()
+        self._round = threading.Condition()
+        self._rounds = 0
+        self.resting = False
 
     def begin(self) -> None:
         """Read the workspace, and follow it from now on.
@@ -115,6 +123,7 @@ class Feed:
     def close(self) -> None:
         """End the thread, and what listens."""
         self._stopped.set()
+        self._called.set()
         with self._turn:
             listeners = [*self._listeners]
         for one in listeners:
@@ -141,6 +150,7 @@ class Feed:
             if n > self._n or n + 1 < oldest:
                 return None
             self._listeners.add(listener)
+            self._called.set()
             return listener, [one for one in self._ring if one[0] > n]
 
     def leave(self, listener: Listener) -> None:
@@ -150,10 +160,33 @@ class Feed:
 
     def snapshot(self) -> dict[str, Any]:
         """Everything as it stands, with the number of the last message in it."""
+        self._wake()
         with self._turn:
             rows = [*self._rows.values()]
             columns = dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)) if rows else {}
             return {"version": f"{self.boot}-{self._n}", "columns": COLUMNS, "runs": columns, **self._parts}
+
+    def _wake(self) -> None:
+        """Somebody asks: follow again, if that was left off, and wait until the mirror is as the workspace is."""
+        self._asked_at = time.monotonic()
+        with self._round:
+            if self.resting:
+                rounds = self._rounds
+                self._called.set()
+                self._round.wait_for(lambda: self._rounds > rounds or self._stopped.is_set(), WAKES_WITHIN_S)
+
+    def _wanted(self) -> bool:
+        with self._turn:
+            return bool(self._listeners) or time.monotonic() - self._asked_at < REST_S
+
+    def _rest(self) -> None:
+        """Ask nothing until somebody asks."""
+        with self._round:
+            self.resting = not self._wanted()
+        if self.resting:
+            self._workspace.close()  # this thread's connection: an open one keeps the service
+            self._called.wait()
+        self._called.clear()
 
     def _tell(self, kind: str, data: Any) -> None:
         """A message to all; within the turn."""
@@ -168,10 +201,14 @@ class Feed:
     def _go(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._read(WAIT_S)
-                if time.monotonic() - self._looked >= LOOK_S:
+                self._rest()
+                self._read(0.0 if self.resting else WAIT_S)
+                if self.resting or time.monotonic() - self._looked >= LOOK_S:
                     self._look()
                 self._part("trouble", "")
+                with self._round:
+                    self.resting, self._rounds = False, self._rounds + 1
+                    self._round.notify_all()
             except HpcAgentError as error:
                 self._failed(error.message)
             except Exception as error:  # the thread goes on: what is told is late, not lost

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import hpcagent as ha
+from hpcagent.web import feed as feed_module
 from hpcagent.web.feed import COLUMNS, KEPT, MOST_WAITING, Feed
 
 
@@ -132,3 +134,27 @@ def test_each_sees_what_they_may(workspace: ha.Workspace, served):
     found = hers_alone.until("snapshot", lambda s: hers in rows_of(s))
     assert [*rows_of(found)] == [hers]
     assert hers_alone.client.get(f"/api/run/{mine}").status_code == 404
+
+
+def test_where_nobody_looks_the_workspace_is_left_alone_until_somebody_does(workspace: ha.Workspace, monkeypatch):
+    monkeypatch.setattr(feed_module, "REST_S", 0.0)
+    feed = Feed(ha.Workspace(workspace.folder.root))
+    feed.begin()
+    try:
+        until(lambda: feed.resting)
+        workspace.end()
+        assert not workspace.served
+        run = workspace.run("synthetic", {"x": 0.6})["id"]
+        assert run in feed.snapshot()["runs"]["id"]
+        until(lambda: feed.resting)
+    finally:
+        feed.close()
+
+
+def until(so: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    for _ in range(600):
+        if so():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("it is not so within 30 s")
