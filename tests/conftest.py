@@ -12,13 +12,14 @@ import re
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hpcagent import beside
 from hpcagent.apps import as_found
+from tests.sharing import together
 from tests.timing import LIST, Times, function_of
 
 HERE = Path(__file__).resolve().parent
@@ -102,7 +103,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(name)
         if function_of(item.nodeid) in takes_long:
             item.add_marker("long")
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    items.sort(key=order(items))
+
+
+def order(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, bool, int]]:
+    """Slow tests last, of them those that take long first: so that at the end no process waits for another's.
+
+    Tests that share a fixture stay together, else it would be made twice.
+    """
+    slow = {together(item) for item in items if item.get_closest_marker("slow")}
+    long = {together(item) for item in items if item.get_closest_marker("long")}
+    first = {together(item): -number for number, item in enumerate(reversed(items))}
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        group = together(item)
+        return group in slow, group in slow and group not in long, first[group]
+
+    return place
 
 
 class Skipped:

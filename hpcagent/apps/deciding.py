@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,12 @@ from hpcagent.model.base import canonical_json
 if TYPE_CHECKING:
     from hpcagent.apps.run import Run
 
-__all__ = ["NAMED", "Deciding", "declared", "places", "used", "with_files"]
+__all__ = ["NAMED", "Deciding", "Looks", "declared", "keeping", "kept", "places", "used", "with_files"]
+
+Looks = dict[str, tuple[float, dict[str, str]]]
+"""What was looked at -> until when that is good, and what was found."""
+
+_kept: ContextVar[Looks | None] = ContextVar("looks at files", default=None)
 
 NAMED = "keywords "
 """Stands before the name of a file that `keywords` or `basis` name by a path."""
@@ -40,6 +46,28 @@ class Deciding:
     name: str
     path: Path
     element: str = ""
+
+
+@contextlib.contextmanager
+def keeping(looks: Looks) -> Iterator[None]:
+    """Let a look at files that took long be good for a while, in this block.
+
+    For a campaign, which makes manifest after manifest. Everywhere else each one looks anew: a person may have
+    changed a file a moment ago.
+
+    Args:
+        looks: Those of the campaign so far; filled.
+    """
+    token = _kept.set(looks)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def kept() -> Looks | None:
+    """The looks of the campaign in whose block this is, or None: look anew."""
+    return _kept.get()
 
 
 def declared(

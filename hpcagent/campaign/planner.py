@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcagent.apps.deciding import Looks, keeping
 from hpcagent.campaign.enqueued import Queue
 from hpcagent.campaign.extending import Extension, estimate_of, manifest_of, wanted
 from hpcagent.campaign.history import Growing
@@ -92,6 +93,7 @@ class Planner:
         self.references, self.work = references, work
         self.size = campaign.batch_size
         self.search, self.digest = campaign.search, campaign.app.digest
+        self._looks: Looks = {}
         self._history = Growing(campaign, state)
         # Failures of earlier sessions that are run again in this one: they tell nothing of it.
         self._left = {i: r for i, r in state.results.items() if not state.final(i)}
@@ -301,14 +303,15 @@ class Planner:
 
     def known(self, point: Params, replicate: int) -> Manifest | None:
         """The run of a point, as it stands on record, if it does."""
-        found = self.campaign.app.manifest(
-            self.campaign.complete(point),
-            seed=self.campaign.run_seed(replicate),
-            replicate=replicate,
-            digest=self.digest,
-            checked=True,
-            site=self.site,
-        )
+        with keeping(self._looks):
+            found = self.campaign.app.manifest(
+                self.campaign.complete(point),
+                seed=self.campaign.run_seed(replicate),
+                replicate=replicate,
+                digest=self.digest,
+                checked=True,
+                site=self.site,
+            )
         return self.state.manifest(found.execution_id)
 
     def affordable(self, points: Sequence[Params]) -> int:
@@ -452,19 +455,20 @@ class Planner:
                     continue
                 counted = replicate is None or role == "reference"
                 again = self.state.next_replicate(values) if counted else replicate or 0
-                manifest = self.campaign.app.manifest(
-                    values,
-                    seed=self.campaign.run_seed(again),
-                    replicate=again,
-                    role=role,
-                    batch=index // self.size if batch is None else batch,
-                    index=index,
-                    requested_by=self._asked_by(role),
-                    priority=self._priority(role),
-                    digest=self.digest,
-                    checked=True,
-                    site=self.site,
-                ).model_copy(update=estimate)
+                with keeping(self._looks):
+                    manifest = self.campaign.app.manifest(
+                        values,
+                        seed=self.campaign.run_seed(again),
+                        replicate=again,
+                        role=role,
+                        batch=index // self.size if batch is None else batch,
+                        index=index,
+                        requested_by=self._asked_by(role),
+                        priority=self._priority(role),
+                        digest=self.digest,
+                        checked=True,
+                        site=self.site,
+                    ).model_copy(update=estimate)
                 self.state.add_manifest(manifest)
                 manifests.append(manifest)
             event: dict[str, Any] = {"event": "manifests", "at": time.time()}

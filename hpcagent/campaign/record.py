@@ -69,6 +69,18 @@ class PolicyChoice(Record):
     name: str = "bayes"
     options: dict[str, Any] = {}
 
+    @field_validator("options")
+    @classmethod
+    def _its_own(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what the campaign itself gives its policy."""
+        for name in ("seed", "space", "objective"):
+            if name in options:
+                raise BadInput(
+                    f"policy.{name} is none of a policy's options: the campaign gives its own {name} to it.",
+                    value=options[name],
+                )
+        return options
+
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, data: Any) -> Any:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, inner_manifest
-from hpcagent.apps.deciding import declared
+from hpcagent.apps.deciding import Looks, declared, keeping
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.parts import Part
 from hpcagent.apps.run_records import FOLDER, Ended, OnRecord, RunRecords, close_record_file, open_records
@@ -137,6 +137,7 @@ class Runner:
         self._work = folder.work.absolute()
         open_records(f"{self._work}/{FOLDER}")
         self._promises = app.promises(required)
+        self._looks: Looks = {}
         self._retries = retries
         self._clock = clock
         self._finished: queue.SimpleQueue[Pack | ChainCall | None] = queue.SimpleQueue()
@@ -290,13 +291,14 @@ class Runner:
         chain = ChainRun(app, inputs, partial(self._ask, manifest, app))
         if manifest.index not in self._chain_turns:
             self._chain_turns[manifest.index] = self._turn.next(self._state.recent.expected_s(manifest), runs=0)
-        order = app.order(
-            manifest,
-            work=work,
-            site=self._about_site,
-            promises=promises,
-            attempt=self._state.retried.get(manifest.execution_id, 1),
-        ) | {"function": chain.function, "account": chain.account, "shared": shared}
+        with keeping(self._looks):
+            order = app.order(
+                manifest,
+                work=work,
+                site=self._about_site,
+                promises=promises,
+                attempt=self._state.retried.get(manifest.execution_id, 1),
+            ) | {"function": chain.function, "account": chain.account, "shared": shared}
         self._look(app, manifest, order["files"], self._about_site)
         answer: Future[Any] = Future()
         answer.add_done_callback(lambda done: self._finished.put(((manifest,), done)))
@@ -328,13 +330,14 @@ class Runner:
         """Called in a chain's thread; the run itself is started by `collect`."""
         if self._stopping:
             raise interrupted()
-        manifest = inner_manifest(chain, of, app, inputs, params, seed, replicate, self._about_site)
-        if app.made_of and manifest.execution_id not in self._state.parts:
-            # Asked for before modules counted: the same run, under the id that it has in the journal.
-            bare = app.without_modules()
-            before = inner_manifest(chain, of, bare, inputs, params, seed, replicate, self._about_site)
-            if before.execution_id in self._state.parts:
-                app, manifest = bare, before
+        with keeping(self._looks):
+            manifest = inner_manifest(chain, of, app, inputs, params, seed, replicate, self._about_site)
+            if app.made_of and manifest.execution_id not in self._state.parts:
+                # Asked for before modules counted: the same run, under the id that it has in the journal.
+                bare = app.without_modules()
+                before = inner_manifest(chain, of, bare, inputs, params, seed, replicate, self._about_site)
+                if before.execution_id in self._state.parts:
+                    app, manifest = bare, before
         part = Part(app.name, manifest.execution_id)
         self._finished.put(ChainCall(part, app, manifest, inputs, chain.execution_id))
         return part
@@ -370,12 +373,9 @@ class Runner:
         result = self._found(self._inner.place, inner.manifest)
         if result is None or changed_files(result.files):
             return None
-        self._look(
-            inner.app,
-            inner.manifest,
-            declared(inner.app.function, inner.manifest.params, inner.app.settings, self._about_site),
-            self._about_site,
-        )
+        with keeping(self._looks):
+            files = declared(inner.app.function, inner.manifest.params, inner.app.settings, self._about_site)
+        self._look(inner.app, inner.manifest, files, self._about_site)
         said = with_reuse_said({"notes": result.notes, "versions": result.versions})
         return result.model_copy(update={"notes": tuple(said["notes"])}), self._inner.cached
 
@@ -422,12 +422,13 @@ class Runner:
         self._spread.add(self._lot((manifest,), priority, send, near=_near(inputs), refuse=back))
 
     def _inner_order(self, inner: Inner, about: Mapping[str, Any]) -> dict[str, Any]:
-        order = inner.app.order(
-            inner.manifest,
-            work=self._inner.place,
-            site=about,
-            attempt=self._state.retried.get(inner.manifest.execution_id, 1),
-        ) | {"shared": self._inner.cached}
+        with keeping(self._looks):
+            order = inner.app.order(
+                inner.manifest,
+                work=self._inner.place,
+                site=about,
+                attempt=self._state.retried.get(inner.manifest.execution_id, 1),
+            ) | {"shared": self._inner.cached}
         self._look(inner.app, inner.manifest, order["files"], about)
         return order
 
@@ -520,13 +521,14 @@ class Runner:
     def _order(self, manifest: Manifest, about: Mapping[str, Any]) -> dict[str, Any]:
         # The gate: whatever suggested this, nothing outside the contract reaches a worker.
         self._app.contract.space.validated(manifest.params, where=f"app {self._app.name}")
-        order = self._app.order(
-            manifest,
-            work=self._work,
-            site=about,
-            promises=self._promises,
-            attempt=self._state.retried.get(manifest.execution_id, 1),
-        )
+        with keeping(self._looks):
+            order = self._app.order(
+                manifest,
+                work=self._work,
+                site=about,
+                promises=self._promises,
+                attempt=self._state.retried.get(manifest.execution_id, 1),
+            )
         self._look(self._app, manifest, order["files"], about)
         order["records"] = f"{self._work}/{FOLDER}"
         if self.altering is not None:

@@ -77,7 +77,7 @@ def workspace(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="start, extend: in place of its own."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="run: once more, where the same has failed.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="run: once more, where the same has ended.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="end: what runs, too, and close the sites.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -90,6 +90,11 @@ class Action(Record):
         """Name of what is started."""
         return self.tool or self.prompt or self.campaign
 
+    @property
+    def of_payload(self) -> tuple[str, ...]:
+        """Names of the arguments whose values an event's payload gives: whoever tells the event says them."""
+        return tuple(n for n, value in self.arguments.items() if isinstance(value, dict) and "from" in value)
+
     def arguments_for(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments, with the values of the payload.
 
@@ -190,6 +195,7 @@ class Started:
         event: The event that set it off.
         owner: For whom.
         cause: Give it to `Events.tell(cause=...)` for what comes of it: so loops are found.
+        of_payload: Names of the arguments whose values whoever told the event has said.
     """
 
     kind: str
@@ -201,6 +207,7 @@ class Started:
     event: Told
     owner: str
     cause: tuple[str, ...]
+    of_payload: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +415,7 @@ class Triggers:
             "kind": rule.then.kind,
             "name": rule.then.name,
             "arguments": arguments,
+            "of_payload": list(rule.then.of_payload),
             "cause": [*told.cause, key],
             "told": {name: getattr(told, name) for name in Told.__slots__},
         }
@@ -441,6 +449,8 @@ class Triggers:
             event=told,
             owner=self._owner,
             cause=tuple(begun["cause"]),
+            # What the process before this one has written down may not say it: then it is all of them.
+            of_payload=tuple(begun.get("of_payload", begun["arguments"])),
         )
         try:
             answer = self._start(job)

@@ -147,6 +147,7 @@ class ApprovalRule(Record):
         why = [] if self.app == "*" else [f"it is a run of {request.app}"]
         why += [f"{caller.role} asks for it"] if self.roles else []
         why += ["it is code of somebody's own"] if self.own else []
+        hint = ""
         for limit, asked, unit in (
             (self.nodes_times_hours, request.node_hours, "node-hours"),
             (self.usd, request.usd if request.priced else 0.0, "USD"),
@@ -157,12 +158,15 @@ class ApprovalRule(Record):
                 return ""
             most = f"without a bound of {unit}" if asked is None else f"{asked:.4g} {unit} at most"
             why.append(f"it takes {most}, above {limit:g}")
+            if asked is None:
+                bound = "walltime_s=... (in seconds)" if request.kind == "run" else "until.node_hours=..."
+                hint = f"; nothing bounds it: {bound} does, and within {limit:g} {unit} this rule asks nobody"
         if self.effects:
             found = [effect for effect in request.effects if effect in self.effects]
             if not found:
                 return ""
             why.append(f"its side effects: {', '.join(found)}")
-        return self.because or " and ".join(why) or "every request has to be approved"
+        return (self.because or " and ".join(why) or "every request has to be approved") + hint
 
 
 class Rules(Record):

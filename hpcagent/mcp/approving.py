@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import secrets
+import shlex
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,14 +17,17 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hpcagent.catalog import app_names, find_app
 from hpcagent.errors import NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
-from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.callers import Caller, Scope
 from hpcagent.mcp.said import clean_text
 
 __all__ = ["Confirm", "Questions", "Yes", "can_ask", "confirmed", "in_thread", "let_through", "shell_words"]
 
 STATELESS = "2026-07-28"
+GRANTS: Scope = "tools:admin"
+"""The scope of a token by which a yes through the client grants: a client speaks for its person."""
 QUESTION = "approval"
 LONGEST_QUESTION = 3000
 
@@ -97,9 +101,13 @@ def can_ask(ctx: Context[Any, Any]) -> bool:
     return found is not None and (found.form is not None or found.url is None)
 
 
-def shell_words(identity: str) -> str:
-    """How a person approves by the shell."""
-    return f"a person says yes by `hpcagent workspace approve {identity}`, then call again with the same arguments"
+def shell_words(caller: Caller, identity: str) -> str:
+    """How a person approves by the shell; where the folder lies is told to those only who may decide."""
+    root = caller.workspace.folder.root
+    where = shlex.quote(str(root)) if GRANTS in caller.scopes else "DIR"
+    words = f"a person says yes by `hpcagent workspace approve {identity} --workspace {where}`"
+    words += "" if GRANTS in caller.scopes else " (DIR: the folder of this workspace)"
+    return f"{words}, then call again with the same arguments"
 
 
 async def let_through(
@@ -113,7 +121,7 @@ async def let_through(
         attempt: Asks the workspace; asked again, it is the same request.
 
     Raises:
-        NotAllowed: The gate refuses it, nobody can be asked here, or the person said no.
+        NotAllowed: The gate refuses it, nobody can be asked here, the token may not grant, or the person said no.
     """
     try:
         return dict(await in_thread(attempt))
@@ -124,13 +132,13 @@ async def let_through(
     pending = await in_thread(_pending, caller, refused.approval)
     if pending is None:
         raise refused  # somebody has said no
-    if not can_ask(ctx):
-        raise _with_words(refused)
+    if not can_ask(ctx) or GRANTS not in caller.scopes:
+        raise _with_words(caller, refused)
     answer = await _answer(ctx, caller, refused.approval, _in_words(refused, pending))
     if isinstance(answer, InputRequiredResult):
         return answer
     if answer is None:
-        raise _with_words(refused)
+        raise _with_words(caller, refused)
     note = clean_text(answer.note, 500)
     if not answer.approve:
         await in_thread(caller.workspace.deny, refused.approval, note or "no, by the client's person")
@@ -138,7 +146,7 @@ async def let_through(
     try:
         await in_thread(caller.workspace.grant, refused.approval, note or "yes, by the client's person")
     except (NotPermitted, NotAllowed):
-        raise _with_words(refused) from None
+        raise _with_words(caller, refused) from None
     return dict(await in_thread(attempt))
 
 
@@ -179,15 +187,28 @@ def _in_words(refused: NotAllowed, pending: Mapping[str, Any]) -> str:
     """What a person is asked: what would run, why they have to decide, and with which parameters."""
     params = json.dumps(pending["params"], ensure_ascii=True, sort_keys=True)
     words = f"{refused.why}.\nParameters: {clean_text(params, 1500)}"
+    units = _units(pending)
+    words += f"\nUnits: {units}" if units else ""
     why = pending.get("asked_why")
     if why:
         words += f"\nThe caller says it is for (not checked): {clean_text(json.dumps(why), 500)}"
     return clean_text(words, LONGEST_QUESTION)
 
 
-def _with_words(refused: NotAllowed) -> NotAllowed:
+def _units(pending: Mapping[str, Any]) -> str:
+    """The units of a request's parameters, of an app that the library brings."""
+    asked = pending.get("request") or {}
+    if asked.get("own") or asked.get("app") not in app_names():
+        return ""
+    space = find_app(str(asked["app"])).contract.space
+    named = pending["params"]
+    known = [p for p in space.parameters if p.name in named and p.kind in ("float", "int")]
+    return ", ".join(f"{p.name} in {'pure numbers' if p.unit == '1' else p.unit}" for p in known)
+
+
+def _with_words(caller: Caller, refused: NotAllowed) -> NotAllowed:
     found = refused.plain()
-    found["do"] = shell_words(refused.approval)
+    found["do"] = shell_words(caller, refused.approval)
     return NotAllowed.of(found)
 
 

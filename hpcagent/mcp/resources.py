@@ -25,7 +25,7 @@ from hpcagent.mcp.routes import (
     resource,
 )
 from hpcagent.mcp.said import clean_text
-from hpcagent.mcp.tools import runs
+from hpcagent.mcp.tools import campaigns, runs
 
 __all__ = ["LARGEST_FILE", "read"]
 
@@ -94,8 +94,8 @@ def _file(caller: Caller, identity: str, path: str) -> Content:
 
 @resource("campaign://{campaign_id}", "A campaign's answer")
 def campaign(caller: Caller, campaign_id: str) -> Content:
-    """The answer so far: best point with errors and units, P(feasible), expected regret, node-hours, runs."""
-    return as_json({"campaign_id": campaign_id, **caller.workspace.answer(campaign_id)})
+    """Progress, and the answer so far: best point with errors, P(feasible), expected regret, node-hours."""
+    return as_json(campaigns.get_campaign(caller, campaign_id).model_dump(mode="json"))
 
 
 @resource("campaign://{campaign_id}/report", "A campaign's report", mime=MARKDOWN)
@@ -137,13 +137,14 @@ def docs(caller: Caller, page: str) -> Content:
 def overview(caller: Caller) -> Content:
     """Who you are here and what you may do, sites, apps, spent node-hours and US dollars, approvals pending."""
     workspace = caller.workspace
-    rules = workspace.folder.read_rules()
+    rules = workspace.rules()
     found: dict[str, Any] = {
-        "workspace": rules.name,
+        "workspace": workspace.about()["name"],
         "you": workspace.whoami(),
         "scopes": sorted(caller.scopes),
-        "default_site": rules.default_site,
-        "sites": {name: {"usd_per_node_hour": rules.price(name)} for name in rules.sites} or "all are allowed",
+        "default_site": rules["default_site"],
+        "sites": {one["name"]: {"usd_per_node_hour": one.get("usd_per_node_hour")} for one in rules["sites"]},
+        "rules": rules["rules"],
         "apps": [one["name"] for one in workspace.apps()],
         "costs": workspace.costs(),
         "approvals_pending": [

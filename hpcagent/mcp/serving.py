@@ -171,9 +171,13 @@ def _or_refusal(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     """The schema of an answer, which an error is of, too: clients check it also where `isError` is set."""
     if schema is None:
         return None
-    needed = {key: value for key, value in schema.items() if key != "required"}
-    needed["properties"] = {**REFUSAL, **schema.get("properties", {})}
-    return {**needed, "anyOf": [{"required": schema.get("required", [])}, {"required": ["error"]}]}
+    properties = dict(schema.get("properties", {}))
+    for name, said in REFUSAL.items():
+        own = properties.get(name, said)
+        properties[name] = own if own.get("type") == said["type"] else {"anyOf": [own, said]}
+    either = [{"required": schema.get("required", [])}, {"required": ["error"]}]
+    rest = {key: value for key, value in schema.items() if key not in ("properties", "required")}
+    return {**rest, "properties": properties, "anyOf": either}
 
 
 def _served(one: Tool) -> Callable[..., Awaitable[Any]]:

@@ -33,10 +33,10 @@ from pydantic import Field
 from hpcagent.errors import BadInput, HpcAgentError, NotPermitted
 from hpcagent.mcp.approving import in_thread
 from hpcagent.mcp.callers import Caller, caller_now
-from hpcagent.mcp.routes import run_uri
+from hpcagent.mcp.routes import campaign_uri, run_uri
 from hpcagent.mcp.said import DATA, clean, clean_text
 from hpcagent.mcp.streams import TASKS
-from hpcagent.mcp.tools import runs
+from hpcagent.mcp.tools import campaigns, runs
 
 __all__ = ["STARTS", "Tasks", "task_of"]
 
@@ -180,44 +180,36 @@ def task_of(caller: Caller, identity: str) -> dict[str, Any]:
         "ttlMs": None,  # it is there as long as the workspace
         "pollIntervalMs": POLL_MS,
     }
-    if status == "completed":
-        task["result"] = _result(caller, identity, found).model_dump(mode="json", by_alias=True, exclude_none=True)
-    return task
+    if status != "completed":
+        return task
+    data, failed = _campaign(caller, identity) if found["kind"] == "campaign" else _run(caller, identity, found)
+    if data.get("answer_handle"):
+        return task | {"status": "working", "statusMessage": f"{state}; its answer is worked out"}
+    return task | {"result": _result(data, failed).model_dump(mode="json", by_alias=True, exclude_none=True)}
 
 
-def _result(caller: Caller, identity: str, found: Mapping[str, Any]) -> CallToolResult:
-    """What has come out, in the form of the answer of the tool that has started it."""
-    handle = {
-        "run_id": identity,
-        "state": found["state"],
-        "found": True,  # by its id: nothing ran anew
-        "workdir": f"{'campaigns' if found['kind'] == 'campaign' else 'work'}/{_folder(found, identity)}",
-        "uri": run_uri(identity),
-    }
-    if found["kind"] == "campaign":
-        handle |= {"campaign_id": identity} | _answer(caller, identity)
-        failed = found["state"] == "failed"
-    else:
-        handle |= runs.get_status(caller, identity).model_dump(mode="json")
-        failed = found["state"] != "completed"
-    data = dict(clean(handle))
+def _run(caller: Caller, identity: str, found: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """What has come out, in the form of the answer of the tool that has started it, and whether it has failed."""
+    said = runs.get_status(caller, identity).model_dump(mode="json")
+    handle = {"found": True, "workdir": f"work/{found['execution_id']}", "uri": run_uri(identity)}
+    return said | handle, found["state"] != "completed"  # found by its id: nothing ran anew
+
+
+def _campaign(caller: Caller, identity: str) -> tuple[dict[str, Any], bool]:
+    """The same of a campaign."""
+    said = campaigns.get_campaign(caller, identity).model_dump(mode="json")
+    handle = {"found": True, "workdir": f"campaigns/{identity}", "uri": campaign_uri(identity)}
+    return said | handle, said["state"] == "failed"
+
+
+def _result(said: Mapping[str, Any], failed: bool) -> CallToolResult:
+    data = dict(clean(said))
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return CallToolResult(
         content=[TextContent(type="text", text=DATA), TextContent(type="text", text=text)],
         structured_content=data,
         is_error=failed,
     )
-
-
-def _answer(caller: Caller, identity: str) -> dict[str, Any]:
-    try:
-        return dict(caller.workspace.answer(identity))
-    except BadInput as error:  # it has failed before it began
-        return {"error": error.message}
-
-
-def _folder(found: Mapping[str, Any], identity: str) -> str:
-    return identity if found["kind"] == "campaign" else str(found["execution_id"])
 
 
 def _iso(at: float) -> str:

@@ -136,6 +136,8 @@ class Watch:
 
     def _failed(self, why: str) -> None:
         """Say so once, and try again after a while."""
+        if self._stopped.is_set():
+            return  # it was ended under this
         if why != self._why:
             log.warning("what happens in the workspace is not heard: %s", why)
         self._why = why

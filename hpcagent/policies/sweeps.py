@@ -17,6 +17,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Parameter, Params, Space
 from hpcagent.statistics.points import Given, given, key, whole
+from hpcagent.statistics.sobol import scrambled_sobol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,11 +187,8 @@ class Sobol(PointSequence):
         """The first 2^m >= `stop` points (powers of two, because only those are balanced)."""
         if len(self.space) == 0:
             return np.zeros((stop, 0))
-        from scipy.stats import qmc  # a second to import, needed by this policy alone
-
-        sequence = qmc.Sobol(len(self.space), scramble=True, seed=np.random.default_rng(self.seed))
-        points: NDArray[np.float64] = sequence.random_base2(max(math.ceil(math.log2(stop)), 0))
-        return points
+        n = 2 ** max(math.ceil(math.log2(stop)), 0)
+        return scrambled_sobol(len(self.space), n, np.random.default_rng(self.seed))
 
 
 class LatinHypercube(PointSequence):
@@ -216,7 +214,7 @@ class LatinHypercube(PointSequence):
         """Whole blocks up to `stop`."""
         if len(self.space) == 0:
             return np.zeros((stop, 0))
-        from scipy.stats import qmc  # see Sobol
+        from scipy.stats import qmc  # a second to import, needed by this policy alone
 
         blocks = []
         for number in range(math.ceil(stop / self.size)):

@@ -16,6 +16,7 @@ from hpcagent.campaign.table import headed
 from hpcagent.model.base import Scalar
 from hpcagent.model.space import Parameter
 from hpcagent.reports.lessons import Learned
+from hpcagent.reports.saved import save
 from hpcagent.statistics.insight import Bin, Prediction, Slice
 
 __all__ = ["draw_learned"]
@@ -41,7 +42,7 @@ def draw_learned(result: CampaignResult, found: Learned, folder: Path) -> list[P
         figure = Figure(figsize=(7.5, 4.2), layout="constrained")
         if plot(figure, result, found):
             path = folder / f"{name}.png"
-            figure.savefig(path, dpi=110)
+            save(figure, path, dpi=110)
             drawn.append(path)
     return drawn
 

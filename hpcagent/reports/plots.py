@@ -19,6 +19,7 @@ from hpcagent.model.objective import Goal
 from hpcagent.model.records import Observation, Result
 from hpcagent.model.space import Parameter, Params
 from hpcagent.reports.lessons import Learned
+from hpcagent.reports.saved import save
 
 __all__ = ["available", "draw", "left_out"]
 
@@ -46,7 +47,7 @@ def draw(result: CampaignResult, folder: Path, found: Learned | None = None) -> 
         figure = Figure(figsize=(7.5, 4.8), layout="constrained")
         if plot(figure, result, seen):
             path = folder / f"{name}.png"
-            figure.savefig(path, dpi=120)
+            save(figure, path, dpi=120)
             drawn.append(path)
     return drawn + ([] if found is None else draw_learned(result, found, folder))
 

@@ -14,6 +14,7 @@ from hpcagent.campaign.table import headed
 from hpcagent.model.base import Scalar
 from hpcagent.model.space import Parameter
 from hpcagent.reports.plots import BLUE, GREEN, GREY, ORANGE, RED
+from hpcagent.reports.saved import save
 
 __all__ = ["draw_sweep", "title_of"]
 
@@ -53,7 +54,7 @@ def draw_sweep(result: SweepResult, folder: Path) -> list[Path]:
             axes.set_ylabel(label)
         figure.suptitle(title_of(result, metric), fontsize=10)
         path = folder / f"sweep_{metric}.png"
-        figure.savefig(path, dpi=120)
+        save(figure, path, dpi=120)
         drawn.append(path)
     return drawn
 

@@ -23,9 +23,10 @@ import numpy as np
 from hpcagent.later import Later
 from hpcagent.model.objective import pareto_front
 from hpcagent.statistics.gp import Array
+from hpcagent.statistics.sobol import scrambled_sobol
 from hpcagent.statistics.surrogate import MetricModel, Surrogate
 
-special, qmc = Later("scipy.special"), Later("scipy.stats.qmc")
+special = Later("scipy.special")
 
 __all__ = ["Acquisition", "answer_gain", "incumbents"]
 
@@ -196,7 +197,7 @@ class Acquisition:
             return np.asarray((share / self.weights).min(-1) ** k)
 
         best = float(scalar(known).max()) if len(known) else 0.0
-        normal = special.ndtri(np.clip(qmc.Sobol(k, scramble=True, seed=1).random(DRAWS), 1e-6, 1 - 1e-6))
+        normal = special.ndtri(np.clip(scrambled_sobol(k, DRAWS, 1), 1e-6, 1 - 1e-6))
         drawn = np.empty((DRAWS, len(rows), k))
         for j, model in enumerate(self.models.goals):
             mean, sd = model.gp.predict(rows)
@@ -224,7 +225,7 @@ def answer_gain(s: Surrogate, options: Array, answers: Array, *, noise: Array | 
         `(m,)`, on the scale of the goal's model, times the chance that the run completes.
     """
     goal = s.goals[0]
-    uniform = qmc.Sobol(1 + len(s.limits), scramble=True, seed=1).random(DRAWS)
+    uniform = scrambled_sobol(1 + len(s.limits), DRAWS, 1)
     normal = special.ndtri(np.clip(uniform, 1e-4, 1 - 1e-4))
     normal -= normal.mean(0)
     mean = goal.sign * goal.gp.predict(answers)[0]

@@ -20,6 +20,7 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Params, Space
 from hpcagent.statistics.gp import GP, Array
 from hpcagent.statistics.points import inside, key
+from hpcagent.statistics.sobol import scrambled_sobol
 from hpcagent.statistics.surrogate import MetricModel, Surrogate
 from hpcagent.statistics.trend import tame
 
@@ -114,9 +115,7 @@ def sobol_indices(
         >>> first.round(2).tolist(), total.round(2).tolist()
         ([0.9, 0.1, 0.0], [0.9, 0.1, 0.0])
     """
-    from scipy.stats import qmc  # slow to import, needed here alone
-
-    cube = qmc.Sobol(2 * size, scramble=True, seed=np.random.default_rng(seed)).random(n)
+    cube = scrambled_sobol(2 * size, n, np.random.default_rng(seed))
     a, b = cube[:, :size], cube[:, size:]
     mixed = np.repeat(a[None], size, axis=0)
     for i in range(size):

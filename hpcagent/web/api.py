@@ -194,7 +194,7 @@ class _Api:
             why=asked.why,
             data_only=True,
         )
-        return {"id": found["id"], "state": found["state"], "found": found["found"]}
+        return clean({name: found[name] for name in ("id", "state", "found", "note")})
 
     def estimate_run(self, at: Mapping[str, str], asked: RunAsked) -> Any:
         rest = {"seed": asked.seed, "walltime_s": asked.walltime_s, "data_only": True}

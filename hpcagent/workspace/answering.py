@@ -27,13 +27,14 @@ from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import Lock
 from hpcagent.workspace.answers import answer_of, next_points
 from hpcagent.workspace.app_store import STORED, AppStore
-from hpcagent.workspace.questions import ANSWER, ASKED
+from hpcagent.workspace.questions import ANSWER, ASKED, COSTLY
 
 __all__ = ["WHAT", "main"]
 
 NICER = 5
-MOST_CPU_S = 3600
-"""Processor time of one answer, in seconds."""
+MOST_CPU_S = 900
+"""Processor time of one answer, in seconds; of `COSTLY` ones `MOST_COSTLY_CPU_S`."""
+MOST_COSTLY_CPU_S = 3600
 
 
 def _explained(folder: Path, *, run: str) -> dict[str, Any]:
@@ -115,10 +116,12 @@ def main() -> None:
     try:
         if (folder / ANSWER).exists():
             return
+        asked = read_json(folder / ASKED)
+        most_s = MOST_COSTLY_CPU_S if asked["what"] in COSTLY else MOST_CPU_S
         os.nice(NICER)
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
-        said = answered(root, read_json(folder / ASKED))
+            resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+        said = answered(root, asked)
         write_whole(folder / ANSWER, json.dumps(said) + "\n", private=True)
     finally:
         lock.release()

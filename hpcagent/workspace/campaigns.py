@@ -31,7 +31,14 @@ from hpcagent.store.files import make_folder, write_whole
 from hpcagent.store.rundir import holder
 from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.app_store import packed
-from hpcagent.workspace.plain_campaigns import as_data, check_changes, check_values, is_name, packaged_campaign
+from hpcagent.workspace.plain_campaigns import (
+    as_data,
+    check_changes,
+    check_options,
+    check_values,
+    is_name,
+    packaged_campaign,
+)
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.runs import Runs, is_function, is_ours, sandbox_of, size_of
 
@@ -89,7 +96,9 @@ class Campaigns(Runs):
             except BadInput as error:
                 raise NotAllowed("contract", error.message, do="correct it and ask again") from None
         with self._turn:
-            where = self._known_site(site or self.rules.default_site)
+            with self.gate.recorded(caller, what="start"):
+                where = self._known_site(site or self.rules.default_site)
+                self._refuse_misfit(where, found.largest)
             asked = request_of(
                 found,
                 site=where,
@@ -121,6 +130,14 @@ class Campaigns(Runs):
     def _campaign_of(
         self, campaign: str | Mapping[str, Any], changes: Mapping[str, Any] | None
     ) -> tuple[Campaign, str, str]:
+        """A campaign, its text, and the reference of its app, for which no code is imported; see `_read`."""
+        found, toml, reference = self._read(campaign, changes)
+        check_options(found)
+        return found, toml, reference
+
+    def _read(
+        self, campaign: str | Mapping[str, Any], changes: Mapping[str, Any] | None
+    ) -> tuple[Campaign, str, str]:
         """A campaign, its text, and the reference of its app, for which no code is imported.
 
         Raises:
@@ -136,7 +153,7 @@ class Campaigns(Runs):
             wanted = str(campaign["data"])
             if is_name(wanted):
                 check_changes(changes or {})
-                found, toml, reference = self._campaign_of(str(packaged_campaign(wanted)), changes)
+                found, toml, reference = self._read(str(packaged_campaign(wanted)), changes)
                 check_values(found)
                 return found, toml, reference
             text, reference = as_data(wanted, changes or {})
@@ -216,6 +233,7 @@ class Campaigns(Runs):
                 raise _goes_on(identity)
             try:
                 campaign = load_run(folder, changes=changes)
+                check_options(campaign)
                 if data_only:
                     check_values(campaign)
             except NotAllowed:

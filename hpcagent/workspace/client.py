@@ -104,6 +104,7 @@ class Workspace:
         why: str = "",
         label: str = "",
         again: bool = False,
+        anywhere: bool = False,
         data_only: bool = False,
     ) -> Answer:
         """Start a run, or find the one that did the same work; returns at once.
@@ -124,12 +125,15 @@ class Workspace:
             resources: As `App.with_resources` takes them, e.g. `{"nodes": 2}`.
             why: What it is for, for whoever approves it.
             label: What the caller calls it; need not be unique.
-            again: Do it once more where the same work has failed.
+            again: Do it once more where the same work has ended, as the next replicate.
+            anywhere: What was done on another site, or with other nodes and ranks, will do also where the app
+                measures times or speeds; else such work is done anew, as the next replicate.
             data_only: Refuse settings and parameters that may be code, or name a file of this machine: for doors
                 whose callers are not known as this user is.
 
         Returns:
-            `id`, `state`, `found` (whether the same work was known), `workdir`.
+            `id`, `state`, `found` (whether the same work was known), `workdir`; `site`, `resources`, `replicate`,
+            `asked_at` and `ended_at` of the work, and in `note` why nothing ran anew.
 
         Raises:
             NotAllowed: The gate refuses it: `check`, `field`, `value`, `allowed`, `do`, `approval`.
@@ -147,6 +151,7 @@ class Workspace:
             why=why,
             label=label,
             again=again,
+            anywhere=anywhere,
             data_only=data_only,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,8 @@ from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
 from hpcagent.workspace.following import Following
 from hpcagent.workspace.kept import Kept
+from hpcagent.workspace.only_data import check_only_data, check_words
+from hpcagent.workspace.plain_campaigns import check_changes
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import folder_of_site, size_of
 from hpcagent.workspace.shared import opened_resources
@@ -41,6 +44,7 @@ __all__ = ["Core"]
 LOOK_S = 5.0
 # So often the folders of old runs are removed.
 EXPIRE_S = 3600.0
+ELEMENT = re.compile(r"[A-Z][a-z]?")
 
 
 class Core(Following):
@@ -104,6 +108,14 @@ class Core(Following):
         """What a trigger starts goes through the gate as if the workspace's owner had asked for it."""
         why = f"trigger {job.trigger}"
         # Handed over again after a crash it is the same work of the same owner, which is found.
+        # Whoever may tell an event says these values: they are data, as those of any client.
+        said = {name: job.arguments[name] for name in job.of_payload if name in job.arguments}
+        with self.gate.recorded(self._owner, what=why):
+            if job.kind == "tool":
+                check_only_data(self.app(job.name), said, {})
+            elif job.kind == "campaign":
+                check_changes(said)
+                check_words(said)
         if job.kind == "tool":
             return str(self.run(self._owner, job.name, job.arguments, why=why, cause=job.cause)["id"])
         if job.kind == "campaign":
@@ -225,6 +237,17 @@ class Core(Following):
             "threshold_ev": threshold_ev,
         }
         with self.gate.recorded(caller, what="catalyst"):
+            if not isinstance(structure, str) or not ELEMENT.fullmatch(structure):
+                raise NotAllowed(
+                    "contract",
+                    "the slab is made of its element",
+                    field="structure",
+                    value=structure,
+                    allowed="the symbol of an element, e.g. Cu",
+                    do="correct it and ask again",
+                )
+            # To plan looks at files that parameters name: none of this machine is to be named at all.
+            check_only_data(self.app("adsorption"), dict(parameters or {}), {})
             try:
                 plan = plan_of(asked)
             except BadInput as error:
@@ -245,6 +268,8 @@ class Core(Following):
             site=site,
             walltime_s=walltime_s,
             why=why or f"{plan.catalyst} and {adsorbate}",
+            data_only=True,
+            anywhere=True,
         )
         if not self._has_failed(begun["id"]):
             self.catalysts.follow(begun["id"], caller.name, asked)

@@ -21,7 +21,7 @@ from hpcagent.model.records import Manifest
 from hpcagent.workspace.campaigns import MOST_POINTS, Campaigns, brings_code
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.plain_campaigns import check_policy
-from hpcagent.workspace.questions import Questions
+from hpcagent.workspace.questions import COSTLY, Questions
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.runs import sandbox_of
 
@@ -69,6 +69,9 @@ class Enquiries(Campaigns):
             said = self.questions.read(handle, timeout_s)
             if said["state"] != "running":
                 newest, still = self.questions.question(handle), None
+                later = self._answer_handle(caller, row, found) if row.over else handle
+                if later != handle:  # that one was asked for before the last runs had ended
+                    still = self.questions.question(later)
         said = {} if newest is None else self.questions.read(newest.handle)
         return found | {
             "answer": said.get("answer"),
@@ -177,11 +180,17 @@ class Enquiries(Campaigns):
             `handle`, `what`, `campaign`, `state` (running, done, failed), `answer`, `error`.
 
         Raises:
-            BadInput: The campaign is not there for this caller, or an argument is wrong.
+            BadInput: The campaign is not there for this caller, an argument is wrong, or too many wait.
+            NotAllowed: The role may not run, which `replay` and `report` need.
         """
         check = CHECKS.get(what)
         if check is None:
             raise BadInput(f"what={what!r} is none of {', '.join(CHECKS)}.", value=what)
+        if (
+            what in COSTLY
+        ):  # minutes of processor time, or files in the campaign's folder: not for whoever may look
+            with self.gate.recorded(caller, what=f"{what} of {identity}"):
+                self.gate.require(caller, "run")
         row = self._campaign(caller, identity)
         try:
             wanted = check(**args)
@@ -214,6 +223,7 @@ class Enquiries(Campaigns):
                 found, _, _ = self._campaign_of(campaign, changes)
                 with self._turn:
                     where = self._known_site(site or self.rules.default_site)
+                self._refuse_misfit(where, found.largest)
                 asked = request_of(
                     found,
                     site=where,
@@ -300,7 +310,7 @@ class Enquiries(Campaigns):
                 ) from None
             if data_only:
                 changed = {n: v for n, v in new.params.items() if manifest.params.get(n) != v}
-                check_only_data(app.name, changed, {})
+                check_only_data(app, changed, {})
         asked, own = manifest.resources, app.manifest(new.params).resources
         differ = {
             name: value

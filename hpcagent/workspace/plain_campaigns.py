@@ -9,6 +9,7 @@ from typing import Any
 
 import tomli_w
 
+from hpcagent.campaign.decisions import policy_of
 from hpcagent.campaign.record import Campaign, list_configs
 from hpcagent.catalog import app_names
 from hpcagent.errors import BadInput, in_brief
@@ -18,7 +19,15 @@ from hpcagent.policies.base import policy_names
 from hpcagent.replays.whatif import policy_choice
 from hpcagent.workspace.only_data import check_only_data
 
-__all__ = ["as_data", "check_changes", "check_policy", "check_values", "is_name", "packaged_campaign"]
+__all__ = [
+    "as_data",
+    "check_changes",
+    "check_options",
+    "check_policy",
+    "check_values",
+    "is_name",
+    "packaged_campaign",
+]
 
 LONGEST = 100_000
 # What these name lies on this machine or is code: a calculator, a folder of results, a cache.
@@ -110,7 +119,29 @@ def check_values(campaign: Campaign) -> None:
     choices = [{p.name: one} for p in campaign.search.parameters if not p.files for one in p.choices]
     reference = [] if campaign.reference is None else [campaign.reference.params]
     for params in (campaign.fixed, *campaign.points, *reference, *choices):
-        check_only_data(campaign.app.name, params, {})
+        check_only_data(campaign.app, params, {})
+
+
+def check_options(campaign: Campaign) -> None:
+    """Have a campaign's policy made, as its coordinator will: what it does not take is refused at once.
+
+    One of somebody's own is code, which is imported where it runs.
+
+    Raises:
+        NotAllowed: It has no such option, or does not take its value or the objective.
+    """
+    if ":" in campaign.policy.name:
+        return
+    try:
+        policy_of(campaign)
+    except (BadInput, TypeError, ValueError) as error:
+        raise NotAllowed(
+            "contract",
+            f"the policy {campaign.policy.name} does not take it: {getattr(error, 'message', error)}",
+            field="policy",
+            value=_short(campaign.policy.options),
+            do="correct its options and ask again; nothing was run",
+        ) from None
 
 
 def check_policy(spec: str) -> None:

@@ -14,7 +14,8 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,19 @@ from hpcagent.model.base import canonical_json, read_json
 from hpcagent.store.files import make_folder, refusing_clearly, write_whole
 from hpcagent.store.rundir import holder
 
-__all__ = ["ANSWER", "ASKED", "Question", "Questions"]
+__all__ = ["ANSWER", "ASKED", "COSTLY", "Question", "Questions"]
 
 ASKED, ANSWER = "asked.json", "answer.json"
+COSTLY = frozenset({"replay", "report"})
+"""What takes minutes: they have a place of their own, so that nothing else waits for them."""
 AT_ONCE = 2
-"""Processes that answer at the same time; other questions wait."""
+"""Processes that answer at the same time, `COSTLY` aside; other questions wait."""
+COSTLY_AT_ONCE = 1
+"""Likewise of `COSTLY`, of all people together."""
 MOST_OPEN = 20
-"""Questions of one person that have no answer yet."""
+"""Questions of one person that have no answer yet; of `answer` there is one for each campaign and counts not."""
+MOST_COSTLY = 3
+"""Likewise of `COSTLY`."""
 TRIES = 2
 """A question whose process has ended so often without an answer has failed."""
 KEPT_S = 7 * 86400.0
@@ -78,6 +85,7 @@ class Questions:
         self._root, self._folder, self._clock = root, root / "answers", clock
         self._turn = threading.RLock()
         self._known: dict[str, Question] = {}
+        self._served: dict[tuple[str, bool], int] = {}  # person, `COSTLY` -> which start was their last
         self._open: dict[str, None] = {}  # handles without an answer, in the order in which they were asked
         for path in sorted(self._folder.glob(f"j-*/{ASKED}"), key=lambda p: p.stat().st_mtime):
             with contextlib.suppress(HpcAgentError, KeyError, TypeError):
@@ -127,13 +135,7 @@ class Questions:
         handle = f"j-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
         with self._turn:
             if handle not in self._known:
-                waiting = [one for one in self._open if self._known[one].by == by]
-                if len(waiting) >= MOST_OPEN:
-                    raise BadInput(
-                        f"{len(waiting)} questions of yours have no answer yet, {MOST_OPEN} at most: wait for "
-                        f"one of them (get_answer {waiting[0]}).",
-                        value=len(waiting),
-                    )
+                self._refuse_many(what, by)
                 asked: dict[str, Any] = {
                     "what": what,
                     "campaign": campaign,
@@ -148,6 +150,18 @@ class Questions:
                 self._remember(handle, asked)
             self.look()
         return handle
+
+    def _refuse_many(self, what: str, by: str) -> None:
+        mine = [h for h in self._open if self._known[h].by == by and self._known[h].what != "answer"]
+        alike = [h for h in mine if self._known[h].what in COSTLY] if what in COSTLY else mine
+        most = MOST_COSTLY if what in COSTLY else MOST_OPEN
+        if what != "answer" and len(alike) >= most:
+            kind = f" ({' or '.join(sorted(COSTLY))})" if what in COSTLY else ""
+            raise BadInput(
+                f"{len(alike)} questions{kind} of yours have no answer yet, {most} at most: wait for one of them "
+                f"(get_answer {alike[0]}).",
+                value=len(alike),
+            )
 
     def question(self, handle: str) -> Question:
         """The question of a handle.
@@ -198,17 +212,31 @@ class Questions:
         return (done[-1] if done else None), (still[-1] if still else None)
 
     def look(self) -> None:
-        """See which have an answer, and have the next ones answered."""
+        """See which have an answer, and have the next ones answered: in turn among people, `answer` first."""
         with self._turn:
-            going = 0
+            going: list[Question] = []
+            waiting: list[Question] = []
             for handle in list(self._open):
-                folder = self._folder / handle
-                if (folder / ANSWER).exists():
+                if (self._folder / handle / ANSWER).exists():
                     del self._open[handle]
-                elif self._goes(handle):
-                    going += 1
-                elif going < AT_ONCE:
-                    going += self._start(self._known[handle])
+                else:
+                    (going if self._goes(handle) else waiting).append(self._known[handle])
+            for costly, most in ((False, AT_ONCE), (True, COSTLY_AT_ONCE)):
+                goes = [one for one in going if (one.what in COSTLY) is costly]
+                waits = [one for one in waiting if (one.what in COSTLY) is costly]
+                while waits and len(goes) < most:
+                    one = self._next(goes, waits)
+                    waits.remove(one)
+                    if self._start(one):
+                        goes.append(one)
+                        self._served[one.by, costly] = max(self._served.values(), default=0) + 1
+
+    def _next(self, goes: Sequence[Question], waits: Sequence[Question]) -> Question:
+        """Of those that wait: of whoever has the fewest going and was served longest ago, the oldest."""
+        of_each = Counter(one.by for one in goes)
+        return min(
+            waits, key=lambda q: (of_each[q.by], self._served.get((q.by, q.what in COSTLY), 0), q.what != "answer")
+        )
 
     def _goes(self, handle: str) -> bool:
         process = self._known[handle].process

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,11 @@ from hpcagent.errors import BadInput, HpcAgentError, StoreError
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request, Tier, effects_of
 from hpcagent.gate.rules import Caller
-from hpcagent.model.base import build
+from hpcagent.model.base import build, canonical_json
+from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest, Result
 from hpcagent.shown import plain
+from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profiles import find_profile
 from hpcagent.workspace.app_store import STORED, AppStore, code_key
 from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
@@ -63,6 +67,7 @@ class Runs(Records):
         self._kinds: dict[str, str] = {}  # of the profiles that were seen
         self.store = AppStore(self.folder.apps)
         self._progress = Progress(self._workdir, clock)
+        self._drawing: set[tuple[str, str, int]] = set()  # seeds of simulations that are being asked for
         self._late: list[tuple[Row, Result, float]] = []  # results that are not in the journal yet
 
     # -- asking -------------------------------------------------------------------------------
@@ -135,7 +140,7 @@ class Runs(Records):
         """
         found = self.app(app)
         if data_only:
-            check_only_data(found.name, params, settings or {})
+            check_only_data(found, params, settings or {})
         asked_for = dict(resources or {}) | ({} if walltime_s is None else {"walltime_s": walltime_s})
         field = "resources" if resources else "walltime_s"
         try:
@@ -173,6 +178,7 @@ class Runs(Records):
                 value=params.get(field),
                 do=f"hpcagent apps {found.name} has names, units and bounds",
             ) from None
+        self._refuse_misfit(where, manifest.resources)
         nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(where)
@@ -231,9 +237,15 @@ class Runs(Records):
         label: str = "",
         cause: Sequence[str] = (),
         again: bool = False,
+        anywhere: bool = False,
         **more: Any,
     ) -> dict[str, Any]:
         """Start a run, or find the one that did the same work; returns at once.
+
+        Args:
+            again: Do it once more where the same work has ended, as the next replicate.
+            anywhere: What was done on another site, or with other nodes and ranks, will do, also for measured
+                times and speeds.
 
         Raises:
             NotAllowed: The gate refuses it; nothing has run.
@@ -243,10 +255,9 @@ class Runs(Records):
             _refuse_label(label)
             reference = self.referred(app)
             # Without the turn: modules, files and images may take long.
-            found, manifest, asked, taken = self.request(caller, reference, params, **more)
-            while again and self._failed_before(manifest.execution_id):
-                more["replicate"] = more.get("replicate", 0) + 1
-                found, manifest, asked, taken = self.request(caller, reference, params, **more)
+            found, manifest, asked, taken = self._settled(
+                caller, reference, params, again=again, anywhere=anywhere, **more
+            )
         with self._turn:
             known = self._same_work(manifest.execution_id)
             mine = [row for row in known if row.owner == caller.name and row.label == label]
@@ -277,6 +288,81 @@ class Runs(Records):
                 except (HpcAgentError, OSError) as error:
                     self._end(row, "failed", note=f"it could not be handed to its site: {plain(str(error))}")
             return self._said(row, found=False)
+
+    def _settled(
+        self,
+        caller: Caller,
+        reference: str,
+        params: Mapping[str, Any],
+        *,
+        again: bool = False,
+        anywhere: bool = False,
+        **more: Any,
+    ) -> tuple[App, Manifest, Request, list[Mapping[str, Any]]]:
+        """What a call would run, or have found: see `request`, with the replicate that it takes."""
+        while True:
+            found, manifest, asked, taken = self.request(caller, reference, params, **more)
+            with self._turn:
+                known = self._same_work(manifest.execution_id)
+                ended = again and any(row.over for row in known)
+                # Numbers are the same everywhere, speeds are not: those are of a site, nodes and ranks.
+                timed = found.contract.timed and not anywhere
+                site = asked.site if more.get("site") else ""
+                here = [row for row in known if self._is_place(row, site, manifest)]
+            if not (ended or (timed and known and not here)):
+                return found, manifest, asked, taken
+            more["replicate"] = manifest.replicate + 1
+
+    def _is_place(self, row: Row, site: str, manifest: Manifest) -> bool:
+        """Whether a run is, or was, done on this site (empty: any) with as many nodes, ranks, threads and GPUs."""
+        done = self.rows.get(row.shares) or row
+        return site in ("", done.site) and _occupied(done.manifest) == _occupied(manifest.model_dump(mode="json"))
+
+    def _said(self, row: Row, *, found: bool) -> dict[str, Any]:
+        """A run as a call returns it: with where the work is done, or was, and why nothing ran anew."""
+        said = super()._said(row, found=found)
+        if row.kind != "run":
+            return said
+        done = self.rows.get(row.shares) or row
+        said |= {
+            "site": done.site,
+            "resources": _occupied(done.manifest),
+            "replicate": int(done.manifest.get("replicate", 0)),
+            "asked_at": done.asked_at,
+            "ended_at": done.ended_at or None,
+            "note": "",
+        }
+        if found or done is not row:
+            size = ", ".join(f"{name} {n}" for name, n in said["resources"].items())
+            state = "has ended" if done.over else "is under way"
+            whose = "was asked for before" if found else "of somebody's"
+            said["note"] = (
+                f"the same work {whose} and {state} on {done.site} ({size}), replicate {said['replicate']}: "
+                "nothing runs anew. again=true does it once more when it has ended, as the next replicate"
+            )
+        return said
+
+    def _refuse_misfit(self, site: str, resources: Resources) -> None:
+        """Refuse at once what no block of a site can ever hold.
+
+        Raises:
+            NotAllowed: What does not fit, with both numbers.
+        """
+        profile = find_profile(self._profile(site))
+        try:
+            if not profile.batch and not profile.remote and resources.nodes > 1:
+                raise BadInput(f"a run of {resources.nodes} nodes does not fit: {site} is one node.")
+            check(profile, executor_for(profile, resources), resources)
+        except BadInput as error:
+            several = [name for name in ("nodes", "ranks_per_node") if getattr(resources, name) > 1]
+            raise NotAllowed(
+                "contract",
+                f"it can never run there: {error.message.rstrip('.')}",
+                field="resources",
+                value=_occupied({"resources": resources.model_dump(mode="json")}),
+                allowed="what the site has" if not several else f"fewer {' or '.join(several)}, or a larger site",
+                do="ask for less, or name another site; nothing was run",
+            ) from None
 
     def _expected(self, app: App, manifest: Manifest) -> tuple[float, str]:
         """What a run takes, in seconds of wall time, and what that is from."""
@@ -321,7 +407,7 @@ class Runs(Records):
                         allowed="one of this very request, asked for by the same caller",
                         do="leave it out, and ask for one",
                     )
-        return self.run(caller, name, manifest.params, **more)
+        return self.run(caller, name, manifest.params, anywhere=True, **more)
 
     def _run_of(self, caller: Caller, execution_id: str) -> str:
         """The run here that did a work which an invocation takes as input."""
@@ -355,16 +441,12 @@ class Runs(Records):
         """
         return list(self.store.record(reference)["path"]) if reference.startswith(STORED) else []
 
-    def _failed_before(self, execution_id: str) -> bool:
-        with self._turn:
-            return any(row.state in ("failed", "stopped") for row in self._same_work(execution_id))
-
     def estimate(
         self, caller: Caller, app: str | Mapping[str, Any], params: Mapping[str, Any], **more: Any
     ) -> dict[str, Any]:
         """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
         with self.gate.recorded(caller, what="estimate"):
-            found, manifest, asked, _ = self.request(caller, self.referred(app), params, **more)
+            found, manifest, asked, _ = self._settled(caller, self.referred(app), params, **more)
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
@@ -421,9 +503,28 @@ class Runs(Records):
                     value=params,
                     allowed=", ".join(n for n in self.app(SIMULATION).contract.space.names if n != "max_steps"),
                 )
-        drawn = secrets.randbelow(2**31) if seed is None else seed
-        begun = self.run(caller, SIMULATION, {**(params or {}), "max_steps": max_steps}, seed=drawn, label=name)
+        values = {**(params or {}), "max_steps": max_steps}
+        with self._drawn(caller, name, values) if seed is None else contextlib.nullcontext(seed) as taken:
+            begun = self.run(caller, SIMULATION, values, seed=taken, label=name)
         return self.simulation_get_results(caller, name=begun["id"])
+
+    @contextlib.contextmanager
+    def _drawn(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Iterator[int]:
+        """A seed that no run of this name has: the same one until a run has it, as while a person is asked."""
+        with self._turn:
+            used = {r.manifest["seed"] for r in self.rows.values() if (r.owner, r.label) == (caller.name, name)}
+            for n in itertools.count():
+                text = canonical_json([self.rules.name, caller.name, name, dict(values), n])
+                seed = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) >> 1
+                mine = (caller.name, name, seed)
+                if seed not in used and mine not in self._drawing:
+                    break
+            self._drawing.add(mine)
+        try:
+            yield seed
+        finally:
+            with self._turn:
+                self._drawing.discard(mine)
 
     def simulation_get_results(self, caller: Caller, *, name: str) -> dict[str, Any]:
         """How a simulation stands, by its `run_id`, or the newest of the caller's by its name; reads only."""
@@ -706,6 +807,13 @@ class Runs(Records):
         with self._turn:
             row = self._row(caller, identity)
         return read_piece(self._workdir(row), path, offset, length)
+
+
+def _occupied(manifest: Mapping[str, Any]) -> dict[str, int]:
+    """What a run occupies that its speed depends on."""
+    asked = manifest.get("resources") or {}
+    names = {"nodes": 1, "ranks_per_node": 1, "threads_per_rank": 1, "gpus_per_node": 0}
+    return {name: int(asked.get(name) or least) for name, least in names.items()}
 
 
 def sandbox_of(app: App) -> Tier:

@@ -23,7 +23,18 @@ def results(folder: Path) -> list[dict[str, Any]]:
 def test_the_demo_campaign_and_its_files(rig: Any, tmp_path: Path) -> None:
     profile = rig.profile()
     done = rig.run(
-        [HPCAGENT, "run", "lj_tuning", "--site", str(profile), "--run-dir", "lj", "--set", "until.max_runs=6"],
+        [
+            HPCAGENT,
+            "run",
+            "lj_tuning",
+            "--site",
+            str(profile),
+            "--run-dir",
+            "lj",
+            "--no-plots",
+            "--set",
+            "until.max_runs=6",
+        ],
         cwd=tmp_path,
     )
     assert "6 runs, 6 completed" in done.stdout and (tmp_path / "lj" / "report" / "report.md").is_file()

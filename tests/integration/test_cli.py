@@ -56,7 +56,7 @@ def test_run_status_report_export_and_resume_tell_the_same_story(tmp_path):
     assert "progress.png" in report.stdout and (folder / "report" / "plane.png").stat().st_size > 5000
     export = hpcagent("export", "runs/my", "--to", "csv", cwd=tmp_path)
     assert len(Path(tmp_path, export.stdout.strip()).read_text().splitlines()) == 9
-    again = hpcagent("resume", "runs/my", "--set", "until.max_runs=12", cwd=tmp_path)
+    again = hpcagent("resume", "runs/my", "--no-plots", "--set", "until.max_runs=12", cwd=tmp_path)
     assert again.returncode == 0 and "12 runs" in again.stdout
 
 
@@ -154,7 +154,7 @@ def test_a_wrong_word_on_the_command_line_is_one_clear_line(tmp_path, words, say
 
 def test_a_campaign_without_a_feasible_point_ends_with_exit_code_3(tmp_path):
     (tmp_path / "my.toml").write_text(GOOD.replace("at_most = 1.0", "at_most = 1e-9"))
-    done = hpcagent("run", "my.toml", cwd=tmp_path)
+    done = hpcagent("run", "my.toml", "--no-plots", cwd=tmp_path)
     assert done.returncode == 3 and "NOT feasible" in done.stdout
 
 
@@ -192,7 +192,8 @@ def test_a_campaign_in_which_no_run_completed_ends_with_exit_code_1(tmp_path):
         .replace("subject_to = { error = { at_most = 1.0 } }", "")
     )
     (tmp_path / "my.toml").write_text(text)
-    done = hpcagent("run", "my.toml", cwd=tmp_path, env=os.environ | {"HPCAGENT_LAMMPS": "/nowhere/lmp"})
+    environment = os.environ | {"HPCAGENT_LAMMPS": "/nowhere/lmp"}
+    done = hpcagent("run", "my.toml", "--no-plots", cwd=tmp_path, env=environment)
     assert done.returncode == 1 and "NoExecutable" in done.stdout and "no answer" in done.stdout
 
 

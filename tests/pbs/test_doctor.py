@@ -74,7 +74,18 @@ def test_a_campaign_runs_inside_a_job_on_the_cores_of_the_job(pbs, tmp_path):
 
 @pytest.mark.slow
 def test_what_a_killed_coordinator_has_left_is_reaped_from_the_command_line(pbs, tmp_path):
-    run = [*COMMAND, "run", "synthetic", "--site", "pbs", "--run-dir", "r", "--set", "fixed.run_time_s=2"]
+    run = [
+        *COMMAND,
+        "run",
+        "synthetic",
+        "--site",
+        "pbs",
+        "--run-dir",
+        "r",
+        "--no-plots",
+        "--set",
+        "fixed.run_time_s=2",
+    ]
     with (tmp_path / "out").open("w") as out:
         process = subprocess.Popen(run, cwd=tmp_path, stdout=out, stderr=out)
     give_up = time.monotonic() + 300

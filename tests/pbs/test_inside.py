@@ -111,7 +111,9 @@ def job(pbs, tools, *directives, block="", executor="", words=("--inside",), pat
     """Run the campaign in a job; returns what it printed, its exit code and the job's id."""
     Path("my.toml").write_text(CAMPAIGN)
     Path("here.toml").write_text(SITE.format(block=block, executor=executor))
-    command = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r {' '.join(words)}"
+    command = (
+        f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --no-plots {' '.join(words)}"
+    )
     first = "n1"
     path = path or f"{tools}:$PATH"
     body = f"cd {Path.cwd()}\n{tools}/on {first} env PATH={path} {command} > out.txt 2>&1\n"
@@ -188,7 +190,7 @@ def test_a_job_that_is_ended_has_ended_its_workers_on_every_node_before_it_is_ki
     Path("my.toml").write_text(CAMPAIGN.replace("0.3", "600.0"))
     block = launcher and f'worker_launcher = "{launcher}"'
     Path("here.toml").write_text(SITE.format(block=block, executor=""))
-    command = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
+    command = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside --no-plots"
     on = f"{tools}/on n1 env PATH={tools}:$PATH"
     job_id = pbs.qsub(
         f"cd {Path.cwd()}\nexec {on} {command} > out.txt 2>&1", "-l select=2:ncpus=1", "-l place=scatter"

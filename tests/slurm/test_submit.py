@@ -193,7 +193,7 @@ def test_a_job_without_a_new_result_is_not_repeated(here, cluster):
 
 def test_inside_a_job_the_coordinator_stops_in_time_and_says_how_to_go_on(here, cluster):
     write(margin_s=85, nodes=2, runs=400, run_time_s=0.5, walltime="00:02:00")
-    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
+    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside --no-plots"
     Path("job.sh").write_text(f"#!/bin/bash\n{words} > out.txt 2>&1\necho $? > code.txt\n")
     job = cluster.run(f"cd {here} && sbatch -N2 --exclusive -t2 -o job.out job.sh")
     until(lambda: Path("code.txt").exists() and Path("code.txt").read_text())
@@ -213,7 +213,7 @@ def test_workers_that_end_inside_a_job_are_told_of_as_workers_and_not_as_a_job(h
     write(margin_s=10)
     with Path("here.toml").open("a") as site:
         site.write('worker_init = "echo no such module >&2; exit 3"\n')
-    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
+    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside --no-plots"
     Path("job.sh").write_text(f"#!/bin/bash\n{words} > out.txt 2>&1\necho $? > code.txt\n")
     job_id = cluster.run(f"cd {here} && sbatch --parsable -N1 --exclusive -t3 -o job.out job.sh").strip()
     until(lambda: Path("code.txt").exists() and Path("code.txt").read_text())
@@ -227,7 +227,7 @@ def test_workers_that_end_inside_a_job_are_told_of_as_workers_and_not_as_a_job(h
 def test_that_a_job_runs_is_told_when_its_workers_report_however_seldom_the_scheduler_is_asked(here, cluster):
     write(margin_s=10, runs=8, run_time_s=2.0)
     Path("here.toml").write_text(Path("here.toml").read_text().replace("poll_s = 0.5", "poll_s = 300"))
-    done = hpcagent("run", "my.toml", "--site", "here.toml", "--run-dir", "r", "--json")
+    done = hpcagent("run", "my.toml", "--site", "here.toml", "--run-dir", "r", "--json", "--no-plots")
     told = done.stderr + done.stdout
     assert told.index(" runs on n1") < told.index('"event": "batch"'), told
 
@@ -254,7 +254,7 @@ def test_where_the_site_wants_its_coordinators_is_heeded_with_its_reason(here):
 @pytest.mark.slow
 def test_a_job_too_short_for_any_run_is_bad_input_and_not_a_job_to_be_repeated(here, cluster):
     write(margin_s=70, walltime="00:02:00")
-    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
+    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside --no-plots"
     Path("job.sh").write_text(f"#!/bin/bash\n{words} > out.txt 2>&1\necho $? > code.txt\n")
     cluster.run(f"cd {here} && sbatch --exclusive -t1 -o job.out job.sh")
     until(lambda: Path("code.txt").exists() and Path("code.txt").read_text())
@@ -275,7 +275,7 @@ def test_a_coordinator_in_the_background_is_reported_only_when_its_first_job_was
     os.kill(pids()[-1], signal.SIGTERM)
     until(lambda: not cluster.jobs())
     before = results().total()
-    hpcagent("resume", "r", "--set", f"until.max_runs={before + 2}")  # no --site: where it was last
+    hpcagent("resume", "r", "--no-plots", "--set", f"until.max_runs={before + 2}")  # no --site: where it was last
     assert [e["site"] for e in events() if e["event"] == "session"] == ["wrong", "here", "here"]
     assert "process" in hpcagent("status", "r").stdout
 
@@ -286,7 +286,7 @@ def test_from_a_shell_of_salloc_on_another_machine_the_runs_are_on_the_nodes_of_
     write(margin_s=10, runs=12, run_time_s=0.5)
     with Path("here.toml").open("a") as site:
         site.write(f'mode = "{mode}"\n')
-    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside"
+    words = f"{sys.executable} -m hpcagent.cli run my.toml --site here.toml --run-dir r --inside --no-plots"
     out = cluster.run(f"cd {here} && salloc -N2 --exclusive -t5 {words} 2>&1", timeout_s=180)
     assert "workers start on the 2 nodes of job" in out and "All 12 runs" in out, out
     hosts = Counter(hosts_on_record(Path("r/work")))

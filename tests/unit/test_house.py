@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -109,9 +110,15 @@ def typing_only_in(tree: ast.AST) -> set[int]:
     }
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports(path: Path) -> list[tuple[str, bool]]:
     """(module, whether it is only for type checking) of every import in the file."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     typing_only = typing_only_in(tree)
     found = []
     for node in ast.walk(tree):
@@ -148,12 +155,13 @@ def test_no_modules_import_each_other_in_a_circle():
     known = {name_of(path): path for path in MODULES}
     arrows: dict[str, set[str]] = {}
     for name, path in known.items():
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+        typing_only = typing_only_in(tree)
         found = {
             whole
             for node in nodes
-            if id(node) not in typing_only_in(tree)
+            if id(node) not in typing_only
             for whole in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
         }
         # A package's own __init__ names what is in it, which is loaded when it is asked for.
@@ -183,7 +191,7 @@ def test_third_parties_stay_in_their_rooms(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_module_prints_or_logs_or_reads_the_environment_when_imported(path):
-    top_level = [n for n in ast.parse(path.read_text()).body if isinstance(n, (ast.Expr, ast.Assign))]
+    top_level = [n for n in parsed(path).body if isinstance(n, (ast.Expr, ast.Assign))]
     for statement in top_level:
         if isinstance(statement.value, ast.Constant):
             continue  # a text does nothing

@@ -163,6 +163,46 @@ def test_all_tests_are_in_one_lane() -> None:
     assert in_lanes.arguments(CHECK["check"], CHECK)[:2] == ["tests", "-m"]
 
 
+ORDERED = """
+import pytest
+
+@pytest.fixture(scope="module")
+def dear():
+    pass
+
+@pytest.mark.slow
+def test_slow(): pass
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_long(): pass
+
+def test_quick(): pass
+"""
+WITH_A_FIXTURE = """
+def test_quick_with(dear): pass
+
+@pytest.mark.slow
+def test_slow_with(dear): pass
+"""
+
+
+def test_slow_tests_are_last_long_ones_first_and_what_shares_a_fixture_stays_together(small: Path) -> None:
+    (small / "conftest.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom tests.conftest import order\n"
+        "def pytest_collection_modifyitems(items):\n    items.sort(key=order(items))\n"
+    )
+    (small / "test_a.py").write_text(ORDERED + WITH_A_FIXTURE)
+    (small / "test_b.py").write_text(ORDERED)
+    words = [sys.executable, "-m", "pytest", "-q", "--collect-only", "test_a.py", "test_b.py"]
+    shown = subprocess.run(words, cwd=small, capture_output=True, text=True, check=False).stdout
+    assert [line.partition(".py::test_")[0::2] for line in shown.splitlines() if "::" in line] == [
+        *(("test_a", "quick"), ("test_b", "quick")),
+        *(("test_a", "long"), ("test_b", "long")),
+        *(("test_a", "slow"), ("test_a", "quick_with"), ("test_a", "slow_with"), ("test_b", "slow")),
+    ]
+
+
 def test_the_list_of_long_tests_names_tests_that_are_there_in_order() -> None:
     names = LIST.read_text().splitlines()
     assert names and names == sorted(set(names))

@@ -121,7 +121,7 @@ def _to_grant(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
         f"Grant approval {identity} for {one['asked_by']}: {one['words']}. Parameters: {one['params']!r:.1500}. "
         f"A person has to decide because {one['why']}."
     )
-    return Confirm(question, shell_words(identity))
+    return Confirm(question, shell_words(caller, identity))
 
 
 @tool("Decide on an approval", scope="tools:admin", read_only=False, confirms=_to_grant)

@@ -81,7 +81,7 @@ def recommend_points(
     return _later(caller.workspace.ask_later(campaign_id, "recommend", timeout_s=WAIT_S, n=n))
 
 
-@tool("What other policies would have found", foreign=True)
+@tool("What other policies would have found", scope="runs:write", foreign=True)
 def replay_campaign(
     caller: Caller,
     campaign_id: CampaignId,
@@ -98,13 +98,13 @@ def replay_campaign(
     """Play other policies on a recorded campaign, in a model of its runs: which needs fewest for the best point?
 
     The answer has conclusions, warnings, the gap to the best point run by run (a share of gap_of), and text.
-    Nothing is run; it may take minutes.
+    Nothing is run; it may take minutes. One is played at a time, three of one person may wait; the role must run.
     """
     asked = {"policies": policies, "seeds": seeds}
     return _later(caller.workspace.ask_later(campaign_id, "replay", timeout_s=WAIT_S, **asked))
 
 
-@tool("Write a campaign's report", read_only=False, blocks=_files)
+@tool("Write a campaign's report", scope="runs:write", read_only=False, blocks=_files)
 def make_report(caller: Caller, campaign_id: CampaignId) -> Later:
     """Write a campaign's report with its plots, finished or not.
 

@@ -41,6 +41,33 @@ Site = Annotated[SiteName, Field(description="Where it runs; empty: the workspac
 Why = Annotated[
     str, Field(description="What it is for, in one sentence, for whoever approves it.", max_length=2000)
 ]
+Kind = Annotated[str, Field(description="lammps, synthetic, or the name of an app.", max_length=200)]
+Seed = Annotated[int, Field(description="Random seed.")]
+Inputs = Annotated[list[str], Field(description="run_ids that it takes as input.", max_length=100)]
+Walltime = Annotated[
+    float | None,
+    Field(
+        gt=0, description="Wall time at most, in seconds: it bounds node-hours and cost; null: what the app says."
+    ),
+]
+Settings = Annotated[
+    dict[str, Any],
+    Field(description="Of the app: numbers, and `mode`. Scripts, commands and files are refused."),
+]
+Occupied = Annotated[
+    dict[str, Any],
+    Field(
+        description='What it occupies: nodes, ranks_per_node, threads_per_rank, gpus_per_node. E.g. {"nodes": 2}.'
+    ),
+]
+Again = Annotated[bool, Field(description="Do it once more where the same work has ended, as the next replicate.")]
+Anywhere = Annotated[
+    bool,
+    Field(
+        description="What was done on another site, or with other nodes and ranks, will do also where the app "
+        "measures times or speeds."
+    ),
+]
 
 
 class LammpsParams(BaseModel):
@@ -70,6 +97,16 @@ class Handle(Answer):
     run_id: str = Field(description="Its handle: whoever has it and may see the run can follow it.")
     state: str = Field(description="pending, running, completed, failed, stopped or cancelled.")
     found: bool = Field(description="Whether the same work was known already: nothing ran anew.")
+    site: str = Field(default="", description="Where the work is done, or was.")
+    resources: dict[str, int] = Field(
+        default={}, description="With how many nodes, ranks_per_node, threads_per_rank, gpus_per_node."
+    )
+    replicate: int = Field(default=0, description="Which repetition of the same work it is, from 0.")
+    asked_at: float | None = Field(default=None, description="When the work was asked for: Unix time, in seconds.")
+    ended_at: float | None = Field(
+        default=None, description="When it ended: Unix time, in seconds; null: not yet."
+    )
+    note: str = Field(default="", description="Why nothing ran anew; empty: it runs, or will.")
     workdir: str = Field(description="Its directory, relative to the workspace.")
     uri: str = Field(description="The resource to read or to subscribe to.")
 
@@ -193,14 +230,37 @@ def describe_app(caller: Caller, app: Annotated[str, Field(description="Its name
 @tool("What it would take")
 def estimate(
     caller: Caller,
-    kind: Annotated[str, Field(description="lammps, synthetic, or the name of an app.", max_length=200)],
+    kind: Kind,
     params: Params,
     site: Site = "",
-    walltime_s: Annotated[float | None, Field(gt=0, description="Wall time at most, in seconds.")] = None,
+    seed: Seed = 0,
+    inputs: Inputs = [],  # noqa: B006
+    walltime_s: Walltime = None,
+    settings: Settings = {},  # noqa: B006
+    resources: Occupied = {},  # noqa: B006
+    again: Again = False,
+    anywhere: Anywhere = False,
 ) -> Estimate:
-    """Node-hours and wall time of a run before anything runs, and whether the gate would let it through."""
+    """Node-hours and wall time of a run before anything runs, and whether the gate would let it through.
+
+    Takes what run_job takes, and checks the same.
+    """
     app, values = kind_of(kind, params)
-    return Estimate(**caller.workspace.estimate(app, values, site=site, walltime_s=walltime_s))
+    return Estimate(
+        **caller.workspace.estimate(
+            app,
+            values,
+            site=site,
+            seed=seed,
+            inputs=inputs,
+            walltime_s=walltime_s,
+            settings=settings or None,
+            resources=resources or None,
+            again=again,
+            anywhere=anywhere,
+            data_only=True,
+        )
+    )
 
 
 class Estimate(Answer):
@@ -220,21 +280,21 @@ class Estimate(Answer):
 @tool("Run an app", scope="runs:write", read_only=False, asks=True)
 def run_job(
     caller: Caller,
-    kind: Annotated[str, Field(description="lammps, synthetic, or the name of an app.", max_length=200)],
+    kind: Kind,
     params: Params,
     site: Site = "",
-    seed: Annotated[int, Field(description="Random seed.")] = 0,
-    inputs: Annotated[list[str], Field(description="run_ids that it takes as input.", max_length=100)] = [],  # noqa: B006
-    walltime_s: Annotated[float | None, Field(gt=0, description="Wall time at most, in seconds.")] = None,
-    settings: Annotated[
-        dict[str, Any],
-        Field(description="Of the app: numbers, and `mode`. Scripts, commands and files are refused."),
-    ] = {},  # noqa: B006
-    resources: Annotated[dict[str, Any], Field(description='E.g. {"nodes": 2}.')] = {},  # noqa: B006
+    seed: Seed = 0,
+    inputs: Inputs = [],  # noqa: B006
+    walltime_s: Walltime = None,
+    settings: Settings = {},  # noqa: B006
+    resources: Occupied = {},  # noqa: B006
     why: Why = "",
-    again: Annotated[bool, Field(description="Do it once more where the same work has failed.")] = False,
+    again: Again = False,
+    anywhere: Anywhere = False,
 ) -> Handle:
     """Start a run and return at once; the same work is found, not repeated. Follow it by get_status.
+
+    Where the app measures times or speeds, other nodes and ranks, or another site that is named, are other work.
 
     kind lammps: solid argon, 864 atoms, by LAMMPS. kind synthetic: a landscape that costs nothing. Any other kind
     is an app of list_apps.
@@ -252,6 +312,7 @@ def run_job(
             resources=resources or None,
             why=why,
             again=again,
+            anywhere=anywhere,
             data_only=True,
         )
     )

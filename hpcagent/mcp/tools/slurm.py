@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.named import named
 from hpcagent.mcp.serving import Answer, tool
-from hpcagent.mcp.tools.runs import Handle, RunId, SiteName, Why, handle_of
+from hpcagent.mcp.tools.runs import Again, Anywhere, Handle, RunId, SiteName, Why, handle_of
 
 __all__ = ["SlurmSpec", "get_node_counters", "submit_slurm"]
 
@@ -38,6 +38,8 @@ class SlurmSpec(BaseModel):
         default=[], max_length=100, description="run_ids that it takes as input."
     )
     why: Why = ""
+    again: Again = False
+    anywhere: Anywhere = False
 
 
 @tool("Run an app on Slurm", scope="runs:write", read_only=False, asks=True)
@@ -60,6 +62,8 @@ def submit_slurm(
             walltime_s=spec.walltime_s,
             resources={"nodes": spec.nodes, "ranks_per_node": spec.ranks_per_node},
             why=spec.why,
+            again=spec.again,
+            anywhere=spec.anywhere,
             data_only=True,
         )
     )

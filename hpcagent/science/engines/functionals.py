@@ -25,6 +25,7 @@ that lengthening one bond by a tenth costs, PZ has 2 less and VWN 1 more.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from hpcagent.errors import AppFailed
@@ -49,6 +50,9 @@ FUNCTIONALS: Mapping[str, Mapping[str, str]] = {
 }
 """Name -> engine -> how the engine spells it; an engine that is not there has not got it."""
 
+# What is in no table goes to the engine as it is: never a path, and nothing of several lines.
+_NAME = re.compile(r"[A-Za-z0-9.,][A-Za-z0-9 +*,.:_()-]{0,199}")
+
 
 def canonical(xc: str) -> str | None:
     """The functional's name in the table, in whatever case it is written; None where the table has not got it.
@@ -67,7 +71,7 @@ def spelling(xc: str, engine: str) -> tuple[str, tuple[str, ...]]:
     A name that the table has not got goes to the engine as it is, which the note says.
 
     Raises:
-        AppFailed: `BadSettings`: the functional is in the table, but the engine has not got it.
+        AppFailed: `BadSettings`: the functional is in the table, but the engine has not got it, or it is no name.
 
     Example:
         >>> spelling("LDA", "pyscf")
@@ -75,6 +79,13 @@ def spelling(xc: str, engine: str) -> tuple[str, tuple[str, ...]]:
     """
     name = canonical(xc)
     if name is None:
+        if not _NAME.fullmatch(xc):
+            raise AppFailed(
+                f"xc={xc[:80]!r} is no name of a functional: letters, digits, blanks and + - * , . : _ ( ) only.",
+                kind="contract",
+                name="BadSettings",
+                repair=f"one of {', '.join(FUNCTIONALS)}, or a name that {engine} knows",
+            )
         return xc, (f"xc={xc!r} is in no table of functionals: {engine} has it as it understands the name",)
     found = FUNCTIONALS[name].get(engine)
     if found is None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.deciding import NAMED, Deciding
+from hpcagent.apps.deciding import NAMED, Deciding, kept
 from hpcagent.apps.made_with import sha256
 from hpcagent.errors import BadInput
 from hpcagent.model.base import canonical_json
@@ -22,16 +22,15 @@ from hpcagent.science.engines.registry import engine as engine_of
 
 __all__ = ["declared", "of_level", "places"]
 
-# A look at the files that took longer than this is good for so many times what it took: on a file system that
-# answers slowly at most a twentieth of the time is spent on looking. The worker looks again, so that an outdated
-# look does no harm.
+# In a campaign (`deciding.keeping`) a look at the files that took longer than this is good for so many times what
+# it took: on a file system that answers slowly at most a twentieth of the time is spent on looking. The worker
+# looks again, so that an outdated look does no harm.
 _SLOW_S = 0.02
 _GOOD_FOR = 20.0
 _LONGEST_S = 5.0
 _MOST_SEEN = 256
 # Variables that say where engines look.
 _FOLDERS = ("ESPRESSO_PSEUDO", "VASP_PP_PATH", "GPAW_SETUP_PATH", "HOME")
-_seen: dict[str, tuple[float, dict[str, str]]] = {}
 
 
 def declared(params: Mapping[str, Any], settings: Mapping[str, Any], site: Mapping[str, Any]) -> dict[str, str]:
@@ -44,10 +43,13 @@ def declared(params: Mapping[str, Any], settings: Mapping[str, Any], site: Mappi
     if name not in ENGINES:
         return {}
     level = Level.of(params, settings)
+    looks = kept()
+    if looks is None:
+        return _looked(level, site)[0]
     of_site = (site.get("apps") or {}).get(name) or {}
     folders = {variable: os.environ.get(variable) for variable in _FOLDERS}
     key = canonical_json([name, level.xc, level.basis, dict(settings), of_site, folders])
-    until, known = _seen.get(key, (0.0, {}))
+    until, known = looks.get(key, (0.0, {}))
     if time.monotonic() < until:
         return dict(known)
     found, took_s = _looked(level, site)
@@ -55,9 +57,9 @@ def declared(params: Mapping[str, Any], settings: Mapping[str, Any], site: Mappi
         # Much of it was reading, once; how long a look takes is seen from the next one.
         found, took_s = _looked(level, site)
     if took_s > _SLOW_S:
-        if len(_seen) > _MOST_SEEN:
-            _seen.clear()
-        _seen[key] = (time.monotonic() + min(_LONGEST_S, _GOOD_FOR * took_s), found)
+        if len(looks) > _MOST_SEEN:
+            looks.clear()
+        looks[key] = (time.monotonic() + min(_LONGEST_S, _GOOD_FOR * took_s), found)
     return dict(found)
 
 

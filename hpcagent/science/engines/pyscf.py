@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcagent.apps.deciding import Deciding
@@ -46,6 +48,10 @@ _DECIDED = {
     "cell": "the input structure",
 }
 
+# Names of basis sets and pseudopotentials: 6-311++G(3df,3pd), cc-pV(T+d)Z, ano@3s2p. PySCF itself would also take
+# the content of a basis set, and any file, for one.
+_SET = re.compile(r"[A-Za-z0-9][A-Za-z0-9 +*(),_-]{0,79}(@[A-Za-z0-9]{1,40})?")
+
 
 class PySCFEngine:
     """PySCF in a process of its own.
@@ -57,6 +63,8 @@ class PySCFEngine:
     Any other structure is periodic in all three directions: GTH pseudopotentials of `xc`, `basis` (gth-dzvp),
     k-points that must be given, and `ecut` for the density's mesh (PySCF's own is safe and slow). Good for small
     cells of light elements. A functional without GTH pseudopotentials of its own takes those of PBE, with a note.
+
+    `basis` is a name that PySCF knows, or the absolute path of a file of numbers; expressions in it are refused.
 
     Settings: `keywords` are attributes of the mean-field object (`{"init_guess": "atom", "diis_space": 12}`),
     `method`: RKS, UKS or ROKS, and `pseudo`: the pseudopotentials of a crystal.
@@ -216,6 +224,7 @@ def _field(atoms: Any, level: Level) -> Any:
         raise _refused(f"method={method!r} is none of {', '.join(_METHODS)}")
     periodic = bool(atoms.pbc.any())
     spin = unpaired(atoms, level)
+    _without_eval()
     try:
         field = _crystal(atoms, level, spin, method) if periodic else _molecule(atoms, level, spin, method)
         _without_checkpoint(field)
@@ -269,6 +278,27 @@ def _refused(why: str) -> AppFailed:
     return AppFailed(f"PySCF does not take these settings: {why}.", kind="contract", name="BadSettings")
 
 
+def _without_eval() -> None:
+    """Have PySCF evaluate no text of a basis set, pseudopotential or geometry as Python, as it does by default."""
+    from pyscf.gto import mole
+    from pyscf.gto.basis import parse_cp2k, parse_molpro, parse_nwchem, parse_nwchem_ecp
+
+    for module in (mole, parse_cp2k, parse_molpro, parse_nwchem, parse_nwchem_ecp):
+        module.DISABLE_EVAL = True
+
+
+def _set_name(what: str, text: str) -> str:
+    """The name of a basis set or of pseudopotentials, or the absolute path of a file with one.
+
+    Raises:
+        AppFailed: `BadSettings`: it is neither; a name of a file in the run's directory is none.
+    """
+    known = _SET.fullmatch(text) is not None and not Path(text).exists()
+    if known or (text.isprintable() and Path(text).is_absolute() and Path(text).is_file()):
+        return text
+    raise _refused(f"{what}={text[:80]!r} is no name of a set that PySCF brings, and no absolute path of a file")
+
+
 def _geometry(atoms: Any) -> list[tuple[str, Any]]:
     return list(zip(atoms.get_chemical_symbols(), atoms.get_positions(), strict=True))
 
@@ -276,7 +306,7 @@ def _geometry(atoms: Any) -> list[tuple[str, Any]]:
 def _molecule(atoms: Any, level: Level, spin: int, method: str) -> Any:
     from pyscf import dft, gto
 
-    basis = level.basis or "def2-svp"
+    basis = _set_name("basis", level.basis or "def2-svp")
     # The def2 sets of heavier elements are made for their core potentials; PySCF takes them without, and is wrong.
     heavy = {atom.symbol for atom in atoms if atom.number >= _DEF2_ECP_FROM}
     core = dict.fromkeys(sorted(heavy), basis) if basis.lower().startswith("def2") else {}
@@ -323,8 +353,8 @@ def _crystal(atoms: Any, level: Level, spin: int, method: str) -> Any:
         atom=_geometry(atoms),
         a=atoms.cell.array,
         unit="Angstrom",
-        basis=level.basis or "gth-dzvp",
-        pseudo=pseudo,
+        basis=_set_name("basis", level.basis or "gth-dzvp"),
+        pseudo=_set_name("pseudo", pseudo),
         charge=level.charge,
         # Of the cell; PySCF counts over the whole mesh of k-points.
         spin=spin * points,

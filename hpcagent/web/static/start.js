@@ -180,7 +180,7 @@ export function start(store, chosen, announce) {
       if (!good()) return;
       try {
         const found = await post(path, asked());
-        announce(found.found ? "The very same was known already; nothing was started anew." : "Started.");
+        announce(found.found ? found.note || "The very same was known already; nothing was started anew." : "Started.");
         done(found);
       } catch (error) { failed(error); }
     }

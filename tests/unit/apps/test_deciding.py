@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from ase.build import bulk
 
 import hpcagent as ha
-from hpcagent.apps import made_with
+from hpcagent.apps import deciding, made_with
 from hpcagent.apps.deciding import Deciding, used
 from hpcagent.apps.run import Run
 from hpcagent.apps.worker import execute
 from hpcagent.errors import AppFailed, RunDirChanged
 from hpcagent.science.dft.energy import dft_energy
+from hpcagent.science.engines import hooks
 
 UPF = (
     '<UPF version="2.0.1"><PP_HEADER element="{element}" functional="{functional}" z_valence="4.0" '
@@ -95,6 +97,24 @@ def test_setups_potcars_models_modules_and_basis_sets_count_too(engine, tmp_path
     assert app.manifest(params).execution_id != first.execution_id
     file.write_text("one")
     assert app.manifest(params).execution_id == first.execution_id
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_slow_look_is_good_for_a_while_in_a_campaign_only(kept, tmp_path, monkeypatch):
+    """A person changes a file and asks anew in the same second, on a machine that is busy."""
+    monkeypatch.setattr(hooks, "_SLOW_S", -1.0)
+    monkeypatch.setattr(hooks, "_GOOD_FOR", 1e9)
+    app = dft_energy.with_settings(pseudopotentials={"Si": "Si.UPF"}, pseudo_dir=str(tmp_path))
+    upf(tmp_path, "Si.UPF")
+    looks: deciding.Looks = {}
+    with deciding.keeping(looks) if kept else nullcontext():
+        first = identity(app)
+        upf(tmp_path, "Si.UPF", rest="<!-- another -->")
+        assert (identity(app) == first) == kept
+    assert len(looks) == kept
+    assert identity(app) != first
+    with deciding.keeping({}):  # another campaign
+        assert identity(app) != first
 
 
 def test_files_named_by_keywords_count(tmp_path):

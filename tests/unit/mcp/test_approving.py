@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult, InputRequiredResult
+
+from hpcagent.mcp.callers import Callers
 
 RULES = """
 [[approval]]
@@ -171,6 +175,60 @@ def test_a_planner_cannot_say_yes_to_what_they_ask_for(drive, workspace, mode):
     result = drive(body, as_="ada", mode=mode, elicitation_callback=_Person(YES))
     assert result.is_error and "hpcagent workspace approve" in result.structured_content["refused"]["do"]
     assert _states(workspace) == ["pending"] and workspace.list()["runs"] == []
+
+
+@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize("scopes", [{"runs:read", "runs:write"}, {"runs:read", "runs:write", "tools:admin"}])
+def test_a_yes_through_a_client_grants_only_where_its_token_may(drive, workspace, mode, scopes, monkeypatch):
+    monkeypatch.setattr(Callers, "caller", functools.partialmethod(Callers.caller, scopes=frozenset(scopes)))
+    person = _Person(YES)
+
+    async def body(client):
+        return await client.call_tool("run_job", RUN)
+
+    result = drive(body, mode=mode, elicitation_callback=person)
+    if "tools:admin" in scopes:
+        assert not result.is_error and _states(workspace) == ["used"]
+        return
+    words = result.structured_content["refused"]["do"]
+    (pending,) = workspace.approvals()
+    assert f"hpcagent workspace approve {pending['id']} --workspace DIR" in words
+    assert person.asked == [] and pending["state"] == "pending" and workspace.list()["runs"] == []
+
+
+def test_a_person_is_told_units_the_whole_command_and_how_to_need_no_yes(drive, workspace):
+    rules = workspace.folder.root / "workspace.toml"
+    rules.write_text(rules.read_text().partition("[[approval]]")[0] + "\n[[approval]]\nnodes_times_hours = 0.1\n")
+    person = _Person(ElicitResult(action="cancel"))
+    asked = {"kind": "oscillator", "params": {"max_steps": 10}}
+
+    async def body(client):
+        return await client.call_tool("run_job", asked), await client.call_tool(
+            "estimate", asked | {"walltime_s": 60}
+        )
+
+    refused, estimate = drive(body, mode="legacy", elicitation_callback=person)
+    assert "timestep in fs" in person.asked[0] and "walltime_s=..." in person.asked[0]
+    assert f"--workspace {workspace.folder.root}" in refused.structured_content["refused"]["do"]
+    assert estimate.structured_content["approval"] == ""
+
+
+def test_a_simulation_without_a_seed_can_be_approved(drive, workspace):
+    rules = workspace.folder.root / "workspace.toml"
+    rules.write_text(rules.read_text().replace('"synthetic"', '"oscillator"'))
+    asked = {"max_steps": 10}
+
+    async def body(client):
+        first = await client.call_tool("simulation_run", asked)
+        workspace.grant(first.structured_content["refused"]["approval"])
+        second = await client.call_tool("simulation_run", asked)
+        third = await client.call_tool("simulation_run", asked)
+        return second, third
+
+    second, third = drive(body)
+    assert not second.is_error, second.structured_content
+    assert third.is_error  # another run of the same name has another seed, and needs another yes
+    assert sorted(_states(workspace)) == ["pending", "used"]
 
 
 def test_a_legacy_client_cannot_send_answers_along(drive, workspace):

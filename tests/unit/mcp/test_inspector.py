@@ -99,4 +99,4 @@ def test_over_http_a_run_is_followed_a_refusal_is_read_and_lists_come(workspace,
         code, found, _ = inspect(file, "resources/list", *modern)
         assert code == 0 and f"run://{run}" in {one["uri"] for one in found["resources"]}
         code, found, _ = inspect(file, "prompts/list", *modern)
-        assert code == 0 and all(one["description"] for one in found["prompts"])
+        assert code == 0 and found["prompts"] and all(one["description"] for one in found["prompts"])

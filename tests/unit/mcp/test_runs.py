@@ -71,3 +71,21 @@ def test_every_tool_says_what_it_does_takes_and_gives(drive):
             tool.name
         )  # some models refuse these at the top
         json.dumps(tool.output_schema)
+
+
+def test_an_estimate_checks_what_a_run_checks_and_takes_what_it_takes(drive, follow):
+    async def body(client):
+        wrong = {"kind": "query_materials_database", "params": {"source": "/etc/hostname"}}
+        refused = [await follow.refused(client, tool, wrong) for tool in ("estimate", "run_job")]
+        assert refused[0]["refused"]["field"] == refused[1]["refused"]["field"] == "source"
+        code = {"kind": "lj_argon", "params": {}, "settings": {"script": "shell id"}}
+        assert "may be code" in str(await follow.refused(client, "estimate", code))
+        made = await follow.said(client, "run_job", {"kind": "build_crystal", "params": {"name": "Cu"}})
+        arguments = {"run_id": made["run_id"]}
+        await follow.until(client, "get_status", arguments, lambda s: s["phase"] == "finished")
+        whole = {"kind": "dft_energy", "params": {"engine": "emt"}, "inputs": [made["run_id"]]}
+        assert (await follow.said(client, "estimate", whole | {"resources": {"threads_per_rank": 2}}))[
+            "wall_s"
+        ] > 0
+
+    drive(body)

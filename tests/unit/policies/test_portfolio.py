@@ -72,6 +72,11 @@ class TestDefault(PolicyContract):
     factory = partial(make_policy, "portfolio")
     steers = True
 
+    # Its first rung does so in test_bayes.py; here are those after which it may not serve, and another one does.
+    @pytest.fixture(params=["empty", "failed third", "all failed", "without metrics", "huge and negative"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
 
 def portfolio(*ladder, space=SPACE, **options):
     return make_policy("portfolio", space=space, objective=GOAL, seed=3, ladder=list(ladder), **options)

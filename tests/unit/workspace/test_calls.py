@@ -215,6 +215,40 @@ def test_what_has_failed_is_done_again_where_that_is_asked_for(core):
     assert second["id"] != first and core.wait(who, second["id"], PATIENCE_S)["state"] == "failed"
 
 
+def test_what_has_ended_well_is_done_again_where_that_is_asked_for(core):
+    who = me(core)
+    first = run(core, who, "synthetic", {"x": 0.3})
+    core.wait(who, first["id"], PATIENCE_S)
+    found = run(core, who, "synthetic", {"x": 0.3}, resources={"threads_per_rank": 2})
+    assert found["found"] and found["id"] == first["id"]  # the same numbers, wherever
+    assert "nothing runs anew" in found["note"] and found["resources"]["threads_per_rank"] == 1
+    assert found["site"] == "threads" and found["ended_at"] is not None
+    second = run(core, who, "synthetic", {"x": 0.3}, again=True)
+    assert (second["found"], second["replicate"], second["note"]) == (False, 1, "")
+
+
+def test_speeds_are_of_a_site_and_of_nodes_and_ranks(core, monkeypatch):
+    who = me(core)
+    monkeypatch.setattr(core, "_send", lambda *a: None)
+    first = run(core, who, "lj_argon", {})
+    for more in ({}, {"site": "threads"}, {"walltime_s": 60}, {"resources": {"threads_per_rank": 1}}):
+        assert run(core, who, "lj_argon", {}, **more)["id"] == first["id"]
+    other = run(core, who, "lj_argon", {}, resources={"threads_per_rank": 2})
+    assert (other["found"], other["replicate"]) == (False, 1) and other["resources"]["threads_per_rank"] == 2
+    assert run(core, who, "lj_argon", {}, resources={"threads_per_rank": 2})["id"] == other["id"]
+    assert core.estimate(who, "lj_argon", {}, resources={"threads_per_rank": 2})["known"] == other["id"]
+    assert run(core, who, "lj_argon", {}, site="laptop")["replicate"] == 2
+    assert run(core, who, "lj_argon", {}, site="laptop", anywhere=True)["id"] == first["id"]
+
+
+def test_what_a_site_can_never_hold_is_refused_at_once(core):
+    who = me(core)
+    for more in ({"resources": {"nodes": 2}}, {"resources": {"nodes": 2}, "site": "laptop"}):
+        error = refused(core, who, "synthetic", {"x": 0.1}, **more)
+        assert (error.check, error.field) == ("contract", "resources") and "never run there" in error.why
+    assert not core.rows
+
+
 @pytest.mark.parametrize(
     ("app", "ours"),
     [("synthetic", True), ("lj_argon", True), ("eos", True), ("own_apps_17:scaled", False)],

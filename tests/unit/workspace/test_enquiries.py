@@ -18,6 +18,7 @@ import hpcagent as ha
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
+from hpcagent.model.contract import Resources
 from hpcagent.store.rundir import holder
 from hpcagent.workspace import campaigns, questions
 from hpcagent.workspace.core import Core
@@ -121,23 +122,80 @@ def test_a_process_that_is_killed_is_started_again_and_then_has_failed(core, cam
     assert not core.questions.busy
 
 
+def still(*_: Any, log: Path) -> Any:
+    """A process that never ends."""
+    return type("Process", (), {"code": None, "pid": 0})()
+
+
 def test_few_answer_at_once_and_nobody_asks_without_end(core, campaign, monkeypatch):
-    monkeypatch.setattr(questions, "spawned", lambda *a, log: type("Process", (), {"code": None, "pid": 0})())
+    monkeypatch.setattr(questions, "spawned", still)
     caller = me(core)
     handles = [
-        core.ask_later(caller, campaign, what="replay", args={"seeds": n})["handle"]
+        core.ask_later(caller, campaign, what="recommend", args={"n": n})["handle"]
         for n in range(1, questions.MOST_OPEN + 1)
     ]
     begun = [core.questions.question(handle).tries for handle in handles]
     assert sum(begun) == questions.AT_ONCE and begun[0] == 1
     with pytest.raises(BadInput, match="20 questions of yours have no answer yet"):
-        core.ask_later(caller, campaign, what="replay", args={"seeds": 30})
+        core.ask_later(caller, campaign, what="recommend", args={"n": 30})
     assert core.busy  # the service stays: somebody has to begin the others
     folder = core.folder.root / "answers"
     for handle in handles:
         (folder / handle / questions.ANSWER).write_text('{"state": "done", "answer": {}}')
     core.questions.look()
-    assert not core.busy and core.ask_later(caller, campaign, what="replay", args={"seeds": 30})
+    assert not core.busy and core.ask_later(caller, campaign, what="recommend", args={"n": 30})
+
+
+def test_nobody_waits_behind_the_replays_of_others(core, campaign, monkeypatch):
+    monkeypatch.setattr(questions, "spawned", still)
+
+    def ask(by: str, what: str, n: int) -> Any:
+        facts = {"by": by, "args": {"n": n}, "app": "synthetic", "state": 0}
+        return core.questions.question(core.questions.ask(what, "c", **facts))
+
+    replays = [ask("eve", "replay", n) for n in range(questions.MOST_COSTLY)]
+    with pytest.raises(BadInput, match=r"replay or report.* of yours have no answer yet, 3 at most"):
+        ask("eve", "report", 9)
+    assert [one.tries for one in replays] == [1, 0, 0]
+    many = [ask("eve", "recommend", n) for n in range(5)]
+    ada, bob = ask("ada", "answer", 0), ask("bob", "explain", 0)
+    assert [one.tries for one in many[:3]] == [1, 1, 0] and not ada.tries
+    for one in many[:2]:
+        (core.folder.root / "answers" / one.handle / questions.ANSWER).write_text('{"state": "done"}')
+    core.questions.look()
+    assert ada.tries == bob.tries == 1 and not many[2].tries
+    other = ask("ada", "replay", 7)
+    (core.folder.root / "answers" / replays[0].handle / questions.ANSWER).write_text('{"state": "done"}')
+    core.questions.look()
+    assert other.tries == 1 and not replays[1].tries
+
+
+def test_who_may_only_look_starts_no_replay(core, campaign):
+    viewer = Caller(name=me(core).name, role="viewer")
+    for what in ("replay", "report"):
+        with pytest.raises(NotAllowed, match="may not run"):
+            core.ask_later(viewer, campaign, what=what, args={})
+    assert core.ask_later(viewer, campaign, what="explain", args={"run": 0})["handle"]
+
+
+def test_a_campaign_that_a_site_can_never_hold_is_refused_at_once(core, monkeypatch):
+    monkeypatch.setattr(ha.Campaign, "largest", Resources(nodes=2))
+    for call in (core.estimate_campaign, core.start):
+        with pytest.raises(NotAllowed, match="never run there"):
+            call(me(core), {"data": "synthetic"}, changes=QUICK)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"policy.nonsense": 1}, {"policy.seed": 3}, {"policy.name": "grid", "policy.levels": "many"}]
+)
+def test_options_that_a_policy_does_not_take_are_refused_before_anybody_is_asked(core, changes):
+    with (core.folder.root / "workspace.toml").open("a") as file:
+        file.write("[[approval]]\n")
+    for call in (core.estimate_campaign, core.start):
+        with pytest.raises(NotAllowed, match=r"policy") as refused:
+            call(me(core), {"data": "synthetic"}, changes=QUICK | changes)
+        assert refused.value.check == "contract"
+    assert core.approval_list(me(core)) == []
 
 
 def test_old_answers_are_removed_and_those_that_are_wanted_stay(core, campaign):

@@ -894,6 +894,19 @@ def test_a_trigger_starts_a_run_through_the_gate_once(root):
     core.close()
 
 
+def test_what_somebody_tells_a_trigger_is_data(root):
+    (root / "triggers.toml").write_text(
+        '[[triggers]]\nname = "asks"\nwhen = "on_comment_added"\n'
+        'then = {tool = "query_materials_database", arguments = {source = {from = "text"}}}\n'
+    )
+    core = Core(root)
+    core.tell(me(core), event="on_comment_added", payload={"on": "r-1", "text": "/etc/hostname"})
+    core.look()
+    assert not core.rows
+    assert any(e["event"] == "refused" and e["field"] == "source" for e in read_events(root / "journal.jsonl"))
+    core.close()
+
+
 def test_contexts_and_resources_of_a_workspace_are_shared_in_the_callers_role(workspace, root):
     from hpcagent.contexts import put
 

@@ -196,3 +196,23 @@ def test_smeared_energies_are_extrapolated_and_free() -> None:
     energy = made.get_potential_energy(atoms)
     assert made.results["free_energy"] < energy
     assert "fermi" in made.results
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_no_text_is_evaluated(tmp_path, monkeypatch, periodic) -> None:
+    # PySCF by itself takes any file, and any text of several lines, for a basis set, and evaluates what is no number.
+    monkeypatch.chdir(tmp_path)
+    text = "BASIS\nHe  S\n 1.0 open('mark','w').write('x')\nEND\n"
+    (tmp_path / "named").write_text(text)
+    (tmp_path / "basis.nw").write_text(text)
+    atoms = bulk("He", "fcc", a=3.0) if periodic else Atoms("He")
+    more = {"kpts": 1} if periodic else {}
+    for basis in ("named", "basis.nw", "./named", "named@1s", text, str(tmp_path / "basis.nw")):
+        with pytest.raises(AppFailed, match="does not take"):
+            calculator(atoms, basis=basis, **more).get_potential_energy(atoms)
+    assert not (tmp_path / "mark").exists()
+    right = tmp_path / "right.nw"
+    right.write_text("He  S\n 1.0  1.0\n")
+    assert calculator(atoms, basis=str(right), **more).get_potential_energy(atoms) < 0
+    with pytest.raises(AppFailed, match="no name of a functional"):
+        calculator(atoms, xc="/etc/hostname", basis="gth-szv" if periodic else "sto-3g", **more)

@@ -196,7 +196,7 @@ def test_loose_grains_with_axes_all_around_have_the_remanence_of_stoner_and_wohl
             starts=1,
             microstructure_model="voronoi",
             grain_size=6.0,
-            tolerance=1e-4,
+            tolerance=1e-3,
             axis_spread=90.0,
             grain_coupling=0.0,
             size_x=30.0,
@@ -205,8 +205,8 @@ def test_loose_grains_with_axes_all_around_have_the_remanence_of_stoner_and_wohl
             saturation_magnetization=10.0,
             anisotropy=6.25,
             exchange_stiffness=1.0,
-            field_resolution=0.05,
-            field_steps=16,
+            field_resolution=0.1,
+            field_steps=8,
         )
         for seed in (1, 2)
     ]
