@@ -680,7 +680,7 @@ class Workspace:
         """Runs and campaigns that have changed since, in the order of their last change, a page at a time.
 
         Args:
-            after: The cursor of the last answer; empty: from the beginning.
+            after: The cursor of the last answer; empty: from the beginning; `now`: from this moment on.
             most: So many at most, 2000.
             timeout_s: Wait so long for a change where there is none, in seconds.
 

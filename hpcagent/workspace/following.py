@@ -49,7 +49,7 @@ class Following(Enquiries):
 
         Args:
             caller: Who asks.
-            after: The cursor of the last answer; empty: from the beginning.
+            after: The cursor of the last answer; empty: from the beginning; `now`: from this moment on.
             most: So many at most.
             timeout_s: Wait so long for a change where there is none, in seconds.
 
@@ -61,7 +61,7 @@ class Following(Enquiries):
             raise BadInput(f"most={most} must be 1 to {MOST_ROWS}.", value=most)
         until = time.monotonic() + timeout_s
         with self._turn:
-            known = self.changed.number(after) if after else 0
+            known = self.changed.n if after == "now" else self.changed.number(after) if after else 0
             n = known or 0
             while True:
                 found = self.changed.since(n)

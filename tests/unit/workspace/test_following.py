@@ -35,6 +35,7 @@ def test_changes_come_once_and_a_run_that_goes_on_comes_again(workspace: ha.Work
         seen += [row["state"] for row in found["rows"]]
         after = found["after"]
     assert workspace.changes(after) == {"rows": [], "after": after, "more": False, "anew": False}
+    assert workspace.changes("now") == workspace.changes(after)
 
 
 def test_changes_come_a_page_at_a_time(workspace: ha.Workspace):
